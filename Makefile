@@ -1,0 +1,57 @@
+# `make` alone lists the targets. Everything is installed into .venv; nothing outside this folder is touched.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+export PATH := $(BIN):$(PATH)
+# Spinning OpenMP threads slow small models 10-40 fold where several processes share the cores.
+export OMP_WAIT_POLICY := PASSIVE
+export TOKENIZERS_PARALLELISM := false
+export DO_NOT_TRACK := 1
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-vllm data demo test test-all check bench ui clean lock
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.installed ## install everything into .venv (a few minutes, once)
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11: install it, or name it with make PYTHON=..."; exit 1; }
+	@echo "setup: installing the versions of requirements.lock into $(VENV) (2-5 minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+setup-vllm: ## install vLLM into an environment of its own (.venv-vllm)
+	@scripts/setup_vllm.sh
+
+data: setup ## make what is versioned by DVC: mini data, the model `tiny`, its baselines
+	@dvc repro --quiet
+
+demo: data ## the whole benchmark on this machine: tiny model, mini data, scripted agent
+	@a2rl bench smoke
+	@echo; echo "look at it:  make ui  (MLflow), or open runs/*/report/index.html"
+
+test: setup ## the tests that need no GPU, no network and little time
+	@python -m pytest
+
+test-all: setup ## these and the slow ones
+	@python -m pytest -m "not gpu and not network"
+
+check: setup ## lint, format, types
+	@ruff check --quiet .
+	@ruff format --quiet --check .
+	@mypy
+
+bench: setup ## measure the claims on speed, as ratios within one run
+	@python -m tests.bench
+
+ui: setup ## open MLflow on http://127.0.0.1:5000
+	@mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(or $(PORT),5000)
+
+lock: ## resolve anew and write requirements.lock (for maintainers)
+	@scripts/lock.sh
+
+clean: ## remove what was made, but keep .venv and DVC's cache
+	@rm -rf runs data models mlruns/mlflow.db mlruns/artifacts baselines/cache .prefect .pytest_cache .mypy_cache .ruff_cache

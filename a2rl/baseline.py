@@ -1,0 +1,111 @@
+"""Baselines: what the base model itself scores, graded once and kept under everything that the score depends on.
+
+The key is made of contents, never of names: model digest, data digest, the digest of the grading code, the settings. A
+baseline under another key is another baseline.
+"""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.errors import InfrastructureError, IntegrityError
+from a2rl.files import digest_of, folder_digest, read_jsonl, read_model, write_jsonl, write_model
+from a2rl.grading.job import Grade, GradeJob, GradeResult
+from a2rl.score import ItemResult, TaskScore, summarise
+from a2rl.settings import Settings
+
+
+class BaselineMetrics(BaseModel):
+    """`score.json`: the figures alone, which is what `dvc metrics` shows and compares."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    score: float
+    ci_low: float
+    ci_high: float
+    total: int
+    correct: int
+    wrong: int
+    truncated: int
+    errored: int
+
+
+class BaselineKey(BaseModel):
+    """`key.json`: what a baseline is kept under. Written last, so its existence means that the baseline is whole."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    key: str
+    depends_on: dict[str, str]
+
+
+def baseline_key(job: GradeJob, model_digest: str, data_digest: str, settings: Settings) -> dict[str, str]:
+    """All that a baseline's score depends on, name by name."""
+    return {
+        "task": job.task,
+        "model": model_digest,
+        "data": data_digest,
+        "grader": grader_digest(job.task, settings.root),
+        "backend": job.backend,
+        "exact": str(job.exact),
+    }
+
+
+def grader_digest(task_id: str, root: Path) -> str:
+    """Digest of the code that grades a task: a changed grader makes baselines anew."""
+    shared = ["a2rl/score.py", "a2rl/sampling/*.py", f"tasks/{task_id}/task.py", f"tasks/{task_id}/grade.py"]
+    return folder_digest(root, shared)
+
+
+class StoredBaseline(NamedTuple):
+    """A baseline's items, and whether they were there already."""
+
+    items: list[ItemResult]
+    reused: bool
+
+
+def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings, grade: Grade) -> StoredBaseline:
+    """The baseline under this key: a stored one if there is, else graded now and stored.
+
+    Raises:
+        InfrastructureError: it could not be graded; a failed baseline is no baseline, least of all a zero.
+    """
+    key = digest_of(depends_on)
+    if (found := _find(key, settings.baselines)) is not None:
+        return StoredBaseline(found, reused=True)
+    result = grade(job)
+    store(settings.baselines / "cache" / key[:16], depends_on, result)
+    return StoredBaseline(list(result.items), reused=False)
+
+
+def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> None:
+    """Writes a baseline's files."""
+    score = result.score
+    if score.score is None or score.ci is None:
+        raise InfrastructureError(f"the baseline could not be graded: {score.reason}")
+    counts = {name: getattr(score, name) for name in ("total", "correct", "wrong", "truncated", "errored")}
+    metrics = BaselineMetrics(score=score.score, ci_low=score.ci.low, ci_high=score.ci.high, **counts)
+    write_jsonl(folder / "items.jsonl", (item.model_dump() for item in result.items))
+    write_model(folder / "score.json", metrics)
+    write_model(folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on))
+
+
+def score_of(items: list[ItemResult], ids: list[str]) -> TaskScore:
+    """The score on a selection of the items."""
+    selected = set(ids)
+    return summarise([item for item in items if item.id in selected])
+
+
+def _find(key: str, baselines: Path) -> list[ItemResult] | None:
+    for path in sorted(baselines.glob("**/key.json")):
+        try:
+            if read_model(path, BaselineKey).key != key:
+                continue
+            items = [ItemResult.model_validate(row) for row in read_jsonl(path.parent / "items.jsonl")]
+            if summarise(items).score == read_model(path.parent / "score.json", BaselineMetrics).score:
+                return items
+        except (IntegrityError, ValueError, FileNotFoundError):
+            continue  # an older or damaged one is not this baseline
+    return None

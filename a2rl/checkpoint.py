@@ -1,0 +1,322 @@
+"""Submitted checkpoints: copied out of the agent's reach, checked against the base model, named by their weights.
+
+The copy is what is graded, so nothing that happens to the agent's folder afterwards matters. Only the weights are the
+agent's: configuration, tokenizer and chat template of the copy are the base model's own, so that no code, template or
+vocabulary travels with a submission. Nothing is deserialised here but JSON.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from a2rl.errors import InfrastructureError, InvalidSubmission, UsageError
+from a2rl.files import digest_of
+
+BLOCK = 1 << 20
+MAX_JSON_BYTES = 64 << 20
+SIZE_LIMIT = 2.5
+"""A submission may weigh this many times the base model: float32 weights of a bfloat16 model, and some room."""
+SIZE_ALLOWANCE = 16 << 20
+FREE_DISK_MARGIN = 512 << 20
+FLOATS = {"F64", "F32", "F16", "BF16"}
+CONFIG_MAY_DIFFER = {
+    "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id", "pad_token_id", "torch_dtype",
+    "transformers_version", "use_cache",
+}  # fmt: skip
+"""Keys of config.json that trainers rewrite and that do not change what the weights mean."""
+ADAPTER_RECIPE = (
+    "this is a LoRA adapter; the grader needs the full model. Merge before saving: model = model.merge_and_unload(); "
+    "model.save_pretrained(path); tokenizer.save_pretrained(path)"
+)
+SAFETENSORS_RECIPE = "save the weights with model.save_pretrained(path), which writes *.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where a tensor lies in a safetensors file."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Offset of the first byte in the file."""
+    size: int
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """All tensors in the *.safetensors of a folder, read from the headers alone.
+
+    Raises:
+        InvalidSubmission: a header is not valid or two files hold the same tensor.
+    """
+    tensors: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in _read_header(path).items():
+            if name in tensors:
+                raise InvalidSubmission(
+                    f"tensor {name} is in both {tensors[name].file.name} and {path.name}; delete stale shards"
+                )
+            tensors[name] = tensor
+    return tensors
+
+
+def _read_header(path: Path) -> dict[str, Tensor]:
+    # Format: https://huggingface.co/docs/safetensors/index#format
+    total = path.stat().st_size
+    broken = InvalidSubmission(f"{path.name} is not a valid safetensors file; {SAFETENSORS_RECIPE}")
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise broken
+        length = struct.unpack("<Q", prefix)[0]
+        if length > min(total - 8, MAX_JSON_BYTES):
+            raise broken
+        try:
+            header = json.loads(file.read(length))
+            tensors = {
+                name: Tensor(
+                    path,
+                    entry["dtype"],
+                    tuple(entry["shape"]),
+                    8 + length + entry["data_offsets"][0],
+                    entry["data_offsets"][1] - entry["data_offsets"][0],
+                )
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise broken from error
+    if any(tensor.size < 0 or tensor.start + tensor.size > total for tensor in tensors.values()):
+        raise InvalidSubmission(
+            f"{path.name} is truncated; was the disk full or the save still going on? Save it again"
+        )
+    return tensors
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 (hex) over the tensors' names, types, shapes and bytes: the same however they are spread over files."""
+    digests = []
+    for name, tensor in sorted(tensors_of(folder).items()):
+        digest = hashlib.sha256()
+        with tensor.file.open("rb") as file:
+            file.seek(tensor.start)
+            left = tensor.size
+            while left:
+                block = file.read(min(BLOCK, left))
+                if not block:
+                    raise InvalidSubmission(f"{tensor.file.name} ended early; save it again")
+                digest.update(block)
+                left -= len(block)
+        digests.append([name, tensor.dtype, tensor.shape, digest.hexdigest()])
+    return digest_of(digests)
+
+
+def check_base_model(folder: Path) -> None:
+    """Refuses a base model that the pipeline could not use.
+
+    Raises:
+        UsageError: what is missing and how to mend it.
+    """
+    if not folder.is_dir():
+        raise UsageError(
+            f"no model folder {folder}: give a folder with config.json and *.safetensors, a hub id, or `tiny`"
+        )
+    for needed in ("config.json", "tokenizer_config.json"):
+        if not os.access(folder / needed, os.R_OK):
+            raise UsageError(
+                f"{folder} has no readable {needed}: save the model and its tokenizer there with save_pretrained"
+            )
+    if not any(folder.glob("*.safetensors")):
+        raise UsageError(f"{folder} has no *.safetensors: save the model there with save_pretrained")
+    try:
+        tensors_of(folder)
+    except InvalidSubmission as error:
+        raise UsageError(f"{folder}: {error}") from error
+
+
+def copy_submission(workspace: Path, model_path: str, target: Path, base_model: Path) -> None:
+    """Copies the weights of a submission into `target` and puts the base model's other files beside them.
+
+    Every step from the workspace down is opened without following links and only regular files are read, so that a
+    link, a swap in mid-copy or a device file gains nothing.
+
+    Args:
+        workspace: the agent's workspace; the submission must lie inside it.
+        model_path: as the agent named it, absolute or relative to the workspace.
+        target: a new folder.
+        base_model: the folder of the base model.
+
+    Raises:
+        InvalidSubmission: it cannot be graded; the message says why and how to mend it.
+        InfrastructureError: the disk is full.
+    """
+    limit = int(SIZE_LIMIT * sum(tensor.size for tensor in tensors_of(base_model).values())) + SIZE_ALLOWANCE
+    target.mkdir(parents=True)
+    with _open_folder(workspace, model_path) as folder:
+        names = set(os.listdir(folder))  # noqa: PTH208 - an open folder, not a path
+        _refuse_other_formats(names)
+        files = sorted(name for name in names if name.endswith(".safetensors"))
+        size = sum(os.stat(name, dir_fd=folder, follow_symlinks=False).st_size for name in files)
+        if size > limit:
+            raise InvalidSubmission(
+                f"the weights take {size >> 20} MiB, more than the {limit >> 20} MiB allowed for this base model"
+            )
+        if shutil.disk_usage(target).free < size + FREE_DISK_MARGIN:
+            raise InfrastructureError("the grader's disk is full; free some space and submit again")
+        for name in files:
+            _copy_file(folder, name, target / name, limit)
+        for name in ("config.json", "tokenizer.json"):
+            if name in names:
+                _copy_file(folder, name, target / f"submitted.{name}", MAX_JSON_BYTES)
+    _check_against_base(target, base_model)
+    _take_from_base(target, base_model)
+
+
+@contextmanager
+def _open_folder(workspace: Path, model_path: str) -> Iterator[int]:
+    if not model_path or "\0" in model_path:
+        raise InvalidSubmission('"model_path" is empty; give the folder of the checkpoint, for example "output/v1"')
+    outside = InvalidSubmission(f"{model_path} is outside the workspace; save checkpoints below $OUTPUT_DIR")
+    root = Path(os.path.realpath(workspace))
+    parts = Path(os.path.relpath(os.path.join(root, model_path), root)).parts  # noqa: PTH118 - the path is hostile text
+    if ".." in parts or not parts:
+        raise outside
+    opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts:
+            try:
+                child = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+            except FileNotFoundError as error:
+                raise InvalidSubmission(
+                    f"there is no folder {model_path}; save the checkpoint first, then submit its folder"
+                ) from error
+            except OSError as error:
+                raise InvalidSubmission(
+                    f"{model_path}: {part!r} is a link or not a folder; submit the real folder of the checkpoint"
+                ) from error
+            os.close(opened)
+            opened = child
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _refuse_other_formats(names: set[str]) -> None:
+    if "adapter_config.json" in names or "adapter_model.safetensors" in names:
+        raise InvalidSubmission(ADAPTER_RECIPE)
+    if not any(name.endswith(".safetensors") for name in names):
+        pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl")))
+        found = f"only {', '.join(pickles)}, which is never loaded" if pickles else "no weights"
+        raise InvalidSubmission(f"the folder holds {found}; {SAFETENSORS_RECIPE}")
+    if "config.json" not in names:
+        raise InvalidSubmission("the folder has no config.json; save the whole model with model.save_pretrained(path)")
+
+
+def _copy_file(folder: int, name: str, target: Path, limit: int) -> None:
+    try:
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        raise InvalidSubmission(f"{name} is a link or cannot be read; submit real files") from error
+    with os.fdopen(source, "rb") as reader:
+        if not stat.S_ISREG(os.fstat(reader.fileno()).st_mode):
+            raise InvalidSubmission(f"{name} is not a regular file; submit real files")
+        try:
+            with target.open("xb") as writer:
+                left = limit
+                while block := reader.read(min(BLOCK, left + 1)):
+                    left -= len(block)
+                    if left < 0:
+                        raise InvalidSubmission(f"{name} is larger than a checkpoint of this base model can be")
+                    writer.write(block)
+                writer.flush()
+                os.fsync(writer.fileno())
+        except OSError as error:
+            raise InfrastructureError(
+                f"the grader cannot write {target.name}: {error.strerror}; submit again later"
+            ) from error
+
+
+def _check_against_base(copy: Path, base_model: Path) -> None:
+    _check_config(
+        _read_json(copy / "submitted.config.json", "config.json"), _read_json(base_model / "config.json", "config.json")
+    )
+    submitted, base = tensors_of(copy), tensors_of(base_model)
+    submitted.pop("lm_head.weight", None) if "lm_head.weight" not in base else None  # a tied head, saved twice
+    if missing := sorted(base.keys() - submitted.keys()):
+        raise InvalidSubmission(
+            f"{len(missing)} weights of the base model are missing, {missing[0]} first; submit the full model"
+        )
+    if extra := sorted(submitted.keys() - base.keys()):
+        raise InvalidSubmission(
+            f"{len(extra)} weights are not the base model's, {extra[0]} first; submit the base model's architecture"
+        )
+    for name, tensor in submitted.items():
+        if tensor.shape != base[name].shape:
+            raise InvalidSubmission(
+                f"{name} has shape {tensor.shape}, the base model's has {base[name].shape}; do not resize it"
+            )
+        if tensor.dtype not in FLOATS:
+            raise InvalidSubmission(
+                f"{name} is stored as {tensor.dtype}; save the weights as bfloat16, float16 or float32"
+            )
+    _check_tokenizer(copy / "submitted.tokenizer.json", base_model / "tokenizer.json")
+
+
+def _check_config(submitted: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+    if "auto_map" in submitted:
+        raise InvalidSubmission(
+            "config.json asks for code of its own (auto_map); the grader runs none: submit the base architecture"
+        )
+    for key in sorted(base.keys() & submitted.keys() - CONFIG_MAY_DIFFER):
+        if submitted[key] != base[key]:
+            raise InvalidSubmission(
+                f"config.json has {key} = {submitted[key]!r}, the base model has {base[key]!r}; "
+                "submit the base model's architecture"
+            )
+
+
+def _check_tokenizer(submitted: Path, base: Path) -> None:
+    if not (submitted.exists() and base.exists()):
+        return  # the grader uses the base model's in any case
+    theirs, ours = _read_json(submitted, "tokenizer.json"), _read_json(base, "tokenizer.json")
+    for key in ("model", "added_tokens"):
+        if theirs.get(key) != ours.get(key):
+            raise InvalidSubmission(
+                "the tokenizer is not the base model's; the grader uses the base model's, so train with it"
+            )
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        if path.stat().st_size <= MAX_JSON_BYTES:
+            value = json.loads(path.read_bytes())
+            if isinstance(value, dict):
+                return value
+    except (ValueError, RecursionError) as error:
+        raise InvalidSubmission(f"{name} is not valid JSON; save the model again") from error
+    raise InvalidSubmission(f"{name} is not a JSON object of a sensible size; save the model again")
+
+
+def _take_from_base(copy: Path, base_model: Path) -> None:
+    for path in copy.glob("submitted.*"):
+        path.unlink()
+    for path in base_model.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and path.name != "model.safetensors.index.json":
+            shutil.copyfile(path, copy / path.name)
+    _write_index(copy)
+
+
+def _write_index(folder: Path) -> None:
+    """Sharded weights are found through an index; ours is made from the headers, not taken from the agent."""
+    tensors = tensors_of(folder)
+    if {tensor.file.name for tensor in tensors.values()} != {"model.safetensors"}:
+        index = {"metadata": {}, "weight_map": {name: tensor.file.name for name, tensor in tensors.items()}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")

@@ -1,0 +1,378 @@
+"""The commands of `a2rl`; `a2rl COMMAND --help` has an example of each."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from a2rl.errors import A2rlError, UsageError
+from a2rl.settings import Settings
+
+app = typer.Typer(
+    name="a2rl",
+    help="Agent2 RL-Bench: can an LLM agent, alone and on a budget, engineer the RL post-training of a base model?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Task = Annotated[str, typer.Option(help="Task id; `a2rl tasks` lists them.")]
+Variant = Annotated[str, typer.Option(help="mini: small generated data. full: the real data.")]
+Source = Annotated[Path | None, typer.Option(help="Local mirror of the full variant's data, instead of the hub.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
+Split = Annotated[str, typer.Option(help="public, private or all.")]
+
+
+@app.command()
+def run(
+    task: Task = "gsm8k",
+    agent: Annotated[str, typer.Option(help="Agent id (`a2rl agents`), or the path of a start script.")] = "scripted",
+    variant: Variant = "mini",
+    model: Annotated[str, typer.Option(help="Base model: tiny, a folder, or a hub id.")] = "tiny",
+    budget: Annotated[str, typer.Option(help="The agent's time: 90s, 30m, 12h, 1h30m.")] = "2m",
+    mode: Annotated[str, typer.Option(help="free, sft-only or rl-only.")] = "free",
+    protocol: Annotated[
+        str, typer.Option(help="strict: result on held-out items. paper: best of all submissions.")
+    ] = "strict",
+    seed: Annotated[int, typer.Option(help="Told to the agent.")] = 0,
+    driver: Annotated[str | None, typer.Option(help="The LLM that drives the agent.")] = None,
+    source: Source = None,
+    max_submissions: Annotated[int | None, typer.Option(min=1, help="Quota of submissions.")] = None,
+    grading_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """One benchmark run, from the base model to the report.
+
+    Example: `a2rl run --task gsm8k --agent scripted --budget 2m`
+    """
+    from a2rl.cli.flow_runner import run_flow
+    from a2rl.params import load_params
+    from a2rl.plan import choose_grid, plan_runs
+    from a2rl.run import RunDir
+
+    settings = Settings.load()
+    params = load_params(settings.root)
+    grid = choose_grid(
+        params, "smoke", tasks=(task,), agents=(agent,), seeds=(seed,), variant=variant, model=model, mode=mode,
+        protocol=protocol, budget=budget, driver=driver, source=str(source.resolve()) if source else None,
+        max_submissions=max_submissions, grading_port=grading_port,
+    )  # fmt: skip
+    _ = grid.budget_s
+    [spec] = plan_runs(grid, "runs", params, settings)
+    created = RunDir.create(settings.runs, spec)
+    run_flow({"run_ids": [created.id]}, [created.id], settings)
+    _show_run(created, as_json)
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="A suite of params.yaml.")] = "full-bench",
+    task: Annotated[list[str] | None, typer.Option(help="Instead of the suite's tasks; may be repeated.")] = None,
+    agent: Annotated[list[str] | None, typer.Option(help="Instead of the suite's agents; may be repeated.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Instead of the suite's seeds; may be repeated.")] = None,
+    variant: Annotated[str | None, typer.Option(help="mini or full.")] = None,
+    model: Annotated[str | None, typer.Option(help="Base model.")] = None,
+    mode: Annotated[str | None, typer.Option(help="free, sft-only or rl-only.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="strict or paper.")] = None,
+    budget: Annotated[str | None, typer.Option(help="The agent's time for each run.")] = None,
+    source: Source = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Runs side by side.")] = None,
+    as_json: Json = False,
+) -> None:
+    """A grid of runs: every task with every agent and every seed.
+
+    Example: `a2rl bench smoke --seed 0 --seed 1 --concurrency 2`
+    """
+    from a2rl.cli.console import print_json
+    from a2rl.cli.flow_runner import run_flow
+    from a2rl.cli.results import run_object
+    from a2rl.params import load_params
+    from a2rl.plan import choose_grid, plan_runs
+    from a2rl.run import RunDir
+
+    settings = Settings.load()
+    params = load_params(settings.root)
+    overrides: dict[str, Any] = {
+        "tasks": tuple(task) if task else None, "agents": tuple(agent) if agent else None,
+        "seeds": tuple(seed) if seed else None, "variant": variant, "model": model, "mode": mode, "protocol": protocol,
+        "budget": budget, "source": str(source.resolve()) if source else None, "concurrency": concurrency,
+    }  # fmt: skip
+    grid = choose_grid(params, suite, **overrides)
+    created = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
+    ids = [each.id for each in created]
+    try:
+        run_flow({"suite": suite, "run_ids": ids, "concurrency": grid.concurrency}, ids, settings)
+    finally:
+        _show_runs(created)
+    if as_json:
+        print_json([run_object(each) for each in created])
+
+
+@app.command()
+def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_json: Json = False) -> None:
+    """Go on with runs that were interrupted or whose machine died, with what is left of their budget.
+
+    Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from a2rl.cli.flow_runner import run_flow
+
+    settings = Settings.load()
+    runs = [_find_run(each, settings) for each in run_id]
+    run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
+    for each in runs:
+        _show_run(each, as_json)
+
+
+@app.command()
+def grade(
+    task: Task,
+    model: Annotated[str, typer.Option(help="The checkpoint: a folder, tiny, or a hub id.")],
+    variant: Variant = "mini",
+    source: Source = None,
+    split: Split = "all",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many items.")] = None,
+    backend: Annotated[str | None, typer.Option(help="transformers or vllm.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score a checkpoint; no run, no agent.
+
+    Example: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`
+    """
+    from a2rl.cli.scoring import grade_checkpoint
+
+    settings = Settings.load()
+    result = grade_checkpoint(settings, task, model, variant, source, split, limit, backend)
+    _show_score(result, as_json)
+
+
+@app.command()
+def score(
+    task: Task,
+    outputs: Annotated[Path, typer.Option(help="JSON Lines of {id, completion}.")],
+    variant: Variant = "mini",
+    source: Source = None,
+    split: Split = "all",
+    as_json: Json = False,
+) -> None:
+    """Score completions that were made elsewhere. The id is the row number from 0 in the test file (gsm8k).
+
+    Example: `a2rl score --task gsm8k --variant full --source ~/gsm8k --outputs completions.jsonl`
+    """
+    from a2rl.cli.scoring import score_file
+
+    _show_score(score_file(Settings.load(), task, outputs, variant, source, split), as_json)
+
+
+@app.command()
+def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> None:
+    """Make a task's data anew (mini data and `tiny` come with `make data`).
+
+    Example: `a2rl prepare --task gsm8k --variant full --source ~/gsm8k`
+    """
+    from a2rl.cli.console import out
+    from a2rl.cli.scoring import known_variant
+    from a2rl.data import prepare_data
+
+    folder = prepare_data(task, known_variant(variant), source, Settings.load())
+    out.print(f"{folder}/visible for the agent, {folder}/hidden for the grader")
+
+
+@app.command()
+def verify(run_id: str, as_json: Json = False) -> None:
+    """Check that a run is what it claims to be: ledger, checkpoints, scores, records, MLflow.
+
+    Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from rich.text import Text
+
+    from a2rl.cli.console import out, print_json
+    from a2rl.tracking import Tracker
+    from a2rl.verify import verify_run
+
+    settings = Settings.load()
+    checks = verify_run(_find_run(run_id, settings), Tracker(settings))
+    for check in checks:
+        mark = ("FAILED ", "bold red") if check.problem else ("ok     ", "green")
+        out.print(Text.assemble(mark, check.what, f": {check.problem}" if check.problem else ""), soft_wrap=True)
+    failed = [check for check in checks if check.problem]
+    if as_json:
+        print_json({"run_id": run_id, "sound": not failed, "problems": [check.problem for check in failed]})
+    if failed:
+        sys.exit(1)
+
+
+@app.command()
+def tasks(as_json: Json = False) -> None:
+    """The tasks there are.
+
+    Example: `a2rl tasks --json`
+    """
+    from a2rl.catalog import load_task, task_ids
+    from a2rl.cli.console import print_json, print_table
+
+    settings = Settings.load()
+    found = [load_task(task_id, settings.root) for task_id in task_ids(settings.root)]
+    if as_json:
+        print_json([task.model_dump(mode="json") for task in found])
+        return
+    rows = [
+        (task.id, str(task.level), task.metric, str(task.mini.eval_items), str(task.full.eval_items), task.source.url)
+        for task in found
+    ]
+    print_table(("task", "level", "metric", "mini", "full", "source"), rows, right=("mini", "full"))
+
+
+@app.command()
+def agents(as_json: Json = False) -> None:
+    """The agent systems there are.
+
+    Example: `a2rl agents`
+    """
+    from a2rl.catalog import agent_ids, find_agent
+    from a2rl.cli.console import print_json, print_table
+
+    settings = Settings.load()
+    found = [find_agent(agent_id, settings.root) for agent_id in agent_ids(settings.root)]
+    if as_json:
+        print_json([agent.model_dump(mode="json") for agent in found])
+        return
+    print_table(("agent", "what it does", "driver"), [(agent.id, agent.title, agent.driver or "-") for agent in found])
+
+
+@app.command()
+def runs(as_json: Json = False) -> None:
+    """The runs there are, and where each stands.
+
+    Example: `a2rl runs`
+    """
+    from a2rl.cli.console import print_json
+    from a2rl.cli.results import run_object, state_of
+    from a2rl.run import RunDir
+
+    found = list(RunDir.all(Settings.load().runs))
+    if as_json:
+        print_json([{"id": each.id, "state": state_of(each), **run_object(each)} for each in found])
+    else:
+        _show_runs(found)
+
+
+@app.command()
+def report(run_id: str) -> None:
+    """Draw a run's report anew and bring MLflow up to date.
+
+    Example: `a2rl report gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from a2rl.cli.console import out
+    from a2rl.report import write_report
+    from a2rl.tracking import Tracker
+
+    settings = Settings.load()
+    found = _find_run(run_id, settings)
+    write_report(found, settings)
+    Tracker(settings).sync(found)
+    out.print(str(found.report), soft_wrap=True)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What this machine has for benchmark runs, and what to do about what is missing.
+
+    Example: `a2rl doctor`
+    """
+    from rich.text import Text
+
+    from a2rl.cli.console import out, print_json
+    from a2rl.doctor import examine
+
+    findings = examine(Settings.load())
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+        return
+    for finding in findings:
+        mark = (
+            ("ok       ", "green")
+            if finding.ok
+            else ("missing  ", "yellow")
+            if finding.optional
+            else ("PROBLEM  ", "bold red")
+        )
+        out.print(Text.assemble(mark, (f"{finding.what:<14}", "bold"), finding.found), soft_wrap=True)
+        if finding.mend:
+            out.print(Text(f"{'':23}{finding.mend}", "dim"), soft_wrap=True)
+    if any(not finding.ok and not finding.optional for finding in findings):
+        sys.exit(1)
+
+
+def _find_run(run_id: str, settings: Settings) -> Any:
+    from a2rl.catalog import unknown
+    from a2rl.run import RunDir
+
+    name = Path(run_id).name
+    if not (settings.runs / name / "spec.json").is_file():
+        raise unknown("run", name, [each.id for each in RunDir.all(settings.runs)][-10:])
+    return RunDir(settings.runs / name)
+
+
+def _show_run(found: Any, as_json: bool) -> None:
+    from a2rl.cli.console import out, print_json
+    from a2rl.cli.results import run_object, sentence
+
+    out.print()
+    out.print(sentence(found), soft_wrap=True)
+    facts = run_object(found)
+    if facts["sandbox"] == "none":
+        out.print(
+            "[yellow]No sandbox: only good manners kept the agent in its workspace; the report says so too.[/yellow]",
+            soft_wrap=True,
+        )
+    out.print(f"report: {facts['report']}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
+    if as_json:
+        print_json(facts)
+
+
+def _show_runs(found: list[Any]) -> None:
+    from a2rl.cli.console import print_table
+    from a2rl.cli.results import run_object, state_of
+
+    def figure(value: float | None, sign: str = "") -> str:
+        return "-" if value is None else f"{value:{sign}.1f}"
+
+    rows = []
+    for each in found:
+        try:
+            facts = run_object(each)
+        except A2rlError as error:
+            rows.append((each.id, f"damaged: {error}", *["-"] * 6))
+            continue
+        ci = f"[{facts['ci'][0]:+.1f}, {facts['ci'][1]:+.1f}]" if facts["ci"] else "-"
+        final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
+        rows.append(
+            (
+                each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["improvement"], "+"),
+                ci, str(facts["submissions"]), facts["verdict"] or "-",
+            )
+        )  # fmt: skip
+    columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict")
+    print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
+
+
+def _show_score(result: Any, as_json: bool) -> None:
+    from a2rl.cli.console import out, print_json
+
+    out.print(
+        f"score {result}  (correct {result.correct}, wrong {result.wrong}, truncated {result.truncated}, "
+        f"errored {result.errored}; {result.total} items in {result.seconds:.1f} s)",
+        soft_wrap=True,
+        markup=False,
+    )
+    if as_json:
+        print_json(result.model_dump(mode="json"))
+    if result.score is None:
+        raise (
+            UsageError(f"there is no score: {result.reason}")
+            if result.total == 0
+            else A2rlError(f"there is no score: {result.reason}")
+        )

@@ -1,0 +1,30 @@
+"""What the commands print: tables and lines for people, one JSON object on the last line for programs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def print_error(message: str) -> None:
+    err.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """One line, unstyled and unwrapped."""
+    out.file.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)

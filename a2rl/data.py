@@ -1,0 +1,78 @@
+"""Task data on disk: `data/<variant>/<task>/visible` for the agent, `hidden` for the grader, made once per source."""
+
+import shutil
+import uuid
+from pathlib import Path
+
+from a2rl.catalog import load_preparer, load_task
+from a2rl.errors import A2rlError, InfrastructureError, UsageError
+from a2rl.files import folder_digest
+from a2rl.settings import Settings
+from a2rl.task import Variant
+
+SOURCE_NOTE = "source.txt"
+
+
+def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
+    """Makes a task's data, replacing what is there only once the new data is whole; returns its folder.
+
+    Raises:
+        UsageError: the local mirror is not there or lacks a file.
+        InfrastructureError: the hub cannot be reached.
+    """
+    if source is not None and not source.is_dir():
+        raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
+    load_task(task_id, settings.root)
+    target = settings.data(task_id, variant)
+    making = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    try:
+        visible, hidden = making / "visible", making / "hidden"
+        visible.mkdir(parents=True)
+        hidden.mkdir()
+        load_preparer(task_id).prepare(variant, source, visible, hidden)
+        (hidden / SOURCE_NOTE).write_text(f"{_note(variant, source)}\n", encoding="utf-8")
+        shutil.rmtree(target, ignore_errors=True)
+        making.rename(target)
+    except A2rlError:
+        raise
+    except OSError as error:
+        raise InfrastructureError(f"the data of {task_id} ({variant}) cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return target
+
+
+def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
+    """The folder of a task's data; made first if it is not there, or if it came from another source than asked for.
+
+    Raises:
+        UsageError: it is there in part only.
+    """
+    folder = settings.data(task_id, variant)
+    visible, hidden = (folder / "visible").is_dir(), (folder / "hidden").is_dir()
+    if visible != hidden:
+        missing = "hidden" if visible else "visible"
+        raise UsageError(
+            f"the {missing} data of {task_id} ({variant}) is missing from {folder}: "
+            f"`a2rl prepare --task {task_id} --variant {variant}` makes it anew"
+        )
+    if visible and (source is None or _made_from(folder) == _note(variant, source)):
+        return folder
+    return prepare_data(task_id, variant, source, settings)
+
+
+def hidden_digest(folder: Path) -> str:
+    """SHA-256 (hex) of the eval data, wherever it came from."""
+    files = sorted(path.name for path in (folder / "hidden").iterdir() if path.name != SOURCE_NOTE)
+    return folder_digest(folder / "hidden", files)
+
+
+def _note(variant: Variant, source: Path | None) -> str:
+    if variant == "mini":
+        return "generated"
+    return str(source.resolve()) if source else "hub"
+
+
+def _made_from(folder: Path) -> str:
+    note = folder / "hidden" / SOURCE_NOTE
+    return note.read_text(encoding="utf-8").strip() if note.exists() else ""

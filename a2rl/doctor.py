@@ -1,0 +1,104 @@
+"""`a2rl doctor`: what this machine has for benchmark runs, and what to do about what is missing."""
+
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+from a2rl.grading.pool import CPU, devices_here
+from a2rl.settings import Settings
+
+ENOUGH_DISK_GIB = 10
+CLIS = {"claude": "Claude Code", "codex": "Codex CLI", "gemini": "Gemini CLI", "opencode": "OpenCode"}
+
+
+class Finding(NamedTuple):
+    """One thing about this machine."""
+
+    what: str
+    ok: bool
+    optional: bool
+    found: str
+    mend: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Looks at everything a run may need; takes a second or two."""
+    return [
+        _python(),
+        _git(),
+        _disk(settings),
+        _gpu(settings),
+        _prepared(settings),
+        _vllm(settings),
+        Finding(
+            "sandbox",
+            False,
+            True,
+            "none: agents run as ordinary child processes",
+            "run agents that you trust, or in a container",
+        ),
+        *(_cli(name, title) for name, title in CLIS.items()),
+    ]
+
+
+def _python() -> Finding:
+    return Finding("python", True, False, sys.version.split()[0])
+
+
+def _git() -> Finding:
+    found = shutil.which("git")
+    return Finding(
+        "git", bool(found), False, found or "not found", "" if found else "install git: agents' code is kept in it"
+    )
+
+
+def _disk(settings: Settings) -> Finding:
+    free = shutil.disk_usage(settings.root).free / 2**30
+    enough = free >= ENOUGH_DISK_GIB
+    return Finding(
+        "disk",
+        enough,
+        False,
+        f"{free:.0f} GiB free",
+        "" if enough else "checkpoints are kept in runs/: free some space",
+    )
+
+
+def _gpu(settings: Settings) -> Finding:
+    devices = devices_here(settings)
+    if devices == [CPU]:
+        return Finding(
+            "gpu",
+            False,
+            True,
+            "none: enough for the mini variants",
+            "the full variants need an NVIDIA GPU and its driver",
+        )
+    return Finding("gpu", True, True, f"{len(devices)}: {', '.join(devices)}")
+
+
+def _prepared(settings: Settings) -> Finding:
+    ready = (settings.models / "tiny").is_dir()
+    return Finding(
+        "tiny",
+        ready,
+        True,
+        "built" if ready else "not built",
+        "" if ready else "`make data` builds it, and the mini data",
+    )
+
+
+def _vllm(settings: Settings) -> Finding:
+    if not settings.vllm_python.exists():
+        return Finding("vllm", False, True, "not installed; grading uses transformers", "`make setup-vllm` installs it")
+    query = "from importlib.metadata import distributions as d; print([x.version for x in d() if 'vllm' in x.name][0])"
+    done = subprocess.run([settings.vllm_python, "-c", query], capture_output=True, text=True, check=False, timeout=60)
+    return Finding("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
+
+
+def _cli(name: str, title: str) -> Finding:
+    found = shutil.which(name)
+    return Finding(
+        name, bool(found), True, found or f"{title} is not installed", "" if found else "needed only for runs with it"
+    )

@@ -1,0 +1,38 @@
+"""The errors of the pipeline: one flat vocabulary, raised at the source, classified once at the stage boundary.
+
+A message is one line that a user can act on: what is wrong, then how to mend it.
+"""
+
+
+class A2rlError(Exception):
+    """Base of all errors that a user sees as one line instead of a stack trace."""
+
+    exit_code = 1
+
+
+class UsageError(A2rlError):
+    """The user asked for something that cannot be: an unknown task, a bad budget, a folder that is not there."""
+
+    exit_code = 2
+
+
+class InfrastructureError(A2rlError):
+    """The machine failed us, not the agent: a full disk, a dead grader process, a hub out of reach. Worth a retry."""
+
+
+class TaskDefinitionError(A2rlError):
+    """A task or agent folder breaks its contract; its author has to mend it."""
+
+
+class InvalidSubmission(A2rlError):
+    """The agent handed in something that cannot be graded. It is recorded with this reason and is not a zero."""
+
+
+class IntegrityError(A2rlError):
+    """The ledger, a record or a checkpoint is not what was written: edited, truncated or corrupt."""
+
+
+class Interrupted(A2rlError):
+    """The user stopped the pipeline (Ctrl-C or SIGTERM); `a2rl resume` goes on from here."""
+
+    exit_code = 130

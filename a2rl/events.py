@@ -1,0 +1,103 @@
+"""The events of a run, as the ledger keeps them. All times `*_s` are seconds of the run's budget clock."""
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.score import TaskScore
+
+
+class Event(BaseModel):
+    """Base of all events."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: ClassVar[str]
+
+
+class RunOpened(Event):
+    """The run exists: its settings and what they resolved to."""
+
+    kind = "run_opened"
+    spec_digest: str
+    model_digest: str
+    data_digest: str
+
+
+class BaselineKnown(Event):
+    """The base model's own score, on the split that the agent sees."""
+
+    kind = "baseline_known"
+    key: str
+    public: TaskScore
+    private: TaskScore | None
+
+
+class AgentStarted(Event):
+    """The agent was started; attempt 2 and on are resumptions."""
+
+    kind = "agent_started"
+    attempt: int
+    elapsed_s: float
+
+
+class AgentEnded(Event):
+    """The agent is gone, with its whole process tree."""
+
+    kind = "agent_ended"
+    attempt: int
+    elapsed_s: float
+    reason: str
+    """finished, crashed, deadline, interrupted or lost (the pipeline itself died)."""
+    exit_code: int | None
+
+
+class SubmissionRefused(Event):
+    """A submission that cannot be graded; not a zero."""
+
+    kind = "submission_refused"
+    elapsed_s: float
+    model_path: str
+    reason: str
+
+
+class SubmissionAccepted(Event):
+    """A submission was copied and validated. From here on it will be graded, whatever dies."""
+
+    kind = "submission_accepted"
+    submission_id: int
+    elapsed_s: float
+    model_path: str
+    weights_digest: str
+    code_revision: str | None
+    """Commit of the agent's code as it was when it submitted, in the run's `code/` repository."""
+
+
+class Graded(Event):
+    """The public score of a checkpoint; once for each distinct one."""
+
+    kind = "graded"
+    weights_digest: str
+    elapsed_s: float
+    result: TaskScore
+    improvement: float | None
+    items_digest: str
+    """SHA-256 of the grade file with the per-item results."""
+
+
+class PrivateGraded(Event):
+    """The headline score: the best submission on the private split, once, after the agent was gone."""
+
+    kind = "private_graded"
+    weights_digest: str
+    result: TaskScore
+    items_digest: str
+
+
+class RunInterrupted(Event):
+    """The user stopped the pipeline."""
+
+    kind = "run_interrupted"
+    stage: str
+
+
+EVENTS: dict[str, type[Event]] = {event.kind: event for event in Event.__subclasses__()}

@@ -1,0 +1,96 @@
+"""Files that are whole or absent, and digests of what is in them."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from a2rl.errors import InfrastructureError, IntegrityError
+
+BLOCK = 1 << 20
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def canonical_json(value: Any) -> str:
+    """One text per value: sorted keys, no spaces. What digests and the ledger's chain are computed over."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 (hex) of a JSON value's canonical form."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_digest(folder: Path, patterns: Iterable[str] = ("**/*",)) -> str:
+    """SHA-256 (hex) over the names and bytes of all files that match, whatever their order on disk."""
+    paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    return digest_of([(str(path.relative_to(folder)), file_digest(path)) for path in paths])
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes to a neighbour, then renames: a reader, or a crash, sees the old file or the new one, never a half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InfrastructureError(f"cannot write {path}: {error.strerror}; free some disk space and resume") from error
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """A pydantic model as an indented JSON file."""
+    write_atomically(path, model.model_dump_json(indent=2) + "\n")
+
+
+def read_model(path: Path, kind: type[Model]) -> Model:
+    """Reads what `write_model` wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        IntegrityError: the file is not what was written.
+    """
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise IntegrityError(f"{path} is not a valid {kind.__name__}: {error}") from error
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON Lines file.
+
+    Raises:
+        IntegrityError: a line is not a JSON object; the message names it.
+    """
+    rows = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise IntegrityError(f"{path}, line {number}: not JSON ({error.msg})") from error
+            if not isinstance(row, dict):
+                raise IntegrityError(f"{path}, line {number}: not a JSON object")
+            rows.append(row)
+    return rows
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Rows as JSON Lines, whole or absent."""
+    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -1,0 +1,102 @@
+"""The grading API over HTTP: the only door between an agent and the grader.
+
+There is no way in here to set a score, a baseline or a clock.
+"""
+
+import asyncio
+import time
+from typing import Literal
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from a2rl.errors import InfrastructureError, InvalidSubmission
+from a2rl.grading.service import BudgetSpent, GradingService, SubmitAnswer, TimeAnswer
+
+MAX_BODY_BYTES = 64 << 10
+USAGE = 'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}'
+
+
+class Submission(BaseModel):
+    """The body of POST /submit. Other keys are ignored: agents send some of their own."""
+
+    model_path: str = Field(max_length=4096)
+    gpu: str | int | None = None
+    """Taken for the reference's sake; the pool chooses the device."""
+
+
+class Health(BaseModel):
+    """The body of GET /health."""
+
+    status: Literal["ok"] = "ok"
+    task: str
+    available_gpus: list[str]
+
+
+def create_app(service: GradingService, task: str, gpus: list[str]) -> FastAPI:
+    """The API over one run's service."""
+    app = FastAPI(title="a2rl grading service", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(BodyLimit)
+
+    @app.post("/submit")
+    async def submit(submission: Submission) -> SubmitAnswer:
+        accepted, graded = await asyncio.to_thread(service.submit, submission.model_path)
+        await asyncio.wrap_future(graded)
+        return await asyncio.to_thread(service.answer, accepted.submission_id)
+
+    @app.get("/time")
+    def clock() -> TimeAnswer:
+        return service.time(time.time())
+
+    @app.get("/health")
+    def health() -> Health:
+        return Health(task=task, available_gpus=gpus)
+
+    @app.exception_handler(InvalidSubmission)
+    def refused(request: Request, error: InvalidSubmission) -> JSONResponse:
+        return _problem(403 if isinstance(error, BudgetSpent) else 422, str(error))
+
+    @app.exception_handler(InfrastructureError)
+    def failed(request: Request, error: InfrastructureError) -> JSONResponse:
+        return _problem(503, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+        return _problem(400, USAGE)
+
+    return app
+
+
+def _problem(status: int, detail: str) -> JSONResponse:
+    # "error" is the reference's key, "detail" FastAPI's; agents look for either.
+    return JSONResponse({"error": detail, "detail": detail}, status_code=status)
+
+
+class BodyLimit:
+    """Refuses request bodies that no honest agent sends, before they fill the memory."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MAX_BODY_BYTES:
+                raise _TooLarge
+            return message
+
+        try:
+            await self.app(scope, limited if scope["type"] == "http" else receive, send)
+        except _TooLarge:
+            await _problem(413, f"the request is too large; {USAGE}")(scope, receive, send)
+
+
+class _TooLarge(Exception):
+    pass

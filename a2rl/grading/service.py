@@ -1,0 +1,252 @@
+"""The grading service of one run: takes submissions, has each distinct checkpoint graded once, keeps the ledger.
+
+A submission counts from the moment it is in the ledger; whatever dies after that, a restarted service finds it there
+and has it graded. Answers are computed from the ledger alone.
+"""
+
+import shutil
+import threading
+import uuid
+from concurrent.futures import Future
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from a2rl.checkpoint import copy_submission, weights_digest
+from a2rl.code_history import snapshot_code
+from a2rl.errors import A2rlError, InfrastructureError, Interrupted, InvalidSubmission
+from a2rl.events import AgentStarted, BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.files import file_digest
+from a2rl.grading.job import GradeJob, GradeResult, selected_ids
+from a2rl.grading.pool import GraderPool
+from a2rl.records import SetupRecord
+from a2rl.run import RunDir
+from a2rl.score import Interval, TaskScore
+from a2rl.task import Split
+
+
+class BudgetSpent(InvalidSubmission):
+    """The deadline has passed or the quota of submissions is used up."""
+
+
+class Best(BaseModel):
+    """The best submission so far."""
+
+    submission_id: int
+    score: float
+
+
+class SubmitAnswer(BaseModel):
+    """What an agent learns about a submission; the reference's keys, and two of our own."""
+
+    submission_id: int
+    score: float
+    baseline_score: float | None
+    improvement: float | None
+    best: Best | None
+    total_submissions: int
+    ci: Interval | None
+    quota_left: int | None
+
+
+class TimeAnswer(BaseModel):
+    """The run's clock, in the reference's words."""
+
+    start_time: int | None
+    timeout_s: int
+    last_submit_time: int | None
+    end_time: int | None
+    now: int
+    remaining: float
+
+
+def grade_job(run: RunDir, root: Path, model: Path, split: Split, name: str) -> GradeJob:
+    """The job that grades a model folder for a run; its result is kept in the run's `grades/`."""
+    spec = run.spec
+    return GradeJob(
+        root=root,
+        task=spec.task,
+        variant=spec.variant,
+        hidden=run.need("setup", SetupRecord).hidden,
+        model=model,
+        split=split,
+        split_seed=spec.split_seed,
+        backend=spec.backend,
+        exact=spec.exact,
+        result=run.grades / f"{name}.json",
+        log=run.logs / "grader.log",
+    )
+
+
+class GradingService:
+    """Accepts and grades; safe to call from several threads."""
+
+    def __init__(self, run: RunDir, root: Path, pool: GraderPool) -> None:
+        self._run = run
+        self._root = root
+        self._base_model = run.need("setup", SetupRecord).base_model
+        self._pool = pool
+        self._spec = run.spec
+        self._public = self._spec.public_split
+        self._lock = threading.Lock()
+        self._graded: dict[str, Future[Graded]] = {}
+        self._recover()
+
+    def submit(self, model_path: str) -> "tuple[SubmissionAccepted, Future[Graded]]":
+        """Copies, checks and queues a submission.
+
+        Raises:
+            InvalidSubmission: it cannot be graded; recorded as refused.
+            InfrastructureError: the grader's machine failed; nothing was recorded, submitting again is right.
+        """
+        elapsed_s = self._run.clock.elapsed_s()
+        try:
+            self._check_budget()
+            incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
+            try:
+                copy_submission(self._run.workspace, model_path, incoming, self._base_model)
+                digest = weights_digest(incoming)
+                with self._lock:
+                    self._check_budget(ignore_clock=True)  # others may have used up the quota meanwhile
+                    return self._accept(model_path, elapsed_s, incoming, digest)
+            finally:
+                shutil.rmtree(incoming, ignore_errors=True)
+        except InvalidSubmission as refusal:
+            reason = str(refusal)
+            self._run.ledger.append(SubmissionRefused(elapsed_s=elapsed_s, model_path=model_path[:500], reason=reason))
+            raise
+
+    def answer(self, submission_id: int) -> SubmitAnswer:
+        """What is known now about a submission that was graded."""
+        accepted = self._run.ledger.events(SubmissionAccepted)
+        graded = {event.weights_digest: event for event in self._run.ledger.events(Graded)}
+        this = graded[accepted[submission_id - 1].weights_digest]
+        if this.result.score is None:
+            raise InfrastructureError(
+                f"submission {submission_id} is kept, but could not be graded: {this.result.reason}"
+            )
+        scored = [
+            (event.submission_id, graded[event.weights_digest].result.score)
+            for event in accepted
+            if event.weights_digest in graded
+        ]
+        best = max(((score, -number) for number, score in scored if score is not None), default=None)
+        return SubmitAnswer(
+            submission_id=submission_id,
+            score=this.result.score,
+            baseline_score=self._baseline_score(),
+            improvement=this.improvement,
+            best=Best(submission_id=-best[1], score=best[0]) if best else None,
+            total_submissions=len(accepted),
+            ci=this.result.ci,
+            quota_left=self._quota_left(len(accepted)),
+        )
+
+    def time(self, now: float) -> TimeAnswer:
+        """The clock, as the agent may ask for it; `now` is Unix time."""
+        entries = self._run.ledger.entries()
+        state = self._run.clock.state
+        remaining = max(0.0, self._run.clock.remaining_s(entries))
+        submits = [entry.at for entry in entries if isinstance(entry.event, SubmissionAccepted)]
+        running = state.running_since is not None
+        return TimeAnswer(
+            start_time=int(state.started_at) if state.started_at else None,
+            timeout_s=int(state.budget_s),
+            last_submit_time=int(submits[-1]) if submits else None,
+            end_time=int(now + remaining) if running else None,
+            now=int(now),
+            remaining=round(remaining, 1),
+        )
+
+    def _check_budget(self, ignore_clock: bool = False) -> None:
+        entries = self._run.ledger.entries()
+        if not any(isinstance(entry.event, AgentStarted) for entry in entries):
+            raise BudgetSpent("the run has not started")
+        if not ignore_clock and (
+            self._run.clock.state.running_since is None or self._run.clock.remaining_s(entries) <= 0
+        ):
+            raise BudgetSpent("the budget has ended; submissions are no longer taken")
+        if self._quota_left(sum(isinstance(entry.event, SubmissionAccepted) for entry in entries)) == 0:
+            raise BudgetSpent(f"the quota of {self._spec.max_submissions} submissions is used up")
+
+    def _quota_left(self, accepted: int) -> int | None:
+        return None if self._spec.max_submissions is None else max(0, self._spec.max_submissions - accepted)
+
+    def _accept(
+        self, model_path: str, elapsed_s: float, incoming: Path, digest: str
+    ) -> "tuple[SubmissionAccepted, Future[Graded]]":
+        kept = self._run.checkpoint(digest)
+        if not kept.exists():
+            incoming.rename(kept)
+        number = len(self._run.ledger.events(SubmissionAccepted)) + 1
+        revision = snapshot_code(
+            self._run.workspace / "code", self._run.code, f"submission {number}: {model_path[:200]}"
+        )
+        event = SubmissionAccepted(
+            submission_id=number,
+            elapsed_s=elapsed_s,
+            model_path=model_path[:500],
+            weights_digest=digest,
+            code_revision=revision,
+        )
+        self._run.ledger.append(event)
+        return event, self._grade(digest)
+
+    def _grade(self, digest: str) -> "Future[Graded]":
+        """The grade of a checkpoint, asked for once however often it was submitted."""
+        if digest in self._graded:
+            return self._graded[digest]
+        outcome: Future[Graded] = Future()
+        self._graded[digest] = outcome
+        known = next((event for event in self._run.ledger.events(Graded) if event.weights_digest == digest), None)
+        if known is not None:
+            outcome.set_result(known)
+            return outcome
+        job = grade_job(
+            self._run, self._root, self._run.checkpoint(digest), self._public, f"{digest[:16]}-{self._public}"
+        )
+        self._pool.submit(job).add_done_callback(lambda done: self._record(job, digest, done, outcome))
+        return outcome
+
+    def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]", outcome: "Future[Graded]") -> None:
+        error = done.exception()
+        if isinstance(error, Interrupted):
+            outcome.set_exception(error)  # the service ends; the next one grades it
+            return
+        try:
+            event = self._graded_event(job, digest, done)
+            self._run.ledger.append_unless(event, lambda other: other.weights_digest == digest)
+        except A2rlError as failure:
+            outcome.set_exception(failure)
+        else:
+            outcome.set_result(event)
+
+    def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
+        elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
+        if error is not None:
+            total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed))
+            failed = TaskScore(
+                score=None, reason=str(error), total=total, correct=0, wrong=0, truncated=0, errored=total
+            )
+            return Graded(weights_digest=digest, elapsed_s=elapsed_s, result=failed, improvement=None, items_digest="")
+        score, baseline = done.result().score, self._baseline_score()
+        improvement = None if score.score is None or baseline is None else score.score - baseline
+        return Graded(
+            weights_digest=digest,
+            elapsed_s=elapsed_s,
+            result=score,
+            improvement=improvement,
+            items_digest=file_digest(job.result),
+        )
+
+    def _baseline_score(self) -> float | None:
+        known = self._run.ledger.events(BaselineKnown)
+        return known[-1].public.score if known else None
+
+    def _recover(self) -> None:
+        """Takes up what an earlier service of this run left: half copies go, accepted submissions get their grade."""
+        self._run.checkpoints.mkdir(exist_ok=True)
+        for leftover in self._run.checkpoints.glob(".incoming-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        for event in self._run.ledger.events(SubmissionAccepted):
+            self._grade(event.weights_digest)

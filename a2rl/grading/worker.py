@@ -1,0 +1,64 @@
+"""The grader's worker: a warm process that forks a fresh one for every job.
+
+Loading torch takes seconds and a submission must not meet another's leftovers, so this process imports the libraries
+once, touches no device, and grades nothing itself. JSON lines: a `GradeJob` on stdin, then `{"exit_code": n}` on stdout
+when its process has ended. The end of stdin (its parent is gone) ends it.
+"""
+
+import gc
+import importlib
+import json
+import os
+import sys
+import traceback
+
+from a2rl.errors import A2rlError
+from a2rl.grading.job import GradeJob, run_job
+from a2rl.supervisor import die_with_parent
+
+CRASHED = 70
+
+
+def _warm() -> None:
+    for library in ("scipy.stats", "torch", "transformers.models.auto.modeling_auto", "transformers.models.qwen3"):
+        importlib.import_module(library)
+
+
+def _grade_in_child(job: GradeJob) -> int:
+    """In the forked process: grades, with everything it prints going to the job's log."""
+    die_with_parent()
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        run_job(job)
+    except A2rlError as error:
+        job.result.with_suffix(".error").write_text(str(error), encoding="utf-8")
+        return 1
+    except BaseException:  # noqa: BLE001 - the boundary of the process: its parent learns it from the exit code and the log
+        traceback.print_exc()
+        return CRASHED
+    return 0
+
+
+def main() -> None:
+    die_with_parent()
+    _warm()
+    gc.freeze()  # the children share these pages until they write to them
+    sys.stdout.write('{"ready": true}\n')
+    sys.stdout.flush()
+    for line in sys.stdin:
+        job = GradeJob.model_validate_json(line)
+        child = os.fork()
+        if child == 0:
+            code = _grade_in_child(job)
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(json.dumps({"exit_code": os.waitstatus_to_exitcode(status)}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The ledger: the append-only, hash-chained record of a run, in SQLite (WAL), owned by the grader.
+
+Every event's hash covers its content and the hash before it, so that an edited, removed or reordered event breaks the
+chain; triggers refuse updates and deletes. Several processes may append at once: each append is one transaction.
+
+    ledger = Ledger(run.ledger_path)
+    ledger.append(AgentStarted(elapsed_s=0.0, attempt=1))
+    head = ledger.verify()
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from a2rl.errors import InfrastructureError, IntegrityError
+from a2rl.events import EVENTS, Event
+from a2rl.files import canonical_json, digest_of
+
+GENESIS = "0" * 64
+WAIT_FOR_LOCK_S = 30
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
+    previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS no_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+CREATE TRIGGER IF NOT EXISTS no_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+"""
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the ledger."""
+
+    seq: int
+    at: float
+    """Wall-clock time, Unix seconds."""
+    event: Event
+    previous: str
+    hash: str
+
+
+class Ledger:
+    """Appends and reads events. Opens the file anew for every call, so it may cross threads and forks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, event: Event) -> Entry:
+        """Adds one event at the end, durably, before it returns."""
+        return self.append_unless(event, lambda _: False) or self._unreachable()
+
+    def append_unless(self, event: E, exists: "Any") -> Entry | None:
+        """Adds the event unless one already there satisfies `exists`; both in one transaction. None if it did."""
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            rows = database.execute("SELECT * FROM events WHERE kind = ? ORDER BY seq", (event.kind,)).fetchall()
+            if any(exists(_parse(row).event) for row in rows):
+                database.execute("ROLLBACK")
+                return None
+            last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+            seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
+            at, body = time.time(), canonical_json(event.model_dump(mode="json"))
+            entry_hash = _chain_hash(seq, at, event.kind, body, previous)
+            database.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash)
+            )
+            database.execute("COMMIT")
+            return Entry(seq, at, event, previous, entry_hash)
+
+    def entries(self, after: int = 0) -> list[Entry]:
+        """All entries with a sequence number above `after`, in order; none if there is no ledger yet."""
+        if not self.path.exists():
+            return []
+        with self._connect() as database:
+            rows = database.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (after,)).fetchall()
+        return [_parse(row) for row in rows]
+
+    def events(self, kind: type[E]) -> list[E]:
+        """The events of one kind, in order."""
+        return [entry.event for entry in self.entries() if isinstance(entry.event, kind)]
+
+    def verify(self) -> str:
+        """Recomputes the chain and returns its head (the last hash).
+
+        Raises:
+            IntegrityError: an entry was edited, removed, inserted or reordered; the message names the first bad one.
+        """
+        if not self.path.exists():
+            raise IntegrityError(f"{self.path}: there is no ledger")
+        with self._connect() as database:
+            rows = database.execute("SELECT * FROM events ORDER BY seq").fetchall()
+        previous = GENESIS
+        for expected, (seq, at, kind, body, claimed_previous, claimed_hash) in enumerate(rows, start=1):
+            if seq != expected or claimed_previous != previous:
+                raise IntegrityError(
+                    f"{self.path}: the chain breaks at entry {expected}: one is missing or out of order"
+                )
+            if _chain_hash(seq, at, kind, body, previous) != claimed_hash:
+                raise IntegrityError(f"{self.path}: entry {seq} ({kind}) is not what was written")
+            previous = claimed_hash
+        return previous
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path, timeout=WAIT_FOR_LOCK_S, isolation_level=None)) as database:
+                database.execute("PRAGMA journal_mode=WAL")
+                database.execute("PRAGMA synchronous=FULL")
+                database.executescript(SCHEMA)
+                yield database
+        except sqlite3.OperationalError as error:
+            raise InfrastructureError(
+                f"the ledger {self.path} cannot be used: {error}; check the disk and resume"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise IntegrityError(
+                f"the ledger {self.path} is corrupt ({error}); restore it from a copy, or start a new run"
+            ) from error
+
+    def _unreachable(self) -> Entry:
+        raise IntegrityError(f"{self.path}: nothing was appended")
+
+
+def _chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str:
+    return digest_of([seq, at, kind, body, previous])
+
+
+def _parse(row: tuple[int, float, str, str, str, str]) -> Entry:
+    seq, at, kind, body, previous, entry_hash = row
+    if kind not in EVENTS:
+        raise IntegrityError(f"entry {seq} of the ledger has an unknown kind {kind!r}: written by a newer version?")
+    return Entry(seq, at, EVENTS[kind].model_validate(json.loads(body)), previous, entry_hash)

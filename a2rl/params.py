@@ -1,0 +1,80 @@
+"""`params.yaml`: what an experiment varies, validated; unknown keys are refused."""
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from a2rl.budget import parse_duration
+from a2rl.errors import UsageError
+from a2rl.run import Mode, Protocol
+from a2rl.sampling import Backend
+from a2rl.task import Variant
+from a2rl.tiny import TinyParams
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GradingParams(_Section):
+    """How checkpoints and base models are graded."""
+
+    backend: Backend = "transformers"
+    exact: bool = False
+    """Results that do not depend on batching to the last bit; slower."""
+    split_seed: int = 0
+    """Decides which half of an eval set is public under the strict protocol."""
+
+
+class Grid(_Section):
+    """A suite: every task with every agent and every seed."""
+
+    tasks: tuple[str, ...]
+    agents: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    variant: Variant = "mini"
+    model: str = "tiny"
+    mode: Mode = "free"
+    protocol: Protocol = "strict"
+    budget: str = "2m"
+    driver: str | None = None
+    source: str | None = None
+    max_submissions: int | None = None
+    concurrency: int = 1
+    """Runs side by side."""
+    grading_port: int = 0
+
+    @property
+    def budget_s(self) -> float:
+        return parse_duration(self.budget)
+
+
+class Params(_Section):
+    """The whole file."""
+
+    tasks: tuple[str, ...]
+    """The tasks that `dvc repro` prepares and grades baselines for."""
+    tiny: TinyParams
+    grading: GradingParams
+    suites: dict[str, Grid]
+
+
+def load_params(root: Path) -> Params:
+    """Reads params.yaml.
+
+    Raises:
+        UsageError: the file is not valid; the message names the key.
+    """
+    path = root / "params.yaml"
+    try:
+        return Params.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not valid YAML: {error}") from error
+    except ValidationError as error:
+        raise UsageError(f"{path}: {explain(error)}") from error
+
+
+def explain(error: ValidationError) -> str:
+    """A validation error in one line, with the key it is about."""
+    return "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())

@@ -1,0 +1,106 @@
+"""From a grid of settings to run specs: every task with every agent and every seed, checked before anything starts."""
+
+import itertools
+import platform
+import subprocess
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from a2rl import __version__
+from a2rl.catalog import find_agent, load_task, unknown
+from a2rl.errors import UsageError
+from a2rl.params import Grid, Params, explain
+from a2rl.run import MODES, PROTOCOLS, RunSpec, new_run_id
+from a2rl.settings import Settings
+
+PACKAGES = ("torch", "transformers", "trl", "mlflow", "prefect")
+
+
+def choose_grid(params: Params, suite: str, **overrides: Any) -> Grid:
+    """A suite of params.yaml with some of its settings replaced; None leaves a setting as it is.
+
+    Raises:
+        UsageError: no such suite, or a value that is not allowed.
+    """
+    if suite not in params.suites:
+        raise unknown("suite", suite, params.suites)
+    for key, known in (("mode", MODES), ("protocol", PROTOCOLS), ("variant", ("mini", "full"))):
+        if overrides.get(key) is not None and overrides[key] not in known:
+            raise unknown(key, overrides[key], known)
+    given = {key: value for key, value in overrides.items() if value is not None}
+    try:
+        return Grid.model_validate(params.suites[suite].model_dump() | given)
+    except ValidationError as error:
+        raise UsageError(explain(error)) from error
+
+
+def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> list[RunSpec]:
+    """One spec for each cell of the grid.
+
+    Raises:
+        UsageError: a task, an agent or the budget does not exist.
+    """
+    for task in grid.tasks:
+        load_task(task, settings.root)
+    agents = {name: find_agent(name, settings.root) for name in grid.agents}
+    if grid.source and grid.variant == "mini":
+        raise UsageError("--source is for the full variant; mini data is generated")
+    commit, versions = git_commit(settings.root), package_versions()
+    return [
+        RunSpec(
+            run_id=new_run_id(task, agents[agent].id),
+            suite=suite,
+            task=task,
+            variant=grid.variant,
+            agent=str(Path(agent).resolve()) if Path(agent).is_file() else agent,
+            driver=grid.driver or agents[agent].driver,
+            mode=grid.mode,
+            model=grid.model,
+            protocol=grid.protocol,
+            seed=seed,
+            budget_s=grid.budget_s,
+            max_submissions=grid.max_submissions,
+            source=grid.source,
+            backend=params.grading.backend,
+            exact=params.grading.exact,
+            split_seed=params.grading.split_seed,
+            grading_port=grid.grading_port,
+            git_commit=commit,
+            versions=versions,
+            created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        )
+        for task, agent, seed in itertools.product(grid.tasks, grid.agents, grid.seeds)
+    ]
+
+
+def git_commit(root: Path) -> str:
+    """The commit of this checkout, marked `+changes` if files differ from it; empty outside git."""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head + ("+changes" if changed.strip() else "")
+
+
+def package_versions() -> dict[str, str]:
+    """Versions that a result may depend on."""
+    found = {"a2rl": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

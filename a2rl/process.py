@@ -1,0 +1,98 @@
+"""Child processes of the pipeline, and the one wish that stops them all.
+
+Every child that outlives a call watches its standard input: when the pipeline dies, however it dies, the pipe closes
+and the child ends.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from types import TracebackType
+
+from a2rl.errors import InfrastructureError, Interrupted
+from a2rl.settings import Settings
+from a2rl.supervisor import AgentCommand, AgentExit
+
+STOP = threading.Event()
+"""Set once, when the user stops the pipeline. Signals are a matter of the whole process, hence this one global: stages
+run in Prefect's threads, where no KeyboardInterrupt arrives."""
+END_TIMEOUT_S = 15
+
+
+def check_stop() -> None:
+    """Raises Interrupted if the user has stopped the pipeline."""
+    if STOP.is_set():
+        raise Interrupted("stopped by the user")
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """A command that runs one of our modules. -P: nothing in the current folder can shadow a library."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HF_HOME", "A2RL_VLLM_PYTHON")
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """What a child of the pipeline (not an agent) gets."""
+    quiet = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    ours = {"PYTHONPATH": str(settings.root), "PYTHONUNBUFFERED": "1", "A2RL_ROOT": str(settings.root)}
+    return {**settings.forwarded(PASSED_ON), **quiet, **ours}
+
+
+class AgentProcess:
+    """A running agent under its supervisor. Leaving the context ends its whole process tree."""
+
+    def __init__(self, command: AgentCommand, settings: Settings) -> None:
+        self._supervisor = subprocess.Popen(
+            module_command("a2rl.supervisor"),
+            cwd=settings.root,
+            env=child_environment(settings),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C reaches the pipeline alone, which then stops the agent in order
+        )
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.write(json.dumps(command._asdict()) + "\n")
+        self._supervisor.stdin.flush()
+
+    def __enter__(self) -> "AgentProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._supervisor.poll() is None:
+            self.stop()
+
+    def wait(self, timeout_s: float) -> AgentExit | None:
+        """How the agent ended; None if it still runs after the timeout."""
+        try:
+            self._supervisor.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return self._exit()
+
+    def stop(self) -> AgentExit:
+        """Ends the agent and everything it started."""
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
+        try:
+            self._supervisor.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise InfrastructureError("the agent's processes cannot be ended (in an uninterruptible wait?)") from error
+        return self._exit()
+
+    def _exit(self) -> AgentExit:
+        assert self._supervisor.stdout is not None
+        line = self._supervisor.stdout.readline()
+        if not line:
+            raise InfrastructureError("the agent's supervisor was killed; the agent died with it. Resume the run")
+        return AgentExit(**json.loads(line))

@@ -1,0 +1,77 @@
+"""The records of the stages: what each leaves behind for the next, for the tracker and for the report."""
+
+from pathlib import Path
+from typing import Literal
+
+from a2rl.run import Record
+from a2rl.score import Interval, TaskScore
+
+RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "no score"]
+VERDICTS: dict[RunVerdict, str] = {
+    "improved": "the model got better, by more than chance explains",
+    "inconclusive": "the difference to the base model is within evaluation noise",
+    "worse": "the model got worse, by more than chance explains",
+    "no submission": "no valid submission was made",
+    "no score": "the submissions could not be scored",
+}
+
+
+class SetupRecord(Record):
+    """What the run's settings resolved to on this machine."""
+
+    base_model: Path
+    model_digest: str
+    hidden: Path
+    data_digest: str
+    sandbox: str
+    """none, until a sandbox is there: nothing but the agent's good manners keeps it in its workspace."""
+
+
+class BaselineRecord(Record):
+    """The base model's own scores; the items are in the run's grades/baseline.json."""
+
+    key: str
+    """Digest of everything that the scores depend on."""
+    reused: bool
+    """Taken from an earlier grading with the same key."""
+    total: TaskScore
+    public: TaskScore
+    private: TaskScore
+
+
+class ExecuteRecord(Record):
+    """How the agent's part went."""
+
+    ended: Literal["finished", "crashed", "deadline"]
+    exit_code: int | None
+    error: str = ""
+    elapsed_s: float
+    waited_s: float
+    """Of that, spent waiting for grades."""
+    attempts: int
+    submissions: int
+    refused: int
+
+
+class GradeRecord(Record):
+    """The result of the run."""
+
+    verdict: RunVerdict
+    submission_id: int | None = None
+    """The submission that counts: the best by its public score, the earliest of equals."""
+    public: TaskScore | None = None
+    """Its score as the agent saw it."""
+    final: TaskScore | None = None
+    """Its score on the private split (strict), or the same as `public` (paper)."""
+    baseline: TaskScore
+    """The base model's, on the same items as `final`."""
+    improvement: float | None = None
+    """Points above the baseline, on the same items."""
+    improvement_ci: Interval | None = None
+    """Its 95% interval: paired bootstrap over the items."""
+
+
+class ReportRecord(Record):
+    """Where the report is."""
+
+    path: Path

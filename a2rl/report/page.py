@@ -1,0 +1,162 @@
+"""Writes `report/index.html` of a run from its ledger and records; it depends on nothing else and loads nothing."""
+
+import time
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from a2rl.budget import format_duration
+from a2rl.catalog import load_task
+from a2rl.errors import UsageError
+from a2rl.events import (
+    AgentEnded,
+    AgentStarted,
+    BaselineKnown,
+    Graded,
+    RunInterrupted,
+    SubmissionAccepted,
+    SubmissionRefused,
+)
+from a2rl.files import write_atomically
+from a2rl.ledger import Entry
+from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.report.chart import Point, draw
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+
+
+class Row(NamedTuple):
+    """A submission in the table."""
+
+    number: str
+    after: str
+    model_path: str
+    score: str
+    gain: str
+    note: str
+    counts: bool
+
+
+def write_report(run: RunDir, settings: Settings) -> None:
+    """Draws the page anew.
+
+    Raises:
+        UsageError: the run has not got as far as a baseline.
+    """
+    spec, entries = run.spec, run.ledger.entries()
+    baseline = next((entry.event.public for entry in entries if isinstance(entry.event, BaselineKnown)), None)
+    if baseline is None:
+        raise UsageError(
+            f"run {run.id} has no baseline yet, so there is nothing to report: `a2rl resume {run.id}` goes on"
+        )
+    grade, executed, ready = (
+        run.read("grade", GradeRecord),
+        run.read("execute", ExecuteRecord),
+        run.need("setup", SetupRecord),
+    )
+    counts = grade.submission_id if grade else None
+    points = _points(entries, counts)
+    environment = Environment(
+        loader=PackageLoader("a2rl.report", "."),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    page = environment.get_template("page.html").render(
+        spec=spec,
+        task=load_task(spec.task, settings.root),
+        setup=ready,
+        grade=grade,
+        executed=executed,
+        baseline=baseline,
+        verdict=VERDICTS[grade.verdict] if grade else "the run is not finished",
+        chart=draw(points, baseline.score, baseline.ci, run.clock.elapsed_s()),
+        rows=_rows(entries, counts),
+        story=_story(entries),
+        budget=format_duration(spec.budget_s),
+        elapsed=format_duration(run.clock.elapsed_s()),
+        settings=_settings(run, ready),
+        drawn_at=time.strftime("%Y-%m-%d %H:%M"),
+        head=entries[-1].hash,
+    )
+    write_atomically(run.report, page)
+
+
+def _points(entries: list[Entry], counts: int | None) -> list[Point]:
+    graded = {entry.event.weights_digest: entry.event.result for entry in entries if isinstance(entry.event, Graded)}
+    return [
+        Point(event.submission_id, event.elapsed_s, result.score, result.ci, event.submission_id == counts)
+        for event in (entry.event for entry in entries)
+        if isinstance(event, SubmissionAccepted)
+        and (result := graded.get(event.weights_digest)) is not None
+        and result.score is not None
+    ]
+
+
+def _rows(entries: list[Entry], counts: int | None) -> list[Row]:
+    graded = {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}
+    rows = []
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionRefused):
+            rows.append(
+                Row("-", format_duration(event.elapsed_s), event.model_path, "refused", "", event.reason, False)
+            )
+        elif isinstance(event, SubmissionAccepted):
+            grade = graded.get(event.weights_digest)
+            gain = f"{grade.improvement:+.1f}" if grade and grade.improvement is not None else ""
+            note = f"code {event.code_revision[:8]}" if event.code_revision else ""
+            rows.append(
+                Row(
+                    str(event.submission_id),
+                    format_duration(event.elapsed_s),
+                    _short(event.model_path),
+                    str(grade.result) if grade else "not graded",
+                    gain,
+                    note,
+                    event.submission_id == counts,
+                )
+            )
+    return rows
+
+
+def _short(path: str) -> str:
+    return path.rpartition("/workspace/")[2]
+
+
+def _story(entries: list[Entry]) -> list[str]:
+    """What happened to the agent, in words; one sentence for each thing out of the ordinary."""
+    told, starts = [], sum(isinstance(entry.event, AgentStarted) for entry in entries)
+    if starts > 1:
+        told.append(f"The agent was started {starts} times: the run was resumed.")
+    for event in (entry.event for entry in entries):
+        if isinstance(event, RunInterrupted):
+            told.append("It was interrupted by the user.")
+        elif isinstance(event, AgentEnded):
+            status = f" with exit code {event.exit_code}" if event.exit_code is not None else ""
+            told.append(
+                {
+                    "finished": "The agent ended of its own accord.",
+                    "crashed": f"The agent crashed{status}.",
+                    "deadline": "The agent worked until the deadline and was then ended.",
+                    "lost": "The pipeline died under the agent, which was ended with it.",
+                    "interrupted": "The agent was ended.",
+                }[event.reason]
+            )
+    return told
+
+
+def _settings(run: RunDir, ready: SetupRecord) -> list[tuple[str, str]]:
+    spec = run.spec
+    shown = {
+        "run": spec.run_id,
+        "suite": spec.suite,
+        "driver": spec.driver or "-",
+        "model digest": ready.model_digest[:16],
+        "data digest": ready.data_digest[:16],
+        "grading": f"{spec.backend}{', exact' if spec.exact else ''}",
+        "split seed": str(spec.split_seed),
+        "created": spec.created_at,
+        "git commit": spec.git_commit or "-",
+        **spec.versions,
+    }
+    return list(shown.items())

@@ -1,0 +1,175 @@
+"""A run and its directory: `runs/<run_id>/`, where every stage reads and writes.
+
+Only `workspace/` below it can be written by the agent.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.budget import Clock
+from a2rl.errors import UsageError
+from a2rl.files import read_model, write_model
+from a2rl.ledger import Ledger
+from a2rl.sampling import Backend
+from a2rl.task import Split, Variant
+
+Mode = Literal["free", "sft-only", "rl-only"]
+Protocol = Literal["strict", "paper"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+
+
+class RunSpec(BaseModel):
+    """All that decides a run; a run can be repeated from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    suite: str
+    task: str
+    variant: Variant
+    agent: str
+    driver: str | None
+    mode: Mode
+    model: str
+    """tiny, a folder or a hub id, as the user gave it."""
+    protocol: Protocol
+    seed: int
+    budget_s: float
+    max_submissions: int | None
+    source: str | None
+    """A local mirror of the full variant's data."""
+    backend: Backend
+    exact: bool
+    split_seed: int
+    """Decides, under the strict protocol, which items are public; the agent never sees it."""
+    grading_port: int
+    """0: any free one."""
+    git_commit: str
+    versions: dict[str, str]
+    created_at: str
+
+    @property
+    def public_split(self) -> Split:
+        """The items whose score the agent is told."""
+        return "public" if self.protocol == "strict" else "all"
+
+    @property
+    def final_split(self) -> Split:
+        """The items that decide the result."""
+        return "private" if self.protocol == "strict" else "all"
+
+
+class Record(BaseModel):
+    """What a stage leaves behind: one file per stage, written when the stage is done."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    seconds: float
+
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The paths of one run."""
+
+    root: Path
+
+    @property
+    def id(self) -> str:
+        return self.root.name
+
+    @property
+    def spec(self) -> RunSpec:
+        try:
+            return read_model(self.root / "spec.json", RunSpec)
+        except FileNotFoundError as error:
+            raise UsageError(f"no run {self.id!r} in {self.root.parent}: `a2rl runs` lists what there is") from error
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.root / "ledger.db")
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.root / "clock.json")
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / "workspace"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The grader's copies, one folder per distinct set of weights."""
+        return self.root / "submissions"
+
+    @property
+    def grades(self) -> Path:
+        """Per-item results, one file per checkpoint and split."""
+        return self.root / "grades"
+
+    @property
+    def code(self) -> Path:
+        """A git repository with the agent's code as it was at each submission."""
+        return self.root / "code"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report" / "index.html"
+
+    def checkpoint(self, weights_digest: str) -> Path:
+        return self.checkpoints / weights_digest[:16]
+
+    def record_path(self, stage: str) -> Path:
+        return self.root / "records" / f"{stage}.json"
+
+    def read(self, stage: str, kind: type[R]) -> R | None:
+        """The record of a stage, or None if it has not finished."""
+        try:
+            return read_model(self.record_path(stage), kind)
+        except FileNotFoundError:
+            return None
+
+    def need(self, stage: str, kind: type[R]) -> R:
+        """The record of an earlier stage, which must have finished."""
+        record = self.read(stage, kind)
+        if record is None:
+            raise UsageError(
+                f"run {self.id} has no {stage} record yet: run that stage first, or `a2rl resume {self.id}`"
+            )
+        return record
+
+    def write(self, stage: str, record: R) -> R:
+        write_model(self.record_path(stage), record)
+        return record
+
+    @classmethod
+    def create(cls, runs: Path, spec: RunSpec) -> "RunDir":
+        run = cls(runs / spec.run_id)
+        write_model(run.root / "spec.json", spec)
+        run.logs.mkdir(exist_ok=True)
+        return run
+
+    @classmethod
+    def all(cls, runs: Path) -> Iterator["RunDir"]:
+        for path in sorted(runs.glob("*/spec.json")):
+            yield cls(path.parent)
+
+
+def new_run_id(task: str, agent: str) -> str:
+    """Sorts by time within a task and an agent, and never repeats: gsm8k-scripted-20260412-093015-a1b2."""
+    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -1,0 +1,95 @@
+"""Batched text generation behind one protocol: prompts in, texts out.
+
+Two back ends: `transformers` (in process, CPU or GPU) and `vllm` (a worker process in its own environment).
+
+    with open_sampler(Path("models/tiny"), backend="transformers") as sampler:
+        [completion] = sampler.generate(["Question: 1 + 1?\\nAnswer:"], SamplingParams(max_new_tokens=16))
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+from a2rl.errors import UsageError
+
+Backend = Literal["transformers", "vllm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+Prompt = str | tuple[Message, ...]
+"""A text to continue, or a chat that the model's own chat template turns into one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to decode. Temperature 0 is greedy."""
+
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    """Generation ends before the first of these; the stop string is not part of the completion."""
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    """Prompt i of a call is sampled with a seed derived from (seed, i): its text does not depend on the batch size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the model wrote after one prompt."""
+
+    text: str
+    finish: Literal["stop", "length"]
+    """`length`: the token limit ended it, not the model and not a stop string."""
+    prompt_tokens: int
+    tokens: int
+
+
+class Sampler(Protocol):
+    """A loaded model. Results come in the order of the prompts."""
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def open_sampler(model: Path, backend: Backend = "transformers", *, exact: bool = False) -> Iterator[Sampler]:
+    """Loads the model folder and yields its sampler; everything is freed on exit.
+
+    Args:
+        model: a checkpoint folder: config.json, tokenizer, *.safetensors. No remote code is ever run.
+        backend: which engine generates.
+        exact: results independent of batching to the last bit (batch of 1), slower. Without it greedy texts may differ
+            where two tokens tie numerically.
+
+    Raises:
+        InfrastructureError: the back end cannot start on this machine.
+        UsageError: the folder is not a checkpoint that can be loaded, or there is no such back end.
+    """
+    sampler: Sampler
+    if backend == "transformers":
+        from a2rl.sampling.transformers_backend import TransformersSampler
+
+        sampler = TransformersSampler(model, exact=exact)
+    elif backend == "vllm":
+        from a2rl.sampling.vllm_backend import VllmSampler
+
+        sampler = VllmSampler(model, exact=exact)
+    else:
+        raise UsageError(f"no sampling back end {backend!r}: known ones are {', '.join(get_args(Backend))}")
+    try:
+        yield sampler
+    finally:
+        sampler.close()

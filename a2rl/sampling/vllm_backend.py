@@ -1,0 +1,149 @@
+"""Generation with vLLM: a worker process (`vllm_worker.py`) in its own environment, asked over JSON lines.
+
+vLLM needs other versions of torch and transformers than the rest of the project, so it is never imported here.
+`make setup-vllm` installs it into `.venv-vllm`; A2RL_VLLM_PYTHON names another interpreter that has it.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from a2rl.errors import InfrastructureError, UsageError
+from a2rl.sampling import Completion, Prompt, SamplingParams
+from a2rl.settings import Settings
+
+WORKER = Path(__file__).with_name("vllm_worker.py")
+CLOSE_TIMEOUT_S = 10
+LOG_TAIL_LINES = 25
+
+Json = dict[str, Any]
+
+
+class VllmSampler:
+    """A checkpoint folder served by a vLLM worker; see `a2rl.sampling.Sampler` for the contract."""
+
+    def __init__(self, model: Path, exact: bool) -> None:
+        settings = Settings.load()
+        python = settings.vllm_python
+        if not python.is_file():
+            raise InfrastructureError("vLLM is not installed: run `make setup-vllm`")
+        _check_folder(model)
+        descriptor, log = tempfile.mkstemp(prefix="a2rl-vllm-", suffix=".log")
+        self._log = Path(log)
+        with os.fdopen(descriptor, "wb") as stderr:
+            self._worker = subprocess.Popen(
+                # -I: neither PYTHONPATH nor the current folder may add modules to vLLM's environment.
+                [python, "-I", WORKER, model.resolve(), *(["--exact"] if exact else [])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=_worker_environment(settings),
+                text=True,
+                encoding="utf-8",
+                # Its own group, so that close() can end whatever vLLM started, and a Ctrl-C reaches us first.
+                start_new_session=True,
+            )
+        assert self._worker.stdin is not None
+        assert self._worker.stdout is not None
+        self._requests = self._worker.stdin
+        self._answers = self._worker.stdout
+        try:
+            self._has_chat_template = bool(self._receive()["has_chat_template"])
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._has_chat_template
+
+    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
+        if not self._has_chat_template and not all(isinstance(prompt, str) for prompt in prompts):
+            raise UsageError("the model's tokenizer has no chat template: give it one, or send plain text")
+        if not prompts:
+            return []
+        request = {
+            "prompts": [
+                prompt if isinstance(prompt, str) else [asdict(message) for message in prompt] for prompt in prompts
+            ],
+            "seeds": [random.Random(f"{params.seed}/{index}").getrandbits(63) for index in range(len(prompts))],
+            "max_new_tokens": params.max_new_tokens,
+            "stop": params.stop,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+        }
+        self._send(request)
+        return [Completion(**completion) for completion in self._receive()["completions"]]
+
+    def close(self) -> None:
+        """Ends the worker, by force if it must be. The log stays only when the worker failed."""
+        with suppress(BrokenPipeError):
+            self._requests.close()
+        try:
+            code = self._worker.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        with suppress(ProcessLookupError):
+            os.killpg(self._worker.pid, signal.SIGKILL)
+        self._worker.wait()
+        self._answers.close()
+        if code == 0:
+            self._log.unlink(missing_ok=True)
+
+    def _send(self, request: Json) -> None:
+        try:
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
+        except (BrokenPipeError, ValueError) as error:
+            # ValueError: the sampler was closed, or an earlier failure closed it.
+            raise self._death() from error
+
+    def _receive(self) -> Json:
+        line = self._answers.readline()
+        if not line:
+            raise self._death()
+        answer: Json = json.loads(line)
+        if "error" in answer:
+            raise UsageError(answer["error"])
+        return answer
+
+    def _death(self) -> InfrastructureError:
+        """The error for a worker that has gone, with the end of its log as a note."""
+        self.close()
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        last = lines[-1].strip() if lines else "it wrote nothing"
+        error = InfrastructureError(
+            f"the vLLM worker ended (exit code {self._worker.returncode}): {last}; log: {self._log}"
+        )
+        error.add_note("\n".join(lines[-LOG_TAIL_LINES:]))
+        return error
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} is not a checkpoint folder: it has no config.json")
+    if (folder / "adapter_config.json").exists():
+        raise UsageError(f"{folder} is an adapter (adapter_config.json): merge it into its base model first")
+
+
+def _worker_environment(settings: Settings) -> dict[str, str]:
+    available_gib = psutil.virtual_memory().available >> 30
+    return {
+        **settings.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(min(max(available_gib // 4, 1), 8)),
+        # OpenMP threads that spin at their barriers slow down twentyfold when another process wants the same cores.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }

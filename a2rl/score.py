@@ -1,0 +1,129 @@
+"""Scores with honest accounting: every item is exactly one of correct, wrong, truncated or errored.
+
+A score is the mean value of the items that could be judged, 0-100, with a 95% interval; where too many items failed
+for reasons that are not the model's, there is no score, and the reason says why. No score is not zero.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+Verdict = Literal["correct", "wrong", "truncated", "errored"]
+MAX_ERRORED_SHARE = 0.02
+"""Above this share of errored items a score would say more about the grader than about the model."""
+
+
+class Interval(NamedTuple):
+    """A 95% confidence interval."""
+
+    low: float
+    high: float
+
+
+class ItemResult(BaseModel):
+    """The grader's verdict on one item."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    verdict: Verdict
+    value: float = 0.0
+    """What the item adds to the score, 0 to 1; for a rule-based task 1 if correct, else 0."""
+    answer: str = ""
+    """What the model answered, shortened. Never shown to the agent."""
+    reason: str = ""
+    """Why an item was errored."""
+    tokens: int = 0
+    """How many tokens the model generated."""
+
+
+class TaskScore(BaseModel):
+    """What a checkpoint achieves on a set of items. correct + wrong + truncated + errored = total, always."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    score: float | None
+    """0 to 100, or None with a reason."""
+    reason: str = ""
+    ci: Interval | None = None
+    """95% interval of the score, in points."""
+    total: int
+    correct: int
+    wrong: int
+    truncated: int
+    errored: int
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        if self.score is None:
+            return f"no score ({self.reason})"
+        return f"{self.score:.1f}" + (f" [{self.ci.low:.1f}, {self.ci.high:.1f}]" if self.ci else "")
+
+
+def summarise(items: Sequence[ItemResult], seconds: float = 0.0) -> TaskScore:
+    """Adds up item results. Errored items are left out of the mean; too many of them, and there is no score."""
+    count = Counter(item.verdict for item in items)
+    judged = [item.value for item in items if item.verdict != "errored"]
+    score, ci, reason = None, None, ""
+    if not items:
+        reason = "there was nothing to grade"
+    elif count["errored"] > MAX_ERRORED_SHARE * len(items):
+        first = next(item.reason for item in items if item.verdict == "errored")
+        reason = f"{count['errored']} of {len(items)} items could not be judged: {first}"
+    else:
+        score = 100 * sum(judged) / len(judged)
+        ci = mean_interval(judged)
+    return TaskScore(
+        score=score,
+        reason=reason,
+        ci=ci,
+        total=len(items),
+        correct=count["correct"],
+        wrong=count["wrong"],
+        truncated=count["truncated"],
+        errored=count["errored"],
+        seconds=round(seconds, 3),
+        tokens=sum(item.tokens for item in items),
+    )
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """95% interval of 100 times the mean: Wilson's for yes/no values, the bootstrap's for graded ones."""
+    from scipy import stats
+
+    if set(values) <= {0.0, 1.0}:
+        wilson = stats.binomtest(int(sum(values)), len(values)).proportion_ci(method="wilson")
+        return Interval(100 * wilson.low, 100 * wilson.high)
+    return bootstrap_interval(values)
+
+
+def bootstrap_interval(values: Sequence[float]) -> Interval:
+    """95% percentile bootstrap (10,000 resamples, fixed seed) of 100 times the mean."""
+    import numpy as np
+
+    sample = np.asarray(values, dtype=float)
+    rng = np.random.default_rng(0)
+    means = np.array([rng.choice(sample, size=sample.size).mean() for _ in range(10_000)])
+    low, high = np.percentile(100 * means, [2.5, 97.5])
+    return Interval(float(low), float(high))
+
+
+class Improvement(NamedTuple):
+    """A paired difference in points: the same items under two models."""
+
+    points: float
+    ci: Interval
+
+
+def paired_improvement(baseline: Sequence[ItemResult], submission: Sequence[ItemResult]) -> Improvement | None:
+    """How much better the submission does on the items that both could be judged on; None where there is none."""
+    before: Mapping[str, float] = {item.id: item.value for item in baseline if item.verdict != "errored"}
+    differences = [
+        item.value - before[item.id] for item in submission if item.verdict != "errored" and item.id in before
+    ]
+    if not differences:
+        return None
+    return Improvement(100 * sum(differences) / len(differences), bootstrap_interval(differences))

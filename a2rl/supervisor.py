@@ -1,0 +1,161 @@
+"""The process between the pipeline and an agent: it ends the agent's whole process tree, whatever happens.
+
+Run as `python -P -m a2rl.supervisor`; speaks JSON lines. Reads an `AgentCommand` on stdin; the end of stdin (the
+pipeline wants the agent to stop, or died) ends the tree. Writes one `AgentExit` to stdout when nothing of the agent is
+left.
+
+It is a subreaper: processes that detach from the agent (double forks, new sessions) become its children and are found.
+Only the standard library is imported, so that it starts at once and stays small.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, NamedTuple
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+GRACE_S = 2.0
+"""Between the request to end and the kill."""
+MAX_LOG_BYTES = 256 << 20
+
+
+class AgentCommand(NamedTuple):
+    """What to run."""
+
+    command: list[str]
+    cwd: str
+    env: dict[str, str]
+    log: str
+    """File for everything the agent prints; outside its reach, and limited in size."""
+
+
+class AgentExit(NamedTuple):
+    """How it ended."""
+
+    exit_code: int | None
+    """The agent's own exit status; negative: the signal that killed it; None: it could not be started."""
+    error: str
+    """Why it could not be started."""
+    killed: int
+    """Processes that had to be ended."""
+
+
+def prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """To be called in a child between fork and exec: the kernel kills it when its parent dies."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below `root`, read from /proc; the root itself is not among them."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, queue = [], [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def end_tree(grace_s: float = GRACE_S) -> int:
+    """Asks every descendant to end, kills what does not, and reaps; returns how many there were."""
+    victims = descendants(os.getpid())
+    seen = set(victims)
+    _signal_all(victims, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while _reap() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    while victims := descendants(os.getpid()):  # a process may fork while we kill: until none is left
+        seen.update(victims)
+        _signal_all(victims, signal.SIGKILL)
+        time.sleep(0.01)
+        _reap()
+    return len(seen)
+
+
+def _signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)  # a stopped process would not see it
+        except ProcessLookupError:
+            continue
+
+
+def _reap() -> bool:
+    """Collects ended children; True while there are others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _keep_log(source: IO[bytes], path: str) -> None:
+    """Writes what the agent prints to its log, up to a limit, and goes on reading so that the agent never blocks."""
+    left = MAX_LOG_BYTES
+    with Path(path).open("ab", buffering=0) as log:
+        while block := os.read(source.fileno(), 1 << 16):
+            if left > 0:
+                log.write(block[:left])
+                left -= len(block)
+                if left <= 0:
+                    log.write(b"\n[a2rl: the log is full; the rest is dropped]\n")
+
+
+def supervise(command: AgentCommand) -> AgentExit:
+    """Runs the agent until it ends, or until stdin closes; nothing of it is left afterwards."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        agent = subprocess.Popen(
+            command.command,
+            cwd=command.cwd,
+            env=command.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads yet
+        )
+    except OSError as error:
+        return AgentExit(None, f"{command.command[0]}: {error.strerror}", 0)
+    assert agent.stdout is not None
+    threading.Thread(target=_keep_log, args=(agent.stdout, command.log), daemon=True).start()
+    ended = os.pidfd_open(agent.pid)
+    select.select([ended, sys.stdin], [], [])
+    # The agent's status is taken before the reaping of its descendants can swallow it.
+    stopped_by_us = not select.select([ended], [], [], 0)[0]
+    exit_code = None if stopped_by_us else agent.wait()
+    killed = end_tree()
+    return AgentExit(-signal.SIGTERM if exit_code is None else exit_code, "", killed)
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # ended by stdin alone, so that the tree is always ended first
+    command = AgentCommand(**json.loads(sys.stdin.readline()))
+    sys.stdout.write(json.dumps(supervise(command)._asdict()) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

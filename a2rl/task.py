@@ -1,0 +1,105 @@
+"""What a task is: a folder `tasks/<id>/` that says what it measures (`task.py`), gets its data (`prepare.py`), grades
+(`grade.py`) and tells the agent about it (`description.md`).
+
+`task.py` defines one `TASK`; the other two modules provide the functions of `Preparer` and `Grader` below.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.sampling import Sampler
+from a2rl.score import ItemResult
+
+Variant = Literal["mini", "full"]
+Split = Literal["public", "private", "all"]
+
+
+class DataSource(BaseModel):
+    """Where the full variant's data comes from, pinned."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    repo_id: str
+    """Data set on the Hugging Face hub."""
+    revision: str
+    files: tuple[str, ...]
+    url: str
+    licence: str
+
+
+class Limits(BaseModel):
+    """What grading one item may take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_new_tokens: int
+    max_steps: int = 1
+    """Turns of an interactive episode; 1 for static tasks."""
+
+
+class TaskVariant(BaseModel):
+    """One edition of a task: small generated data or the real thing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    eval_items: int
+    limits: Limits
+
+
+class Task(BaseModel):
+    """The definition of a task; the `TASK` of `tasks/<id>/task.py`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    title: str
+    level: Literal[1, 2, 3]
+    """1: rule-based, 2: judged, 3: interactive rollouts."""
+    metric: str
+    source: DataSource
+    mini: TaskVariant
+    full: TaskVariant
+
+    def variant(self, name: Variant) -> TaskVariant:
+        return self.mini if name == "mini" else self.full
+
+
+class Preparer(Protocol):
+    """The functions of `prepare.py`."""
+
+    def prepare(self, variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
+        """Writes what the agent may see into `visible`, what only the grader may see into `hidden`.
+
+        Args:
+            variant: mini generates its data from a seed; full reads the real data.
+            source: a local mirror of the real data; None reads the hub.
+            visible: an empty folder.
+            hidden: an empty folder.
+        """
+
+    def pretraining_text(self, seed: int) -> Iterator[str]:
+        """Documents for the `tiny` base model; none of them holds an eval item."""
+        ...
+
+
+class Grader(Protocol):
+    """The functions of `grade.py`. `ids` are always a selection of `item_ids(hidden)`, in order."""
+
+    def item_ids(self, hidden: Path) -> list[str]:
+        """The items of the eval set, in the data's order."""
+        ...
+
+    def grade(self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits) -> list[ItemResult]:
+        """Lets the model answer the items and judges it: one result per id."""
+        ...
+
+    def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+        """Judges completions that were made elsewhere; an id without one is errored."""
+        ...
+
+    def gold_outputs(self, hidden: Path) -> dict[str, str]:
+        """The completions of a perfect model, which must score 100."""
+        ...

@@ -1,0 +1,157 @@
+"""`a2rl verify`: is a run what it claims to be?
+
+Recomputes the ledger's chain, the checkpoints' and grade files' digests, the scores from the per-item results and the
+choice of the best, and compares all of it with the records and with MLflow.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from a2rl.checkpoint import weights_digest
+from a2rl.errors import A2rlError, IntegrityError
+from a2rl.events import Graded, PrivateGraded, RunOpened, SubmissionAccepted
+from a2rl.files import digest_of, file_digest, read_model
+from a2rl.grading.job import GradeResult
+from a2rl.records import ExecuteRecord, GradeRecord
+from a2rl.run import RunDir
+from a2rl.score import TaskScore, summarise
+from a2rl.tracking import Tracker
+
+TOLERANCE = 1e-9
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    problem: str
+    """Empty if it holds."""
+
+
+def verify_run(run: RunDir, tracker: Tracker) -> list[Check]:
+    """All checks of a run; the run is sound if none has a problem."""
+    checks: list[tuple[str, Callable[[RunDir], None]]] = [
+        ("the ledger's hash chain", _check_chain),
+        ("the settings are those the run was opened with", _check_spec),
+        ("every accepted submission has one grade", _check_grades),
+        ("checkpoints are the ones that were graded", _check_checkpoints),
+        ("scores follow from the per-item results", _check_items),
+        ("the records follow from the ledger", _check_records),
+        ("MLflow shows what the ledger says", lambda run: _check_mlflow(run, tracker)),
+    ]
+    return [Check(what, _problem(check, run)) for what, check in checks]
+
+
+def _problem(check: Callable[[RunDir], None], run: RunDir) -> str:
+    try:
+        check(run)
+    except A2rlError as error:
+        return str(error)
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
+    return ""
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise IntegrityError(problem)
+
+
+def _check_chain(run: RunDir) -> None:
+    run.ledger.verify()
+
+
+def _check_spec(run: RunDir) -> None:
+    opened = run.ledger.events(RunOpened)
+    _require(len(opened) == 1, "the ledger does not begin with one run")
+    _require(
+        opened[0].spec_digest == digest_of(run.spec.model_dump(mode="json")),
+        "spec.json was changed after the run began",
+    )
+
+
+def _check_grades(run: RunDir) -> None:
+    accepted = [event.weights_digest for event in run.ledger.events(SubmissionAccepted)]
+    graded = [event.weights_digest for event in run.ledger.events(Graded)]
+    _require(len(graded) == len(set(graded)), "a checkpoint was graded twice")
+    finished = run.read("execute", ExecuteRecord) is not None
+    _require(set(graded) <= set(accepted), "a grade belongs to no submission")
+    _require(not finished or set(accepted) <= set(graded), "an accepted submission has no grade")
+
+
+def _check_checkpoints(run: RunDir) -> None:
+    for digest in {event.weights_digest for event in run.ledger.events(SubmissionAccepted)}:
+        _require(
+            weights_digest(run.checkpoint(digest)) == digest, f"{run.checkpoint(digest)} is not what was submitted"
+        )
+
+
+def _check_items(run: RunDir) -> None:
+    for name, claimed, digest in _grade_files(run):
+        path = run.grades / f"{name}.json"
+        _require(file_digest(path) == digest, f"{path} is not what was graded")
+        recomputed = summarise(read_model(path, GradeResult).items)
+        _require(
+            recomputed.score == claimed.score,
+            f"{path}: the items give {recomputed.score}, the ledger says {claimed.score}",
+        )
+
+
+def _grade_files(run: RunDir) -> Iterator[tuple[str, TaskScore, str]]:
+    for event in run.ledger.events(Graded):
+        if event.items_digest:
+            yield f"{event.weights_digest[:16]}-{run.spec.public_split}", event.result, event.items_digest
+    for final in run.ledger.events(PrivateGraded):
+        yield f"{final.weights_digest[:16]}-private", final.result, final.items_digest
+
+
+def _check_records(run: RunDir) -> None:
+    record = run.read("grade", GradeRecord)
+    if record is None:
+        return
+    graded = {event.weights_digest: event.result for event in run.ledger.events(Graded)}
+    scored = [
+        (result.score, -event.submission_id)
+        for event in run.ledger.events(SubmissionAccepted)
+        if (result := graded.get(event.weights_digest)) is not None and result.score is not None
+    ]
+    best = max(scored, default=None)
+    _require(
+        record.submission_id == (-best[1] if best else None), "the record names another best submission than the ledger"
+    )
+    if best:
+        _require(
+            record.public is not None and record.public.score == best[0],
+            "the record's public score is not the ledger's",
+        )
+    private = run.ledger.events(PrivateGraded)
+    if run.spec.protocol == "strict" and record.final is not None:
+        _require(
+            len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
+        )
+
+
+def _check_mlflow(run: RunDir, tracker: Tracker) -> None:
+    mirrored = tracker.mirrored(run)
+    _require(bool(mirrored), "MLflow does not know the run: `a2rl report RUN` mirrors it again")
+    graded = {event.weights_digest: event.result for event in run.ledger.events(Graded)}
+    for event in run.ledger.events(SubmissionAccepted):
+        if (result := graded.get(event.weights_digest)) is not None:
+            shown = mirrored.get(f"submission {event.submission_id}", {}).get("score")
+            _require(
+                _same(shown, result.score),
+                f"submission {event.submission_id}: MLflow shows {shown}, the ledger {result.score}",
+            )
+    record = run.read("grade", GradeRecord)
+    if record is not None:
+        final = record.final.score if record.final else None
+        _require(
+            _same(mirrored["result"].get("final_score"), final), "MLflow shows another final score than the record"
+        )
+        _require(tracker.head(run) == run.ledger.verify(), "the ledger has grown or changed since the run was closed")
+
+
+def _same(shown: float | None, true: float | None) -> bool:
+    if shown is None or true is None:
+        return shown is None and true is None
+    return abs(shown - true) < TOLERANCE

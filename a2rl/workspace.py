@@ -1,0 +1,110 @@
+"""The agent's workspace: what it finds when it starts, and the environment it runs in.
+
+The layout, file names and variables are those of the reference (rdagent/scenarios/rl/autorl_bench,
+core/instructions.md), so that an agent written for it runs unchanged.
+"""
+
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from jinja2 import StrictUndefined, Template
+
+from a2rl.budget import format_duration
+from a2rl.catalog import Agent
+from a2rl.run import Mode, RunDir
+from a2rl.settings import Settings
+
+MODE_RULES: dict[Mode, str] = {
+    "free": "Any way of training is allowed: SFT, DPO, GRPO, PPO, online RL, or several in turn.",
+    "sft-only": "Supervised fine-tuning only: no reward, no preference and no policy-gradient training.",
+    "rl-only": "Reinforcement learning only, straight from the base model: no supervised training on any answers.",
+}
+BASIC_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+QUIET = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow small models 10-40 fold where grader and agent share cores
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+def build_workspace(run: RunDir, base_model: Path, visible: Path, description: Path) -> None:
+    """Fills a new workspace; an existing one is left as the agent has it.
+
+    Model and data are copies: what the agent does to them hurts nobody else.
+    """
+    if run.workspace.exists():
+        return
+    spec, making = run.spec, run.root / ".workspace"
+    shutil.rmtree(making, ignore_errors=True)
+    for name in ("code", "output", ".home", ".tmp"):
+        (making / name).mkdir(parents=True)
+    shutil.copytree(visible, making / "data")
+    shutil.copytree(base_model, making / "models" / model_name(spec.model))
+    for folder in ("data", "models"):
+        for path in (making / folder).rglob("*"):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    shutil.copyfile(description, making / "description.md")
+    (making / "instructions.md").write_text(_instructions(run), encoding="utf-8")
+    making.rename(run.workspace)
+
+
+def model_name(model: str) -> str:
+    """What the agent calls the base model: the last part of its id or path."""
+    return Path(model.partition("@")[0]).name
+
+
+def write_run_meta(run: RunDir, **fields: Any) -> None:
+    """Tells the agent what it may know of its run. The pipeline never reads this file back.
+
+    The workspace is the agent's: the file is made under a fresh name without following links, then renamed.
+    """
+    temporary = run.workspace / f".run_meta.{secrets.token_hex(8)}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(fields, file, indent=2)
+    temporary.rename(run.workspace / "run_meta.json")
+
+
+def agent_environment(run: RunDir, agent: Agent, grading_url: str, settings: Settings) -> dict[str, str]:
+    """All that the agent sees: the basics, its own settings, the secrets it may have, the benchmark's variables."""
+    spec, workspace = run.spec, run.workspace
+    name = model_name(spec.model)
+    return {
+        **settings.forwarded(BASIC_VARIABLES),
+        **QUIET,
+        "PATH": f"{settings.python_bin}{os.pathsep}{settings.environ.get('PATH', os.defpath)}",
+        "HOME": str(workspace / ".home"),
+        "TMPDIR": str(workspace / ".tmp"),
+        **agent.env,
+        **settings.forwarded(agent.forward_env),
+        "TASK": spec.task,
+        "BASE_MODEL": name,
+        "WORKSPACE": str(workspace),
+        "MODEL_PATH": str(workspace / "models" / name),
+        "DATA_PATH": str(workspace / "data"),
+        "OUTPUT_DIR": str(workspace / "output"),
+        "GRADING_SERVER_URL": grading_url,
+    }
+
+
+def _instructions(run: RunDir) -> str:
+    spec = run.spec
+    template = Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")
+    text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(
+        base_model=model_name(spec.model),
+        mode=spec.mode,
+        mode_rule=MODE_RULES[spec.mode],
+        budget=format_duration(spec.budget_s),
+        refunds=spec.protocol == "strict",
+        strict=spec.protocol == "strict",
+        quota=spec.max_submissions,
+    )
+    return text

@@ -1,0 +1,1 @@
+"""The pipeline under Prefect; the only folder that imports it."""

@@ -1,0 +1,65 @@
+"""The stages as Prefect tasks, with the one policy on retries: only what the machine did wrong is tried again.
+
+A crash or a timeout of the agent is a result, a bad setting stays bad, and a stage that was interrupted waits for
+`a2rl resume`. Prefect's caching is off: a stage's record says whether it is done.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from prefect import Task, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+
+from a2rl.errors import InfrastructureError
+from a2rl.process import STOP
+from a2rl.run import Record, RunDir
+from a2rl.settings import Settings
+from a2rl.tracking import Tracker
+from stages.baseline import baseline
+from stages.execute import execute
+from stages.grade import grade
+from stages.report import report
+from stages.setup import setup
+
+RETRIES = 2
+RETRY_DELAYS_S = [2, 10]
+
+
+async def is_infrastructure_failure(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
+    """Whether a failed stage is worth another try."""
+    error = await state.aresult(raise_on_failure=False)
+    return isinstance(error, InfrastructureError) and not STOP.is_set()
+
+
+def stage_task(name: str, stage: Callable[..., Record]) -> Task[..., Record]:
+    """A stage as a Prefect task."""
+    return Task(
+        stage,
+        name=name,
+        task_run_name=name + " {run.id}",
+        retries=RETRIES,
+        retry_delay_seconds=list(RETRY_DELAYS_S),
+        retry_condition_fn=is_infrastructure_failure,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )
+
+
+setup_stage = stage_task("setup", setup)
+baseline_stage = stage_task("baseline", baseline)
+execute_stage = stage_task("execute", execute)
+grade_stage = stage_task("grade", grade)
+report_stage = stage_task("report", report)
+
+
+@task(name="run", task_run_name="{run.id}", cache_policy=NO_CACHE, persist_result=False)
+def benchmark_run(run: RunDir, settings: Settings, tracker: Tracker) -> None:
+    """One benchmark run, from its spec to its report; stages that are done already answer from their records."""
+    setup_stage(run, settings)
+    baseline_stage(run, settings)
+    tracker.sync(run)
+    execute_stage(run, settings, tracker.sync_new)
+    grade_stage(run, settings)
+    report_stage(run, settings)
+    tracker.sync(run)

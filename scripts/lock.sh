@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Resolves the dependencies of pyproject.toml in a fresh environment and writes requirements.lock.
+# The pins below are the ones that were found to matter; everything else follows from them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# fastapi: Prefect 3.8.8 fails with 0.156 and later, inside its own declared range.
+pins=(torch==2.13.0 transformers==5.23.0 trl==1.16.0 peft==0.21.2 accelerate==1.15.0 datasets==5.2.0 mlflow==3.17.2
+    dvc==3.67.1 prefect==3.8.8 fastapi==0.150.0 pandas==3.1.1)
+"${PYTHON:-python3.11}" -m venv "$scratch/venv"
+"$scratch/venv/bin/python" -m pip install --quiet --quiet "${pins[@]}" ".[dev]"
+{
+    echo '# Exact versions of everything, tested together on Python 3.11. `make lock` writes this file.'
+    echo '# torch: where pip has a CPU build of this version at hand it takes that one, else the CUDA build.'
+    "$scratch/venv/bin/python" -m pip freeze | grep -vi '^a2rl' | sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/'
+} >requirements.lock.new
+mv requirements.lock.new requirements.lock

@@ -1,0 +1,68 @@
+"""`python -m stages`: the stages without Prefect, for DVC and for debugging.
+
+python -m stages data --task gsm8k --variant mini
+python -m stages corpus --task gsm8k
+python -m stages tiny
+python -m stages baseline --task gsm8k --variant mini
+python -m stages setup|baseline|execute|grade|report --run RUN
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from a2rl.errors import A2rlError
+from a2rl.params import load_params
+from a2rl.run import Record, RunDir
+from a2rl.settings import Settings
+
+RUN_STAGES = ("setup", "baseline", "execute", "grade", "report")
+
+
+def main() -> None:
+    """Runs one stage; an error is one line and exit code 1 or 2."""
+    parser = argparse.ArgumentParser(prog="python -m stages", description="Run one stage of the pipeline.")
+    parser.add_argument("stage", choices=("data", "corpus", "tiny", *RUN_STAGES))
+    parser.add_argument("--task")
+    parser.add_argument("--variant", default="mini", choices=("mini", "full"))
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--run", help="run id, for the stages of a run")
+    arguments = parser.parse_args()
+    if arguments.stage in ("data", "corpus") and not arguments.task:
+        parser.error(f"{arguments.stage} needs --task")
+    if arguments.stage in RUN_STAGES and not (arguments.run or (arguments.stage == "baseline" and arguments.task)):
+        parser.error(f"{arguments.stage} needs --run")
+    try:
+        _run_stage(arguments, Settings.load())
+    except A2rlError as error:
+        sys.exit(f"error: {error}")
+
+
+def _run_stage(arguments: argparse.Namespace, settings: Settings) -> None:
+    from stages import data, task_baseline, tiny
+
+    if arguments.stage == "data":
+        data.data(arguments.task, arguments.variant, arguments.source, settings)
+    elif arguments.stage == "corpus":
+        tiny.corpus(arguments.task, load_params(settings.root), settings)
+    elif arguments.stage == "tiny":
+        tiny.tiny(load_params(settings.root), settings)
+    elif arguments.run is None:
+        task_baseline.task_baseline(arguments.task, arguments.variant, load_params(settings.root), settings)
+    else:
+        from stages import baseline, execute, grade, report, setup
+
+        run_stages: dict[str, Callable[[RunDir, Settings], Record]] = {
+            "setup": setup.setup,
+            "baseline": baseline.baseline,
+            "execute": execute.execute,
+            "grade": grade.grade,
+            "report": report.report,
+        }
+        record = run_stages[arguments.stage](RunDir(settings.runs / arguments.run), settings)
+        sys.stdout.write(record.model_dump_json(indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Stage `grade`: the result. Under the strict protocol the best submission is scored on the private split, once."""
+
+import time
+
+from a2rl.events import Graded, PrivateGraded, SubmissionAccepted
+from a2rl.files import file_digest, read_model
+from a2rl.grading.job import GradeResult
+from a2rl.grading.pool import grade_now
+from a2rl.grading.service import grade_job
+from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, RunVerdict
+from a2rl.run import RunDir
+from a2rl.score import Improvement, TaskScore, paired_improvement
+from a2rl.settings import Settings
+
+
+def grade(run: RunDir, settings: Settings) -> GradeRecord:
+    """Chooses the submission that counts and scores it on the items that decide.
+
+    Raises:
+        InfrastructureError: the final grading failed; calling the stage again repeats it.
+    """
+    if (done := run.read("grade", GradeRecord)) is not None:
+        return done
+    started, spec = time.monotonic(), run.spec
+    base, executed = run.need("baseline", BaselineRecord), run.need("execute", ExecuteRecord)
+    before = base.private if spec.protocol == "strict" else base.total
+    best = best_submission(run)
+    if best is None:
+        verdict: RunVerdict = "no score" if executed.submissions else "no submission"
+        return run.write("grade", GradeRecord(seconds=time.monotonic() - started, verdict=verdict, baseline=before))
+    submission, public = best
+    result = _final_result(run, settings, submission.weights_digest)
+    difference = paired_improvement(read_model(run.grades / "baseline.json", GradeResult).items, result.items)
+    record = GradeRecord(
+        seconds=time.monotonic() - started,
+        verdict=verdict_of(result.score, difference),
+        submission_id=submission.submission_id,
+        public=public,
+        final=result.score,
+        baseline=before,
+        improvement=difference.points if difference else None,
+        improvement_ci=difference.ci if difference else None,
+    )
+    return run.write("grade", record)
+
+
+def best_submission(run: RunDir) -> tuple[SubmissionAccepted, TaskScore] | None:
+    """The submission with the highest public score, the earliest of equals; None if none has a score."""
+    graded = {event.weights_digest: event.result for event in run.ledger.events(Graded)}
+    scored = [
+        (score, event)
+        for event in run.ledger.events(SubmissionAccepted)
+        if (score := graded.get(event.weights_digest)) is not None and score.score is not None
+    ]
+    if not scored:
+        return None
+    score, event = max(scored, key=lambda pair: (pair[0].score or 0.0, -pair[1].submission_id))
+    return event, score
+
+
+def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
+    """In words: is the difference to the baseline more than chance explains?"""
+    if score.score is None or difference is None:
+        return "no score"
+    if difference.ci.low > 0:
+        return "improved"
+    return "worse" if difference.ci.high < 0 else "inconclusive"
+
+
+def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:
+    split = run.spec.final_split
+    job = grade_job(run, settings.root, run.checkpoint(digest), split, f"{digest[:16]}-{split}")
+    result = grade_now(job, settings)
+    if run.spec.protocol == "strict":
+        event = PrivateGraded(weights_digest=digest, result=result.score, items_digest=file_digest(job.result))
+        run.ledger.append_unless(event, lambda _: True)
+    return result

@@ -1,0 +1,1 @@
+"""The tasks: one folder each, found by its `task.py`."""

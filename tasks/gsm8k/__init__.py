@@ -1,0 +1,1 @@
+"""Grade-school math word problems."""

@@ -1,0 +1,78 @@
+"""GSM8K's data: `train.jsonl` for the agent; `eval.jsonl` and the few-shot examples `shots.jsonl` for the grader.
+
+full: the 7,473 training and 1,319 test problems, from the hub at a pinned revision or from a local mirror with
+`train.jsonl` and `test.jsonl`; both are held against the same digests. mini: generated (see mini.py), without shots.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from a2rl.errors import IntegrityError, UsageError
+from a2rl.files import canonical_json, read_jsonl, write_jsonl
+from a2rl.hub import download
+from a2rl.task import Variant
+from tasks.gsm8k import mini
+from tasks.gsm8k.task import TASK
+
+MINI_TRAIN, MINI_SEED = 6000, 2604
+SHOTS = (7364, 1708, 669, 6724)
+"""Rows of the training data: the four problems of the reference's prompt. It has solutions of its own for them
+(opencompass gsm8k_gen_1d7fe4.py); ours are the data's, so that the examples show the format that is asked for."""
+DIGESTS = {
+    "train": "5208b0c5a0e535bc35cc7fcc6d244fd18d493664891610b8e54b60cf0d936175",
+    "test": "ac313242fd25bcce0152c9ce0f1db012a3b52b37b1d70dc0c5650b2ea835f5fd",
+}
+
+
+def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
+    """See `a2rl.task.Preparer`."""
+    if variant == "mini":
+        train = [_row(problem) for problem in mini.generate(MINI_TRAIN, MINI_SEED, "train")]
+        test = [_row(problem) for problem in mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")]
+        shots = []
+    else:
+        train, test = (_real(split, source) for split in ("train", "test"))
+        shots = [train[index] for index in SHOTS]
+    write_jsonl(visible / "train.jsonl", train)
+    write_jsonl(hidden / "eval.jsonl", test)
+    write_jsonl(hidden / "shots.jsonl", shots)
+
+
+def pretraining_text(seed: int) -> Iterator[str]:
+    """See `a2rl.task.Preparer`."""
+    return mini.pretraining_text(seed)
+
+
+def _row(problem: mini.Problem) -> dict[str, Any]:
+    return {"question": problem.question, "answer": problem.answer}
+
+
+def _real(split: str, source: Path | None) -> list[dict[str, Any]]:
+    if source is None:
+        rows = _from_hub(split)
+    else:
+        path = source / f"{split}.jsonl"
+        if not path.is_file():
+            raise UsageError(f"{source} has no {split}.jsonl: a GSM8K mirror holds train.jsonl and test.jsonl")
+        rows = read_jsonl(path)
+    rows = [{"question": row["question"], "answer": row["answer"]} for row in rows]
+    if rows_digest(rows) != DIGESTS[split]:
+        raise IntegrityError(
+            f"the {split} data of GSM8K from {source or 'the hub'} is not the published one; get a clean copy"
+        )
+    return rows
+
+
+def _from_hub(split: str) -> list[dict[str, Any]]:
+    import pandas as pd
+
+    name = next(file for file in TASK.source.files if f"/{split}-" in file)
+    frame = pd.read_parquet(download(TASK.source, name))
+    return [{"question": row.question, "answer": row.answer} for row in frame.itertuples()]
+
+
+def rows_digest(rows: list[dict[str, Any]]) -> str:
+    """SHA-256 (hex) of the rows themselves, whatever the file format they came in."""
+    return hashlib.sha256("\n".join(canonical_json(row) for row in rows).encode()).hexdigest()

@@ -1,0 +1,461 @@
+"""Submissions: what is refused and how to mend it, and that the copy is only the agent's weights."""
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.checkpoint import check_base_model, copy_submission, tensors_of, weights_digest
+from a2rl.errors import InvalidSubmission, UsageError
+from tests.small_model import (
+    Weight,
+    edit_json,
+    random_weights,
+    read_weights,
+    trained_copy,
+    write_raw_safetensors,
+    write_safetensors,
+)
+
+NORM = "model.norm.weight"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "workspace" / "output").mkdir(parents=True)
+    return tmp_path / "workspace"
+
+
+@pytest.fixture
+def submission(workspace: Path, base_model: Path) -> Path:
+    """A good submission, for each test to spoil in its own way."""
+    return trained_copy(base_model, workspace / "output" / "v1", seed=1)
+
+
+@pytest.fixture
+def submit(workspace: Path, base_model: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Copies a submission as the service does and returns the copy."""
+    number = iter(range(100))
+
+    def copy(model_path: str) -> Path:
+        target = tmp_path / f"kept-{next(number)}"
+        copy_submission(workspace, model_path, target, base_model)
+        return target
+
+    return copy
+
+
+def header_of(path: Path) -> dict[str, object]:
+    raw = path.read_bytes()
+    return dict(json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]]))
+
+
+def rewrite(folder: Path, **changed: Weight | None) -> None:
+    weights = read_weights(folder)
+    for name, weight in changed.items():
+        if weight is None:
+            del weights[name]
+        else:
+            weights[name] = weight
+    write_safetensors(folder / "model.safetensors", weights)
+
+
+def edit_header(folder: Path, **entry: object) -> None:
+    """Changes what the header says of one tensor; the bytes stay."""
+    path = folder / "model.safetensors"
+    header = header_of(path)
+    data = path.read_bytes()[8 + struct.unpack("<Q", path.read_bytes()[:8])[0] :]
+    header[NORM] = {**dict(header[NORM]), **entry}  # type: ignore[call-overload]
+    write_raw_safetensors(path, header, data)
+
+
+# What is wrong with a submission: a name, what spoils the folder, and what the refusal must say.
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _symlinked_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("real"))
+    folder.symlink_to("real")
+
+
+def _symlinked_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "real.bin")
+    (folder / "model.safetensors").symlink_to("real.bin")
+
+
+def _dangling_link(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("/nowhere")
+
+
+def _symlinked_config(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "real.json")
+    (folder / "config.json").symlink_to("real.json")
+
+
+def _fifo(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+
+
+def _folder_for_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+
+
+def _a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+
+
+def _adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def _pickles_only(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def _broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def _config_is_a_list(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def _deeply_nested_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"a":' + "[" * 200_000 + "]" * 200_000 + "}")
+
+
+def _config_is_not_text(folder: Path) -> None:
+    (folder / "config.json").write_bytes(b"\xff\xfe{}")
+
+
+def _other_architecture(folder: Path) -> None:
+    edit_json(folder / "config.json", model_type="llama")
+
+
+def _more_layers(folder: Path) -> None:
+    edit_json(folder / "config.json", num_hidden_layers=2)
+
+
+def _remote_code(folder: Path) -> None:
+    edit_json(folder / "config.json", auto_map={"AutoModelForCausalLM": "mine.Model"})
+    (folder / "mine.py").write_text("raise SystemExit")
+
+
+def _extra_tensor(folder: Path) -> None:
+    rewrite(folder, extra=Weight("F32", (1,), b"\0" * 4))
+
+
+def _missing_tensor(folder: Path) -> None:
+    rewrite(folder, **{NORM: None})
+
+
+def _other_shape(folder: Path) -> None:
+    rewrite(folder, **{NORM: Weight("F32", (8,), b"\0" * 32)})
+
+
+def _integers(folder: Path) -> None:
+    rewrite(folder, **{NORM: Weight("I32", (16,), b"\0" * 64)})
+
+
+def _truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _garbage(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0" + b"garbage!" * 10)
+
+
+def _no_bytes(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def _endless_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
+
+
+def _header_is_a_list(folder: Path) -> None:
+    write_raw_safetensors(folder / "model.safetensors", [1, 2], b"")
+
+
+def _bytes_before_the_data(folder: Path) -> None:
+    edit_header(folder, data_offsets=[-100_000, -99_936])
+
+
+def _offsets_are_fractions(folder: Path) -> None:
+    edit_header(folder, data_offsets=[0.5, 64.5])
+
+
+def _offsets_are_missing(folder: Path) -> None:
+    edit_header(folder, data_offsets=[0])
+
+
+def _fewer_bytes_than_the_shape(folder: Path) -> None:
+    edit_header(folder, data_offsets=[0, 4])
+
+
+def _type_is_a_list(folder: Path) -> None:
+    edit_header(folder, dtype=["F32"])
+
+
+def _shape_is_a_number(folder: Path) -> None:
+    edit_header(folder, shape=16)
+
+
+def _same_tensor_twice(folder: Path) -> None:
+    shutil.copy(folder / "model.safetensors", folder / "old.safetensors")
+
+
+def _other_tokenizer(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:-1]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def _added_token(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 9999, "content": "<think>"})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def _too_large(folder: Path) -> None:
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(1 << 30)  # sparse
+
+
+BAD = {
+    "an empty folder": (_empty, "no weights.*save_pretrained"),
+    "a symlinked folder": (_symlinked_folder, "is a link.*submit the real folder"),
+    "symlinked weights": (_symlinked_weights, "is a link.*submit real files"),
+    "a dangling link": (_dangling_link, "is a link.*submit real files"),
+    "a symlinked config": (_symlinked_config, "is a link.*submit real files"),
+    "a fifo": (_fifo, "not a regular file.*submit real files"),
+    "a folder for weights": (_folder_for_weights, "not a regular file.*submit real files"),
+    "a file": (_a_file, "not a folder.*submit the real folder"),
+    "an adapter": (_adapter, "LoRA adapter.*merge_and_unload"),
+    "pickles only": (_pickles_only, "only pytorch_model.bin.*never loaded.*safetensors"),
+    "no config": (_no_config, "no config.json.*save_pretrained"),
+    "broken config": (_broken_config, "not valid JSON.*save"),
+    "config is a list": (_config_is_a_list, "not a JSON object.*save"),
+    "deeply nested config": (_deeply_nested_config, "not valid JSON.*save"),
+    "config is not text": (_config_is_not_text, "not valid JSON.*save"),
+    "other architecture": (_other_architecture, "model_type.*llama.*submit the base model's architecture"),
+    "more layers": (_more_layers, "num_hidden_layers.*submit the base model's architecture"),
+    "remote code": (_remote_code, "auto_map.*submit the base architecture"),
+    "an extra tensor": (_extra_tensor, "not the base model's, extra first.*submit"),
+    "a missing tensor": (_missing_tensor, "missing, model.norm.weight first.*submit the full model"),
+    "another shape": (_other_shape, "model.norm.weight has shape.*do not resize"),
+    "integers": (_integers, "stored as I32.*save the weights as"),
+    "truncated": (_truncated, "truncated.*[Ss]ave it again"),
+    "garbage": (_garbage, "not a valid safetensors.*save_pretrained"),
+    "no bytes": (_no_bytes, "not a valid safetensors.*save_pretrained"),
+    "an endless header": (_endless_header, "not a valid safetensors.*save_pretrained"),
+    "header is a list": (_header_is_a_list, "not a valid safetensors.*save_pretrained"),
+    "bytes before the data": (_bytes_before_the_data, "not a valid|truncated"),
+    "offsets are fractions": (_offsets_are_fractions, "not a valid"),
+    "offsets are missing": (_offsets_are_missing, "not a valid"),
+    "fewer bytes than the shape": (_fewer_bytes_than_the_shape, "not a valid|truncated"),
+    "type is a list": (_type_is_a_list, "not a valid"),
+    "shape is a number": (_shape_is_a_number, "not a valid"),
+    "the same tensor twice": (_same_tensor_twice, "is in both.*delete stale shards"),
+    "another tokenizer": (_other_tokenizer, "tokenizer is not the base model's.*train with it"),
+    "an added token": (_added_token, "tokenizer is not the base model's.*train with it"),
+    "too large": (_too_large, "more than the .* MiB allowed"),
+}
+
+
+@pytest.mark.parametrize("flaw", BAD)
+def test_a_bad_submission_is_refused_with_a_way_to_mend_it(
+    submission: Path, submit: Callable[[str], Path], flaw: str
+) -> None:
+    spoil, says = BAD[flaw]
+    spoil(submission)
+    with pytest.raises(InvalidSubmission, match=says) as refused:
+        weights_digest(submit("output/v1"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("model_path", "says"),
+    [
+        ("", "is empty"),
+        ("output/absent", "no folder output/absent.*save the checkpoint first"),
+        ("../outside", "outside the workspace.*OUTPUT_DIR"),
+        ("output/../../outside", "outside the workspace"),
+        ("/etc", "outside the workspace"),
+        (".", "outside the workspace"),
+        ("out\0put", "is empty"),
+        ("x" * 300, "not a folder|no folder"),
+        ("a/" * 3000, "no folder|not a folder"),
+    ],
+)
+def test_a_path_that_is_no_folder_of_the_workspace_is_refused(
+    workspace: Path, base_model: Path, submit: Callable[[str], Path], model_path: str, says: str
+) -> None:
+    trained_copy(base_model, workspace.parent / "outside", seed=1)
+    with pytest.raises(InvalidSubmission, match=says):
+        submit(model_path)
+
+
+def test_the_base_model_cannot_be_reached_through_a_link_in_the_middle(
+    workspace: Path, base_model: Path, submit: Callable[[str], Path]
+) -> None:
+    (workspace / "output" / "elsewhere").symlink_to(base_model.parent)
+    with pytest.raises(InvalidSubmission, match="'elsewhere' is a link"):
+        submit(f"output/elsewhere/{base_model.name}")
+
+
+def test_a_submission_may_be_named_by_its_absolute_path(submission: Path, submit: Callable[[str], Path]) -> None:
+    assert weights_digest(submit(str(submission))) == weights_digest(submission)
+
+
+def test_the_copy_is_the_submitted_weights_with_the_base_models_other_files(
+    submission: Path, base_model: Path, submit: Callable[[str], Path]
+) -> None:
+    edit_json(submission / "config.json", use_cache=False, transformers_version="9", mine="x")
+    edit_json(submission / "tokenizer_config.json", chat_template="The answer is 42.", mine="x")
+    edit_json(submission / "generation_config.json", eos_token_id=77)
+    (submission / "chat_template.jinja").write_text("The answer is 42.")
+    (submission / "modeling_mine.py").write_text("raise SystemExit")
+    (submission / "special_tokens_map.json").write_text("{}")
+    (submission / "optimizer.pt").write_bytes(b"pickle")
+    copy = submit("output/v1")
+    assert weights_digest(copy) == weights_digest(submission) != weights_digest(base_model)
+    assert sorted(path.name for path in copy.iterdir()) == sorted(path.name for path in base_model.iterdir())
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (copy / name).read_bytes() == (base_model / name).read_bytes()
+
+
+def test_a_submission_without_a_tokenizer_gets_the_base_models(
+    submission: Path, base_model: Path, submit: Callable[[str], Path]
+) -> None:
+    (submission / "tokenizer.json").unlink()
+    assert (submit("output/v1") / "tokenizer.json").read_bytes() == (base_model / "tokenizer.json").read_bytes()
+
+
+def shard(folder: Path, files: int) -> None:
+    """Spreads the weights over several files, as save_pretrained does with large models."""
+    weights = read_weights(folder)
+    (folder / "model.safetensors").unlink()
+    for number in range(files):
+        part = {name: weight for place, (name, weight) in enumerate(weights.items()) if place % files == number}
+        write_safetensors(folder / f"model-{number + 1:05}-of-{files:05}.safetensors", part, {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"model.norm.weight": "../../evil"}}')
+
+
+def test_sharded_weights_are_found_through_an_index_of_our_own(submission: Path, submit: Callable[[str], Path]) -> None:
+    shard(submission, 3)
+    copy = submit("output/v1")
+    index = json.loads((copy / "model.safetensors.index.json").read_text())["weight_map"]
+    assert index == {name: tensor.file.name for name, tensor in tensors_of(copy).items()}
+    assert len(set(index.values())) == 3
+
+
+def test_the_digest_does_not_depend_on_sharding_order_or_file_metadata(submission: Path) -> None:
+    digest = weights_digest(submission)
+    weights = read_weights(submission)
+    write_safetensors(submission / "model.safetensors", weights, {"format": "pt", "saved": "today"})
+    assert weights_digest(submission) == digest
+    write_safetensors(submission / "model.safetensors", dict(reversed(weights.items())))
+    assert weights_digest(submission) == digest
+    shard(submission, 2)
+    assert weights_digest(submission) == digest
+
+
+@pytest.mark.parametrize("change", ["bytes", "name", "shape", "dtype"])
+def test_the_digest_depends_on_every_tensors_bytes_name_shape_and_type(submission: Path, change: str) -> None:
+    digest, weights = weights_digest(submission), read_weights(submission)
+    norm = weights.pop(NORM)
+    name = "other" if change == "name" else NORM
+    weights[name] = {
+        "bytes": norm._replace(data=norm.data[:-1] + b"\x01"),
+        "name": norm,
+        "shape": norm._replace(shape=(4, 4)),
+        "dtype": norm._replace(dtype="I32"),
+    }[change]
+    write_safetensors(submission / "model.safetensors", weights)
+    assert weights_digest(submission) != digest
+
+
+def test_weights_may_be_saved_as_bfloat16(submission: Path, submit: Callable[[str], Path]) -> None:
+    half = {  # bfloat16 is the upper half of a float32
+        name: Weight("BF16", weight.shape, b"".join(weight.data[at + 2 : at + 4] for at in range(0, len(weight.data), 4)))
+        for name, weight in read_weights(submission).items()
+    }  # fmt: skip
+    write_safetensors(submission / "model.safetensors", half)
+    assert {tensor.dtype for tensor in tensors_of(submit("output/v1")).values()} == {"BF16"}
+
+
+def test_a_tied_head_that_was_saved_twice_is_allowed(submission: Path, submit: Callable[[str], Path]) -> None:
+    rewrite(submission, **{"lm_head.weight": read_weights(submission)["model.embed_tokens.weight"]})
+    assert "lm_head.weight" in tensors_of(submit("output/v1"))
+
+
+def test_what_the_agent_does_to_its_folder_after_the_copy_changes_nothing(
+    submission: Path, base_model: Path, submit: Callable[[str], Path]
+) -> None:
+    copy = submit("output/v1")
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    write_safetensors(submission / "model.safetensors", random_weights(280, seed=99))
+    with (submission / "model.safetensors").open("r+b") as file:
+        file.write(b"\xff" * 1000)
+    shutil.rmtree(submission)
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    assert not any(path.is_symlink() for path in copy.iterdir())
+    assert all(path.stat().st_nlink == 1 for path in copy.iterdir())
+
+
+def test_a_tokenizer_of_the_hub_that_was_saved_again_is_still_the_same_tokenizer(
+    submission: Path, base_model: Path, workspace: Path, tmp_path: Path
+) -> None:
+    # Older files write a merge as "a b", newer tokenizers as ["a", "b"]: Qwen's hub files are of the first kind.
+    hub = shutil.copytree(base_model, tmp_path / "hub")
+    tokenizer = json.loads((hub / "tokenizer.json").read_text())
+    tokenizer["model"]["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
+    del tokenizer["model"]["ignore_merges"]
+    (hub / "tokenizer.json").write_text(json.dumps(tokenizer))
+    copy_submission(workspace, "output/v1", tmp_path / "kept", hub)
+    assert (tmp_path / "kept" / "tokenizer.json").read_bytes() == (hub / "tokenizer.json").read_bytes()
+
+
+def test_a_config_of_the_hub_that_was_saved_again_is_still_the_same_architecture(
+    submission: Path, base_model: Path, workspace: Path, tmp_path: Path
+) -> None:
+    # Qwen2.5's config.json says sliding_window 32768, not used; transformers saves it as null.
+    hub = shutil.copytree(base_model, tmp_path / "hub")
+    edit_json(hub / "config.json", sliding_window=32768, use_sliding_window=False)
+    edit_json(submission / "config.json", sliding_window=None, use_sliding_window=False)
+    copy_submission(workspace, "output/v1", tmp_path / "kept", hub)
+
+
+def test_the_base_model_itself_passes_its_own_check(base_model: Path) -> None:
+    check_base_model(base_model)
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [("config.json", "config.json"), ("tokenizer_config.json", "tokenizer"), ("model.safetensors", "safetensors")],
+)
+def test_a_folder_that_is_no_base_model_is_a_usage_error(
+    base_model: Path, tmp_path: Path, missing: str, says: str
+) -> None:
+    folder = shutil.copytree(base_model, tmp_path / "model")
+    (folder / missing).unlink()
+    with pytest.raises(UsageError, match=f"{says}.*save"):
+        check_base_model(folder)
+    with pytest.raises(UsageError, match="no model folder"):
+        check_base_model(tmp_path / "absent")
