@@ -8,7 +8,6 @@ fast tokenizer with a pad and an end token, no chat template. Architecture: Qwen
 """
 
 import csv
-import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -39,7 +38,7 @@ class TinyParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
-    """Of the initial weights and of the order of the training windows."""
+    """Of the initial weights."""
     hidden_size: int = Field(default=128, gt=0)
     """Width of the residual stream."""
     intermediate_size: int = Field(default=640, gt=0)
@@ -54,9 +53,9 @@ class TinyParams(BaseModel):
     """Tokens at most; BPE stops earlier where the documents repeat no more pairs."""
     max_positions: int = Field(default=2048, gt=0)
     """`max_position_embeddings` of the config: the longest text that a grader may feed."""
-    context_length: int = Field(default=128, gt=1)
-    """Tokens in one pretraining window; documents are packed into windows end to end."""
-    batch_size: int = Field(default=16, gt=0)
+    context_length: int = Field(default=256, gt=1)
+    """Tokens in one pretraining window; a longer document is cut."""
+    batch_size: int = Field(default=8, gt=0)
     """Windows in one step."""
     steps: int = Field(default=450, gt=0)
     """Optimizer steps: a number, never a time, so that the weights do not depend on the machine's load."""
@@ -154,16 +153,26 @@ def _deterministic_torch(params: TinyParams) -> Iterator[None]:
 
 
 def _windows(texts: list[str], tokenizer: Any, params: TinyParams) -> "torch.Tensor":
-    """All documents end to end, an end token after each, cut into windows [n, context_length]."""
+    """Token ids and positions [n, 2, context_length]: whole documents, as many as fit, then padding.
+
+    Positions start anew with each document, from which transformers infers that none may look into another.
+    """
     import torch
 
     ids: list[int] = []
+    positions: list[int] = []
     for document in tokenizer(texts, return_attention_mask=False)["input_ids"]:
-        ids += [*document, tokenizer.eos_token_id]
-    while len(ids) < params.context_length:
-        ids += ids
-    count = len(ids) // params.context_length
-    return torch.tensor(ids[: count * params.context_length]).view(count, params.context_length)
+        document = [*document, tokenizer.eos_token_id][: params.context_length]
+        padding = -len(ids) % params.context_length
+        if len(document) > padding:
+            ids += [tokenizer.pad_token_id] * padding
+            positions += range(padding)
+        ids += document
+        positions += range(len(document))
+    padding = -len(ids) % params.context_length
+    ids += [tokenizer.pad_token_id] * padding
+    positions += range(padding)
+    return torch.stack([torch.tensor(row).view(-1, params.context_length) for row in (ids, positions)], dim=1)
 
 
 def _new_model(tokenizer: Any, params: TinyParams) -> Any:
@@ -197,7 +206,9 @@ def _pretrain(model: Any, windows: "torch.Tensor", params: TinyParams) -> Iterat
     momenta = [torch.zeros_like(weights) for weights in matrices]
     model.train()
     for step, batch in enumerate(_progress(_batches(windows, params), params.steps)):
-        loss = model(input_ids=batch, labels=batch).loss
+        ids, positions = batch.unbind(dim=1)
+        labels = ids.masked_fill(ids == model.config.pad_token_id, -100)
+        loss = model(input_ids=ids, position_ids=positions, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adamw.param_groups[0]["lr"] = params.learning_rate * _rate(step, params)
@@ -249,14 +260,10 @@ def _rate(step: int, params: TinyParams) -> float:
 
 
 def _batches(windows: "torch.Tensor", params: TinyParams) -> Iterator["torch.Tensor"]:
-    """`params.steps` batches; every window is seen once before any is seen again."""
-    import torch
-
-    needed = params.steps * params.batch_size
-    epochs = math.ceil(needed / len(windows))
-    order = torch.cat([torch.randperm(len(windows)) for _ in range(epochs)])[:needed]
-    for indices in order.view(params.steps, params.batch_size):
-        yield windows[indices]
+    """`params.steps` batches in the order of the documents (easy ones may come first), again from the start if need be."""
+    for step in range(params.steps):
+        first = step * params.batch_size
+        yield windows[[index % len(windows) for index in range(first, first + params.batch_size)]]
 
 
 def _progress(batches: Iterator["torch.Tensor"], steps: int) -> Iterator["torch.Tensor"]:

@@ -1,1 +1,1 @@
-"""The tests: `unit` one module each, `contract` what tasks, agents and the grading service promise, `flow` the whole."""
+"""`unit` tests modules, `contract` what tasks, agents and the grading service promise, `flow` the whole."""

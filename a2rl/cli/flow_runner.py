@@ -4,11 +4,23 @@ Where the user has a server of their own (PREFECT_API_URL is set), it is used an
 """
 
 import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+
+import httpx
 
 from a2rl.cli.console import err
 from a2rl.cli.results import Follower
+from a2rl.errors import InfrastructureError
+from a2rl.process import child_environment, module_command
 from a2rl.settings import Settings
+
+START_TIMEOUT_S = 120
+END_TIMEOUT_S = 5
 
 
 def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings) -> None:
@@ -17,27 +29,69 @@ def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings)
     Raises:
         A2rlError: as the flow does.
     """
-    _configure_prefect(settings)
-    with Follower(settings.runs, err, set(run_ids)), err.status("starting Prefect") as status:
+    theirs = bool(settings.environ.get("PREFECT_API_URL"))
+    server: AbstractContextManager[None] = nullcontext() if theirs else embedded_server(settings)
+    with err.status("starting Prefect (the first time takes half a minute)") as status, server:
         from flows.pipeline import a2rl
 
         status.stop()
-        a2rl(**parameters)
+        with Follower(settings.runs, err, set(run_ids)):
+            a2rl(**parameters)
 
 
-def _configure_prefect(settings: Settings) -> None:
-    """Prefect reads its settings from the environment when it is imported."""
-    if settings.environ.get("PREFECT_API_URL"):
-        return
-    ours = {
+@contextmanager
+def embedded_server(settings: Settings) -> Iterator[None]:
+    """A Prefect server of this command's own, on a free port; its database is kept in .prefect/.
+
+    Raises:
+        InfrastructureError: it does not start.
+    """
+    quiet = {
         "PREFECT_HOME": str(settings.root / ".prefect"),
-        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    for name, value in ours.items():
-        os.environ.setdefault(name, value)
+    log = settings.root / ".prefect" / "server.log"
+    log.parent.mkdir(exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, log.open("ab") as output:
+        process = subprocess.Popen(
+            module_command("flows.server", str(listener.fileno())),
+            cwd=settings.root,
+            env=child_environment(settings) | quiet,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=(listener.fileno(),),
+            start_new_session=True,
+        )
+        try:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+            # Prefect reads its settings from the environment when it is imported, which is still to come.
+            os.environ.update(quiet | {"PREFECT_API_URL": url})
+            _wait_until_ready(url, process, str(log))
+            yield
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            httpx.get(f"{url}/health", timeout=START_TIMEOUT_S).raise_for_status()
+        except httpx.HTTPError:
+            time.sleep(0.1)
+        else:
+            return
+    raise InfrastructureError(
+        f"the embedded Prefect server did not start; see {log}, or set PREFECT_API_URL to your own"
+    )

@@ -20,18 +20,22 @@ Operator = Literal["+", "-", "*", "/"]
 Split = Literal["train", "eval"]
 _Pool = Literal["train", "eval", "pretraining"]
 
-LARGEST_NUMBER = 60
-LARGEST_START = 20
-LARGEST_CHANGE = 9
-LARGEST_FACTOR = 5
+LARGEST_NUMBER = 50
+LARGEST_START = 15
+LARGEST_CHANGE = 7
+LARGEST_FACTOR = 4
 """Numbers are this small so that a million parameters learn their sums in about a minute of CPU."""
 
-PRETRAINING_DOCUMENTS = 40_000
+PRETRAINING_DOCUMENTS = 17_000
 QUIZ_WORKED_ONE_STEP = 0.7
 QUIZ_WORKED_MORE_STEPS = 0.15
 """Which share of the quiz answers are worked out: most of the easy ones, few of the others."""
 
 _STEPS_WEIGHTS = {1: 15, 2: 35, 3: 30, 4: 20}
+_EASY_STEPS = {1: 60, 2: 30, 3: 10}
+_CHILDHOOD = (40, 10, 50, 0)
+_SCHOOL = (5, 8, 65, 22)
+"""Shares of echoes, sums, worked stories and quizzes; easy things first, and the rest is learned much sooner."""
 _POOL_BOUNDS: tuple[tuple[_Pool, int], ...] = (("eval", 48), ("train", 128), ("pretraining", 256))
 """A skeleton whose hash byte is below 48 is eval's, else below 128 train's, else pretraining's."""
 
@@ -120,7 +124,7 @@ def generate(n: int, seed: int, split: Split) -> list[Problem]:
     rng = random.Random(f"gsm8k-mini/{split}/{seed}")
     problems: dict[str, Problem] = {}
     while len(problems) < n:
-        problem = _draw(rng, split)
+        problem = _draw(rng, split, _STEPS_WEIGHTS)
         problems.setdefault(problem.question, problem)
     return list(problems.values())
 
@@ -132,36 +136,38 @@ def pretraining_text(seed: int) -> Iterator[str]:
     would have been right: that is what post-training can mend.
     """
     rng = random.Random(f"gsm8k-mini/pretraining/{seed}")
-    for _ in range(PRETRAINING_DOCUMENTS):
-        (document,) = rng.choices((_sums, _echo, _worked_story, _quiz), weights=(10, 15, 50, 25))
-        yield document(rng)
+    documents = (_echo, _sums, _worked_story, _quiz)
+    for index in range(PRETRAINING_DOCUMENTS):
+        age = index / PRETRAINING_DOCUMENTS
+        (document,) = rng.choices(documents, weights=_CHILDHOOD if age < 0.3 else _SCHOOL)
+        yield document(rng, _EASY_STEPS if age < 0.3 else _STEPS_WEIGHTS)
 
 
-def _sums(rng: random.Random) -> str:
+def _sums(rng: random.Random, _: dict[int, int]) -> str:
     return "Sums: " + "; ".join(_random_step(rng).equation for _ in range(8))
 
 
-def _echo(rng: random.Random) -> str:
+def _echo(rng: random.Random, _: dict[int, int]) -> str:
     """Something said twice: the shortest lesson in looking a thing up in the text before."""
     words = [rng.choice((rng.choice(_GIRLS + _BOYS), rng.choice(_THINGS), str(rng.randint(2, LARGEST_NUMBER)))) for _ in range(12)]
     return f"{' '.join(words)}\nAgain: {' '.join(words)}"
 
 
-def _worked_story(rng: random.Random) -> str:
-    problem = _draw(rng, "pretraining")
-    return f"{problem.question}\nWorking: {_working(problem)};\nThe result is {problem.result}."
+def _worked_story(rng: random.Random, steps: dict[int, int]) -> str:
+    problem = _draw(rng, "pretraining", steps)
+    return f"{problem.question}\nWorking:\n{_working(problem)}The result is {problem.result}."
 
 
-def _quiz(rng: random.Random) -> str:
-    problem = _draw(rng, "pretraining")
+def _quiz(rng: random.Random, steps: dict[int, int]) -> str:
+    problem = _draw(rng, "pretraining", steps)
     opening, cue = rng.choice(_QUIZ_OPENINGS), rng.choice(_QUIZ_CUES)
     worked = rng.random() < (QUIZ_WORKED_ONE_STEP if len(problem.steps) == 1 else QUIZ_WORKED_MORE_STEPS)
-    working = f"{_working(problem)};\nSo " if worked else ""
-    return f"{opening}{problem.question}{cue} {working}{problem.result}"
+    answer = f"\n{_working(problem)}So {problem.result}" if worked else f" {problem.result}"
+    return f"{opening}{problem.question}{cue}{answer}"
 
 
 def _working(problem: Problem) -> str:
-    return ";\n".join(f"{step.clause}, {step.equation}" for step in problem.steps)
+    return "".join(f"- {step.clause}, {step.equation};\n" for step in problem.steps)
 
 
 def _random_step(rng: random.Random) -> Step:
@@ -172,10 +178,10 @@ def _random_step(rng: random.Random) -> Step:
             return story.steps[0]
 
 
-def _draw(rng: random.Random, pool: _Pool) -> Problem:
+def _draw(rng: random.Random, pool: _Pool, weights: dict[int, int]) -> Problem:
     """A random problem whose skeleton belongs to `pool`."""
     while True:
-        (steps,) = rng.choices(list(_STEPS_WEIGHTS), weights=list(_STEPS_WEIGHTS.values()))
+        (steps,) = rng.choices(list(weights), weights=list(weights.values()))
         story = _tell(rng, steps)
         skeleton = " ".join(story.sentences)
         if len(story.steps) == steps and _pool_of(skeleton) == pool:
@@ -194,7 +200,7 @@ def _cast(rng: random.Random, skeleton: str, steps: list[Step]) -> Problem:
     friend, rival = rng.sample([other for other in _GIRLS + _BOYS if other != name], 2)
     pronouns = {"She": "She", "she": "she", "her": "her"} if girl else {"She": "He", "she": "he", "her": "him"}
     question = skeleton.format(name=name, friend=friend, rival=rival, things=rng.choice(_THINGS), **pronouns)
-    lines = [f"{step.clause}: {step.equation}" for step in steps]
+    lines = [f"- {step.clause}: {step.equation}" for step in steps]
     return Problem(question, "\n".join([*lines, f"#### {steps[-1].result}"]), tuple(steps))
 
 

@@ -212,7 +212,8 @@ def test_a_folder_that_is_not_there_is_an_infrastructure_error(tmp_path: Path) -
 def test_what_was_appended_is_there_after_the_writer_was_killed(tmp_path: Path, repository: Path) -> None:
     path = tmp_path / "ledger.db"
     script = (
-        "import os, sys; from pathlib import Path; from a2rl.events import RunInterrupted; from a2rl.ledger import Ledger\n"
+        "import os, sys; from pathlib import Path\n"
+        "from a2rl.events import RunInterrupted; from a2rl.ledger import Ledger\n"
         "Ledger(Path(sys.argv[1])).append(RunInterrupted(stage='x')); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script, str(path)], cwd=repository, check=False)

@@ -55,17 +55,16 @@ def ended(process: AgentProcess) -> AgentExit:
     return result
 
 
-def family(tmp_path: Path) -> tuple[str, list[Path]]:
-    """A shell command that starts a daemon and a stubborn child and waits; where they write their process ids."""
+def family(tmp_path: Path, stubborn: bool = False) -> tuple[str, list[Path]]:
+    """A shell command that starts a daemon (and a stubborn child) and waits; where they write their process ids."""
     (tmp_path / "daemon.py").write_text(DAEMON)
     (tmp_path / "stubborn.py").write_text(STUBBORN)
-    pids = [tmp_path / name for name in ("daemon.pid", "stubborn.pid", "shell.pid")]
+    files = [tmp_path / name for name in ("shell.pid", "daemon.pid", "stubborn.pid")]
     python = sys.executable
-    command = (
-        f"echo $$ > shell.tmp; mv shell.tmp shell.pid; {python} daemon.py {pids[0]}; "
-        f"{python} stubborn.py {pids[1]} & sleep 600"
-    )
-    return command, pids
+    command = f"echo $$ > shell.tmp; mv shell.tmp {files[0]}; {python} daemon.py {files[1]}; "
+    if stubborn:
+        return command + f"{python} stubborn.py {files[2]} & sleep 600", files
+    return command + "sleep 600", files[:2]
 
 
 def read_pids(files: list[Path]) -> list[int]:
@@ -76,7 +75,7 @@ def read_pids(files: list[Path]) -> list[int]:
 def test_a_daemon_and_a_stopped_child_that_ignores_signals_are_gone_after_stop(
     start: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
-    command, files = family(tmp_path)
+    command, files = family(tmp_path, stubborn=True)
     with start("sh", "-c", command) as process:
         pids = read_pids(files)
         assert process.wait(0.01) is None
@@ -91,18 +90,26 @@ def test_what_an_agent_leaves_behind_is_gone_when_it_ends_by_itself(
     start: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
     command, files = family(tmp_path)
-    with start("sh", "-c", command.replace("sleep 600", f"until [ -e {files[1]} ]; do :; done; exit 7")) as process:
+    ending = f"until [ -e {files[1]} ]; do sleep 0.01; done; exit 7"
+    with start("sh", "-c", command.replace("sleep 600", ending)) as process:
         result = ended(process)
     assert result.exit_code == 7
-    assert result.killed >= 2
+    assert result.killed >= 1
     assert not any(alive(pid) for pid in read_pids(files))
 
 
 def test_leaving_the_context_by_an_error_ends_the_agent(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
     command, files = family(tmp_path)
-    with pytest.raises(ZeroDivisionError), start("sh", "-c", command):
-        pids = read_pids(files)
-        _ = 1 / 0
+    pids = []
+
+    def fail_while_it_runs() -> None:
+        with start("sh", "-c", command):
+            pids.extend(read_pids(files))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_while_it_runs()
+    assert len(pids) == 2
     assert not any(alive(pid) for pid in pids)
 
 
@@ -139,6 +146,17 @@ def test_killing_the_pipeline_ends_the_agent_and_all_it_started(
 def test_the_exit_status_is_the_agents_own(start: Callable[..., AgentProcess], command: str, exit_code: int) -> None:
     with start("sh", "-c", command) as process:
         assert ended(process) == AgentExit(exit_code, "", 0)
+
+
+def test_an_agent_can_use_signals_as_any_program_can(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    # An ignored SIGTERM would be inherited, and `timeout 60 python train.py` would never end.
+    with start("timeout", "0.1", "sleep", "5") as process:
+        assert ended(process).exit_code == 124
+    status = tmp_path / "status"
+    with start("cp", "/proc/self/status", str(status)) as process:
+        ended(process)
+    ignored = next(line for line in status.read_text().splitlines() if line.startswith("SigIgn"))
+    assert int(ignored.split()[1], 16) == 0
 
 
 def test_a_command_that_is_not_there_is_reported(start: Callable[..., AgentProcess]) -> None:

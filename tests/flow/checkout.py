@@ -1,0 +1,116 @@
+"""A small checkout for tests that run the real command line: the repo's code, a quick task and a very small base model."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+A2RL = [sys.executable, "-P", "-m", "a2rl"]
+EVAL_ITEMS = 24
+
+SUBMITTER = '''
+"""Submits a few distinct checkpoints, made by nudging the base model's weights; goes on after a lost connection."""
+import os, shutil, sys, time
+from pathlib import Path
+
+import numpy as np
+import requests
+from safetensors.numpy import load_file, save_file
+
+url, count = os.environ["GRADING_SERVER_URL"], int(sys.argv[1])
+base = load_file(Path(os.environ["MODEL_PATH"]) / "model.safetensors")
+Path("code/notes.txt").write_text("nudging")
+for number in range(count):
+    target = Path("output") / f"v{number}"
+    if not target.exists():
+        shutil.copytree(os.environ["MODEL_PATH"], target, copy_function=shutil.copyfile)
+        nudged = {name: value + np.float32(0.01 * (number + 1)) for name, value in base.items()}
+        save_file(nudged, target / "model.safetensors", metadata={"format": "pt"})
+    for attempt in range(20):
+        try:
+            print(requests.post(f"{url}/submit", json={"model_path": str(target)}, timeout=600).text, flush=True)
+            break
+        except requests.ConnectionError:
+            time.sleep(0.5)
+'''
+
+
+class Checkout:
+    """A folder that `a2rl` takes for its checkout."""
+
+    def __init__(self, root: Path, tasks: dict[str, str]) -> None:
+        """Args: tasks: id of each copy of gsm8k -> text put before its prepare function's body."""
+        self.root = root
+        root.mkdir(parents=True)
+        for name in ("a2rl", "flows", "stages", "agents"):
+            (root / name).symlink_to(REPO / name)
+        (root / "tasks").mkdir()
+        shutil.copyfile(REPO / "tasks/__init__.py", root / "tasks/__init__.py")
+        for task, before in tasks.items():
+            self._add_task(task, before)
+        self._write_params(list(tasks))
+        self._build_model()
+
+    def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
+        """A running `a2rl` command, in a process group of its own."""
+        return subprocess.Popen(
+            [*A2RL, *arguments],
+            cwd=self.root,
+            env=self._environment() | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, timeout_s: float = 240) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def script(self, name: str, text: str) -> Path:
+        """A start script for --agent, in a folder of its own."""
+        folder = self.root / "scripts" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "start.sh").write_text(text, encoding="utf-8")
+        return folder / "start.sh"
+
+    def submitter(self, count: int) -> Path:
+        script = self.script("submitter", f'exec python "$(dirname "$0")/agent.py" {count}\n')
+        (script.parent / "agent.py").write_text(SUBMITTER, encoding="utf-8")
+        return script
+
+    def _environment(self) -> dict[str, str]:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+        return keep | {"A2RL_ROOT": str(self.root), "PYTHONPATH": str(self.root), "COLUMNS": "200"}
+
+    def _add_task(self, task: str, before: str) -> None:
+        folder = self.root / "tasks" / task
+        shutil.copytree(REPO / "tasks/gsm8k", folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in folder.glob("*.py"):
+            text = path.read_text(encoding="utf-8").replace("tasks.gsm8k", f"tasks.{task}")
+            text = text.replace('id="gsm8k"', f'id="{task}"').replace("eval_items=400", f"eval_items={EVAL_ITEMS}")
+            if path.name == "prepare.py":
+                text = text.replace('    if variant == "mini":', f'    {before}\n    if variant == "mini":', 1)
+                text = text.replace("MINI_TRAIN, MINI_SEED = 6000,", "MINI_TRAIN, MINI_SEED = 50,")
+            path.write_text(text, encoding="utf-8")
+
+    def _write_params(self, tasks: list[str]) -> None:
+        text = (REPO / "params.yaml").read_text(encoding="utf-8").replace("[gsm8k]", json.dumps(tasks))
+        (self.root / "params.yaml").write_text(text, encoding="utf-8")
+
+    def _build_model(self) -> None:
+        from a2rl.tiny import TinyParams, build_tiny
+
+        small = TinyParams(hidden_size=32, intermediate_size=64, layers=1, heads=2, kv_heads=1, vocab_size=320, steps=2)
+        documents = [f"{a} plus {b} makes {a + b}.\nQuestion: how many? Answer: {a + b}" for a in range(9) for b in range(9)]
+        build_tiny(documents, self.root / "models" / "tiny", small)

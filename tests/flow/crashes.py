@@ -1,0 +1,140 @@
+"""Kill -9, at a random moment, of one part of a running benchmark run; then resume and look at what is left.
+
+    python -m tests.flow.crashes --rounds 10         # every victim ten times; prints a table
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from a2rl.events import AgentStarted, Graded, SubmissionAccepted
+from a2rl.records import ReportRecord
+from a2rl.run import RunDir
+from tests.flow.checkout import Checkout
+
+VICTIMS = ("flow", "service", "worker", "agent")
+SUBMISSIONS = 5
+WAIT_S = 120
+KILL_WITHIN_S = 5.0
+
+
+class Round(NamedTuple):
+    """What was left of one killed run."""
+
+    victim: str
+    killed_after_s: float
+    accepted: int
+    graded: int
+    attempts: int
+    problem: str
+    """Empty: nothing lost, nothing twice, the run is whole."""
+
+
+def crash_round(checkout: Checkout, task: str, victim: str, rng: random.Random) -> Round:
+    """One run with one kill."""
+    before = {run.id for run in RunDir.all(checkout.root / "runs")}
+    script = checkout.submitter(SUBMISSIONS)
+    flow = checkout.start("run", "--task", task, "--agent", str(script), "--budget", "3m")
+    try:
+        run = _wait_for_agent(checkout, before, flow.pid)
+        moment = rng.uniform(0.0, KILL_WITHIN_S)
+        time.sleep(moment)
+        known = {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
+        _kill(victim, flow.pid, run)
+        flow.communicate(timeout=WAIT_S)
+        if run.read("report", ReportRecord) is None:
+            done = checkout.run("resume", run.id)
+            if done.returncode != 0:
+                return _round(run, victim, moment, f"resume failed: {done.stderr[-300:]}")
+        verified = checkout.run("verify", run.id)
+        problem = "" if verified.returncode == 0 else verified.stdout
+        lost = known - {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
+        return _round(run, victim, moment, problem or (f"lost {lost}" if lost else ""))
+    finally:
+        if flow.poll() is None:
+            flow.kill()
+
+
+def _round(run: RunDir, victim: str, moment: float, problem: str) -> Round:
+    accepted = {event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
+    graded = Counter(event.weights_digest for event in run.ledger.events(Graded))
+    if not problem and (set(graded) != accepted or set(graded.values()) - {1}):
+        problem = f"accepted {len(accepted)} distinct checkpoints, graded {dict(graded)}"
+    if not problem and victim != "agent" and len(accepted) != SUBMISSIONS:
+        problem = f"the agent could submit {len(accepted)} of its {SUBMISSIONS} checkpoints only"
+    if not problem and (left := _leftovers(run)):
+        problem = f"processes left behind: {left}"
+    return Round(victim, moment, len(accepted), sum(graded.values()), len(run.ledger.events(AgentStarted)), problem)
+
+
+def _wait_for_agent(checkout: Checkout, before: set[str], flow: int) -> RunDir:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        for run in RunDir.all(checkout.root / "runs"):
+            if run.id not in before and run.ledger.events(AgentStarted):
+                return run
+        if not psutil.pid_exists(flow):
+            break
+        time.sleep(0.05)
+    raise AssertionError("the agent was not started")
+
+
+def _kill(victim: str, flow: int, run: RunDir) -> None:
+    """Kills -9 what is there of the victim; a run that has ended already is none the worse."""
+    try:
+        below = psutil.Process(flow).children(recursive=True)
+        for process in [psutil.Process(flow)] if victim == "flow" else [each for each in below if _is(victim, each, run)]:
+            process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _is(victim: str, process: psutil.Process, run: RunDir) -> bool:
+    command = " ".join(process.cmdline())
+    if victim == "service":
+        return "-m a2rl.grading " in command and str(run.root) in command
+    if victim == "worker":
+        return "a2rl.grading.worker" in command
+    return "submitter" in command and "a2rl.supervisor" not in command and "a2rl run" not in command.replace("-m ", "")
+
+
+def _leftovers(run: RunDir) -> list[str]:
+    """Processes that still have to do with the run."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if str(run.root) in command or (process.info["cwd"] or "").startswith(str(run.workspace)):
+            found.append(command[:120])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--victims", nargs="+", default=VICTIMS, choices=VICTIMS)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    rng, bad = random.Random(arguments.seed), 0
+    with tempfile.TemporaryDirectory() as scratch:
+        checkout = Checkout(Path(scratch) / "a2rl", {"steady": ""})
+        for number in range(arguments.rounds):
+            for victim in arguments.victims:
+                result = crash_round(checkout, "steady", victim, rng)
+                bad += bool(result.problem)
+                sys.stdout.write(
+                    f"{number + 1:2} {victim:8} killed after {result.killed_after_s:4.1f} s: accepted {result.accepted}, "
+                    f"graded {result.graded}, attempts {result.attempts}  {result.problem or 'whole'}\n"
+                )
+                sys.stdout.flush()
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

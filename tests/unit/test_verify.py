@@ -1,0 +1,357 @@
+"""`a2rl verify`: a sound run passes; whatever is tampered with is found, by the check that is about it."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from a2rl.events import AgentEnded, PrivateGraded
+from a2rl.files import canonical_json, digest_of, file_digest, write_model
+from a2rl.grading.job import GradeResult, selected_ids
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.service import GradingService
+from a2rl.ledger import GENESIS
+from a2rl.records import ExecuteRecord, SetupRecord
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+from a2rl.tracking import Tracker
+from a2rl.verify import verify_run
+from stages.grade import best_submission, grade
+from tests.conftest import checkout
+from tests.run_maker import FakePool, item_results, make_run
+from tests.small_model import build_base_model, edit_json, trained_copy
+
+CHAIN = "the ledger's hash chain"
+SPEC = "the settings are those the run was opened with"
+GRADES = "every accepted submission has one grade"
+CHECKPOINTS = "checkpoints are the ones that were graded"
+ITEMS = "scores follow from the per-item results"
+RECORDS = "the records follow from the ledger"
+MLFLOW = "MLflow shows what the ledger says"
+EVERY = {CHAIN, SPEC, GRADES, CHECKPOINTS, ITEMS, RECORDS, MLFLOW}
+
+
+class Finished(NamedTuple):
+    """A checkout with one finished run, mirrored in MLflow."""
+
+    run: RunDir
+    settings: Settings
+
+
+def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
+    """Three submissions, their grades, the end of the agent, the result, all by a fake grader."""
+    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    for seed in (1, 2, 3):
+        trained_copy(base_model, run.workspace / "output" / f"v{seed}", seed)
+        service.submit(f"output/v{seed}")
+    run.clock.stop()
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="finished", exit_code=0))
+    run.write(
+        "execute",
+        ExecuteRecord(
+            seconds=9, ended="finished", exit_code=0, elapsed_s=9, waited_s=1, attempts=1, submissions=3, refused=0
+        ),
+    )
+    if run.spec.protocol == "strict":
+        _grade_private(run)
+    grade(run, settings)
+    Tracker(settings).sync(run)
+
+
+def _grade_private(run: RunDir) -> None:
+    """Puts the private grade where the stage finds it, so that no real grader is needed."""
+    best = best_submission(run)
+    assert best is not None
+    hidden = run.need("setup", SetupRecord).hidden
+    ids = selected_ids("gsm8k", hidden, "private", run.spec.split_seed)
+    result = GradeResult.of(list(item_results(ids, 3)), 0.5)
+    write_model(run.grades / f"{best[0].weights_digest[:16]}-private.json", result)
+
+
+def finished_run(folder: Path, **changes: Any) -> Finished:
+    folder.mkdir()
+    settings = checkout(folder)
+    base_model = build_base_model(folder / "models" / "small")
+    run = make_run(settings, base_model, **changes)
+    finish(run, settings, base_model)
+    return Finished(run, settings)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Made once, in a folder that each test gets a copy of under the same name."""
+    return finished_run(tmp_path_factory.mktemp("verify") / "checkout")
+
+
+@pytest.fixture
+def finished(original: Finished, tmp_path: Path) -> Finished:
+    kept = tmp_path / "kept"
+    shutil.copytree(original.settings.root, kept, symlinks=True)
+    settings = Settings(kept, original.settings.environ)
+    return Finished(RunDir(settings.runs / original.run.id), settings)
+
+
+def problems(finished: Finished) -> dict[str, str]:
+    checks = verify_run(finished.run, Tracker(finished.settings))
+    assert {check.what for check in checks} == EVERY
+    return {check.what: check.problem for check in checks if check.problem}
+
+
+def test_a_finished_run_is_sound(finished: Finished) -> None:
+    assert problems(finished) == {}
+
+
+def test_a_finished_run_of_the_paper_protocol_is_sound(tmp_path: Path) -> None:
+    assert problems(finished_run(tmp_path / "paper", protocol="paper")) == {}
+
+
+def test_a_run_without_submissions_is_sound(settings: Settings, base_model: Path) -> None:
+    run = make_run(settings, base_model)
+    run.clock.stop()
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="finished", exit_code=0))
+    run.write(
+        "execute",
+        ExecuteRecord(
+            seconds=9, ended="finished", exit_code=0, elapsed_s=9, waited_s=0, attempts=1, submissions=0, refused=0
+        ),
+    )
+    assert grade(run, settings).verdict == "no submission"
+    Tracker(settings).sync(run)
+    assert problems(Finished(run, settings)) == {}
+
+
+def test_mirroring_again_changes_nothing(finished: Finished) -> None:
+    before = Tracker(finished.settings).mirrored(finished.run)
+    assert set(before) == {"result", "baseline", "submission 1", "submission 2", "submission 3"}
+    Tracker(finished.settings).sync(finished.run)
+    assert Tracker(finished.settings).mirrored(finished.run) == before
+    assert problems(finished) == {}
+
+
+# Each way of tampering, and the checks that must find it.
+def ledger_sql(run: RunDir, *statements: str) -> None:
+    with closing(sqlite3.connect(run.root / "ledger.db")) as database:
+        for statement in ("DROP TRIGGER no_update", "DROP TRIGGER no_delete", *statements):
+            database.execute(statement)
+        database.commit()
+
+
+def mlflow_sql(finished: Finished, statement: str) -> None:
+    with closing(sqlite3.connect(finished.settings.mlruns / "mlflow.db")) as database:
+        assert database.execute(statement).rowcount > 0
+        database.commit()
+
+
+def forge(run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0) -> None:
+    """Rewrites the ledger with a chain that is valid in itself."""
+    with closing(sqlite3.connect(run.root / "ledger.db")) as database:
+        rows = database.execute("SELECT seq, at, kind, body FROM events ORDER BY seq").fetchall()
+        database.execute("DROP TRIGGER no_delete")
+        database.execute("DELETE FROM events")
+        previous = GENESIS
+        for seq, at, kind, body in rows[: len(rows) - drop_last]:
+            value = json.loads(body)
+            edit(kind, value)
+            forged = canonical_json(value)
+            entry_hash = digest_of([seq, at, kind, forged, previous])
+            database.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, kind, forged, previous, entry_hash)
+            )
+            previous = entry_hash
+        database.commit()
+
+
+def longer_budget(finished: Finished) -> None:
+    edit_json(finished.run.root / "spec.json", budget_s=86400.0)
+
+
+def other_split(finished: Finished) -> None:
+    edit_json(finished.run.root / "spec.json", split_seed=8)
+
+
+def edited_entry(finished: Finished) -> None:
+    ledger_sql(finished.run, "UPDATE events SET body = replace(body, '\"correct\":', '\"correct\": ') WHERE seq = 5")
+
+
+def unreadable_entry(finished: Finished) -> None:
+    ledger_sql(finished.run, "UPDATE events SET body = '{' WHERE kind = 'graded'")
+
+
+def removed_entry(finished: Finished) -> None:
+    ledger_sql(finished.run, "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events WHERE kind = 'graded')")
+
+
+def no_ledger(finished: Finished) -> None:
+    for path in finished.run.root.glob("ledger.db*"):
+        path.unlink()
+
+
+def garbage_ledger(finished: Finished) -> None:
+    for path in finished.run.root.glob("ledger.db-*"):
+        path.unlink()
+    (finished.run.root / "ledger.db").write_bytes(b"garbage " * 1000)
+
+
+def forged_score(finished: Finished) -> None:
+    def better(kind: str, event: dict[str, Any]) -> None:
+        if kind in {"graded", "private_graded"}:
+            event["result"]["score"] = 100.0
+
+    forge(finished.run, better)
+
+
+def forged_private_score_everywhere_but_mlflow(finished: Finished) -> None:
+    """With a grade file, a record and a chain to match."""
+    run = finished.run
+    ids = selected_ids("gsm8k", run.need("setup", SetupRecord).hidden, "private", run.spec.split_seed)
+    result = GradeResult.of(list(item_results(ids, len(ids))), 0.5)
+    [private] = run.ledger.events(PrivateGraded)
+    path = run.grades / f"{private.weights_digest[:16]}-private.json"
+    write_model(path, result)
+
+    def better(kind: str, event: dict[str, Any]) -> None:
+        if kind == "private_graded":
+            event.update(result=result.score.model_dump(mode="json"), items_digest=file_digest(path))
+
+    forge(run, better)
+    edit_json(run.record_path("grade"), final=result.score.model_dump(mode="json"))
+
+
+def last_entries_cut_off(finished: Finished) -> None:
+    forge(finished.run, lambda kind, event: None, drop_last=1)
+
+
+def edited_checkpoint(finished: Finished) -> None:
+    path = next(finished.run.checkpoints.glob("*/model.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+
+
+def truncated_checkpoint(finished: Finished) -> None:
+    path = next(finished.run.checkpoints.glob("*/model.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def removed_checkpoint(finished: Finished) -> None:
+    shutil.rmtree(next(finished.run.checkpoints.iterdir()))
+
+
+def edited_grade_file(finished: Finished) -> None:
+    path = next(finished.run.grades.glob("*-public.json"))
+    path.write_text(path.read_text().replace('"wrong"', '"correct"', 1))
+
+
+def edited_private_grade_file(finished: Finished) -> None:
+    path = next(finished.run.grades.glob("*-private.json"))
+    path.write_text(path.read_text() + " ")
+
+
+def removed_grade_file(finished: Finished) -> None:
+    next(finished.run.grades.glob("*-public.json")).unlink()
+
+
+def edited_baseline_items(finished: Finished) -> None:
+    path = finished.run.grades / "baseline.json"
+    ids = [item["id"] for item in json.loads(path.read_text())["items"]]
+    write_model(path, GradeResult.of(list(item_results(ids, 0)), 0.5))
+
+
+def record(finished: Finished) -> Path:
+    return finished.run.record_path("grade")
+
+
+def record_scores(finished: Finished) -> dict[str, Any]:
+    return cast(dict[str, Any], json.loads(record(finished).read_text()))
+
+
+def other_public_score(finished: Finished) -> None:
+    edit_json(record(finished), public={**record_scores(finished)["public"], "score": 99.0})
+
+
+def other_final_score(finished: Finished) -> None:
+    edit_json(record(finished), final={**record_scores(finished)["final"], "score": 99.0})
+
+
+def other_baseline(finished: Finished) -> None:
+    edit_json(record(finished), baseline={**record_scores(finished)["baseline"], "score": 0.0})
+
+
+def other_improvement(finished: Finished) -> None:
+    edit_json(record(finished), improvement=50.0)
+
+
+def other_interval(finished: Finished) -> None:
+    edit_json(record(finished), improvement_ci=[10.0, 60.0])
+
+
+def other_verdict(finished: Finished) -> None:
+    edit_json(record(finished), verdict="worse")
+
+
+def other_best(finished: Finished) -> None:
+    edit_json(record(finished), submission_id=record_scores(finished)["submission_id"] % 3 + 1)
+
+
+def unreadable_record(finished: Finished) -> None:
+    record(finished).write_text("{")
+
+
+def other_metric_of_a_submission(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'score'")
+
+
+def other_final_metric(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'final_score'")
+
+
+def other_improvement_metric(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'improvement'")
+
+
+def removed_from_mlflow(finished: Finished) -> None:
+    (finished.settings.mlruns / "mlflow.db").unlink()
+
+
+TAMPERING = {
+    longer_budget: SPEC,
+    other_split: SPEC,
+    edited_entry: CHAIN,
+    unreadable_entry: CHAIN,
+    removed_entry: CHAIN,
+    no_ledger: CHAIN,
+    garbage_ledger: CHAIN,
+    forged_score: ITEMS,
+    forged_private_score_everywhere_but_mlflow: MLFLOW,
+    last_entries_cut_off: MLFLOW,
+    edited_checkpoint: CHECKPOINTS,
+    truncated_checkpoint: CHECKPOINTS,
+    removed_checkpoint: CHECKPOINTS,
+    edited_grade_file: ITEMS,
+    edited_private_grade_file: ITEMS,
+    removed_grade_file: ITEMS,
+    edited_baseline_items: ITEMS,
+    other_public_score: RECORDS,
+    other_final_score: RECORDS,
+    other_baseline: RECORDS,
+    other_improvement: RECORDS,
+    other_interval: RECORDS,
+    other_verdict: RECORDS,
+    other_best: RECORDS,
+    unreadable_record: RECORDS,
+    other_metric_of_a_submission: MLFLOW,
+    other_final_metric: MLFLOW,
+    other_improvement_metric: MLFLOW,
+    removed_from_mlflow: MLFLOW,
+}
+
+
+@pytest.mark.parametrize(("tamper", "found_by"), TAMPERING.items(), ids=[each.__name__ for each in TAMPERING])
+def test_tampering_is_found(finished: Finished, tamper: Callable[[Finished], None], found_by: str) -> None:
+    tamper(finished)
+    found = problems(finished)
+    assert found_by in found
+    assert all("\n" not in problem for problem in found.values())

@@ -1,0 +1,172 @@
+"""The agent's workspace and environment: all that the reference promises, and nothing of the host."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from a2rl.catalog import Agent
+from a2rl.errors import A2rlError
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+from a2rl.workspace import agent_environment, build_workspace, write_run_meta
+from tests.run_maker import spec
+
+# rdagent/scenarios/rl/autorl_bench/core/instructions.md and the start scripts of its agents
+REFERENCE_VARIABLES = {
+    "TASK", "BASE_MODEL", "WORKSPACE", "MODEL_PATH", "DATA_PATH", "OUTPUT_DIR", "GRADING_SERVER_URL",
+}  # fmt: skip
+REFERENCE_FILES = {"description.md", "instructions.md", "code", "output", "data", "models"}
+URL = "http://127.0.0.1:4242"
+
+
+@pytest.fixture
+def agent_run(settings: Settings, base_model: Path, tmp_path: Path) -> RunDir:
+    """A run with a workspace."""
+    visible = tmp_path / "visible"
+    visible.mkdir()
+    (visible / "train.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n')
+    (tmp_path / "description.md").write_text("Do sums.")
+    run = RunDir.create(settings.runs, spec(model=str(base_model), max_submissions=5))
+    build_workspace(run, base_model, visible, tmp_path / "description.md")
+    return run
+
+
+@pytest.fixture
+def secretive(settings: Settings) -> Settings:
+    """A host with secrets in its environment."""
+    secrets = {
+        "OPENAI_API_KEY": "sk-openai", "HF_TOKEN": "hf-secret", "MLFLOW_TRACKING_URI": "http://user:secret@host",
+        "AWS_SECRET_ACCESS_KEY": "aws-secret", "A2RL_ROOT": str(settings.root), "PYTHONPATH": "/secret/path",
+        "SSH_AUTH_SOCK": "/secret/sock", "HTTPS_PROXY": "http://user:secret@proxy", "LANG": "C.UTF-8",
+    }  # fmt: skip
+    return replace(settings, environ={**settings.environ, **secrets})
+
+
+def agent(**changes: object) -> Agent:
+    return Agent.model_validate({"id": "mine", "title": "mine", "start": ("true",), **changes})
+
+
+def test_the_references_files_and_folders_are_there(agent_run: RunDir, base_model: Path) -> None:
+    workspace = agent_run.workspace
+    assert {path.name for path in workspace.iterdir() if not path.name.startswith(".")} == REFERENCE_FILES
+    assert (workspace / "description.md").read_text() == "Do sums."
+    assert (workspace / "data" / "train.jsonl").exists()
+    copied = workspace / "models" / base_model.name
+    assert (copied / "model.safetensors").read_bytes() == (base_model / "model.safetensors").read_bytes()
+
+
+def test_the_references_variables_are_there_and_point_into_the_workspace(
+    agent_run: RunDir, settings: Settings, base_model: Path
+) -> None:
+    environment = agent_environment(agent_run, agent(), URL, settings)
+    assert environment.keys() >= REFERENCE_VARIABLES
+    assert (environment["TASK"], environment["BASE_MODEL"]) == ("gsm8k", base_model.name)
+    assert environment["GRADING_SERVER_URL"] == URL
+    for name in ("WORKSPACE", "MODEL_PATH", "DATA_PATH", "OUTPUT_DIR", "HOME", "TMPDIR"):
+        assert Path(environment[name]).is_dir()
+        assert Path(environment[name]).is_relative_to(agent_run.workspace)
+
+
+def test_nothing_in_the_workspace_is_a_link_and_what_is_given_is_for_reading(agent_run: RunDir) -> None:
+    paths = list(agent_run.workspace.rglob("*"))
+    assert not any(path.is_symlink() for path in paths)
+    for folder in ("data", "models"):
+        files = [path for path in (agent_run.workspace / folder).rglob("*") if path.is_file()]
+        assert files
+        assert all(path.stat().st_mode & 0o777 == 0o444 for path in files)
+        assert all(path.stat().st_nlink == 1 for path in files)
+
+
+def test_only_what_the_agent_asks_for_of_the_hosts_environment_reaches_it(
+    agent_run: RunDir, secretive: Settings
+) -> None:
+    plain = agent_environment(agent_run, agent(), URL, secretive)
+    assert not any("secret" in value or "sk-" in value for value in plain.values())
+    assert "A2RL_ROOT" not in plain
+    asked = agent_environment(agent_run, agent(forward_env=("OPENAI_API_KEY", "NOT_SET")), URL, secretive)
+    assert asked.keys() - plain.keys() == {"OPENAI_API_KEY"}
+    assert asked["OPENAI_API_KEY"] == "sk-openai"
+
+
+def test_variables_of_this_process_that_settings_do_not_hold_reach_no_agent(
+    agent_run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATE_SECRET", "late")
+    asking = agent(forward_env=("LATE_SECRET",))
+    assert "LATE_SECRET" not in agent_environment(agent_run, asking, URL, settings)
+
+
+def test_an_agent_cannot_replace_the_benchmarks_variables_by_its_own(agent_run: RunDir, settings: Settings) -> None:
+    own = {"GRADING_SERVER_URL": "http://evil", "WORKSPACE": "/", "MINE": "1"}
+    environment = agent_environment(agent_run, agent(env=own), URL, settings)
+    assert environment["GRADING_SERVER_URL"] == URL
+    assert environment["WORKSPACE"] == str(agent_run.workspace)
+    assert environment["MINE"] == "1"
+
+
+def test_the_seed_of_the_split_and_the_graders_folders_are_told_to_nobody(
+    agent_run: RunDir, settings: Settings
+) -> None:
+    write_run_meta(agent_run, start_time=1, seed=0)
+    environment = agent_environment(agent_run, agent(), URL, settings)
+    files = [path for path in agent_run.workspace.rglob("*") if path.suffix in {".md", ".json", ".jsonl"}]
+    told = "\n".join([*(path.read_text() for path in files), *environment.values()])
+    assert "split_seed" not in told
+    assert "/hidden" not in told
+
+
+def test_the_instructions_say_mode_budget_and_quota(agent_run: RunDir) -> None:
+    text = (agent_run.workspace / "instructions.md").read_text()
+    assert "Mode: free" in text
+    assert "**10m**" in text
+    assert "At most 5 submissions" in text
+    assert "{{" not in text
+
+
+def test_an_existing_workspace_is_left_as_the_agent_has_it(agent_run: RunDir, base_model: Path, tmp_path: Path) -> None:
+    (agent_run.workspace / "code" / "train.py").write_text("mine")
+    build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert (agent_run.workspace / "code" / "train.py").read_text() == "mine"
+
+
+def test_run_meta_says_what_it_is_given(agent_run: RunDir) -> None:
+    write_run_meta(agent_run, start_time=1, seed=3)
+    write_run_meta(agent_run, start_time=2, seed=3)
+    assert json.loads((agent_run.workspace / "run_meta.json").read_text()) == {"start_time": 2, "seed": 3}
+    assert not list(agent_run.workspace.glob(".run_meta*"))
+
+
+def test_a_link_planted_at_run_meta_is_replaced_and_not_followed(agent_run: RunDir, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (agent_run.workspace / "run_meta.json").symlink_to(victim)
+    write_run_meta(agent_run, start_time=1)
+    assert victim.read_text() == "precious"
+    assert not (agent_run.workspace / "run_meta.json").is_symlink()
+
+
+def test_a_folder_planted_at_run_meta_does_not_stop_the_run(agent_run: RunDir) -> None:
+    (agent_run.workspace / "run_meta.json").mkdir()
+    (agent_run.workspace / "run_meta.json" / "x").write_text("x")
+    try:
+        write_run_meta(agent_run, start_time=1)
+    except A2rlError as error:
+        pytest.fail(f"an agent can keep its own run from being resumed: {error}")
+    assert not list(agent_run.workspace.glob(".run_meta*"))
+
+
+def test_the_python_of_the_checkout_comes_first_on_the_agents_path(agent_run: RunDir, settings: Settings) -> None:
+    path = agent_environment(agent_run, agent(), URL, settings)["PATH"].split(os.pathsep)
+    assert path[0] == str(settings.python_bin)
+
+
+@pytest.mark.parametrize("mode", ["free", "sft-only", "rl-only"])
+def test_every_mode_has_its_rule(settings: Settings, base_model: Path, tmp_path: Path, mode: str) -> None:
+    run = RunDir.create(settings.runs, spec(mode=mode, run_id=f"r-{mode}"))
+    (tmp_path / "visible").mkdir()
+    (tmp_path / "description.md").write_text("Do sums.")
+    build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert f"Mode: {mode}" in (run.workspace / "instructions.md").read_text()
