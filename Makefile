@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 export DO_NOT_TRACK := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm data demo test test-all check bench ui clean lock
+.PHONY: help setup setup-vllm data demo test test-all check bench ui worker clean lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,11 @@ bench: setup ## measure the claims on speed, as ratios within one run
 
 ui: setup ## open MLflow on http://127.0.0.1:5000
 	@mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(or $(PORT),5000)
+
+worker: setup ## register the deployments and run what `prefect deployment run a2rl/full-bench` asks for
+	@prefect --no-prompt work-pool create a2rl --type process >/dev/null 2>&1 || true
+	@prefect --no-prompt deploy --all >/dev/null
+	@prefect worker start --pool a2rl --type process
 
 lock: ## resolve anew and write requirements.lock (for maintainers)
 	@scripts/lock.sh

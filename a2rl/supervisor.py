@@ -8,6 +8,7 @@ It is a subreaper: processes that detach from the agent (double forks, new sessi
 Only the standard library is imported, so that it starts at once and stays small.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -153,8 +154,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # ended by stdin alone, so that the tree is always ended first
     command = AgentCommand(**json.loads(sys.stdin.readline()))
-    sys.stdout.write(json.dumps(supervise(command)._asdict()) + "\n")
-    sys.stdout.flush()
+    report = json.dumps(supervise(command)._asdict())
+    with contextlib.suppress(BrokenPipeError):  # the pipeline died: nobody asks
+        os.write(1, f"{report}\n".encode())
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def _raise_failures(errors: dict[str, BaseException], total: int) -> None:
     if not errors:
         return
     if any(isinstance(error, Interrupted) for error in errors.values()):
-        raise Interrupted(f"stopped; go on with: a2rl resume {' '.join(errors)}")
+        raise Interrupted("stopped by the user")
     listing: Sequence[str] = [f"{run_id}: {error}" for run_id, error in errors.items()]
     if total == 1 and isinstance(next(iter(errors.values())), A2rlError):
         raise next(iter(errors.values()))

@@ -4,6 +4,7 @@ Where the user has a server of their own (PREFECT_API_URL is set), it is used an
 """
 
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -15,7 +16,7 @@ import httpx
 
 from a2rl.cli.console import err
 from a2rl.cli.results import Follower
-from a2rl.errors import InfrastructureError
+from a2rl.errors import InfrastructureError, Interrupted
 from a2rl.process import child_environment, module_command
 from a2rl.settings import Settings
 
@@ -31,12 +32,21 @@ def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings)
     """
     theirs = bool(settings.environ.get("PREFECT_API_URL"))
     server: AbstractContextManager[None] = nullcontext() if theirs else embedded_server(settings)
-    with err.status("starting Prefect (the first time takes half a minute)") as status, server:
-        from flows.pipeline import a2rl
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with err.status("starting Prefect (the first time takes half a minute)") as status, server:
+            from flows.pipeline import a2rl
 
-        status.stop()
-        with Follower(settings.runs, err, set(run_ids)):
-            a2rl(**parameters)
+            status.stop()
+            with Follower(settings.runs, err, set(run_ids)):
+                a2rl(**parameters)
+    except (KeyboardInterrupt, Interrupted) as error:
+        raise Interrupted(f"stopped; nothing is lost. Go on with: a2rl resume {' '.join(run_ids)}") from error
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -14,14 +14,16 @@ import psutil
 import pytest
 from fastapi.testclient import TestClient
 
+from a2rl.errors import InfrastructureError
 from a2rl.events import Graded, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.app import MAX_BODY_BYTES, create_app
+from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer, ungraded
 from a2rl.grading.service import GradingService
 from a2rl.run import RunDir
 from a2rl.settings import Settings
-from tests.run_maker import FakePool, kill, right_answers, wait_for
+from tests.run_maker import FakePool, item_results, kill, right_answers, wait_for
 from tests.small_model import trained_copy
 
 # autorl_bench's answer to POST /submit, and two keys of our own
@@ -274,6 +276,26 @@ def test_a_failed_submission_does_not_spoil_the_best_of_the_others(
     assert submit(client_of(run, settings, FakePool(failure="broken")), first).status_code == 503
     answer = submit(client_of(run, settings), second).json()
     assert answer["best"]["submission_id"] == answer["submission_id"] == 2
+
+
+class ForgetfulPool(FakePool):
+    """Says that it graded, but the result is not on the disk."""
+
+    def grade_all(self) -> None:
+        job = self.jobs[-1]
+        result = GradeResult.of(list(item_results(selected_ids(job.task, job.hidden, "public", 7), 1)), 0.5)
+        [(_, future)] = self._waiting
+        future.set_result(result)
+
+
+def test_a_grade_that_cannot_be_recorded_is_a_failure_and_no_endless_wait(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    pool = ForgetfulPool(at_once=False)
+    _, graded = GradingService(run, settings.root, cast(GraderPool, pool)).submit(v1)
+    pool.grade_all()
+    assert isinstance(graded.exception(timeout=5), InfrastructureError)
+    assert run.ledger.events(Graded) == []
 
 
 def test_a_restarted_service_grades_what_was_accepted_exactly_once(

@@ -61,7 +61,7 @@ def test_nothing_but_the_command_line_imports_the_command_line(repository: Path)
 
 @pytest.mark.parametrize(
     ("library", "home"),
-    [("prefect", "flows/"), ("mlflow", "a2rl/tracking.py"), ("vllm", "a2rl/sampling/"), ("uvicorn", "a2rl/grading/")],
+    [("prefect", "flows/"), ("mlflow", "a2rl/tracking.py"), ("vllm", "a2rl/sampling/")],
 )
 def test_a_library_has_one_home(repository: Path, library: str, home: str) -> None:
     importers = {

@@ -1,0 +1,106 @@
+"""`make bench`: what the project claims about speed, measured here and now, as ratios within one run."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from a2rl.checkpoint import weights_digest
+from a2rl.data import ensure_data
+from a2rl.events import AgentStarted
+from a2rl.grading.job import GradeJob
+from a2rl.grading.pool import GraderPool, devices_here
+from a2rl.ledger import Ledger
+from a2rl.models import resolve_model
+from a2rl.settings import Settings
+
+ITEMS = 200
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def job(settings: Settings, folder: Path, name: str, exact: bool = False) -> GradeJob:
+    data = ensure_data("gsm8k", "mini", None, settings)
+    return GradeJob(
+        root=settings.root, task="gsm8k", variant="mini", hidden=data / "hidden", model=resolve_model("tiny", settings),
+        split="all", split_seed=0, limit=ITEMS, exact=exact, result=folder / f"{name}.json", log=folder / "log",
+    )  # fmt: skip
+
+
+def grading(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """Batched against one prompt at a time, and a warm worker against a cold one."""
+    cold_s = seconds(lambda: _grade_in_new_pool(settings, job(settings, folder, "cold")))
+    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+        batched = pool.submit(job(settings, folder, "first")).result().score
+        warm_s = seconds(lambda: pool.submit(job(settings, folder, "warm")).result())
+        exact = pool.submit(job(settings, folder, "exact", exact=True)).result().score
+    return [
+        (f"answering {ITEMS} items: one prompt at a time / batched", f"{exact.seconds / batched.seconds:.1f}x"),
+        (
+            f"grading {ITEMS} items: new worker / warm worker",
+            f"{cold_s / warm_s:.1f}x ({cold_s:.1f} s, {warm_s:.1f} s)",
+        ),
+    ]
+
+
+def _grade_in_new_pool(settings: Settings, work: GradeJob) -> None:
+    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+        pool.submit(work).result()
+
+
+def ledger(folder: Path) -> list[tuple[str, str]]:
+    """A durable, chained append against a plain durable write of the same size."""
+    book, count = Ledger(folder / "ledger.db"), 100
+    chained_s = seconds(lambda: [book.append(AgentStarted(attempt=1, elapsed_s=0.0)) for _ in range(count)])
+    verify_s = seconds(book.verify)
+    return [
+        ("ledger: appends per second, each on disk before it returns", f"{count / chained_s:.0f}"),
+        ("ledger: appending / verifying the chain", f"{chained_s / verify_s:.0f}x"),
+    ]
+
+
+def digest(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """The weights digest against reading the file."""
+    model = folder / "model"
+    shutil.copytree(resolve_model("tiny", settings), model)
+    read_s = min(seconds((model / "model.safetensors").read_bytes) for _ in range(5))
+    digest_s = min(seconds(lambda: weights_digest(model)) for _ in range(5))
+    return [("weights digest / reading the file", f"{digest_s / read_s:.1f}x")]
+
+
+def command_line() -> list[tuple[str, str]]:
+    """`a2rl --help` against starting Python."""
+
+    def run(*arguments: str) -> Callable[[], object]:
+        command = [sys.executable, *arguments]
+        return lambda: subprocess.run(command, capture_output=True, check=True)
+
+    bare_s = min(seconds(run("-c", "pass")) for _ in range(5))
+    help_s = min(seconds(run("-m", "a2rl", "--help")) for _ in range(5))
+    return [("a2rl --help / starting Python", f"{help_s / bare_s:.1f}x ({help_s:.2f} s)")]
+
+
+def main() -> None:
+    settings, table = Settings.load(), Table(box=None)
+    sys.path.insert(0, str(settings.root))
+    table.add_column("measured")
+    table.add_column("figure", justify="right")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for row in [*grading(settings, folder), *ledger(folder), *digest(settings, folder), *command_line()]:
+            table.add_row(*row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
