@@ -4,6 +4,7 @@ The key is made of contents, never of names: model digest, data digest, the dige
 baseline under another key is another baseline.
 """
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -50,6 +51,7 @@ def baseline_key(job: GradeJob, model_digest: str, data_digest: str, settings: S
         "grader": grader_digest(job.task, settings.root),
         "backend": job.backend,
         "exact": str(job.exact),
+        "libraries": ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")),
     }
 
 

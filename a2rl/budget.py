@@ -8,6 +8,7 @@ Under the strict protocol the time in which the agent waits for a grade is given
 once, and what is given back is limited, or an agent could submit without end to train for free.
 """
 
+import math
 import re
 import time
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.errors import UsageError
-from a2rl.events import Graded, SubmissionAccepted
+from a2rl.events import Graded, GradingFailed, SubmissionAccepted
 from a2rl.files import read_model, write_model
 from a2rl.ledger import Entry
 
@@ -33,7 +34,7 @@ def parse_duration(text: str) -> float:
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     seconds = sum(float(number) * UNITS_S[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text.strip() or seconds <= 0:
+    if "".join(number + unit for number, unit in parts) != text.strip() or not 0 < seconds < math.inf:
         raise UsageError(f"{text!r} is not a duration: write for example 90s, 30m, 12h or 1h30m")
     return seconds
 
@@ -119,12 +120,13 @@ class Clock:
 
 def waited_s(entries: Iterable[Entry], now_s: float) -> float:
     """Seconds up to `now_s` in which at least one accepted submission waited for its grade."""
-    accepted, graded = [], {}
+    accepted: list[SubmissionAccepted] = []
+    graded: dict[str, float] = {}
     for entry in entries:
         if isinstance(entry.event, SubmissionAccepted):
             accepted.append(entry.event)
-        elif isinstance(entry.event, Graded):
-            graded[entry.event.weights_digest] = entry.event.elapsed_s
+        elif isinstance(entry.event, Graded | GradingFailed):
+            graded.setdefault(entry.event.weights_digest, entry.event.elapsed_s)
     waits = sorted((event.elapsed_s, min(now_s, graded.get(event.weights_digest, now_s))) for event in accepted)
     total, covered_until = 0.0, 0.0
     for start, end in waits:

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2rl.errors import TaskDefinitionError, UsageError
+from a2rl.files import explain
 from a2rl.task import Grader, Preparer, Task
 
 
@@ -104,8 +105,10 @@ def find_agent(name: str, root: Path) -> Agent:
     try:
         settings = yaml.safe_load((folder / "agent.yaml").read_text(encoding="utf-8"))
         return Agent(**{"id": name, **settings, "folder": folder})
-    except (yaml.YAMLError, ValidationError, TypeError) as error:
-        raise TaskDefinitionError(f"agents/{name}/agent.yaml: {error}") from error
+    except ValidationError as error:
+        raise TaskDefinitionError(f"agents/{name}/agent.yaml: {explain(error)}") from error
+    except (yaml.YAMLError, TypeError) as error:
+        raise TaskDefinitionError(f"agents/{name}/agent.yaml: {' '.join(str(error).split())}") from error
 
 
 def _script_agent(script: Path) -> Agent:

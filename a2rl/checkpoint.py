@@ -7,6 +7,7 @@ vocabulary travels with a submission. Nothing is deserialised here but JSON.
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -15,7 +16,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, Strict, model_validator
 
 from a2rl.errors import InfrastructureError, InvalidSubmission, UsageError
 from a2rl.files import digest_of
@@ -26,12 +29,14 @@ SIZE_LIMIT = 2.5
 """A submission may weigh this many times the base model: float32 weights of a bfloat16 model, and some room."""
 SIZE_ALLOWANCE = 16 << 20
 FREE_DISK_MARGIN = 512 << 20
-FLOATS = {"F64", "F32", "F16", "BF16"}
-CONFIG_MAY_DIFFER = {
-    "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id", "pad_token_id", "torch_dtype",
-    "transformers_version", "use_cache",
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""The types that weights may have, and how many bytes a number takes."""
+ARCHITECTURE = {
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "hidden_act",
 }  # fmt: skip
-"""Keys of config.json that trainers rewrite and that do not change what the weights mean."""
+"""Keys of config.json that must be the base model's. Others may differ: every version of transformers saves some in its
+own way (`sliding_window`, `rope_scaling`), and the copy has the base model's config.json in any case."""
 ADAPTER_RECIPE = (
     "this is a LoRA adapter; the grader needs the full model. Merge before saving: model = model.merge_and_unload(); "
     "model.save_pretrained(path); tokenizer.save_pretrained(path)"
@@ -49,6 +54,22 @@ class Tensor:
     start: int
     """Offset of the first byte in the file."""
     size: int
+
+
+class Entry(BaseModel):
+    """What a safetensors header says of a tensor."""
+
+    model_config = ConfigDict(strict=True)
+
+    dtype: str
+    shape: Annotated[tuple[NonNegativeInt, ...], Strict(False)]
+    data_offsets: Annotated[tuple[NonNegativeInt, NonNegativeInt], Strict(False)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Entry":
+        if self.data_offsets[0] > self.data_offsets[1]:
+            raise ValueError("data_offsets end before they begin")
+        return self
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:
@@ -81,24 +102,22 @@ def _read_header(path: Path) -> dict[str, Tensor]:
             raise broken
         try:
             header = json.loads(file.read(length))
-            tensors = {
-                name: Tensor(
-                    path,
-                    entry["dtype"],
-                    tuple(entry["shape"]),
-                    8 + length + entry["data_offsets"][0],
-                    entry["data_offsets"][1] - entry["data_offsets"][0],
-                )
-                for name, entry in header.items()
-                if name != "__metadata__"
-            }
+            header.pop("__metadata__", None)
+            tensors = {name: _tensor(path, 8 + length, Entry.model_validate(entry)) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise broken from error
-    if any(tensor.size < 0 or tensor.start + tensor.size > total for tensor in tensors.values()):
+    if any(tensor.start + tensor.size > total for tensor in tensors.values()):
         raise InvalidSubmission(
             f"{path.name} is truncated; was the disk full or the save still going on? Save it again"
         )
     return tensors
+
+
+def _tensor(path: Path, data_start: int, entry: Entry) -> Tensor:
+    start, end = entry.data_offsets
+    if entry.dtype in BYTES and end - start != math.prod(entry.shape) * BYTES[entry.dtype]:
+        raise ValueError("offsets and shape disagree")
+    return Tensor(path, entry.dtype, entry.shape, data_start + start, end - start)
 
 
 def weights_digest(folder: Path) -> str:
@@ -164,7 +183,7 @@ def copy_submission(workspace: Path, model_path: str, target: Path, base_model: 
         names = set(os.listdir(folder))  # noqa: PTH208 - an open folder, not a path
         _refuse_other_formats(names)
         files = sorted(name for name in names if name.endswith(".safetensors"))
-        size = sum(os.stat(name, dir_fd=folder, follow_symlinks=False).st_size for name in files)
+        size = sum(_size(folder, name) for name in files)
         if size > limit:
             raise InvalidSubmission(
                 f"the weights take {size >> 20} MiB, more than the {limit >> 20} MiB allowed for this base model"
@@ -220,14 +239,22 @@ def _refuse_other_formats(names: set[str]) -> None:
         raise InvalidSubmission("the folder has no config.json; save the whole model with model.save_pretrained(path)")
 
 
+def _size(folder: int, name: str) -> int:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+    except FileNotFoundError as error:
+        raise InvalidSubmission(f"{name} vanished; submit a checkpoint when it is saved whole") from error
+
+
 def _copy_file(folder: int, name: str, target: Path, limit: int) -> None:
     try:
         source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise InvalidSubmission(f"{name} is a link or cannot be read; submit real files") from error
+    if not stat.S_ISREG(os.fstat(source).st_mode):
+        os.close(source)
+        raise InvalidSubmission(f"{name} is not a regular file; submit real files")
     with os.fdopen(source, "rb") as reader:
-        if not stat.S_ISREG(os.fstat(reader.fileno()).st_mode):
-            raise InvalidSubmission(f"{name} is not a regular file; submit real files")
         try:
             with target.open("xb") as writer:
                 left = limit
@@ -263,7 +290,7 @@ def _check_against_base(copy: Path, base_model: Path) -> None:
             raise InvalidSubmission(
                 f"{name} has shape {tensor.shape}, the base model's has {base[name].shape}; do not resize it"
             )
-        if tensor.dtype not in FLOATS:
+        if tensor.dtype not in BYTES:
             raise InvalidSubmission(
                 f"{name} is stored as {tensor.dtype}; save the weights as bfloat16, float16 or float32"
             )
@@ -275,7 +302,7 @@ def _check_config(submitted: Mapping[str, Any], base: Mapping[str, Any]) -> None
         raise InvalidSubmission(
             "config.json asks for code of its own (auto_map); the grader runs none: submit the base architecture"
         )
-    for key in sorted(base.keys() & submitted.keys() - CONFIG_MAY_DIFFER):
+    for key in sorted(ARCHITECTURE & base.keys() & submitted.keys()):
         if submitted[key] != base[key]:
             raise InvalidSubmission(
                 f"config.json has {key} = {submitted[key]!r}, the base model has {base[key]!r}; "
@@ -287,11 +314,19 @@ def _check_tokenizer(submitted: Path, base: Path) -> None:
     if not (submitted.exists() and base.exists()):
         return  # the grader uses the base model's in any case
     theirs, ours = _read_json(submitted, "tokenizer.json"), _read_json(base, "tokenizer.json")
-    for key in ("model", "added_tokens"):
-        if theirs.get(key) != ours.get(key):
-            raise InvalidSubmission(
-                "the tokenizer is not the base model's; the grader uses the base model's, so train with it"
-            )
+    if _vocabulary(theirs) != _vocabulary(ours):
+        raise InvalidSubmission(
+            "the tokenizer is not the base model's; the grader uses the base model's, so train with it"
+        )
+
+
+def _vocabulary(tokenizer: Mapping[str, Any]) -> list[Any]:
+    """What decides which token is which. A merge is "a b" or ["a", "b"], as the version of the library writes it."""
+    model = tokenizer.get("model")
+    model = model if isinstance(model, dict) else {}
+    merges = model.get("merges")
+    pairs = [each.split(" ") if isinstance(each, str) else each for each in merges] if isinstance(merges, list) else []
+    return [model.get("vocab"), pairs, tokenizer.get("added_tokens")]
 
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:

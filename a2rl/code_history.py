@@ -4,8 +4,10 @@ Regular files of the workspace's `code/` are copied in and committed; links, lar
 out. The repository, its configuration and its hooks are out of the agent's reach.
 """
 
+import contextlib
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,16 +31,17 @@ def snapshot_code(code: Path, repository: Path, message: str) -> str | None:
     files = list(_regular_files(code))
     if not files:
         return None
-    if not (repository / ".git").exists():
-        repository.mkdir(parents=True, exist_ok=True)
-        _git(repository, "init", "--quiet", "--initial-branch=main")
+    repository.mkdir(parents=True, exist_ok=True)
+    _git(repository, "init", "--quiet", "--initial-branch=main")  # again and again: mends one that is half made
+    (repository / ".git" / "index.lock").unlink(missing_ok=True)  # of a service that was killed; we are alone
     for old in repository.iterdir():
         if old.name != ".git":
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     for file in files:
         target = repository / file.relative_to(code)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target, follow_symlinks=False)
+        with contextlib.suppress(OSError):  # gone or replaced meanwhile: the agent goes on working
+            shutil.copyfile(file, target, follow_symlinks=False)
     _git(repository, "add", "--all", "--force")
     if _git(repository, "status", "--porcelain"):
         _git(repository, "commit", "--quiet", "--no-verify", "--message", message)
@@ -47,11 +50,17 @@ def snapshot_code(code: Path, repository: Path, message: str) -> str | None:
 
 def _regular_files(code: Path) -> Iterator[Path]:
     found = 0
+    if code.is_symlink():
+        return
     for folder, subfolders, names in os.walk(code, followlinks=False):
-        subfolders[:] = sorted(name for name in subfolders if name not in {".git", "__pycache__"})
+        subfolders[:] = sorted(name for name in subfolders if name.lower() not in {".git", "__pycache__"})
         for name in sorted(names):
             path = Path(folder, name)
-            if name == ".git" or path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+            try:
+                status = path.lstat()
+            except OSError:
+                continue  # gone meanwhile
+            if name.lower() == ".git" or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
                 continue
             found += 1
             if found > MAX_FILES:

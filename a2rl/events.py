@@ -84,6 +84,16 @@ class Graded(Event):
     """SHA-256 of the grade file with the per-item results."""
 
 
+class GradingFailed(Event):
+    """The grader's machine could not grade a checkpoint while the agent was at work (out of memory beside its training,
+    say). It is tried again when it is submitted again, and once more when the agent is gone."""
+
+    kind = "grading_failed"
+    weights_digest: str
+    elapsed_s: float
+    reason: str
+
+
 class PrivateGraded(Event):
     """The headline score: the best submission on the private split, once, after the agent was gone."""
 

@@ -66,8 +66,15 @@ def read_model(path: Path, kind: type[Model]) -> Model:
     """
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError) as error:
+    except ValidationError as error:
+        raise IntegrityError(f"{path} is not a valid {kind.__name__}: {explain(error)}") from error
+    except UnicodeDecodeError as error:
         raise IntegrityError(f"{path} is not a valid {kind.__name__}: {error}") from error
+
+
+def explain(error: ValidationError) -> str:
+    """A validation error in one line, with the key it is about."""
+    return "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

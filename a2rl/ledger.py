@@ -136,4 +136,10 @@ def _parse(row: tuple[int, float, str, str, str, str]) -> Entry:
     seq, at, kind, body, previous, entry_hash = row
     if kind not in EVENTS:
         raise IntegrityError(f"entry {seq} of the ledger has an unknown kind {kind!r}: written by a newer version?")
-    return Entry(seq, at, EVENTS[kind].model_validate(json.loads(body)), previous, entry_hash)
+    try:
+        event = EVENTS[kind].model_validate(json.loads(body))
+    except ValueError as error:  # of json, and pydantic's
+        raise IntegrityError(
+            f"entry {seq} of the ledger ({kind}) cannot be read: it is not what was written"
+        ) from error
+    return Entry(seq, at, event, previous, entry_hash)

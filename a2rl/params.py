@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2rl.budget import parse_duration
 from a2rl.errors import UsageError
+from a2rl.files import explain
 from a2rl.run import Mode, Protocol
 from a2rl.sampling import Backend
 from a2rl.task import Variant
@@ -73,8 +74,3 @@ def load_params(root: Path) -> Params:
         raise UsageError(f"{path} is not valid YAML: {error}") from error
     except ValidationError as error:
         raise UsageError(f"{path}: {explain(error)}") from error
-
-
-def explain(error: ValidationError) -> str:
-    """A validation error in one line, with the key it is about."""
-    return "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from a2rl import __version__
 from a2rl.catalog import find_agent, load_task, unknown
 from a2rl.errors import UsageError
-from a2rl.params import Grid, Params, explain
+from a2rl.files import explain
+from a2rl.params import Grid, Params
 from a2rl.run import MODES, PROTOCOLS, RunSpec, new_run_id
 from a2rl.settings import Settings
 

@@ -10,6 +10,8 @@ import sys
 import threading
 from types import TracebackType
 
+import psutil
+
 from a2rl.errors import InfrastructureError, Interrupted
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
@@ -46,10 +48,24 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return {**settings.forwarded(PASSED_ON), **quiet, **ours}
 
 
+def end_strays(workspace: str) -> int:
+    """Kills what an agent left behind that lost its supervisor, known by where it works or by its environment."""
+    strays = 0
+    for process in psutil.process_iter():
+        try:
+            if process.cwd().startswith(workspace) or process.environ().get("WORKSPACE") == workspace:
+                process.kill()
+                strays += 1
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return strays
+
+
 class AgentProcess:
     """A running agent under its supervisor. Leaving the context ends its whole process tree."""
 
     def __init__(self, command: AgentCommand, settings: Settings) -> None:
+        self._workspace = command.cwd
         self._supervisor = subprocess.Popen(
             module_command("a2rl.supervisor"),
             cwd=settings.root,
@@ -94,5 +110,6 @@ class AgentProcess:
         assert self._supervisor.stdout is not None
         line = self._supervisor.stdout.readline()
         if not line:
-            raise InfrastructureError("the agent's supervisor was killed; the agent died with it. Resume the run")
+            end_strays(self._workspace)
+            raise InfrastructureError("the agent's supervisor was killed; the agent was ended with it")
         return AgentExit(**json.loads(line))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from a2rl.run import Record
-from a2rl.score import Interval, TaskScore
+from a2rl.score import Improvement, Interval, TaskScore
 
 RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "no score"]
 VERDICTS: dict[RunVerdict, str] = {
@@ -14,6 +14,15 @@ VERDICTS: dict[RunVerdict, str] = {
     "no submission": "no valid submission was made",
     "no score": "the submissions could not be scored",
 }
+
+
+def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
+    """In words: is the difference to the baseline more than chance explains?"""
+    if score.score is None or difference is None:
+        return "no score"
+    if difference.ci.low > 0:
+        return "improved"
+    return "worse" if difference.ci.high < 0 else "inconclusive"
 
 
 class SetupRecord(Record):

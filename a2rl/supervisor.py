@@ -26,6 +26,7 @@ PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 2.0
 """Between the request to end and the kill."""
 MAX_LOG_BYTES = 256 << 20
+LOG_TIMEOUT_S = 5.0
 
 
 class AgentCommand(NamedTuple):
@@ -56,6 +57,13 @@ def prctl(option: int, value: int) -> None:
 def die_with_parent() -> None:
     """To be called in a child between fork and exec: the kernel kills it when its parent dies."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _become_agent() -> None:
+    # The supervisor ignores these; what is ignored stays ignored after exec, and `timeout 60 ...` would never end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    die_with_parent()
 
 
 def descendants(root: int) -> list[int]:
@@ -135,18 +143,20 @@ def supervise(command: AgentCommand) -> AgentExit:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads yet
+            preexec_fn=_become_agent,  # noqa: PLW1509 - no threads yet
         )
     except OSError as error:
         return AgentExit(None, f"{command.command[0]}: {error.strerror}", 0)
     assert agent.stdout is not None
-    threading.Thread(target=_keep_log, args=(agent.stdout, command.log), daemon=True).start()
+    log = threading.Thread(target=_keep_log, args=(agent.stdout, command.log), daemon=True)
+    log.start()
     ended = os.pidfd_open(agent.pid)
     select.select([ended, sys.stdin], [], [])
     # The agent's status is taken before the reaping of its descendants can swallow it.
     stopped_by_us = not select.select([ended], [], [], 0)[0]
     exit_code = None if stopped_by_us else agent.wait()
     killed = end_tree()
+    log.join(LOG_TIMEOUT_S)  # nobody is left who could write; what is in the pipe still goes to the log
     return AgentExit(-signal.SIGTERM if exit_code is None else exit_code, "", killed)
 
 

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from a2rl.checkpoint import weights_digest
 from a2rl.errors import A2rlError, IntegrityError
-from a2rl.events import Graded, PrivateGraded, RunOpened, SubmissionAccepted
+from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunOpened, SubmissionAccepted
 from a2rl.files import digest_of, file_digest, read_model
-from a2rl.grading.job import GradeResult
-from a2rl.records import ExecuteRecord, GradeRecord
+from a2rl.grading.job import GradeResult, selected_ids
+from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, verdict_of
 from a2rl.run import RunDir
-from a2rl.score import TaskScore, summarise
+from a2rl.score import TaskScore, paired_improvement, summarise
+from a2rl.task import Split
 from a2rl.tracking import Tracker
 
 TOLERANCE = 1e-9
@@ -87,6 +88,7 @@ def _check_checkpoints(run: RunDir) -> None:
 
 
 def _check_items(run: RunDir) -> None:
+    _check_baseline_items(run)
     for name, claimed, digest in _grade_files(run):
         path = run.grades / f"{name}.json"
         _require(file_digest(path) == digest, f"{path} is not what was graded")
@@ -95,6 +97,23 @@ def _check_items(run: RunDir) -> None:
             recomputed.score == claimed.score,
             f"{path}: the items give {recomputed.score}, the ledger says {claimed.score}",
         )
+
+
+def _check_baseline_items(run: RunDir) -> None:
+    record, known = run.read("baseline", BaselineRecord), run.ledger.events(BaselineKnown)
+    if record is None or not known:
+        return
+    ready, path = run.need("setup", SetupRecord), run.grades / "baseline.json"
+    items = read_model(path, GradeResult).items
+    scores: dict[Split, TaskScore | None] = {run.spec.public_split: known[0].public, "private": known[0].private}
+    for split, claimed in scores.items():
+        if claimed is not None:
+            chosen = set(selected_ids(run.spec.task, ready.hidden, split, run.spec.split_seed))
+            recomputed = summarise([item for item in items if item.id in chosen]).score
+            _require(
+                recomputed == claimed.score,
+                f"{path}: the {split} items give {recomputed}, the ledger says {claimed.score}",
+            )
 
 
 def _grade_files(run: RunDir) -> Iterator[tuple[str, TaskScore, str]]:
@@ -116,6 +135,7 @@ def _check_records(run: RunDir) -> None:
         if (result := graded.get(event.weights_digest)) is not None and result.score is not None
     ]
     best = max(scored, default=None)
+    _require(record.baseline == _known_baseline(run), "the record's baseline is not the ledger's")
     _require(
         record.submission_id == (-best[1] if best else None), "the record names another best submission than the ledger"
     )
@@ -129,6 +149,26 @@ def _check_records(run: RunDir) -> None:
         _require(
             len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
         )
+    if best and record.final is not None:
+        _check_improvement(run, record)
+
+
+def _known_baseline(run: RunDir) -> TaskScore | None:
+    known = run.ledger.events(BaselineKnown)
+    if not known:
+        return None
+    return known[0].private if run.spec.protocol == "strict" else known[0].public
+
+
+def _check_improvement(run: RunDir, record: GradeRecord) -> None:
+    """The improvement, its interval and the verdict, once more from the items."""
+    accepted = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
+    path = run.grades / f"{accepted[record.submission_id or 0][:16]}-{run.spec.final_split}.json"
+    final = read_model(path, GradeResult)
+    difference = paired_improvement(read_model(run.grades / "baseline.json", GradeResult).items, final.items)
+    found = (difference.points, difference.ci) if difference else (None, None)
+    _require(found == (record.improvement, record.improvement_ci), "the record's improvement is not that of the items")
+    _require(verdict_of(final.score, difference) == record.verdict, "the record's verdict is not that of the items")
 
 
 def _check_mlflow(run: RunDir, tracker: Tracker) -> None:
@@ -148,6 +188,8 @@ def _check_mlflow(run: RunDir, tracker: Tracker) -> None:
         _require(
             _same(mirrored["result"].get("final_score"), final), "MLflow shows another final score than the record"
         )
+        shown = mirrored["result"].get("improvement")
+        _require(_same(shown, record.improvement), f"MLflow shows an improvement of {shown}, not the record's")
         _require(tracker.head(run) == run.ledger.verify(), "the ledger has grown or changed since the run was closed")
 
 

@@ -50,7 +50,8 @@ def build_workspace(run: RunDir, base_model: Path, visible: Path, description: P
     shutil.copytree(base_model, making / "models" / model_name(spec.model))
     for folder in ("data", "models"):
         for path in (making / folder).rglob("*"):
-            path.chmod(0o555 if path.is_dir() else 0o444)
+            if path.is_file():
+                path.chmod(0o444)
     shutil.copyfile(description, making / "description.md")
     (making / "instructions.md").write_text(_instructions(run), encoding="utf-8")
     making.rename(run.workspace)
@@ -70,7 +71,10 @@ def write_run_meta(run: RunDir, **fields: Any) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(fields, file, indent=2)
-    temporary.rename(run.workspace / "run_meta.json")
+    target = run.workspace / "run_meta.json"
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target, ignore_errors=True)  # planted: a rename cannot replace a folder
+    temporary.rename(target)
 
 
 def agent_environment(run: RunDir, agent: Agent, grading_url: str, settings: Settings) -> dict[str, str]:

@@ -11,7 +11,7 @@ from a2rl.catalog import find_agent
 from a2rl.errors import Interrupted
 from a2rl.events import AgentEnded, AgentStarted, RunInterrupted, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
-from a2rl.process import AgentProcess, check_stop
+from a2rl.process import AgentProcess, check_stop, end_strays
 from a2rl.records import ExecuteRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
@@ -114,6 +114,7 @@ def _close_lost_attempt(run: RunDir) -> None:
     """An attempt that was started and never ended died with the pipeline; its end is recorded now."""
     starts, ends = run.ledger.events(AgentStarted), run.ledger.events(AgentEnded)
     if len(starts) > len(ends):
+        end_strays(str(run.workspace))
         run.clock.abandon()
         lost = AgentEnded(attempt=starts[-1].attempt, elapsed_s=run.clock.elapsed_s(), reason="lost", exit_code=None)
         run.ledger.append(lost)

@@ -7,9 +7,9 @@ from a2rl.files import file_digest, read_model
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job
-from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, RunVerdict
+from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, RunVerdict, verdict_of
 from a2rl.run import RunDir
-from a2rl.score import Improvement, TaskScore, paired_improvement
+from a2rl.score import TaskScore, paired_improvement
 from a2rl.settings import Settings
 
 
@@ -56,15 +56,6 @@ def best_submission(run: RunDir) -> tuple[SubmissionAccepted, TaskScore] | None:
         return None
     score, event = max(scored, key=lambda pair: (pair[0].score or 0.0, -pair[1].submission_id))
     return event, score
-
-
-def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
-    """In words: is the difference to the baseline more than chance explains?"""
-    if score.score is None or difference is None:
-        return "no score"
-    if difference.ci.low > 0:
-        return "improved"
-    return "worse" if difference.ci.high < 0 else "inconclusive"
 
 
 def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:

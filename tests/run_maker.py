@@ -114,7 +114,7 @@ class FakePool:
     def __init__(self, at_once: bool = True, failure: str = "") -> None:
         self.jobs: list[GradeJob] = []
         self._at_once = at_once
-        self._failure = failure
+        self.failure = failure
         self._waiting: list[tuple[GradeJob, Future[GradeResult]]] = []
 
     def submit(self, job: GradeJob) -> "Future[GradeResult]":
@@ -128,8 +128,8 @@ class FakePool:
     def grade_all(self) -> None:
         while self._waiting:
             job, future = self._waiting.pop(0)
-            if self._failure:
-                future.set_exception(InfrastructureError(self._failure))
+            if self.failure:
+                future.set_exception(InfrastructureError(self.failure))
                 continue
             ids = selected_ids(job.task, job.hidden, job.split, job.split_seed)
             result = GradeResult.of(list(item_results(ids, right_answers(job.model, len(ids)))), 0.5)

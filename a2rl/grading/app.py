@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2rl.errors import InfrastructureError, InvalidSubmission
@@ -44,7 +45,7 @@ def create_app(service: GradingService, task: str, gpus: list[str]) -> FastAPI:
     @app.post("/submit")
     async def submit(submission: Submission) -> SubmitAnswer:
         accepted, graded = await asyncio.to_thread(service.submit, submission.model_path)
-        await asyncio.wrap_future(graded)
+        await asyncio.shield(asyncio.wrap_future(graded))  # others may wait for the same grade
         return await asyncio.to_thread(service.answer, accepted.submission_id)
 
     @app.get("/time")
@@ -63,6 +64,10 @@ def create_app(service: GradingService, task: str, gpus: list[str]) -> FastAPI:
     def failed(request: Request, error: InfrastructureError) -> JSONResponse:
         return _problem(503, str(error))
 
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> JSONResponse:
+        return _problem(error.status_code, USAGE if error.status_code == 400 else str(error.detail))
+
     @app.exception_handler(RequestValidationError)
     def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         return _problem(400, USAGE)
@@ -76,27 +81,30 @@ def _problem(status: int, detail: str) -> JSONResponse:
 
 
 class BodyLimit:
-    """Refuses request bodies that no honest agent sends, before they fill the memory."""
+    """Refuses request bodies that no honest agent sends, before they fill the memory.
+
+    The body is read here and handed on whole: an error raised from within FastAPI's own reading would become its 400.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
-
-        async def limited() -> Message:
-            nonlocal received
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        body, more = b"", True
+        while more:
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > MAX_BODY_BYTES:
-                raise _TooLarge
-            return message
+            if message["type"] != "http.request":
+                return  # the client has gone
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+            if len(body) > MAX_BODY_BYTES:
+                await _problem(413, f"the request is too large; {USAGE}")(scope, receive, send)
+                return
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        try:
-            await self.app(scope, limited if scope["type"] == "http" else receive, send)
-        except _TooLarge:
-            await _problem(413, f"the request is too large; {USAGE}")(scope, receive, send)
+        async def replay() -> Message:
+            return whole.pop() if whole else await receive()
 
-
-class _TooLarge(Exception):
-    pass
+        await self.app(scope, replay, send)

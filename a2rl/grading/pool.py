@@ -88,6 +88,8 @@ class GraderPool:
                 result = slot.grade(job)
             except A2rlError as error:
                 _settle(future, error)
+            except Exception as error:  # noqa: BLE001 - a thread that ends would strand every job behind this one
+                _settle(future, InfrastructureError(f"the grader failed: {error!r}"))
             else:
                 future.set_result(result)
 

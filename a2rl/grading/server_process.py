@@ -8,7 +8,7 @@ from types import TracebackType
 import httpx
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.events import Graded, SubmissionAccepted
+from a2rl.events import Graded, GradingFailed, SubmissionAccepted
 from a2rl.process import check_stop, child_environment, module_command
 from a2rl.run import RunDir
 from a2rl.settings import Settings
@@ -65,7 +65,10 @@ class GradingServer:
         raise InfrastructureError(f"the grading service did not start; see {self._run.logs / 'service.log'}")
 
     def drain(self) -> None:
-        """Returns when every accepted submission has its grade."""
+        """Returns when every accepted submission has its grade; what failed beside the agent is tried once more."""
+        if ungraded(self._run) & {event.weights_digest for event in self._run.ledger.events(GradingFailed)}:
+            self._end()
+            self._process = self._start()
         while ungraded(self._run):
             check_stop()
             self.keep_alive()
@@ -77,6 +80,10 @@ class GradingServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+        self._listener.close()
+
+    def _end(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -84,7 +91,6 @@ class GradingServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._listener.close()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         descriptor = self._listener.fileno()

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from a2rl.checkpoint import copy_submission, weights_digest
 from a2rl.code_history import snapshot_code
 from a2rl.errors import A2rlError, InfrastructureError, Interrupted, InvalidSubmission
-from a2rl.events import AgentStarted, BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.events import AgentStarted, BaselineKnown, Graded, GradingFailed, SubmissionAccepted, SubmissionRefused
 from a2rl.files import file_digest
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
@@ -214,12 +214,24 @@ class GradingService:
             outcome.set_exception(error)  # the service ends; the next one grades it
             return
         try:
+            if error is not None and self._run.clock.state.running_since is not None:
+                self._fail_for_now(digest, error, outcome)
+                return
             event = self._graded_event(job, digest, done)
             self._run.ledger.append_unless(event, lambda other: other.weights_digest == digest)
-        except A2rlError as failure:
-            outcome.set_exception(failure)
+        except (A2rlError, OSError) as failure:
+            self._graded.pop(digest, None)  # submitting it again tries again
+            outcome.set_exception(InfrastructureError(f"the grade could not be recorded: {failure}; submit again"))
         else:
             outcome.set_result(event)
+
+    def _fail_for_now(self, digest: str, error: BaseException, outcome: "Future[Graded]") -> None:
+        """Beside an agent that trains on the same device a grade may fail that succeeds later."""
+        reason, elapsed_s = str(error), self._run.clock.elapsed_s()
+        self._run.ledger.append(GradingFailed(weights_digest=digest, elapsed_s=elapsed_s, reason=reason))
+        self._graded.pop(digest, None)
+        kept = "the submission is kept and graded when the agent is gone, or now if you submit it again"
+        outcome.set_exception(InfrastructureError(f"grading failed: {reason}; {kept}"))
 
     def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
         elapsed_s, error = self._run.clock.elapsed_s(), done.exception()

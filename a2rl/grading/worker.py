@@ -45,10 +45,12 @@ def _grade_in_child(job: GradeJob) -> int:
 
 def main() -> None:
     die_with_parent()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
     _warm()
     gc.freeze()  # the children share these pages until they write to them
-    sys.stdout.write('{"ready": true}\n')
-    sys.stdout.flush()
+    answers.write('{"ready": true}\n')
+    answers.flush()
     for line in sys.stdin:
         job = GradeJob.model_validate_json(line)
         child = os.fork()
@@ -56,8 +58,8 @@ def main() -> None:
             code = _grade_in_child(job)
             os._exit(code)
         _, status = os.waitpid(child, 0)
-        sys.stdout.write(json.dumps({"exit_code": os.waitstatus_to_exitcode(status)}) + "\n")
-        sys.stdout.flush()
+        answers.write(json.dumps({"exit_code": os.waitstatus_to_exitcode(status)}) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from a2rl.errors import InfrastructureError
-from a2rl.events import Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.events import Graded, GradingFailed, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.app import MAX_BODY_BYTES, create_app
 from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
@@ -263,6 +263,27 @@ def test_a_grader_that_fails_is_503_and_no_zero(run: RunDir, settings: Settings,
     answer = submit(client_of(run, settings, FakePool(failure="the GPU is on fire")), v1)
     assert answer.status_code == 503
     assert "the GPU is on fire" in answer.json()["detail"]
+    assert run.ledger.events(Graded) == []
+    assert [event.reason for event in run.ledger.events(GradingFailed)] == ["the GPU is on fire"]
+
+
+def test_what_failed_beside_the_agent_is_graded_when_it_is_submitted_again(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    pool = FakePool(failure="out of memory")
+    client = client_of(run, settings, pool)
+    assert submit(client, v1).status_code == 503
+    pool.failure = ""
+    assert submit(client, v1).status_code == 200
+    assert len(run.ledger.events(Graded)) == 1
+
+
+def test_what_fails_again_when_the_agent_is_gone_has_no_score_for_good(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    submit(client_of(run, settings, FakePool(failure="the GPU is on fire")), v1)
+    run.clock.stop()
+    client_of(run, settings, FakePool(failure="the GPU is still on fire"))
     [graded] = run.ledger.events(Graded)
     assert graded.result.score is None
     assert graded.improvement is None

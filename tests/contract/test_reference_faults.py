@@ -150,7 +150,7 @@ def test_a_grader_that_fails_gives_no_score_and_not_a_zero(run: RunDir, settings
     answer = client_of(run, settings, FakePool(failure="out of memory")).post("/submit", json={"model_path": v1})
     assert answer.status_code == 503
     assert "score" not in answer.json()
-    assert run.ledger.events(Graded)[0].result.score is None
+    assert run.ledger.events(Graded) == []
 
 
 def test_a_failed_baseline_is_no_baseline_and_is_not_kept(run: RunDir, settings: Settings, base_model: Path) -> None:

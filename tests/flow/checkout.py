@@ -1,4 +1,4 @@
-"""A small checkout for tests that run the real command line: the repo's code, a quick task and a very small base model."""
+"""A small checkout for tests that run the real command line: our code, quick tasks and a very small base model."""
 
 import json
 import os
@@ -112,5 +112,6 @@ class Checkout:
         from a2rl.tiny import TinyParams, build_tiny
 
         small = TinyParams(hidden_size=32, intermediate_size=64, layers=1, heads=2, kv_heads=1, vocab_size=320, steps=2)
-        documents = [f"{a} plus {b} makes {a + b}.\nQuestion: how many? Answer: {a + b}" for a in range(9) for b in range(9)]
+        sums = [(a, b) for a in range(9) for b in range(9)]
+        documents = [f"{a} plus {b} makes {a + b}.\nQuestion: how many? Answer: {a + b}" for a, b in sums]
         build_tiny(documents, self.root / "models" / "tiny", small)

@@ -1,6 +1,6 @@
 """Kill -9, at a random moment, of one part of a running benchmark run; then resume and look at what is left.
 
-    python -m tests.flow.crashes --rounds 10         # every victim ten times; prints a table
+python -m tests.flow.crashes --rounds 10         # every victim ten times; prints a table
 """
 
 import argparse
@@ -90,7 +90,8 @@ def _kill(victim: str, flow: int, run: RunDir) -> None:
     """Kills -9 what is there of the victim; a run that has ended already is none the worse."""
     try:
         below = psutil.Process(flow).children(recursive=True)
-        for process in [psutil.Process(flow)] if victim == "flow" else [each for each in below if _is(victim, each, run)]:
+        parts = [each for each in below if _is(victim, each, run)]
+        for process in [psutil.Process(flow)] if victim == "flow" else parts:
             process.kill()
     except psutil.NoSuchProcess:
         return
@@ -129,8 +130,9 @@ def main() -> None:
                 result = crash_round(checkout, "steady", victim, rng)
                 bad += bool(result.problem)
                 sys.stdout.write(
-                    f"{number + 1:2} {victim:8} killed after {result.killed_after_s:4.1f} s: accepted {result.accepted}, "
-                    f"graded {result.graded}, attempts {result.attempts}  {result.problem or 'whole'}\n"
+                    f"{number + 1:2} {victim:8} killed after {result.killed_after_s:4.1f} s: "
+                    f"accepted {result.accepted}, graded {result.graded}, attempts {result.attempts}  "
+                    f"{result.problem or 'whole'}\n"
                 )
                 sys.stdout.flush()
     sys.exit(1 if bad else 0)

@@ -30,7 +30,8 @@ def grid(checkout: Checkout) -> dict[tuple[str, str], dict[str, Any]]:
     """One flow over two tasks and two agents: one that submits three checkpoints, one that crashes."""
     crash = checkout.script("crash", "exit 7 | tee /dev/null; exit 7\n")
     agents = [argument for agent in (checkout.submitter(3), crash) for argument in ("--agent", str(agent))]
-    runs = checkout.json("bench", "smoke", "--task", "steady", "--task", "flaky", *agents, "--budget", "2m", "--concurrency", "2")
+    tasks = ["--task", "steady", "--task", "flaky"]
+    runs = checkout.json("bench", "smoke", *tasks, *agents, "--budget", "2m", "--concurrency", "2")
     return {(run["task"], Path(run["agent"]).parent.name): run for run in runs}
 
 
