@@ -8,6 +8,7 @@ fast tokenizer with a pad and an end token, no chat template. Architecture: Qwen
 """
 
 import csv
+import random
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -32,13 +33,17 @@ word before it in one hop of attention.
 """
 
 
+SORTED_TOGETHER = 800
+"""Documents that are sorted by length before they are put into batches: enough for little padding."""
+
+
 class TinyParams(BaseModel):
     """How `tiny` is built. All of it decides the weights."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
-    """Of the initial weights."""
+    """Of the initial weights, of the order of the text, and of the text itself."""
     hidden_size: int = Field(default=128, gt=0)
     """Width of the residual stream."""
     intermediate_size: int = Field(default=640, gt=0)
@@ -53,11 +58,11 @@ class TinyParams(BaseModel):
     """Tokens at most; BPE stops earlier where the documents repeat no more pairs."""
     max_positions: int = Field(default=2048, gt=0)
     """`max_position_embeddings` of the config: the longest text that a grader may feed."""
-    context_length: int = Field(default=256, gt=1)
-    """Tokens in one pretraining window; a longer document is cut."""
-    batch_size: int = Field(default=8, gt=0)
-    """Windows in one step."""
-    steps: int = Field(default=450, gt=0)
+    context_length: int = Field(default=512, gt=1)
+    """Tokens of a document at most; the rest of a longer one is left out."""
+    batch_tokens: int = Field(default=1300, gt=0)
+    """Tokens in one step, padding included; a batch holds whole documents of about one length."""
+    steps: int = Field(default=600, gt=0)
     """Optimizer steps: a number, never a time, so that the weights do not depend on the machine's load."""
     learning_rate: float = Field(default=6e-3, gt=0)
     """Peak for embeddings and norms, which AdamW trains: linear warm-up, then linear decay to zero."""
@@ -75,7 +80,7 @@ class TinyReport:
 
     parameters: int
     tokens: int
-    """Tokens trained on, repeats counted."""
+    """Tokens trained on at most, repeats and padding counted."""
     final_loss: float
     """Mean cross-entropy in nats per token over the last 20 steps."""
     seconds: float
@@ -86,15 +91,16 @@ def build_tiny(documents: Iterable[str], out: Path, params: TinyParams, loss_csv
 
     The losses go to `loss_csv`, by default `<out>.loss.csv` beside the folder.
     """
-    import torch
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     started = time.monotonic()
     texts = list(documents)
     tokenizer = _train_tokenizer(texts, params)
     with _deterministic_torch(params):
-        windows = _windows(texts, tokenizer, params)
+        encoded = _encode(texts, tokenizer, params)
         model = _new_model(tokenizer, params)
-        losses = list(_pretrain(model, windows, params))
+        losses = list(_pretrain(model, encoded, params))
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -102,7 +108,7 @@ def build_tiny(documents: Iterable[str], out: Path, params: TinyParams, loss_csv
     last = losses[-20:]
     return TinyReport(
         parameters=sum(weights.numel() for weights in model.parameters()),
-        tokens=params.steps * params.batch_size * params.context_length,
+        tokens=params.steps * params.batch_tokens,
         final_loss=sum(last) / len(last),
         seconds=time.monotonic() - started,
     )
@@ -152,27 +158,10 @@ def _deterministic_torch(params: TinyParams) -> Iterator[None]:
         torch.use_deterministic_algorithms(deterministic)
 
 
-def _windows(texts: list[str], tokenizer: Any, params: TinyParams) -> "torch.Tensor":
-    """Token ids and positions [n, 2, context_length]: whole documents, as many as fit, then padding.
-
-    Positions start anew with each document, from which transformers infers that none may look into another.
-    """
-    import torch
-
-    ids: list[int] = []
-    positions: list[int] = []
-    for document in tokenizer(texts, return_attention_mask=False)["input_ids"]:
-        document = [*document, tokenizer.eos_token_id][: params.context_length]
-        padding = -len(ids) % params.context_length
-        if len(document) > padding:
-            ids += [tokenizer.pad_token_id] * padding
-            positions += range(padding)
-        ids += document
-        positions += range(len(document))
-    padding = -len(ids) % params.context_length
-    ids += [tokenizer.pad_token_id] * padding
-    positions += range(padding)
-    return torch.stack([torch.tensor(row).view(-1, params.context_length) for row in (ids, positions)], dim=1)
+def _encode(texts: list[str], tokenizer: Any, params: TinyParams) -> list[list[int]]:
+    """The token ids of every document, with the end token."""
+    encoded = tokenizer(texts, return_attention_mask=False)["input_ids"]
+    return [[*document, tokenizer.eos_token_id][: params.context_length] for document in encoded]
 
 
 def _new_model(tokenizer: Any, params: TinyParams) -> Any:
@@ -196,7 +185,7 @@ def _new_model(tokenizer: Any, params: TinyParams) -> Any:
     return Qwen3ForCausalLM(config)
 
 
-def _pretrain(model: Any, windows: "torch.Tensor", params: TinyParams) -> Iterator[float]:
+def _pretrain(model: Any, documents: list[list[int]], params: TinyParams) -> Iterator[float]:
     """The loss of every step, as it happens."""
     import torch
 
@@ -205,10 +194,11 @@ def _pretrain(model: Any, windows: "torch.Tensor", params: TinyParams) -> Iterat
     adamw = torch.optim.AdamW(rest, lr=params.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     momenta = [torch.zeros_like(weights) for weights in matrices]
     model.train()
-    for step, batch in enumerate(_progress(_batches(windows, params), params.steps)):
-        ids, positions = batch.unbind(dim=1)
-        labels = ids.masked_fill(ids == model.config.pad_token_id, -100)
-        loss = model(input_ids=ids, position_ids=positions, labels=labels).loss
+    padding = model.config.pad_token_id
+    for step, rows in enumerate(_progress(_batches(documents, params), params.steps)):
+        longest = max(len(row) for row in rows)
+        batch = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+        loss = model(input_ids=batch, labels=batch.masked_fill(batch == padding, -100)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adamw.param_groups[0]["lr"] = params.learning_rate * _rate(step, params)
@@ -249,7 +239,8 @@ def _orthogonal(matrices: "torch.Tensor") -> "torch.Tensor":
     for _ in range(5):
         gram = x @ x.mT
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x.mT if tall else x
+    result: torch.Tensor = x.mT if tall else x
+    return result
 
 
 def _rate(step: int, params: TinyParams) -> float:
@@ -259,14 +250,35 @@ def _rate(step: int, params: TinyParams) -> float:
     return (params.steps - step) / max(1, params.steps - params.warmup_steps)
 
 
-def _batches(windows: "torch.Tensor", params: TinyParams) -> Iterator["torch.Tensor"]:
-    """`params.steps` batches in the order of the documents (easy ones may come first), again from the start if need be."""
-    for step in range(params.steps):
-        first = step * params.batch_size
-        yield windows[[index % len(windows) for index in range(first, first + params.batch_size)]]
+def _batches(documents: list[list[int]], params: TinyParams) -> Iterator[list[list[int]]]:
+    """`params.steps` batches of whole documents, again from the start when the text is through.
+
+    Documents are not cut into windows: half of them would lose the beginning that makes sense of the rest, and a model
+    this small then learns to look things up several times later.
+    """
+    rng, made = random.Random(params.seed), 0
+    while made < params.steps:
+        shuffled = rng.sample(documents, k=len(documents))
+        for first in range(0, len(shuffled), SORTED_TOGETHER):
+            batches = list(_of_one_length(shuffled[first : first + SORTED_TOGETHER], params.batch_tokens))
+            rng.shuffle(batches)
+            yield from batches[: params.steps - made]
+            made += len(batches)
+            if made >= params.steps:
+                return
 
 
-def _progress(batches: Iterator["torch.Tensor"], steps: int) -> Iterator["torch.Tensor"]:
+def _of_one_length(documents: list[list[int]], batch_tokens: int) -> Iterator[list[list[int]]]:
+    batch: list[list[int]] = []
+    for document in sorted(documents, key=len):
+        if batch and (len(batch) + 1) * len(document) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(document)
+    yield batch
+
+
+def _progress(batches: Iterator[list[list[int]]], steps: int) -> Iterator[list[list[int]]]:
     from rich.console import Console
     from rich.progress import track
 

@@ -63,7 +63,7 @@ def read_gsm8k(data: Path) -> list[Example]:
     return [
         Example(
             prompt=f"Question: {row['question']}\nLet's think step by step\nAnswer:",
-            completion=" " + row["answer"],
+            completion="\n" + row["answer"],
             gold=final_number(row["answer"]) or "",
         )
         for row in rows
@@ -184,7 +184,7 @@ class Trainee:
     def sft(self, start: Path, name: str, seconds: float) -> Path:
         rows = [{"prompt": e.prompt, "completion": e.completion} for e in self.examples]
         config = SFTConfig(**self.common(32 if self.small else 8, 1 if self.small else 4), max_length=1024)
-        rate = 2e-3 if self.small else 1e-5
+        rate = 1e-3 if self.small else 1e-5
         return self.train(SFTTrainer, start, name, seconds, rate, args=config, train_dataset=datasets.Dataset.from_list(rows))
 
     def grpo(self, start: Path, name: str, seconds: float, rate: float) -> Path:

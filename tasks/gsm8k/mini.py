@@ -1,13 +1,13 @@
-"""The mini variant of gsm8k: word problems of one to four steps, and the text that the base model `tiny` grew up on.
+r"""The mini variant of gsm8k: word problems of one to four steps, and the text that the base model `tiny` grew up on.
 
 Contract: everything is a function of its seed. A problem's split follows from its *skeleton*, the question's text
 before names and things are filled in, so that no eval question is ever a train or pretraining question with other
 names. Answers are written like GSM8K's (Cobbe et al. 2021, arXiv 2110.14168), without the `<<..>>` annotations:
 
     generate(1, seed=0, split="train")[0].question
-    'Mia has 14 shells. She buys 5 more. She sells them for 3 dollars each. How many dollars does she get?'
+    'Omar starts with 14 books. He finds 6 more. He sells all for 2 dollars each. How many dollars does he get?'
     generate(1, seed=0, split="train")[0].answer
-    '14+5=19 shells\n19*3=57 dollars\n#### 57'
+    '- starts with 14, finds 6: 14 + 6 = 20\n- for 2 dollars: 20 * 2 = 40\n#### 40'
 """
 
 import hashlib
@@ -26,16 +26,15 @@ LARGEST_CHANGE = 7
 LARGEST_FACTOR = 4
 """Numbers are this small so that a million parameters learn their sums in about a minute of CPU."""
 
-PRETRAINING_DOCUMENTS = 17_000
-QUIZ_WORKED_ONE_STEP = 0.7
-QUIZ_WORKED_MORE_STEPS = 0.15
-"""Which share of the quiz answers are worked out: most of the easy ones, few of the others."""
+PRETRAINING_DOCUMENTS = 13_000
+QUIZ_WORKED_ONE_STEP = 0.5
+QUIZ_WORKED_MORE_STEPS = 0.1
+"""Which share of the quiz answers are worked out: many of the easy ones, few of the others."""
 
 _STEPS_WEIGHTS = {1: 15, 2: 35, 3: 30, 4: 20}
-_EASY_STEPS = {1: 60, 2: 30, 3: 10}
-_CHILDHOOD = (40, 10, 50, 0)
-_SCHOOL = (5, 8, 65, 22)
-"""Shares of echoes, sums, worked stories and quizzes; easy things first, and the rest is learned much sooner."""
+_QUIZ_STEPS_WEIGHTS = {1: 50, 2: 25, 3: 15, 4: 10}
+_KINDS = (2, 4, 74, 20)
+"""Shares of echoes, sums, worked stories and quizzes among the pretraining documents."""
 _POOL_BOUNDS: tuple[tuple[_Pool, int], ...] = (("eval", 48), ("train", 128), ("pretraining", 256))
 """A skeleton whose hash byte is below 48 is eval's, else below 128 train's, else pretraining's."""
 
@@ -43,6 +42,7 @@ _GIRLS = ("Mia", "Ana", "Zoe", "Ida", "Lena", "Nora")
 _BOYS = ("Tom", "Ben", "Max", "Leo", "Omar", "Finn")
 _THINGS = ("apples", "shells", "stamps", "coins", "cards", "pens", "books", "eggs")
 
+_ENDINGS = ("The result is {}.", "Result: {}", "#### {}")
 _QUIZ_OPENINGS = ("", "Quiz: ", "Riddle: ", "Puzzle: ", "For today: ", "Exercise: ")
 _QUIZ_CUES = (" Answer:", "\nAnswer:", "\nSay it quickly\nAnswer:", "\nNow think\nAnswer:", "\nYour turn now\nAnswer:")
 
@@ -124,7 +124,7 @@ def generate(n: int, seed: int, split: Split) -> list[Problem]:
     rng = random.Random(f"gsm8k-mini/{split}/{seed}")
     problems: dict[str, Problem] = {}
     while len(problems) < n:
-        problem = _draw(rng, split, _STEPS_WEIGHTS)
+        problem = _draw(rng, split)
         problems.setdefault(problem.question, problem)
     return list(problems.values())
 
@@ -136,30 +136,29 @@ def pretraining_text(seed: int) -> Iterator[str]:
     would have been right: that is what post-training can mend.
     """
     rng = random.Random(f"gsm8k-mini/pretraining/{seed}")
-    documents = (_echo, _sums, _worked_story, _quiz)
-    for index in range(PRETRAINING_DOCUMENTS):
-        age = index / PRETRAINING_DOCUMENTS
-        (document,) = rng.choices(documents, weights=_CHILDHOOD if age < 0.3 else _SCHOOL)
-        yield document(rng, _EASY_STEPS if age < 0.3 else _STEPS_WEIGHTS)
+    for document in rng.choices((_echo, _sums, _worked_story, _quiz), weights=_KINDS, k=PRETRAINING_DOCUMENTS):
+        yield document(rng)
 
 
-def _sums(rng: random.Random, _: dict[int, int]) -> str:
+def _sums(rng: random.Random) -> str:
     return "Sums: " + "; ".join(_random_step(rng).equation for _ in range(8))
 
 
-def _echo(rng: random.Random, _: dict[int, int]) -> str:
+def _echo(rng: random.Random) -> str:
     """Something said twice: the shortest lesson in looking a thing up in the text before."""
-    words = [rng.choice((rng.choice(_GIRLS + _BOYS), rng.choice(_THINGS), str(rng.randint(2, LARGEST_NUMBER)))) for _ in range(12)]
+    numbers = [str(number) for number in range(2, LARGEST_NUMBER)]
+    words = [rng.choice(rng.choice((_GIRLS + _BOYS, _THINGS, numbers))) for _ in range(12)]
     return f"{' '.join(words)}\nAgain: {' '.join(words)}"
 
 
-def _worked_story(rng: random.Random, steps: dict[int, int]) -> str:
-    problem = _draw(rng, "pretraining", steps)
-    return f"{problem.question}\nWorking:\n{_working(problem)}The result is {problem.result}."
+def _worked_story(rng: random.Random) -> str:
+    problem = _draw(rng, "pretraining")
+    ending = rng.choice(_ENDINGS).format(problem.result)
+    return f"{problem.question}\nWorking:\n{_working(problem)}{ending}"
 
 
-def _quiz(rng: random.Random, steps: dict[int, int]) -> str:
-    problem = _draw(rng, "pretraining", steps)
+def _quiz(rng: random.Random) -> str:
+    problem = _draw(rng, "pretraining", _QUIZ_STEPS_WEIGHTS)
     opening, cue = rng.choice(_QUIZ_OPENINGS), rng.choice(_QUIZ_CUES)
     worked = rng.random() < (QUIZ_WORKED_ONE_STEP if len(problem.steps) == 1 else QUIZ_WORKED_MORE_STEPS)
     answer = f"\n{_working(problem)}So {problem.result}" if worked else f" {problem.result}"
@@ -167,7 +166,7 @@ def _quiz(rng: random.Random, steps: dict[int, int]) -> str:
 
 
 def _working(problem: Problem) -> str:
-    return "".join(f"- {step.clause}, {step.equation};\n" for step in problem.steps)
+    return "".join(f"- {step.clause}: {step.equation}\n" for step in problem.steps)
 
 
 def _random_step(rng: random.Random) -> Step:
@@ -178,8 +177,8 @@ def _random_step(rng: random.Random) -> Step:
             return story.steps[0]
 
 
-def _draw(rng: random.Random, pool: _Pool, weights: dict[int, int]) -> Problem:
-    """A random problem whose skeleton belongs to `pool`."""
+def _draw(rng: random.Random, pool: _Pool, weights: dict[int, int] = _STEPS_WEIGHTS) -> Problem:
+    """A random problem whose skeleton belongs to `pool`; `weights`: how often it has how many steps."""
     while True:
         (steps,) = rng.choices(list(weights), weights=list(weights.values()))
         story = _tell(rng, steps)
