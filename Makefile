@@ -48,7 +48,7 @@ bench: setup ## measure the claims on speed, as ratios within one run
 	@python -m tests.bench
 
 ui: setup ## open MLflow on http://127.0.0.1:5000
-	@mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(or $(PORT),5000)
+	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(or $(PORT),5000)
 
 worker: setup ## register the deployments and run what `prefect deployment run a2rl/full-bench` asks for
 	@prefect --no-prompt work-pool create a2rl --type process >/dev/null 2>&1 || true

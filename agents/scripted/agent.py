@@ -1,8 +1,8 @@
 """The scripted agent: supervised fine-tuning first, then GRPO from the best checkpoint so far, submitting as it goes.
 
-The example to start your own agent from. It uses only what every agent gets: the environment variables TASK, MODEL_PATH,
-DATA_PATH, OUTPUT_DIR and GRADING_SERVER_URL, `./run_meta.json` (mode, seed, timeout_s), the data folder, and the grading
-server (`POST /submit`, `GET /time`). Another task needs one more `Route`, nothing else.
+The example to start your own agent from. It uses only what every agent gets: the environment variables TASK,
+MODEL_PATH, DATA_PATH, OUTPUT_DIR and GRADING_SERVER_URL, `./run_meta.json` (mode, seed), the data folder, and the
+grading server (`POST /submit`, `GET /time`). Another task needs one more `Route`, nothing else.
 """
 
 import json
@@ -78,7 +78,7 @@ def final_number(text: str) -> str | None:
 
 
 def same_number(completion: str, gold: str) -> float:
-    return float(final_number(completion.split("Question:")[0]) == gold)
+    return float(final_number(completion.partition("Question:")[0]) == gold)
 
 
 ROUTES = {"gsm8k": Route(read_gsm8k, same_number, max_new_tokens=96 if not ON_GPU else 320)}
@@ -151,7 +151,8 @@ class UntilDeadline(TrainerCallback):  # type: ignore[misc]
         shown = {key: logs[key] for key in ("loss", "reward") if logs and key in logs}
         if shown and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + self.seconds / 5
-            log(f"{self.name}: step {state.global_step} " + " ".join(f"{key} {float(v):.3f}" for key, v in shown.items()))
+            figures = " ".join(f"{key} {float(value):.3f}" for key, value in shown.items())
+            log(f"{self.name}: step {state.global_step} {figures}")
 
 
 @dataclass
@@ -185,7 +186,8 @@ class Trainee:
         rows = [{"prompt": e.prompt, "completion": e.completion} for e in self.examples]
         config = SFTConfig(**self.common(32 if self.small else 8, 1 if self.small else 4), max_length=1024)
         rate = 1e-3 if self.small else 1e-5
-        return self.train(SFTTrainer, start, name, seconds, rate, args=config, train_dataset=datasets.Dataset.from_list(rows))
+        dataset = datasets.Dataset.from_list(rows)
+        return self.train(SFTTrainer, start, name, seconds, rate, args=config, train_dataset=dataset)
 
     def grpo(self, start: Path, name: str, seconds: float, rate: float) -> Path:
         rows = [{"prompt": e.prompt, "gold": e.gold} for e in self.examples]
