@@ -60,7 +60,6 @@ def run(
         protocol=protocol, budget=budget, driver=driver, source=str(source.resolve()) if source else None,
         max_submissions=max_submissions, grading_port=grading_port,
     )  # fmt: skip
-    _ = grid.budget_s
     [spec] = plan_runs(grid, "runs", params, settings)
     created = RunDir.create(settings.runs, spec)
     run_flow({"run_ids": [created.id]}, [created.id], settings)
@@ -141,10 +140,12 @@ def grade(
 
     Example: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`
     """
+    from a2rl.cli.console import err
     from a2rl.cli.scoring import grade_checkpoint
 
     settings = Settings.load()
-    result = grade_checkpoint(settings, task, model, variant, source, split, limit, backend)
+    with err.status(f"grading {model} on {task} ({variant}); without a GPU the full variants take many minutes"):
+        result = grade_checkpoint(settings, task, model, variant, source, split, limit, backend)
     _show_score(result, as_json)
 
 

@@ -1,6 +1,7 @@
 """What the commands print: tables and lines for people, one JSON object on the last line for programs."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-out = Console(highlight=False)
+WIDTH_IN_FILES = 160
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
 err = Console(stderr=True, highlight=False)
 
 

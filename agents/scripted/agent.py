@@ -253,7 +253,7 @@ def main() -> None:
     random.Random(seed).shuffle(examples)
     parameters = sum(weights.numel() for weights in load(base)[0].parameters())
     trainee = Trainee(route, examples, Path(os.environ["OUTPUT_DIR"]), seed, small=parameters < SMALL_MODEL)
-    reserve_s = max(4.0, 0.03 * grader.remaining_s())  # to save and hand in the last checkpoint
+    reserve_s = max(6.0, 0.03 * grader.remaining_s())  # to save and hand in the last checkpoint
     log(f"{parameters:,} parameters, {len(examples)} examples, mode {mode}, {grader.remaining_s():.0f} s left")
 
     best = Best(base, -1.0)

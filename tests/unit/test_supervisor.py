@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,7 +157,8 @@ def test_an_agent_can_use_signals_as_any_program_can(start: Callable[..., AgentP
     with start("cp", "/proc/self/status", str(status)) as process:
         ended(process)
     ignored = next(line for line in status.read_text().splitlines() if line.startswith("SigIgn"))
-    assert int(ignored.split()[1], 16) == 0
+    mask = int(ignored.split()[1], 16)  # others may come from whoever started the tests
+    assert not [each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE) if mask >> (each - 1) & 1]
 
 
 def test_a_command_that_is_not_there_is_reported(start: Callable[..., AgentProcess]) -> None:
