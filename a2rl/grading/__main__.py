@@ -5,37 +5,26 @@ end of stdin (the parent is gone) ends the service and its workers.
 """
 
 import sys
-import threading
 from pathlib import Path
+
+from a2rl.grading.app import create_app
+from a2rl.grading.pool import CPU, GraderPool, devices_here
+from a2rl.grading.service import GradingService
+from a2rl.run import RunDir
+from a2rl.serving import serve_for_parent
+from a2rl.settings import Settings
+from a2rl.supervisor import die_with_parent
 
 
 def main() -> None:
-    import socket
-
-    import uvicorn
-
-    from a2rl.grading.app import create_app
-    from a2rl.grading.pool import GraderPool, devices_here
-    from a2rl.grading.service import GradingService
-    from a2rl.run import RunDir
-    from a2rl.settings import Settings
-    from a2rl.supervisor import die_with_parent
-
+    """Serves until stdin closes."""
     die_with_parent()
-    run, listener = RunDir(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
-    settings = Settings.load()
+    run, settings = RunDir(Path(sys.argv[1])), Settings.load()
     devices = devices_here(settings)
     with GraderPool(settings, devices) as pool:
         service = GradingService(run, settings.root, pool)
-        app = create_app(service, run.spec.task, [device for device in devices if device != "cpu"])
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=5))
-
-        def end_with_parent() -> None:
-            sys.stdin.read()
-            server.should_exit = True
-
-        threading.Thread(target=end_with_parent, daemon=True).start()
-        server.run(sockets=[listener])
+        app = create_app(service, run.spec.task, [device for device in devices if device != CPU])
+        serve_for_parent(app, int(sys.argv[2]), lifespan="off")
 
 
 if __name__ == "__main__":
