@@ -48,6 +48,17 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return {**settings.forwarded(PASSED_ON), **quiet, **ours}
 
 
+def end_child(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
+    """Closes the standard input that a child watches and waits; kills it if it does not end in time."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def end_strays(workspace: str) -> int:
     """Kills what an agent left behind that lost its supervisor, known by where it works or by its environment."""
     strays = 0

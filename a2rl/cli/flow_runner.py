@@ -17,7 +17,7 @@ import httpx
 from a2rl.cli.console import err
 from a2rl.cli.results import Follower
 from a2rl.errors import InfrastructureError, Interrupted
-from a2rl.process import child_environment, module_command
+from a2rl.process import child_environment, end_child, module_command
 from a2rl.settings import Settings
 
 START_TIMEOUT_S = 120
@@ -84,13 +84,7 @@ def embedded_server(settings: Settings) -> Iterator[None]:
             _wait_until_ready(url, process, str(log))
             yield
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_child(process, END_TIMEOUT_S)
 
 
 def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: str) -> None:

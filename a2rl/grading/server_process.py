@@ -9,7 +9,7 @@ import httpx
 
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.events import Graded, GradingFailed, SubmissionAccepted
-from a2rl.process import check_stop, child_environment, module_command
+from a2rl.process import check_stop, child_environment, end_child, module_command
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 
@@ -67,7 +67,7 @@ class GradingServer:
     def drain(self) -> None:
         """Returns when every accepted submission has its grade; what failed beside the agent is tried once more."""
         if ungraded(self._run) & {event.weights_digest for event in self._run.ledger.events(GradingFailed)}:
-            self._end()
+            end_child(self._process, END_TIMEOUT_S)
             self._process = self._start()
         while ungraded(self._run):
             check_stop()
@@ -80,17 +80,8 @@ class GradingServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        end_child(self._process, END_TIMEOUT_S)
         self._listener.close()
-
-    def _end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         descriptor = self._listener.fileno()
