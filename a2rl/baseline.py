@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.errors import InfrastructureError, IntegrityError
-from a2rl.files import digest_of, folder_digest, read_jsonl, read_model, write_jsonl, write_model
+from a2rl.files import canonical_json, digest_of, folder_digest, read_jsonl, read_model, write_jsonl, write_model
 from a2rl.grading.job import Grade, GradeJob, GradeResult
 from a2rl.score import ItemResult, TaskScore, summarise
 from a2rl.settings import Settings
@@ -51,13 +51,14 @@ def baseline_key(job: GradeJob, model_digest: str, data_digest: str, settings: S
         "grader": grader_digest(job.task, settings.root),
         "backend": job.backend,
         "exact": str(job.exact),
+        "options": canonical_json(job.options),
         "libraries": ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")),
     }
 
 
 def grader_digest(task_id: str, root: Path) -> str:
     """Digest of the code that grades a task: a changed grader makes baselines anew."""
-    shared = ["a2rl/score.py", "a2rl/sampling/*.py", f"tasks/{task_id}/task.py", f"tasks/{task_id}/grade.py"]
+    shared = ["a2rl/score.py", "a2rl/sampling/*.py", f"tasks/{task_id}/**/*.py"]
     return folder_digest(root, shared)
 
 

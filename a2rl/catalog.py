@@ -4,9 +4,7 @@ task = load_task("gsm8k")          # tasks/gsm8k/task.py: TASK
 agent = find_agent(root, "noop")   # agents/noop/agent.yaml
 """
 
-import difflib
 import importlib
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -14,7 +12,7 @@ from typing import cast
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from a2rl.errors import TaskDefinitionError, UsageError
+from a2rl.errors import TaskDefinitionError, UsageError, unknown
 from a2rl.files import explain
 from a2rl.task import Grader, Preparer, Task
 
@@ -39,14 +37,6 @@ class Agent(BaseModel):
 
     def command(self) -> list[str]:
         return [part.format(agent_dir=self.folder) for part in self.start]
-
-
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """An error that lists what there is and guesses what was meant."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
-    return UsageError(f"no {kind} {name!r}.{guess} Known: {', '.join(names) or 'none'}")
 
 
 def task_ids(root: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Task data on disk: `data/<variant>/<task>/visible` for the agent, `hidden` for the grader, made once per source."""
 
+import json
 import shutil
 import uuid
 from pathlib import Path
@@ -11,6 +12,8 @@ from a2rl.settings import Settings
 from a2rl.task import Variant
 
 SOURCE_NOTE = "source.txt"
+ABOUT = "about.json"
+"""Facts on the data, name by name, that a task may leave in `hidden/` to be shown beside scores."""
 
 
 def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
@@ -61,10 +64,15 @@ def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: S
     return prepare_data(task_id, variant, source, settings)
 
 
+def about(folder: Path) -> dict[str, str]:
+    """What the task says about its data, such as which games these are; empty where it says nothing."""
+    note = folder / "hidden" / ABOUT
+    return dict(json.loads(note.read_text(encoding="utf-8"))) if note.exists() else {}
+
+
 def hidden_digest(folder: Path) -> str:
     """SHA-256 (hex) of the eval data, wherever it came from."""
-    files = sorted(path.name for path in (folder / "hidden").iterdir() if path.name != SOURCE_NOTE)
-    return folder_digest(folder / "hidden", files)
+    return folder_digest(folder / "hidden", but=(SOURCE_NOTE,))
 
 
 def _note(variant: Variant, source: Path | None) -> str:

@@ -3,6 +3,9 @@
 A message is one line that a user can act on: what is wrong, then how to mend it.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class A2rlError(Exception):
     """Base of all errors that a user sees as one line instead of a stack trace."""
@@ -36,3 +39,11 @@ class Interrupted(A2rlError):
     """The user stopped the pipeline (Ctrl-C or SIGTERM); `a2rl resume` goes on from here."""
 
     exit_code = 130
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """An error that lists what there is and guesses what was meant."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return UsageError(f"no {kind} {name!r}.{guess} Known: {', '.join(names) or 'none'}")

@@ -31,9 +31,10 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def folder_digest(folder: Path, patterns: Iterable[str] = ("**/*",)) -> str:
-    """SHA-256 (hex) over the names and bytes of all files that match, whatever their order on disk."""
-    paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+def folder_digest(folder: Path, patterns: Iterable[str] = ("**/*",), but: Iterable[str] = ()) -> str:
+    """SHA-256 (hex) over the names and bytes of all files that match, but these, whatever their order on disk."""
+    left_out = {folder / name for name in but}
+    paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()} - left_out)
     return digest_of([(str(path.relative_to(folder)), file_digest(path)) for path in paths])
 
 

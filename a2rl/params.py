@@ -26,6 +26,8 @@ class GradingParams(_Section):
     """Results that do not depend on batching to the last bit; slower."""
     split_seed: int = 0
     """Decides which half of an eval set is public under the strict protocol."""
+    options: dict[str, dict[str, str]] = {}
+    """Choices that tasks leave open, by task; `a2rl tasks` lists them."""
 
 
 class Grid(_Section):

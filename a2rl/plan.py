@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from a2rl import __version__
-from a2rl.catalog import find_agent, load_task, unknown
-from a2rl.errors import UsageError
+from a2rl.catalog import find_agent, load_task
+from a2rl.errors import UsageError, unknown
 from a2rl.files import explain
 from a2rl.params import Grid, Params
 from a2rl.run import MODES, PROTOCOLS, RunSpec, new_run_id
@@ -68,6 +68,7 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             source=grid.source,
             backend=params.grading.backend,
             exact=params.grading.exact,
+            options=load_task(task, settings.root).choose(params.grading.options.get(task, {})),
             split_seed=params.grading.split_seed,
             grading_port=grid.grading_port,
             git_commit=commit,

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from a2rl.run import Record
 from a2rl.score import Improvement, Interval, TaskScore
 
@@ -32,6 +34,8 @@ class SetupRecord(Record):
     model_digest: str
     hidden: Path
     data_digest: str
+    data_about: dict[str, str] = Field(default_factory=dict)
+    """What the task says about its data."""
     sandbox: str
     """none, until a sandbox is there: nothing but the agent's good manners keeps it in its workspace."""
 

@@ -48,6 +48,8 @@ class RunSpec(BaseModel):
     """A local mirror of the full variant's data."""
     backend: Backend
     exact: bool
+    options: dict[str, str]
+    """Choices that the task leaves open."""
     split_seed: int
     """Decides, under the strict protocol, which items are public; the agent never sees it."""
     grading_port: int

@@ -37,6 +37,18 @@ class ItemResult(BaseModel):
     """Why an item was errored."""
     tokens: int = 0
     """How many tokens the model generated."""
+    group: str = ""
+    """The kind of item it is, where a task has several and reports each."""
+    measures: dict[str, float] = {}
+    """Other figures that the task reports, by name; their means stand beside the score."""
+
+
+class Group(NamedTuple):
+    """The items of one kind."""
+
+    score: float | None
+    """As the whole score, 0 to 100; None where no item could be judged."""
+    total: int
 
 
 class TaskScore(BaseModel):
@@ -56,6 +68,10 @@ class TaskScore(BaseModel):
     errored: int
     seconds: float = 0.0
     tokens: int = 0
+    groups: dict[str, Group] = {}
+    """By kind of item, where the task has kinds."""
+    measures: dict[str, float] = {}
+    """Means of the task's other figures over the items that could be judged."""
 
     def __str__(self) -> str:
         if self.score is None:
@@ -87,7 +103,27 @@ def summarise(items: Sequence[ItemResult], seconds: float = 0.0) -> TaskScore:
         errored=count["errored"],
         seconds=round(seconds, 3),
         tokens=sum(item.tokens for item in items),
+        groups={name: _group([item for item in items if item.group == name]) for name in _group_names(items)},
+        measures=_mean_measures([item.measures for item in items if item.verdict != "errored"]),
     )
+
+
+def _group_names(items: Sequence[ItemResult]) -> list[str]:
+    return sorted({item.group for item in items if item.group})
+
+
+def _group(items: Sequence[ItemResult]) -> Group:
+    judged = [item.value for item in items if item.verdict != "errored"]
+    return Group(100 * sum(judged) / len(judged) if judged else None, len(items))
+
+
+def _mean_measures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each figure over the items that have it."""
+    named: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            named.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in named.items()}
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from a2rl.errors import unknown
 from a2rl.sampling import Sampler
 from a2rl.score import ItemResult
 
@@ -22,9 +23,11 @@ class DataSource(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    host: Literal["hub", "github"] = "hub"
+    """hub: a data set on the Hugging Face hub; github: files of a release."""
     repo_id: str
-    """Data set on the Hugging Face hub."""
     revision: str
+    """A commit on the hub, the tag of a release on GitHub."""
     files: tuple[str, ...]
     url: str
     licence: str
@@ -38,6 +41,20 @@ class Limits(BaseModel):
     max_new_tokens: int
     max_steps: int = 1
     """Turns of an interactive episode; 1 for static tasks."""
+
+
+class Option(BaseModel):
+    """A choice that a task's grading leaves open: `grading.options` in params.yaml, `--NAME VALUE` on `a2rl grade`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    default: str
+    choices: tuple[str, ...]
+    help: str
+
+
+Options = Mapping[str, str]
+"""Every option of a task with its value."""
 
 
 class TaskVariant(BaseModel):
@@ -62,6 +79,20 @@ class Task(BaseModel):
     source: DataSource
     mini: TaskVariant
     full: TaskVariant
+    options: dict[str, Option] = {}
+
+    def choose(self, given: Options) -> dict[str, str]:
+        """All options: the given ones, and the defaults of the others.
+
+        Raises:
+            UsageError: there is no such option, or no such choice.
+        """
+        for name, value in given.items():
+            if name not in self.options:
+                raise unknown(f"option of {self.id}", name, self.options)
+            if value not in self.options[name].choices:
+                raise unknown(f"{name} of {self.id}", value, self.options[name].choices)
+        return {name: given.get(name, option.default) for name, option in self.options.items()}
 
     def variant(self, name: Variant) -> TaskVariant:
         return self.mini if name == "mini" else self.full
@@ -92,7 +123,9 @@ class Grader(Protocol):
         """The items of the eval set, in the data's order."""
         ...
 
-    def grade(self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits) -> list[ItemResult]:
+    def grade(
+        self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options
+    ) -> list[ItemResult]:
         """Lets the model answer the items and judges it: one result per id."""
         ...
 

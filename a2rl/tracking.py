@@ -212,7 +212,8 @@ def _score_metrics(score: TaskScore) -> dict[str, float]:
         metrics["score"] = score.score
     if score.ci is not None:
         metrics |= {"ci_low": score.ci.low, "ci_high": score.ci.high}
-    return metrics
+    metrics |= {f"by_kind.{name}": group.score for name, group in score.groups.items() if group.score is not None}
+    return metrics | {f"measure.{name}": value for name, value in score.measures.items()}
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from a2rl.catalog import find_agent, load_task
-from a2rl.data import ensure_data, hidden_digest
+from a2rl.data import about, ensure_data, hidden_digest
 from a2rl.events import RunOpened
 from a2rl.files import digest_of
 from a2rl.models import model_digest, resolve_model
@@ -34,6 +34,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         model_digest=model_digest(base_model),
         hidden=data / "hidden",
         data_digest=hidden_digest(data),
+        data_about=about(data),
         sandbox="none",
     )
     build_workspace(run, base_model, data / "visible", settings.root / "tasks" / spec.task / "description.md")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from a2rl.baseline import baseline_key, store
+from a2rl.catalog import load_task
 from a2rl.data import ensure_data, hidden_digest
 from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import grade_now
@@ -26,6 +27,7 @@ def task_baseline(task: str, variant: Variant, params: Params, settings: Setting
         split_seed=params.grading.split_seed,
         backend=params.grading.backend,
         exact=params.grading.exact,
+        options=load_task(task, settings.root).choose(params.grading.options.get(task, {})),
         result=folder / ".graded.json",
         log=settings.baselines / "cache" / "grader.log",
     )

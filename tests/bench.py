@@ -33,7 +33,8 @@ def job(settings: Settings, folder: Path, name: str, exact: bool = False) -> Gra
     data = ensure_data("gsm8k", "mini", None, settings)
     return GradeJob(
         root=settings.root, task="gsm8k", variant="mini", hidden=data / "hidden", model=resolve_model("tiny", settings),
-        split="all", split_seed=0, limit=ITEMS, exact=exact, result=folder / f"{name}.json", log=folder / "log",
+        split="all", split_seed=0, limit=ITEMS, exact=exact, options={},
+        result=folder / f"{name}.json", log=folder / "log",
     )  # fmt: skip
 
 

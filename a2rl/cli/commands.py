@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from a2rl.errors import A2rlError, UsageError
+from a2rl.errors import A2rlError, UsageError, unknown
 from a2rl.settings import Settings
 
 app = typer.Typer(
@@ -125,8 +125,9 @@ def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_jso
         _show_run(each, as_json)
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def grade(
+    context: typer.Context,
     task: Task,
     model: Annotated[str, typer.Option(help="The checkpoint: a folder, tiny, or a hub id.")],
     variant: Variant = "mini",
@@ -136,17 +137,20 @@ def grade(
     backend: Annotated[str | None, typer.Option(help="transformers or vllm.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Score a checkpoint; no run, no agent.
+    """Score a checkpoint; no run, no agent. Options of the task itself (`a2rl tasks`) are given the same way.
 
-    Example: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`
+    Examples: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`,
+    `a2rl grade --task alfworld --model tiny --engine textworld`
     """
-    from a2rl.cli.console import err
-    from a2rl.cli.scoring import grade_checkpoint
+    from a2rl.cli.console import progress_bar
+    from a2rl.cli.scoring import grade_checkpoint, task_options
 
     settings = Settings.load()
-    with err.status(f"grading {model} on {task} ({variant}); without a GPU the full variants take many minutes"):
-        result = grade_checkpoint(settings, task, model, variant, source, split, limit, backend)
-    _show_score(result, as_json)
+    with progress_bar(f"grading {model} on {task} ({variant})") as on_progress:
+        graded = grade_checkpoint(
+            settings, task, model, variant, source, split, limit, backend, task_options(context.args), on_progress
+        )
+    _show_score(graded.score, as_json, graded.settings)
 
 
 @app.command()
@@ -212,7 +216,7 @@ def tasks(as_json: Json = False) -> None:
     Example: `a2rl tasks --json`
     """
     from a2rl.catalog import load_task, task_ids
-    from a2rl.cli.console import print_json, print_table
+    from a2rl.cli.console import out, print_json, print_table
 
     settings = Settings.load()
     found = [load_task(task_id, settings.root) for task_id in task_ids(settings.root)]
@@ -224,6 +228,14 @@ def tasks(as_json: Json = False) -> None:
         for task in found
     ]
     print_table(("task", "level", "metric", "mini", "full", "source"), rows, right=("mini", "full"))
+    options = [
+        (f"{task.id}: --{name} {'|'.join(option.choices)}", f"{option.help} Default: {option.default}.")
+        for task in found
+        for name, option in task.options.items()
+    ]
+    if options:
+        out.print()
+        print_table(("option", ""), options)
 
 
 @app.command()
@@ -308,7 +320,6 @@ def doctor(as_json: Json = False) -> None:
 
 
 def _find_run(run_id: str, settings: Settings) -> Any:
-    from a2rl.catalog import unknown
     from a2rl.run import RunDir
 
     name = Path(run_id).name
@@ -360,8 +371,8 @@ def _show_runs(found: list[Any]) -> None:
     print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
 
 
-def _show_score(result: Any, as_json: bool) -> None:
-    from a2rl.cli.console import out, print_json
+def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = None) -> None:
+    from a2rl.cli.console import out, print_json, print_table
 
     out.print(
         f"score {result}  (correct {result.correct}, wrong {result.wrong}, truncated {result.truncated}, "
@@ -369,8 +380,16 @@ def _show_score(result: Any, as_json: bool) -> None:
         soft_wrap=True,
         markup=False,
     )
+    if result.groups:
+        rows = [
+            (name, f"{group.score:.1f}" if group.score is not None else "-", str(group.total))
+            for name, group in result.groups.items()
+        ]
+        print_table(("kind", "score", "items"), rows, right=("score", "items"))
+    if result.measures:
+        out.print(", ".join(f"{name} {value:.2f}" for name, value in result.measures.items()), soft_wrap=True)
     if as_json:
-        print_json(result.model_dump(mode="json"))
+        print_json(result.model_dump(mode="json") | ({"settings": settings} if settings else {}))
     if result.score is None:
         raise (
             UsageError(f"there is no score: {result.reason}")

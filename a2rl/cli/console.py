@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +18,15 @@ err = Console(stderr=True, highlight=False)
 
 def print_error(message: str) -> None:
     err.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, gone when it is done; call the function with what is done and what there is in all."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(SpinnerColumn(), *columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task(description, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
 def print_json(value: Any) -> None:

@@ -2,12 +2,13 @@
 
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 
-from a2rl.catalog import load_grader, load_task, unknown
-from a2rl.data import ensure_data
-from a2rl.errors import IntegrityError, UsageError
+from a2rl.catalog import load_grader, load_task
+from a2rl.data import about, ensure_data, hidden_digest
+from a2rl.errors import IntegrityError, UsageError, unknown
 from a2rl.files import read_jsonl
 from a2rl.grading.job import GradeJob, selected_ids
 from a2rl.grading.pool import grade_now
@@ -16,7 +17,30 @@ from a2rl.params import load_params
 from a2rl.sampling import Backend
 from a2rl.score import TaskScore, summarise
 from a2rl.settings import Settings
-from a2rl.task import Split, Variant
+from a2rl.task import Options, Split, Variant
+
+
+class Graded(NamedTuple):
+    """A score, and what else decided it."""
+
+    score: TaskScore
+    settings: dict[str, str]
+
+
+def task_options(arguments: Sequence[str]) -> dict[str, str]:
+    """`--name value` and `--name=value`, as left over by the command's own options.
+
+    Raises:
+        UsageError: something else is among them.
+    """
+    found: dict[str, str] = {}
+    waiting = list(arguments)
+    while waiting:
+        name, is_whole, value = waiting.pop(0).partition("=")
+        if not name.startswith("--") or not (is_whole or waiting):
+            raise UsageError(f"{name!r} is no option: see `a2rl grade --help` and, for the task's own, `a2rl tasks`")
+        found[name.removeprefix("--")] = value if is_whole else waiting.pop(0)
+    return found
 
 
 def known_variant(name: str) -> Variant:
@@ -42,12 +66,14 @@ def grade_checkpoint(
     split: str,
     limit: int | None,
     backend: str | None,
-) -> TaskScore:
+    options: Options,
+    on_progress: Callable[[int, int], None],
+) -> Graded:
     """Grades a model folder with the same worker that grades submissions."""
     params = load_params(settings.root)
     if backend is not None and backend not in get_args(Backend):
         raise unknown("back end", backend, get_args(Backend))
-    load_task(task, settings.root)
+    options = load_task(task, settings.root).choose({**params.grading.options.get(task, {}), **options})
     folder = resolve_model(model, settings)
     data = ensure_data(task, known_variant(variant), source, settings)
     with tempfile.TemporaryDirectory() as scratch:
@@ -62,10 +88,12 @@ def grade_checkpoint(
             limit=limit,
             backend=cast(Backend, backend) if backend else params.grading.backend,
             exact=params.grading.exact,
+            options=options,
             result=Path(scratch) / "grade.json",
             log=Path(scratch) / "grader.log",
         )
-        return grade_now(job, settings).score
+        score = grade_now(job, settings, on_progress).score
+    return Graded(score, {**options, **about(data), "data digest": hidden_digest(data)[:16]})
 
 
 def score_file(

@@ -15,6 +15,8 @@ from a2rl.score import ItemResult, TaskScore, summarise
 from a2rl.split import split_ids
 from a2rl.task import Split, Variant
 
+PROGRESS_EVERY_S = 0.5
+
 
 class GradeJob(BaseModel):
     """What to grade, and where the result goes."""
@@ -32,6 +34,8 @@ class GradeJob(BaseModel):
     """Only the first so many items."""
     backend: Backend = "transformers"
     exact: bool = False
+    options: dict[str, str]
+    """Every option of the task."""
     result: Path
     log: Path
 
@@ -68,11 +72,41 @@ def run_job(job: GradeJob) -> None:
     limits = task.variant(job.variant).limits
     ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit)
     started = time.monotonic()
-    with open_sampler(job.model, job.backend, exact=job.exact) as sampler:
-        items = load_grader(job.task).grade(sampler, job.hidden, ids, limits)
+    progress = _Progress(job, len(ids))
+    with open_sampler(job.model, job.backend, exact=job.exact, on_end=progress.one_more) as sampler:
+        items = load_grader(job.task).grade(sampler, job.hidden, ids, limits, job.options)
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
     write_model(job.result, GradeResult.of(items, time.monotonic() - started))
+    progress_file(job).unlink(missing_ok=True)
+
+
+class _Progress:
+    """A file beside the result that says how far the job is, for whoever shows it to a user."""
+
+    def __init__(self, job: GradeJob, total: int) -> None:
+        self._file = progress_file(job)
+        self._done, self._total = 0, total
+        self._next_write = 0.0
+
+    def one_more(self) -> None:
+        self._done = min(self._done + 1, self._total)
+        if time.monotonic() >= self._next_write:
+            self._next_write = time.monotonic() + PROGRESS_EVERY_S
+            self._file.write_text(f"{self._done} {self._total}")
+
+
+def progress_file(job: GradeJob) -> Path:
+    return job.result.with_suffix(".progress")
+
+
+def progress_of(job: GradeJob) -> tuple[int, int] | None:
+    """Items done and items in all; None where nothing is known yet."""
+    try:
+        done, total = progress_file(job).read_text().split()
+    except (FileNotFoundError, ValueError):  # it may be half written
+        return None
+    return int(done), int(total)
 
 
 Grade = Callable[[GradeJob], GradeResult]

@@ -9,12 +9,13 @@ import queue
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from types import TracebackType
 
 from a2rl.errors import A2rlError, InfrastructureError, Interrupted
 from a2rl.files import read_model
-from a2rl.grading.job import GradeJob, GradeResult
+from a2rl.grading.job import GradeJob, GradeResult, progress_of
 from a2rl.process import check_stop, child_environment, module_command
 from a2rl.settings import Settings
 
@@ -188,8 +189,13 @@ def _exit_name(exit_code: int | None) -> str:
     return signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
 
 
-def grade_now(job: GradeJob, settings: Settings) -> GradeResult:
+def grade_now(
+    job: GradeJob, settings: Settings, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> GradeResult:
     """Grades one job on this machine's first device and waits for it; a result that is on disk is taken as it is.
+
+    Args:
+        on_progress: told now and then how many items are done, of how many.
 
     Raises:
         Interrupted: the user stopped the pipeline meanwhile.
@@ -201,5 +207,7 @@ def grade_now(job: GradeJob, settings: Settings) -> GradeResult:
         future = pool.submit(job)
         while not future.done():
             check_stop()
+            if (progress := progress_of(job)) is not None:
+                on_progress(*progress)
             wait([future], timeout=0.2)
         return future.result()

@@ -73,6 +73,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, name: str) -> 
         split_seed=spec.split_seed,
         backend=spec.backend,
         exact=spec.exact,
+        options=spec.options,
         result=run.grades / f"{name}.json",
         log=run.logs / "grader.log",
     )

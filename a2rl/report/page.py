@@ -22,6 +22,7 @@ from a2rl.ledger import Entry
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.report.chart import Point, draw
 from a2rl.run import RunDir
+from a2rl.score import Group
 from a2rl.settings import Settings
 
 
@@ -72,6 +73,8 @@ def write_report(run: RunDir, settings: Settings) -> None:
         verdict=VERDICTS[grade.verdict] if grade else "the run is not finished",
         chart=draw(points, baseline.score, baseline.ci, run.clock.elapsed_s()),
         rows=_rows(entries, counts),
+        kinds=_kinds(grade) if grade else [],
+        measures=_measures(grade) if grade else [],
         story=_story(entries),
         budget=format_duration(spec.budget_s),
         elapsed=format_duration(run.clock.elapsed_s()),
@@ -119,6 +122,36 @@ def _rows(entries: list[Entry], counts: int | None) -> list[Row]:
     return rows
 
 
+class Compared(NamedTuple):
+    """A figure of the base model and of the result."""
+
+    name: str
+    before: str
+    after: str
+
+
+def _kinds(grade: GradeRecord) -> list[Compared]:
+    """Scores by kind of item, where the task has kinds."""
+    after = grade.final.groups if grade.final else {}
+    return [
+        Compared(f"{name} ({group.total})", _percent(group), _percent(after.get(name)))
+        for name, group in grade.baseline.groups.items()
+    ]
+
+
+def _measures(grade: GradeRecord) -> list[Compared]:
+    """The task's other figures."""
+    after = grade.final.measures if grade.final else {}
+    return [
+        Compared(name, f"{value:.2f}", f"{after[name]:.2f}" if name in after else "-")
+        for name, value in grade.baseline.measures.items()
+    ]
+
+
+def _percent(group: Group | None) -> str:
+    return "-" if group is None or group.score is None else f"{group.score:.1f}"
+
+
 def _short(path: str) -> str:
     return path.rpartition("/workspace/")[2]
 
@@ -153,7 +186,9 @@ def _settings(run: RunDir, ready: SetupRecord) -> list[tuple[str, str]]:
         "driver": spec.driver or "-",
         "model digest": ready.model_digest[:16],
         "data digest": ready.data_digest[:16],
+        **ready.data_about,
         "grading": f"{spec.backend}{', exact' if spec.exact else ''}",
+        **spec.options,
         "split seed": str(spec.split_seed),
         "created": spec.created_at,
         "git commit": spec.git_commit or "-",

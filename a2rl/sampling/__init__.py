@@ -4,13 +4,25 @@ Two back ends: `transformers` (in process, CPU or GPU) and `vllm` (a worker proc
 
     with open_sampler(Path("models/tiny"), backend="transformers") as sampler:
         [completion] = sampler.generate(["Question: 1 + 1?\\nAnswer:"], SamplingParams(max_new_tokens=16))
+
+Interactive tasks use conversations: generators that yield a prompt, are sent its completion, and go on until they
+return. The engine batches whichever of them wait for the model, so that no episode waits for the slowest:
+
+    def episode(game: Game) -> Conversation[bool]:
+        text = game.intro
+        while not game.over:
+            completion = yield text
+            text += completion.text + game.step(completion.text)
+        return game.won
+
+    won = sampler.converse([episode(game) for game in games], SamplingParams(max_new_tokens=100, stop=("\\n",)))
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
 from a2rl.errors import UsageError
 
@@ -39,7 +51,8 @@ class SamplingParams:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
-    """Prompt i of a call is sampled with a seed derived from (seed, i): its text does not depend on the batch size."""
+    """Prompt or conversation i of a call is sampled with a seed derived from (seed, i): what is written there does not
+    depend on the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +66,34 @@ class Completion:
     tokens: int
 
 
+T = TypeVar("T")
+Conversation = Generator[Prompt, Completion, T]
+"""An episode. Each prompt holds the whole history; what it shares with the one before costs nothing again."""
+OnEnd = Callable[[], None]
+"""Called whenever a prompt or a conversation is done, for whoever shows progress."""
+
+
+def one_turn(prompt: Prompt) -> Conversation[Completion]:
+    """A conversation of one turn."""
+    return (yield prompt)
+
+
 class Sampler(Protocol):
-    """A loaded model. Results come in the order of the prompts."""
+    """A loaded model. Results come in the order of the prompts or conversations."""
 
     @property
     def has_chat_template(self) -> bool: ...
+
+    def room_after(self, prompt: Prompt) -> int:
+        """How many tokens of the model's context the prompt leaves free; below 0 where it does not fit.
+
+        A prompt that does not leave room for its completion loses its beginning.
+        """
+        ...
+
+    def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
+        """Runs every conversation to its end and returns what each one returns."""
+        ...
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]: ...
 
@@ -65,7 +101,9 @@ class Sampler(Protocol):
 
 
 @contextmanager
-def open_sampler(model: Path, backend: Backend = "transformers", *, exact: bool = False) -> Iterator[Sampler]:
+def open_sampler(
+    model: Path, backend: Backend = "transformers", *, exact: bool = False, on_end: OnEnd = lambda: None
+) -> Iterator[Sampler]:
     """Loads the model folder and yields its sampler; everything is freed on exit.
 
     Args:
@@ -73,6 +111,7 @@ def open_sampler(model: Path, backend: Backend = "transformers", *, exact: bool 
         backend: which engine generates.
         exact: results independent of batching to the last bit (batch of 1), slower. Without it greedy texts may differ
             where two tokens tie numerically.
+        on_end: called in this thread.
 
     Raises:
         InfrastructureError: the back end cannot start on this machine.
@@ -82,11 +121,11 @@ def open_sampler(model: Path, backend: Backend = "transformers", *, exact: bool 
     if backend == "transformers":
         from a2rl.sampling.transformers_backend import TransformersSampler
 
-        sampler = TransformersSampler(model, exact=exact)
+        sampler = TransformersSampler(model, exact, on_end)
     elif backend == "vllm":
         from a2rl.sampling.vllm_backend import VllmSampler
 
-        sampler = VllmSampler(model, exact=exact)
+        sampler = VllmSampler(model, exact, on_end)
     else:
         raise UsageError(f"no sampling back end {backend!r}: known ones are {', '.join(get_args(Backend))}")
     try:

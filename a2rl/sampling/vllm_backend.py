@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.sampling import Completion, Prompt, SamplingParams
+from a2rl.sampling import Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn
 from a2rl.settings import Settings
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
@@ -27,12 +27,14 @@ CLOSE_TIMEOUT_S = 10
 LOG_TAIL_LINES = 25
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 class VllmSampler:
     """A checkpoint folder served by a vLLM worker; see `a2rl.sampling.Sampler` for the contract."""
 
-    def __init__(self, model: Path, exact: bool) -> None:
+    def __init__(self, model: Path, exact: bool, on_end: OnEnd) -> None:
+        self._on_end = on_end
         settings = Settings.load()
         python = settings.vllm_python
         if not python.is_file():
@@ -67,23 +69,56 @@ class VllmSampler:
     def has_chat_template(self) -> bool:
         return self._has_chat_template
 
+    def room_after(self, prompt: Prompt) -> int:
+        self._send({"count": self._in_json(prompt)})
+        return int(self._receive()["room"])
+
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        if not self._has_chat_template and not all(isinstance(prompt, str) for prompt in prompts):
-            raise UsageError("the model's tokenizer has no chat template: give it one, or send plain text")
-        if not prompts:
-            return []
-        request = {
-            "prompts": [
-                prompt if isinstance(prompt, str) else [asdict(message) for message in prompt] for prompt in prompts
-            ],
-            "seeds": [random.Random(f"{params.seed}/{index}").getrandbits(63) for index in range(len(prompts))],
+        return self.converse([one_turn(prompt) for prompt in prompts], params)
+
+    def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
+        decoding = {
             "max_new_tokens": params.max_new_tokens,
             "stop": params.stop,
             "temperature": params.temperature,
             "top_p": params.top_p,
         }
-        self._send(request)
-        return [Completion(**completion) for completion in self._receive()["completions"]]
+        seeds = [random.Random(f"{params.seed}/{index}") for index in range(len(conversations))]
+        results: dict[int, T] = {}
+        in_work: set[int] = set()
+
+        def go_on(index: int, completion: Completion | None) -> None:
+            """Asks for the conversation's next turn, or keeps its result."""
+            conversation = conversations[index]
+            try:
+                prompt = next(conversation) if completion is None else conversation.send(completion)
+            except StopIteration as end:
+                results[index] = end.value
+                self._on_end()
+                return
+            request = {"id": index, "prompt": self._in_json(prompt), "seed": seeds[index].getrandbits(63), **decoding}
+            in_work.add(index)
+            self._send(request)
+
+        try:
+            for index in range(len(conversations)):
+                go_on(index, None)
+            while len(results) < len(conversations):
+                answer = self._receive()
+                in_work.remove(answer["id"])
+                go_on(answer["id"], Completion(**answer["completion"]))
+        except BaseException:
+            if in_work:
+                self.close()  # the answers that are still to come would be taken for those of the next call
+            raise
+        return [results[index] for index in range(len(conversations))]
+
+    def _in_json(self, prompt: Prompt) -> Any:
+        if isinstance(prompt, str):
+            return prompt
+        if not self._has_chat_template:
+            raise UsageError("the model's tokenizer has no chat template: give it one, or send plain text")
+        return [asdict(message) for message in prompt]
 
     def close(self) -> None:
         """Ends the worker, by force if it must be. The log stays only when the worker failed."""

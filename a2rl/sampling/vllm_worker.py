@@ -5,11 +5,16 @@
 Speaks JSON lines. The first it writes is one of
     {"ready": true, "has_chat_template": bool}
     {"error": "..."}    the folder cannot be loaded as a checkpoint
-Then it answers each request line on stdin with one line on stdout:
-    {"prompts": ["text" | [{"role": ..., "content": ...}, ...], ...], "seeds": [int, ...],
+Then it answers the request lines on stdin, each with one line on stdout, in the order in which they are done:
+    {"id": int, "prompt": "text" | [{"role": ..., "content": ...}, ...], "seed": int,
      "max_new_tokens": int, "stop": [str, ...], "temperature": float, "top_p": float}
-    {"completions": [{"text": ..., "finish": "stop" | "length", "prompt_tokens": int, "tokens": int}, ...]}
-    {"error": "..."}    the request is at fault
+    {"id": int, "completion": {"text": ..., "finish": "stop" | "length", "prompt_tokens": int, "tokens": int}}
+or, asked for the tokens that a prompt leaves free,
+    {"count": <a prompt>}
+    {"room": int}
+or, where the request is at fault,
+    {"error": "..."}
+Requests that come while others are in work join them: vLLM batches continuously.
 
 Any other failure ends the process with a traceback on stderr. It also ends when its parent does.
 """
@@ -67,38 +72,58 @@ class Engine:
         except SafetensorError as error:
             raise RequestError(f"{model} cannot be loaded as a checkpoint: {first_line(error)}") from error
         self._context: int = self._llm.llm_engine.model_config.max_model_len
+        self._added = 0
+        self._callers: dict[str, int] = {}
 
     @property
     def has_chat_template(self) -> bool:
         return bool(self._tokenizer.chat_template)
 
-    def answer(self, request: Json) -> Json:
+    @property
+    def busy(self) -> bool:
+        return bool(self._llm.llm_engine.has_unfinished_requests())
+
+    def room_after(self, prompt: str | list[Json]) -> int:
+        return self._context - len(self._all_tokens(prompt))
+
+    def add(self, request: Json) -> None:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
 
-        prompts = [self._tokens(prompt, request["max_new_tokens"]) for prompt in request["prompts"]]
-        sampling = [
-            SamplingParams(
-                max_tokens=min(request["max_new_tokens"], self._context - len(prompt)),
-                stop=request["stop"] or None,
-                temperature=request["temperature"],
-                top_p=request["top_p"],
-                seed=seed if request["temperature"] > 0 else None,
-            )
-            for prompt, seed in zip(prompts, request["seeds"], strict=True)
+        tokens = self._tokens(request["prompt"], request["max_new_tokens"])
+        sampling = SamplingParams(
+            max_tokens=min(request["max_new_tokens"], self._context - len(tokens)),
+            stop=request["stop"] or None,
+            temperature=request["temperature"],
+            top_p=request["top_p"],
+            seed=request["seed"] if request["temperature"] > 0 else None,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        # The engine wants an id that it has never seen; the caller's comes again with every turn.
+        self._added += 1
+        self._callers[str(self._added)] = request["id"]
+        self._llm.llm_engine.add_request(str(self._added), TokensPrompt(prompt_token_ids=tokens), sampling)
+
+    def step(self) -> list[Json]:
+        """One pass over everything in work; what it completed."""
+        return [
+            {"id": self._callers.pop(output.request_id), "completion": self._completion(output)}
+            for output in self._llm.llm_engine.step()
+            if output.finished
         ]
-        inputs = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
-        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
-        return {"completions": [self._completion(output) for output in outputs]}
 
     def _tokens(self, prompt: str | list[Json], max_new_tokens: int) -> list[int]:
         """As in transformers_backend: of a prompt that is too long for the context the last part stays."""
+        room = max(self._context - max_new_tokens, self._context // 2)
+        return self._all_tokens(prompt)[-room:] or [self._tokenizer.eos_token_id or 0]
+
+    def _all_tokens(self, prompt: str | list[Json]) -> list[int]:
         if isinstance(prompt, str):
             tokens: list[int] = self._tokenizer(prompt)["input_ids"]
         else:
             tokens = self._tokenizer(self._render(prompt), add_special_tokens=False)["input_ids"]
-        room = max(self._context - max_new_tokens, self._context // 2)
-        return tokens[-room:] or [self._tokenizer.eos_token_id or 0]
+        return tokens
 
     def _render(self, chat: list[Json]) -> str:
         from jinja2 import TemplateError
@@ -181,11 +206,17 @@ def main() -> None:
         return
     say({"ready": True, "has_chat_template": engine.has_chat_template})
     while True:
-        request = requests.get()
-        try:
-            say(engine.answer(request))
-        except RequestError as error:
-            say({"error": str(error)})
+        while not (engine.busy and requests.empty()):
+            request = requests.get()
+            try:
+                if "count" in request:
+                    say({"room": engine.room_after(request["count"])})
+                else:
+                    engine.add(request)
+            except RequestError as error:
+                say({"error": str(error)})
+        for answer in engine.step():
+            say(answer)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 from a2rl.files import read_jsonl
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
 from a2rl.score import ItemResult
-from a2rl.task import Limits
+from a2rl.task import Limits, Options
 
 STOP = "Question:"
 MARK = "####"
@@ -49,13 +49,29 @@ def item_ids(hidden: Path) -> list[str]:
     return [item.id for item in items_of(hidden)]
 
 
-def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits) -> list[ItemResult]:
+def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
     """See `a2rl.task.Grader`."""
-    by_id, shots = {item.id: item for item in items_of(hidden)}, read_jsonl(hidden / "shots.jsonl")
+    by_id = {item.id: item for item in items_of(hidden)}
     items = [by_id[item_id] for item_id in ids]
+    shots = _shots_that_fit(sampler, read_jsonl(hidden / "shots.jsonl"), items, limits)
     prompts = [prompt(item.question, shots, chat=sampler.has_chat_template) for item in items]
     completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,)))
     return [_result(item, completion) for item, completion in zip(items, completions, strict=True)]
+
+
+def _shots_that_fit(
+    sampler: Sampler, shots: Sequence[Mapping[str, Any]], items: Sequence[Item], limits: Limits
+) -> Sequence[Mapping[str, Any]]:
+    """All of them, or for a short context the first few that leave room for the longest question and its answer.
+
+    A prompt cut by tokens would begin in the middle of an example. The reference's models all have room for four.
+    """
+    longest = max((item.question for item in items), key=len, default="")
+    for count in range(len(shots), 0, -1):
+        asked = prompt(longest, shots[:count], chat=sampler.has_chat_template)
+        if sampler.room_after(asked) >= limits.max_new_tokens:
+            return shots[:count]
+    return ()
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:

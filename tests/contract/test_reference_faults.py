@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,13 +30,13 @@ from a2rl.grading.service import GradingService, grade_job
 from a2rl.models import model_digest
 from a2rl.process import AgentProcess, child_environment
 from a2rl.run import RunDir
-from a2rl.sampling import Completion, Prompt, SamplingParams
 from a2rl.score import ItemResult, summarise
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand
 from a2rl.task import Limits
 from a2rl.workspace import agent_environment, build_workspace, write_run_meta
 from tasks.gsm8k import grade as gsm8k
+from tests.fake_sampler import FakeSampler
 from tests.run_maker import FakePool, alive, item_results, make_hidden, right_answers, wait_for
 from tests.small_model import edit_json, trained_copy
 
@@ -249,25 +248,9 @@ def _environ(pid: int) -> dict[str, str]:
 # 8
 
 
-class CountingSampler:
-    """Counts how often it is called."""
-
-    has_chat_template = False
-
-    def __init__(self) -> None:
-        self.calls: list[int] = []
-
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        self.calls.append(len(prompts))
-        return [Completion("#### 1", "stop", 1, 1) for _ in prompts]
-
-    def close(self) -> None:
-        pass
-
-
 def test_all_items_are_generated_in_one_batch(tmp_path: Path) -> None:
-    hidden, sampler = make_hidden(tmp_path / "hidden", items=50), CountingSampler()
-    gsm8k.grade(sampler, hidden, gsm8k.item_ids(hidden), Limits(max_new_tokens=4))
+    hidden, sampler = make_hidden(tmp_path / "hidden", items=50), FakeSampler(lambda prompt: "#### 1")
+    gsm8k.grade(sampler, hidden, gsm8k.item_ids(hidden), Limits(max_new_tokens=4), {})
     assert sampler.calls == [50]
 
 

@@ -152,7 +152,7 @@ def test_a_killed_worker_is_an_infrastructure_error_and_leaves_no_process(tmp_pa
 def test_the_worker_ends_with_its_parent() -> None:
     script = (
         "import sys, time; from pathlib import Path; from a2rl.sampling.vllm_backend import VllmSampler\n"
-        f"sampler = VllmSampler(Path({str(MODEL)!r}), exact=False)\n"
+        f"sampler = VllmSampler(Path({str(MODEL)!r}), False, print)\n"
         "print(sampler._worker.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen(

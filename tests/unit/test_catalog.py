@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.catalog import agent_ids, find_agent, load_task, task_ids, unknown
-from a2rl.errors import TaskDefinitionError, UsageError
+from a2rl.catalog import agent_ids, find_agent, load_task, task_ids
+from a2rl.errors import TaskDefinitionError, UsageError, unknown
 from a2rl.settings import Settings
 
 

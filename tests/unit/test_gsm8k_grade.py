@@ -1,16 +1,16 @@
 """GSM8K's grader: which number a solution ends on, and what is made of it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from a2rl.files import read_jsonl, write_jsonl
-from a2rl.sampling import Completion, Prompt, SamplingParams
+from a2rl.sampling import Completion, SamplingParams
 from a2rl.score import summarise
 from a2rl.task import Limits
 from tasks.gsm8k import grade as grader
 from tasks.gsm8k.grade import final_number
+from tests.fake_sampler import FakeSampler
 
 NUMBERS = [
     # after the mark
@@ -89,68 +89,68 @@ def hidden(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class FakeSampler:
-    """Answers in order and keeps what it was asked."""
-
-    def __init__(self, *answers: Completion, chat: bool = False) -> None:
-        self.has_chat_template = chat
-        self.asked: list[Sequence[Prompt]] = []
-        self.params: list[SamplingParams] = []
-        self._answers = list(answers)
-
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        self.asked.append(prompts)
-        self.params.append(params)
-        return self._answers
-
-    def close(self) -> None:
-        pass
-
-
 def said(text: str, finish: str = "stop") -> Completion:
     return Completion(text, finish, 10, 5)  # type: ignore[arg-type]
 
 
+def saying(*answers: Completion, chat: bool = False) -> FakeSampler:
+    """Gives the answers one after the other."""
+    waiting = iter(answers)
+    return FakeSampler(lambda prompt: next(waiting), chat)
+
+
 def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
-    sampler = FakeSampler(said("#### 500"), said("#### 999"), said("let me think", "length"))
-    items = grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7))
+    sampler = saying(said("#### 500"), said("#### 999"), said("let me think", "length"))
+    items = grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
     assert [item.verdict for item in items] == ["correct", "wrong", "truncated"]
     assert [item.value for item in items] == [1, 0, 0]
     assert [item.tokens for item in items] == [5, 5, 5]
 
 
 def test_a_right_answer_counts_even_where_the_token_limit_cut_what_came_after(hidden: Path) -> None:
-    sampler = FakeSampler(said("#### 500\n and so", "length"))
-    assert grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7))[0].verdict == "correct"
+    sampler = saying(said("#### 500\n and so", "length"))
+    assert grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7), {})[0].verdict == "correct"
 
 
 def test_all_items_are_asked_in_one_greedy_call_within_the_limit(hidden: Path) -> None:
-    sampler = FakeSampler(*[said("")] * 3)
-    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7))
-    assert [len(prompts) for prompts in sampler.asked] == [3]
+    sampler = saying(*[said("")] * 3)
+    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    assert sampler.calls == [3]
     assert sampler.params == [SamplingParams(max_new_tokens=7, stop=("Question:",), temperature=0.0)]
 
 
 def test_the_prompt_is_the_references_with_the_examples_before(hidden: Path) -> None:
-    sampler = FakeSampler(said(""))
-    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7))
-    assert sampler.asked[0][0] == (
+    sampler = saying(said(""))
+    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7), {})
+    assert sampler.asked[0] == (
         "Question: What is 1?\nLet's think step by step\nAnswer: It is 1.\n#### 1\n\n"
         "Question: What is 2 * 500?\nLet's think step by step\nAnswer:"
     )
 
 
+def test_examples_that_do_not_fit_the_context_are_left_out_whole_and_for_all_questions_alike(hidden: Path) -> None:
+    write_jsonl(hidden / "shots.jsonl", [{"question": f"What is {n}?", "answer": f"#### {n}"} for n in range(4)])
+    examples = []
+    for context in (1000, 250, 100):
+        sampler = FakeSampler(lambda prompt: "", context=context)
+        grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+        [count] = {str(prompt).count("Question:") - 1 for prompt in sampler.asked}
+        assert all(str(prompt).startswith("Question:") and len(str(prompt)) <= context - 7 for prompt in sampler.asked)
+        examples.append(count)
+    assert examples[0] == 4 > examples[1] > examples[2] == 0
+
+
 def test_a_chat_model_gets_the_examples_as_turns(hidden: Path) -> None:
-    sampler = FakeSampler(said(""), chat=True)
-    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7))
-    chat = sampler.asked[0][0]
+    sampler = saying(said(""), chat=True)
+    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7), {})
+    chat = sampler.asked[0]
     assert [message.role for message in chat if not isinstance(message, str)] == ["user", "assistant", "user"]
 
 
 def test_the_gold_answer_is_never_in_its_own_prompt(hidden: Path) -> None:
-    sampler = FakeSampler(*[said("")] * 3)
-    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7))
-    for prompt, number in zip(sampler.asked[0], ("500", "1,000", "1,500"), strict=True):
+    sampler = saying(*[said("")] * 3)
+    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    for prompt, number in zip(sampler.asked, ("500", "1,000", "1,500"), strict=True):
         assert f"#### {number}" not in str(prompt)
 
 

@@ -1,5 +1,6 @@
 """The transformers back end on a very small random model, and what both back ends refuse."""
 
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.sampling import Message, SamplingParams, open_sampler, transformers_backend
+from a2rl.sampling import Conversation, Message, Sampler, SamplingParams, decoder, open_sampler, transformers_backend
 from a2rl.sampling.transformers_backend import TransformersSampler
 
 CONTEXT = 96
@@ -161,13 +173,12 @@ def test_a_small_top_p_is_greedy(sampler) -> None:
     assert sampler.generate(PROMPTS, SamplingParams(max_new_tokens=16, temperature=1.0, top_p=1e-6)) == greedy
 
 
-def test_drawn_tokens_follow_the_distribution(sampler) -> None:
-    logits = torch.tensor([0.5, 0.3, 0.0, 0.2]).log().expand(4000, 4)
-    request = transformers_backend._Request(0, [1], 1)
-    rows = [transformers_backend._Row(request, transformers_backend.random.Random(row)) for row in range(4000)]
-    drawn = transformers_backend._choose(logits, rows, SamplingParams(1, temperature=1.0))
+def test_drawn_tokens_follow_the_distribution() -> None:
+    probabilities = torch.tensor([0.5, 0.3, 0.0, 0.2]).expand(4000, 4)
+    uniforms = [random.Random(row).random() for row in range(4000)]
+    drawn = decoder._draw(probabilities, uniforms, top_p=1.0)
     assert torch.bincount(drawn, minlength=4).div(4000).tolist() == pytest.approx([0.5, 0.3, 0.0, 0.2], abs=0.03)
-    nucleus = transformers_backend._choose(logits, rows, SamplingParams(1, temperature=1.0, top_p=0.6))
+    nucleus = decoder._draw(probabilities, uniforms, top_p=0.6)
     assert torch.bincount(nucleus, minlength=4).div(4000).tolist() == pytest.approx([0.625, 0.375, 0, 0], abs=0.03)
 
 
@@ -212,28 +223,137 @@ def test_a_chat_without_a_template_is_a_usage_error(model, tmp_path) -> None:
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_halved(sampler, monkeypatch) -> None:
-    expected = sampler.generate(PROMPTS, SamplingParams(max_new_tokens=4))
-    decode, sizes = TransformersSampler._decode, []
+    conversations = [wordy(prompt, turns=3) for prompt in PROMPTS]
+    expected = sampler.converse(conversations, SamplingParams(max_new_tokens=4))
+    forward, passes = sampler._model.forward, []
 
-    def decode_at_most_two(self, rows, params) -> None:
-        sizes.append(len(rows))
-        if len(rows) > 2:
+    def at_most_two_rows_after_a_while(*args, **kwargs):
+        passes.append(len(kwargs["input_ids"]))
+        if len(passes) > 4 and passes[-1] > 2:
             raise torch.OutOfMemoryError
-        decode(self, rows, params)
+        return forward(*args, **kwargs)
 
-    monkeypatch.setattr(TransformersSampler, "_decode", decode_at_most_two)
+    monkeypatch.setattr(sampler._model, "forward", at_most_two_rows_after_a_while)
     monkeypatch.setattr(transformers_backend, "MAX_BATCH", {"cpu": 6, "cuda": 6})
+    conversations = [wordy(prompt, turns=3) for prompt in PROMPTS]
+    assert sampler.converse(conversations, SamplingParams(max_new_tokens=4)) == expected
+    assert max(passes[:4]) > 2
+    assert max(passes[-4:]) <= 2
+
+
+def test_the_cache_keeps_to_its_share_of_the_memory(sampler, monkeypatch) -> None:
+    expected = sampler.generate(PROMPTS, SamplingParams(max_new_tokens=4))
+    rows = []
+    forward = sampler._model.forward
+    monkeypatch.setattr(sampler._model, "forward", lambda **kw: rows.append(len(kw["input_ids"])) or forward(**kw))
+    cache_bytes_per_token = 2 * 2 * 1 * 16 * 4
+    two_texts = 2 * 40 * cache_bytes_per_token / transformers_backend.FREE_MEMORY_SHARE
+    monkeypatch.setattr(sampler, "_free_bytes", lambda: two_texts)
     assert sampler.generate(PROMPTS, SamplingParams(max_new_tokens=4)) == expected
-    assert sizes == [6, 3, 1, 1, 1, 1, 1, 1]
+    assert 1 < max(rows) <= 4
 
 
 def test_no_memory_for_a_single_text_is_an_infrastructure_error(sampler, monkeypatch) -> None:
-    def decode(self, rows, params) -> None:
+    def forward(**_: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(TransformersSampler, "_decode", decode)
+    monkeypatch.setattr(sampler._model, "forward", forward)
     with pytest.raises(InfrastructureError, match="not enough memory"):
         sampler.generate(["a"], SamplingParams(max_new_tokens=4))
+
+
+def wordy(prompt: str, turns: int) -> Conversation[list[str]]:
+    """Goes on with what the model said and a few words more, which are more for some prompts than for others."""
+    said, text = [], prompt
+    for turn in range(turns):
+        completion = yield text
+        said.append(completion.text)
+        text += completion.text + " and" * (1 + (len(prompt) + turn) % 5)
+    return said
+
+
+def one_by_one(sampler: Sampler, conversation: Conversation[list[str]], params: SamplingParams) -> list[str]:
+    """The same conversation, every prompt read from its beginning."""
+    try:
+        prompt = next(conversation)
+        while True:
+            prompt = conversation.send(sampler.generate([prompt], params)[0])
+    except StopIteration as end:
+        return end.value
+
+
+@pytest.mark.parametrize("rows", [1, 2, 6])
+def test_a_conversation_is_the_same_as_its_prompts_one_by_one(sampler, batch_of, rows) -> None:
+    params = SamplingParams(max_new_tokens=6)
+    expected = [one_by_one(sampler, wordy(prompt, turns=1 + number), params) for number, prompt in enumerate(PROMPTS)]
+    batch_of(rows)
+    conversations = [wordy(prompt, turns=1 + number) for number, prompt in enumerate(PROMPTS)]
+    assert sampler.converse(conversations, params) == expected
+
+
+def test_a_conversation_may_forget_and_may_be_over_before_it_began(sampler) -> None:
+    def forgetful(text: str) -> Conversation[str]:
+        for word in text.split():
+            completion = yield "One apple. " + word
+        return completion.text
+
+    def silent() -> Conversation[str]:
+        return "nothing to say"
+        yield
+
+    params = SamplingParams(max_new_tokens=6)
+    [last] = sampler.generate(["One apple. fox"], params)
+    assert sampler.converse([forgetful("The quick brown fox"), silent()], params) == [last.text, "nothing to say"]
+
+
+def test_every_conversation_that_ends_is_reported(model) -> None:
+    ended = []
+    with open_sampler(model, on_end=lambda: ended.append(1)) as sampler:
+        sampler.converse([wordy(prompt, turns=2) for prompt in PROMPTS], SamplingParams(max_new_tokens=3))
+        assert len(ended) == len(PROMPTS)
+
+
+def test_the_room_after_a_prompt_is_what_the_context_leaves(sampler) -> None:
+    [completion] = sampler.generate(["One apple."], SamplingParams(max_new_tokens=1))
+    assert sampler.room_after("One apple.") == CONTEXT - completion.prompt_tokens
+    assert sampler.room_after("x" * 500) < 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(sliding_window=8),
+        Qwen2Config(use_sliding_window=True, sliding_window=8, max_window_layers=1),
+        GPTNeoXConfig(),
+        LlamaConfig(attn_implementation="eager"),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_other_architectures_write_what_transformers_itself_would(config, model, tmp_path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config.update({**sizes, "vocab_size": 320, "max_position_embeddings": CONTEXT, "eos_token_id": 0})
+    config.update({"num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2, "bos_token_id": None})
+    if getattr(config, "layer_types", None):
+        config.layer_types = ["full_attention", "sliding_attention"]
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    network = AutoModelForCausalLM.from_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)  # for some types another class than was saved
+    with open_sampler(tmp_path) as sampler:
+        texts = sampler.generate(PROMPTS, SamplingParams(max_new_tokens=12))
+    for prompt, completion in zip(PROMPTS, texts, strict=True):
+        tokens = tokenizer(prompt, return_tensors="pt")
+        written = network.generate(**tokens, max_new_tokens=12, do_sample=False, pad_token_id=0)[0]
+        assert completion.text == tokenizer.decode(written[tokens["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def test_a_model_with_recurrent_layers_is_refused_with_advice(model, tmp_path) -> None:
+    config = MambaConfig(vocab_size=320, hidden_size=16, num_hidden_layers=1, state_size=4)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="use vllm"), open_sampler(tmp_path) as sampler:
+        sampler.generate(["a"], SamplingParams(max_new_tokens=2))
 
 
 def _without_weights(folder: Path) -> None:
