@@ -3,10 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
-# Spinning OpenMP threads slow small models 10-40 fold where several processes share the cores.
-export OMP_WAIT_POLICY := PASSIVE
+# Threads that spin for long slow small models 10-40 fold where several processes share the cores (a2rl/process.py).
+export GOMP_SPINCOUNT := 3000
 export TOKENIZERS_PARALLELISM := false
 export DO_NOT_TRACK := 1
+# The locks name everything, so nothing is left to resolve.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm data demo test test-all check bench ui worker clean lock
 
@@ -15,12 +17,14 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## install everything into .venv (a few minutes, once)
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "setup: installing the versions of requirements.lock into $(VENV) (2-5 minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --editable .
+	@$(PIP) -r requirements.lock
+	@$(PIP) --editable .
+	@$(PIP) -r requirements-textworld.lock 2>/dev/null || echo "setup: went on without TextWorld, the original \
+	engine of ALFWorld, which has to be compiled (it takes gcc, cmake and make); only --engine textworld needs it"
 	@touch $@
 
 setup-vllm: ## install vLLM into an environment of its own (.venv-vllm)

@@ -41,6 +41,8 @@ class Grid(_Section):
     mode: Mode = "free"
     protocol: Protocol = "strict"
     budget: str = "2m"
+    budgets: dict[str, str] = {}
+    """Of single tasks, where `budget` is not right for them."""
     driver: str | None = None
     source: str | None = None
     max_submissions: int | None = None
@@ -48,9 +50,9 @@ class Grid(_Section):
     """Runs side by side."""
     grading_port: int = 0
 
-    @property
-    def budget_s(self) -> float:
-        return parse_duration(self.budget)
+    def budget_s(self, task: str) -> float:
+        """Raises UsageError: it is no duration."""
+        return parse_duration(self.budgets.get(task, self.budget))
 
 
 class Params(_Section):

@@ -33,6 +33,8 @@ def choose_grid(params: Params, suite: str, **overrides: Any) -> Grid:
         if overrides.get(key) is not None and overrides[key] not in known:
             raise unknown(key, overrides[key], known)
     given = {key: value for key, value in overrides.items() if value is not None}
+    if "budget" in given:
+        given.setdefault("budgets", {})
     try:
         return Grid.model_validate(params.suites[suite].model_dump() | given)
     except ValidationError as error:
@@ -63,7 +65,7 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             model=grid.model,
             protocol=grid.protocol,
             seed=seed,
-            budget_s=grid.budget_s,
+            budget_s=grid.budget_s(task),
             max_submissions=grid.max_submissions,
             source=grid.source,
             backend=params.grading.backend,

@@ -56,13 +56,13 @@ class TinyParams(BaseModel):
     """Key-value heads that the query heads share."""
     vocab_size: int = Field(default=768, ge=300)
     """Tokens at most; BPE stops earlier where the documents repeat no more pairs."""
-    max_positions: int = Field(default=2048, gt=0)
+    max_positions: int = Field(default=4096, gt=0)
     """`max_position_embeddings` of the config: the longest text that a grader may feed."""
     context_length: int = Field(default=512, gt=1)
     """Tokens of a document at most; the rest of a longer one is left out."""
     batch_tokens: int = Field(default=1300, gt=0)
     """Tokens in one step, padding included; a batch holds whole documents of about one length."""
-    steps: int = Field(default=600, gt=0)
+    steps: int = Field(default=750, gt=0)
     """Optimizer steps: a number, never a time, so that the weights do not depend on the machine's load."""
     learning_rate: float = Field(default=6e-3, gt=0)
     """Peak for embeddings and norms, which AdamW trains: linear warm-up, then linear decay to zero."""

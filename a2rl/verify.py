@@ -12,6 +12,7 @@ from a2rl.errors import A2rlError, IntegrityError
 from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunOpened, SubmissionAccepted
 from a2rl.files import digest_of, file_digest, read_model
 from a2rl.grading.job import GradeResult, selected_ids
+from a2rl.ranking import best_submission
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, verdict_of
 from a2rl.run import RunDir
 from a2rl.score import TaskScore, paired_improvement, summarise
@@ -128,20 +129,15 @@ def _check_records(run: RunDir) -> None:
     record = run.read("grade", GradeRecord)
     if record is None:
         return
-    graded = {event.weights_digest: event.result for event in run.ledger.events(Graded)}
-    scored = [
-        (result.score, -event.submission_id)
-        for event in run.ledger.events(SubmissionAccepted)
-        if (result := graded.get(event.weights_digest)) is not None and result.score is not None
-    ]
-    best = max(scored, default=None)
+    best = best_submission(run.ledger)
     _require(record.baseline == _known_baseline(run), "the record's baseline is not the ledger's")
     _require(
-        record.submission_id == (-best[1] if best else None), "the record names another best submission than the ledger"
+        record.submission_id == (best.submission.submission_id if best else None),
+        "the record names another best submission than the ledger",
     )
     if best:
         _require(
-            record.public is not None and record.public.score == best[0],
+            record.public is not None and record.public.score == best.score.score,
             "the record's public score is not the ledger's",
         )
     private = run.ledger.events(PrivateGraded)

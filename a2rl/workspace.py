@@ -15,6 +15,7 @@ from jinja2 import StrictUndefined, Template
 
 from a2rl.budget import format_duration
 from a2rl.catalog import Agent
+from a2rl.process import SPIN
 from a2rl.run import Mode, RunDir
 from a2rl.settings import Settings
 
@@ -28,7 +29,7 @@ QUIET = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow small models 10-40 fold where grader and agent share cores
+    "GOMP_SPINCOUNT": SPIN,
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TRANSFORMERS_VERBOSITY": "error",

@@ -10,9 +10,11 @@ pins=(torch==2.13.0 transformers==5.23.0 trl==1.16.0 peft==0.21.2 accelerate==1.
     dvc==3.67.1 prefect==3.8.8 fastapi==0.150.0 pandas==3.1.1)
 "${PYTHON:-python3.11}" -m venv "$scratch/venv"
 "$scratch/venv/bin/python" -m pip install --quiet --quiet "${pins[@]}" ".[dev]"
+# For its data files. What it needs to run, the original engine, has no wheels: requirements-textworld.lock, by hand.
+"$scratch/venv/bin/python" -m pip install --quiet --quiet --no-deps alfworld==0.4.2
 {
     echo '# Exact versions of everything, tested together on Python 3.11. `make lock` writes this file.'
     echo '# torch: where pip has a CPU build of this version at hand it takes that one, else the CUDA build.'
-    "$scratch/venv/bin/python" -m pip freeze | grep -vi '^a2rl' | sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/'
+    "$scratch/venv/bin/python" -m pip freeze | grep -vi '^a2rl\|^#' | sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/'
 } >requirements.lock.new
 mv requirements.lock.new requirements.lock

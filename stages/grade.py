@@ -2,14 +2,15 @@
 
 import time
 
-from a2rl.events import Graded, PrivateGraded, SubmissionAccepted
+from a2rl.events import PrivateGraded
 from a2rl.files import file_digest, read_model
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job
+from a2rl.ranking import best_submission
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, RunVerdict, verdict_of
 from a2rl.run import RunDir
-from a2rl.score import TaskScore, paired_improvement
+from a2rl.score import paired_improvement
 from a2rl.settings import Settings
 
 
@@ -24,7 +25,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
     started, spec = time.monotonic(), run.spec
     base, executed = run.need("baseline", BaselineRecord), run.need("execute", ExecuteRecord)
     before = base.private if spec.protocol == "strict" else base.total
-    best = best_submission(run)
+    best = best_submission(run.ledger)
     if best is None:
         verdict: RunVerdict = "no score" if executed.submissions else "no submission"
         return run.write("grade", GradeRecord(seconds=time.monotonic() - started, verdict=verdict, baseline=before))
@@ -42,20 +43,6 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         improvement_ci=difference.ci if difference else None,
     )
     return run.write("grade", record)
-
-
-def best_submission(run: RunDir) -> tuple[SubmissionAccepted, TaskScore] | None:
-    """The submission with the highest public score, the earliest of equals; None if none has a score."""
-    graded = {event.weights_digest: event.result for event in run.ledger.events(Graded)}
-    scored = [
-        (score, event)
-        for event in run.ledger.events(SubmissionAccepted)
-        if (score := graded.get(event.weights_digest)) is not None and score.score is not None
-    ]
-    if not scored:
-        return None
-    score, event = max(scored, key=lambda pair: (pair[0].score or 0.0, -pair[1].submission_id))
-    return event, score
 
 
 def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:

@@ -6,21 +6,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from a2rl.catalog import load_grader
 from a2rl.checkpoint import weights_digest
 from a2rl.data import ensure_data
 from a2rl.events import AgentStarted
 from a2rl.grading.job import GradeJob
-from a2rl.grading.pool import GraderPool, devices_here
+from a2rl.grading.pool import GraderPool, devices_here, grade_now
 from a2rl.ledger import Ledger
 from a2rl.models import resolve_model
 from a2rl.settings import Settings
+from tasks.alfworld.verify import verify
 
 ITEMS = 200
+GAMES = 12
+"""Of alfworld, since the original takes seconds for each."""
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -57,6 +62,35 @@ def grading(settings: Settings, folder: Path) -> list[tuple[str, str]]:
 def _grade_in_new_pool(settings: Settings, work: GradeJob) -> None:
     with GraderPool(settings, devices_here(settings)[:1]) as pool:
         pool.submit(work).result()
+
+
+def alfworld(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """Our engine against the original, alone and under a model: all games at once, or one at a time."""
+    if find_spec("textworld") is None:
+        return [("alfworld: TextWorld is not installed, so there is nothing to compare with", "-")]
+    hidden = ensure_data("alfworld", "mini", None, settings) / "hidden"
+    files = [hidden / "games" / name / "game.tw-pddl" for name in load_grader("alfworld").item_ids(hidden)[::40]]
+    report, differences = verify(files, steps=20, seed=0, fast=False)
+    assert not differences
+    scores = {}
+    for engine in ("native", "textworld"):
+        work = GradeJob(
+            root=settings.root, task="alfworld", variant="mini", hidden=hidden, model=resolve_model("tiny", settings),
+            split="all", split_seed=0, limit=GAMES, options={"engine": engine, "prompts": "repaired"},
+            result=folder / f"{engine}.json", log=folder / "log",
+        )  # fmt: skip
+        scores[engine] = grade_now(work, settings)
+    native, stock = (scores[engine] for engine in ("native", "textworld"))
+    assert native.items == stock.items
+    return [
+        ("alfworld: a step with its admissible commands, original / ours", f"{report.speed_ratio:.0f}x"),
+        ("alfworld: loading and starting a game, original / ours", f"{report.load_ratio:.0f}x"),
+        (
+            f"alfworld: grading {GAMES} games, one at a time in the original / all at once in ours",
+            f"{stock.score.seconds / native.score.seconds:.1f}x"
+            f" ({stock.score.seconds:.0f} s, {native.score.seconds:.0f} s)",
+        ),
+    ]
 
 
 def ledger(folder: Path) -> list[tuple[str, str]]:
@@ -98,7 +132,10 @@ def main() -> None:
     table.add_column("figure", justify="right")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for row in [*grading(settings, folder), *ledger(folder), *digest(settings, folder), *command_line()]:
+        for row in [
+            *grading(settings, folder), *alfworld(settings, folder), *ledger(folder), *digest(settings, folder),
+            *command_line(),
+        ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)
 

@@ -41,7 +41,9 @@ class FakeSampler:
             while True:
                 self.asked.append(prompt)
                 answer = self._answer(prompt)
-                prompt = conversation.send(Completion(answer, "stop", 10, 5) if isinstance(answer, str) else answer)
+                prompt = conversation.send(
+                    Completion(answer, "stop", len(str(prompt)), 5) if isinstance(answer, str) else answer
+                )
         except StopIteration as end:
             result: T = end.value
             return result

@@ -86,6 +86,7 @@ class _Progress:
 
     def __init__(self, job: GradeJob, total: int) -> None:
         self._file = progress_file(job)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
         self._done, self._total = 0, total
         self._next_write = 0.0
 

@@ -19,6 +19,7 @@ from a2rl.events import AgentStarted, BaselineKnown, Graded, GradingFailed, Subm
 from a2rl.files import file_digest
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
+from a2rl.ranking import best_submission
 from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.score import Interval, TaskScore
@@ -126,18 +127,13 @@ class GradingService:
             raise InfrastructureError(
                 f"submission {submission_id} is kept, but could not be graded: {this.result.reason}"
             )
-        scored = [
-            (event.submission_id, graded[event.weights_digest].result.score)
-            for event in accepted
-            if event.weights_digest in graded
-        ]
-        best = max(((score, -number) for number, score in scored if score is not None), default=None)
+        best = best_submission(self._run.ledger)
         return SubmitAnswer(
             submission_id=submission_id,
             score=this.result.score,
             baseline_score=self._baseline_score(),
             improvement=this.improvement,
-            best=Best(submission_id=-best[1], score=best[0]) if best else None,
+            best=Best(submission_id=best.submission.submission_id, score=best.score.score or 0.0) if best else None,
             total_submissions=len(accepted),
             ci=this.result.ci,
             quota_left=self._quota_left(len(accepted)),

@@ -30,7 +30,7 @@ def test_the_repositorys_params_are_valid_and_name_tasks_that_exist(repository: 
     assert {"smoke", "full-bench"} <= params.suites.keys()
     for grid in params.suites.values():
         assert set(grid.tasks) <= set(task_ids(repository))
-        assert grid.budget_s > 0
+        assert all(grid.budget_s(task) > 0 for task in grid.tasks)
 
 
 @pytest.mark.parametrize(

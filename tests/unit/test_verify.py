@@ -16,12 +16,13 @@ from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.ledger import GENESIS
+from a2rl.ranking import best_submission
 from a2rl.records import ExecuteRecord, SetupRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.tracking import Tracker
 from a2rl.verify import verify_run
-from stages.grade import best_submission, grade
+from stages.grade import grade
 from tests.conftest import checkout
 from tests.run_maker import FakePool, item_results, make_run
 from tests.small_model import build_base_model, edit_json, trained_copy
@@ -65,7 +66,7 @@ def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
 
 def _grade_private(run: RunDir) -> None:
     """Puts the private grade where the stage finds it, so that no real grader is needed."""
-    best = best_submission(run)
+    best = best_submission(run.ledger)
     assert best is not None
     hidden = run.need("setup", SetupRecord).hidden
     ids = selected_ids("gsm8k", hidden, "private", run.spec.split_seed)

@@ -1,0 +1,25 @@
+"""Which submission counts: the one rule, for the answer to the agent, the result and its check."""
+
+from typing import NamedTuple
+
+from a2rl.events import Graded, SubmissionAccepted
+from a2rl.ledger import Ledger
+from a2rl.score import TaskScore
+
+
+class Ranked(NamedTuple):
+    """A submission and its public score."""
+
+    submission: SubmissionAccepted
+    score: TaskScore
+
+
+def best_submission(ledger: Ledger) -> Ranked | None:
+    """The submission with the highest public score, the earliest of equals; None if none has a score."""
+    graded = {event.weights_digest: event.result for event in ledger.events(Graded)}
+    scored = [
+        Ranked(event, result)
+        for event in ledger.events(SubmissionAccepted)
+        if (result := graded.get(event.weights_digest)) is not None and result.score is not None
+    ]
+    return max(scored, key=lambda each: (each.score.score or 0.0, -each.submission.submission_id), default=None)

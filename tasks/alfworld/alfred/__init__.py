@@ -1,0 +1,17 @@
+"""ALFWorld's text games without their planner: the texts, the admissible commands and the verdicts of alfworld 0.4.2 on
+textworld 1.7.0, character by character, some thousand times as fast. Standard library only.
+
+    from alfred import Game, Play
+
+    play = Play(Game.load(Path("train/pick_and_place_simple-Mug-None-Desk-310/trial_1/game.tw-pddl")))
+    print(play.intro)
+    print(play.step("go to desk 1"), play.admissible(), play.won)
+"""
+
+from .expert import Expert, play_out
+from .game import Game
+from .play import Play
+from .problem import UnknownGame
+from .vector import Step, VectorEnv
+
+__all__ = ["Expert", "Game", "Play", "Step", "UnknownGame", "VectorEnv", "play_out"]

@@ -1,0 +1,172 @@
+r"""ALFWorld's grader: the model plays every game of the eval set, greedily, one command a line.
+
+As the reference does it (autorl_bench/benchmarks/alfworld/eval.py, after ReAct's alfworld.ipynb): two examples of the
+game's kind, the intro without its welcome, and "\n>"; the model writes up to the end of the line; a command that begins
+with `think:` is answered "OK." and counts as a step like any other. A game is won if its goal holds within the step
+limit. Unlike there, a game that breaks down is errored and not lost, and a game that outgrows the model's context ends
+there as truncated (vLLM would refuse the prompt and end the reference's whole evaluation).
+
+The reference plays one game at a time. Here every game is a conversation of its own, and all of them share the model.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from a2rl.errors import UsageError
+from a2rl.sampling import Conversation, Sampler, SamplingParams
+from a2rl.score import ItemResult
+from a2rl.task import Limits, Options
+from tasks.alfworld.alfred import Game, Play, UnknownGame
+from tasks.alfworld.alfred.expert import Player
+from tasks.alfworld.prompts import Examples, framed
+from tasks.alfworld.task import TASK
+from tasks.alfworld.transcript import opening, turn
+
+THOUGHT = "think:"
+NOTHING_HAPPENS = "Nothing happens."
+TOKENS_OF_INTRO, TOKENS_PER_STEP = 300, 40
+"""What an intro, and a command with its answer, come to, generously: the room that the examples must leave."""
+ANSWER_SHOWN = 2000
+
+
+def item_ids(hidden: Path) -> list[str]:
+    """See `a2rl.task.Grader`. An item is a game; its id is the path of its folder."""
+    games = hidden / "games"
+    return sorted(path.parent.relative_to(games).as_posix() for path in games.glob("**/game.tw-pddl"))
+
+
+def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
+    """See `a2rl.task.Grader`."""
+    shown = _shown_examples(sampler, hidden, limits, options)
+    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
+    episodes = [_episode(each, hidden, shown, limits, options) for each in ids]
+    if options["engine"] == "textworld":
+        # One game open at a time, as the reference: each one costs the original some 100 MB.
+        return [result for episode in episodes for result in sampler.converse([episode], params)]
+    return sampler.converse(episodes, params)
+
+
+def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+    """See `a2rl.task.Grader`. A completion is what a player typed, one command a line."""
+    return [
+        _replayed(each, hidden, outputs[each].splitlines())
+        if each in outputs
+        else ItemResult(id=each, verdict="errored", reason="no completion was given")
+        for each in ids
+    ]
+
+
+def gold_outputs(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.Grader`. The walkthroughs that come with the games."""
+    return {each: "\n".join(Game.load(_file(hidden, each)).walkthrough) for each in item_ids(hidden)}
+
+
+def _file(hidden: Path, item_id: str) -> Path:
+    return hidden / "games" / item_id / "game.tw-pddl"
+
+
+def _shown_examples(sampler: Sampler, hidden: Path, limits: Limits, options: Options) -> Examples:
+    """The examples for each kind of game, as many as the model's context has room for beside a whole game."""
+    examples = _examples(hidden, options["prompts"])
+    for count in (2, 1) if examples else ():
+        cut = {kind: texts[:count] for kind, texts in examples.items()}
+        longest = max((framed(texts) for texts in cut.values()), key=len)
+        if sampler.room_after(longest) >= TOKENS_OF_INTRO + limits.max_steps * TOKENS_PER_STEP:
+            return cut
+    return {}
+
+
+def _examples(hidden: Path, name: str) -> Examples:
+    sets: dict[str, Examples] = json.loads((hidden / "prompts.json").read_text(encoding="utf-8"))
+    if name not in sets:
+        raise UsageError(
+            f"the data has no {name} prompts: prepare it from the network, or from a mirror with react_prompts.json"
+        )
+    return sets[name]
+
+
+def _episode(
+    item_id: str, hidden: Path, examples: Examples, limits: Limits, options: Options
+) -> Conversation[ItemResult]:
+    """A game, from its intro to its end."""
+    log = _Log(item_id)
+    try:
+        with _opened(_file(hidden, item_id), options["engine"], log) as play:
+            text, read = framed(examples.get(log.kind, ())) + opening(play.intro), 0
+            while log.steps < limits.max_steps and not play.won:
+                completion = yield text
+                if completion.prompt_tokens <= read:
+                    return log.result("truncated")
+                read = completion.prompt_tokens
+                command = completion.text.strip()
+                text += turn(command, log.step(play, command, completion.tokens))
+            return log.result("correct" if play.won else "wrong")
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        return ItemResult(id=item_id, verdict="errored", group=log.kind, reason=f"the game broke down: {error!r}")
+
+
+def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult:
+    log = _Log(item_id)
+    with _opened(_file(hidden, item_id), "native", log) as play:
+        for command in commands[: TASK.full.limits.max_steps]:
+            if not play.won:
+                log.step(play, command.strip(), 0)
+        return log.result("correct" if play.won else "wrong")
+
+
+@contextmanager
+def _opened(path: Path, engine: str, log: "_Log") -> Iterator[Player]:
+    """The game in the engine asked for; in the original one where ours does not know its rules, and the log says so."""
+    try:
+        game = Game.load(path)
+    except UnknownGame:
+        log.on_stock_engine, engine = True, "textworld"
+    else:
+        log.kind = game.kind
+    if engine == "native":
+        yield Play(game)
+        return
+    from tasks.alfworld.stock import StockPlay
+
+    with StockPlay(path) as play:
+        yield play
+
+
+class _Log:
+    """What happened in a game, for its result."""
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        self.kind = ""
+        self.steps = self.invalid = self.tokens = 0
+        self.on_stock_engine = False
+        self._commands: list[str] = []
+
+    def step(self, play: Player, command: str, tokens: int) -> str:
+        """Carries out a command; what the player is told."""
+        observation = play.step(command)
+        thought = command.startswith(THOUGHT)
+        self.steps += 1
+        self.tokens += tokens
+        self.invalid += observation == NOTHING_HAPPENS and not thought
+        self._commands.append(command)
+        return "OK." if thought else observation
+
+    def result(self, verdict: str) -> ItemResult:
+        won = verdict == "correct"
+        measures = {"steps": float(self.steps), "invalid share": self.invalid / max(self.steps, 1)}
+        if self.on_stock_engine:
+            measures["unknown rules, played in textworld"] = 1.0
+        return ItemResult.model_validate(
+            {
+                "id": self.item_id,
+                "verdict": verdict,
+                "value": float(won),
+                "answer": "\n".join(self._commands)[:ANSWER_SHOWN],
+                "tokens": self.tokens,
+                "group": self.kind,
+                "measures": measures,
+            }
+        )

@@ -1,0 +1,220 @@
+"""One household: a room with receptacles and things, what is to be done in it, and the PDDL problem that says so.
+
+Contract: `problem` is written like the released games' (same predicates, same goals), but declares only what the
+household has. Ids decide what things are called and in which order they are listed: the part before `_bar_` becomes
+the name, and numbers are dealt downwards over the sorted ids, hence "a cabinet 2, a cabinet 1".
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tasks.alfworld.alfred.problem import Kind
+from tasks.alfworld.rooms import OPENABLE, THINGS
+
+VERBS: dict[Kind, str] = {
+    "pick_clean_then_place_in_recep": "clean",
+    "pick_heat_then_place_in_recep": "heat",
+    "pick_cool_then_place_in_recep": "cool",
+}
+WORDINGS: dict[Kind, tuple[str, str]] = {
+    "pick_and_place_simple": ("put a {thing} in {place}.", "put some {thing} on {place}."),
+    "look_at_obj_in_light": ("look at {thing} under the desklamp.", "examine the {thing} with the desklamp."),
+    "pick_clean_then_place_in_recep": ("put a clean {thing} in {place}.", "clean some {thing} and put it in {place}."),
+    "pick_heat_then_place_in_recep": ("put a hot {thing} in {place}.", "heat some {thing} and put it in {place}."),
+    "pick_cool_then_place_in_recep": ("put a cool {thing} in {place}.", "cool some {thing} and put it in {place}."),
+    "pick_two_obj_and_place": ("put two {thing} in {place}.", "find two {thing} and put them in {place}."),
+}
+"""The released games' own, grammar included."""
+
+
+class Pair(NamedTuple):
+    """What a task asks for: a kind of thing, and the kind of receptacle at which the task ends."""
+
+    thing: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Household:
+    """A room with a task; receptacles and things by their kinds, sorted as the engine lists them."""
+
+    kind: Kind
+    task: str
+    pair: Pair
+    receptacles: tuple[str, ...]
+    things: tuple[tuple[str, int], ...]
+    """Each with the index of the receptacle that it is in."""
+    walkthrough: tuple[str, ...]
+
+
+def names(kinds: Sequence[str]) -> list[str]:
+    """What the engine calls things of these kinds, if their ids sort in this order."""
+    numbers = Counter(kinds)
+    named = []
+    for kind in kinds:
+        named.append(f"{kind.lower()} {numbers[kind]}")
+        numbers[kind] -= 1
+    return named
+
+
+def problem(household: Household) -> str:
+    """The text of `pddl_problem`."""
+    receptacles = _ids(household.receptacles)
+    things = _ids([kind for kind, _ in household.things])
+    return "\n".join(
+        [
+            "(define (problem mini)",
+            "(:domain alfred)",
+            "(:objects",
+            *_indented(_objects(household, receptacles, things)),
+            ")",
+            "(:init",
+            *_indented(f"({fact})" for fact in _facts(household, receptacles, things)),
+            ")",
+            "(:goal",
+            "    (and",
+            *_indented(_goal(household).splitlines(), 8),
+            "    )",
+            ")",
+            ")",
+            "",
+        ]
+    )
+
+
+_AGENT, _START = "agent1", "loc_bar_00"
+"""No receptacle is where the agent starts: that alone makes the intro list them all."""
+_BASINS = {"SinkBasin": "Sink_bar_{:02}_bar_SinkBasin", "BathtubBasin": "Bathtub_bar_{:02}_bar_BathtubBasin"}
+_PREDICATES = {
+    "clean": "cleanable",
+    "heat": "heatable",
+    "cool": "coolable",
+    "slice": "sliceable",
+    "hold": "isReceptacleObject",
+    "switch": "toggleable",
+}
+_DOMAIN_TYPES = (
+    *("ButterKnifeType - otype", "KnifeType - otype", "SinkType - otype"),
+    *("FridgeType - rtype", "MicrowaveType - rtype", "SinkBasinType - rtype"),
+)
+"""Constants of the domain's actions, which every problem has to declare."""
+
+
+def _ids(kinds: Sequence[str]) -> list[str]:
+    return [_BASINS.get(kind, kind + "_bar_{:02}").format(number) for number, kind in enumerate(kinds, 1)]
+
+
+def _location(index: int) -> str:
+    return f"loc_bar_{index + 1:02}"
+
+
+def _objects(household: Household, receptacles: Sequence[str], things: Sequence[str]) -> Iterator[str]:
+    thing_types = {f"{kind}Type - otype" for kind, _ in household.things}
+    place_types = {f"{kind}Type - rtype" for kind in household.receptacles}
+    yield f"{_AGENT} - agent"
+    yield from sorted(thing_types | place_types | set(_DOMAIN_TYPES))
+    yield from (f"{thing} - object" for thing in things)
+    yield from (f"{receptacle} - receptacle" for receptacle in receptacles)
+    yield f"{_START} - location"
+    yield from (f"{_location(index)} - location" for index in range(len(receptacles)))
+
+
+def _facts(household: Household, receptacles: Sequence[str], things: Sequence[str]) -> Iterator[str]:
+    for kind, receptacle in zip(household.receptacles, receptacles, strict=True):
+        yield f"receptacleType {receptacle} {kind}Type"
+    for (kind, _), thing in zip(household.things, things, strict=True):
+        yield f"objectType {thing} {kind}Type"
+    thing_kinds = sorted({kind for kind, _ in household.things})
+    for place in sorted(set(household.receptacles)):
+        yield from (f"canContain {place}Type {kind}Type" for kind in thing_kinds if place in THINGS[kind].places)
+    yield f"atLocation {_AGENT} {_START}"
+    for index, (kind, receptacle) in enumerate(zip(household.receptacles, receptacles, strict=True)):
+        yield f"receptacleAtLocation {receptacle} {_location(index)}"
+        if kind in OPENABLE:
+            yield f"openable {receptacle}"
+    for (kind, index), thing in zip(household.things, things, strict=True):
+        abilities = sorted(_PREDICATES[ability] for ability in THINGS[kind].abilities)
+        yield from (f"{ability} {thing}" for ability in abilities)
+        if "toggleable" not in abilities:  # a lamp stays where it is
+            yield f"pickupable {thing}"
+        yield f"inReceptacle {thing} {receptacles[index]}"
+        yield f"objectAtLocation {thing} {_location(index)}"
+
+
+def _indented(lines: Iterable[str], by: int = 4) -> Iterator[str]:
+    return (" " * by + line for line in lines)
+
+
+def _goal(household: Household) -> str:
+    thing, place = household.pair
+    if verb := VERBS.get(household.kind):
+        treated = {"clean": "isClean", "heat": "isHot", "cool": "isCool"}[verb]
+        return _TREATED_GOAL.format(thing=thing, place=place, able=_PREDICATES[verb], treated=treated)
+    return _GOALS[household.kind].format(thing=thing, place=place)
+
+
+_GOALS: dict[Kind, str] = {
+    "pick_and_place_simple": """\
+(exists (?r - receptacle)
+    (exists (?o - object)
+        (and
+            (inReceptacle ?o ?r)
+            (objectType ?o {thing}Type)
+            (receptacleType ?r {place}Type)
+        )
+    )
+)""",
+    "look_at_obj_in_light": """\
+(exists (?ot - object
+         ?r - receptacle
+         ?a - agent
+         ?l - location)
+    (and
+        (objectType ?ot DeskLampType)
+        (toggleable ?ot)
+        (isToggled ?ot)
+        (receptacleAtLocation ?r ?l)
+        (atLocation ?a ?l)
+        (inReceptacle ?ot ?r)
+    )
+)
+(exists (?o - object
+         ?a - agent)
+    (and
+        (objectType ?o {thing}Type)
+        (holds ?a ?o)
+    )
+)""",
+    "pick_two_obj_and_place": """\
+(exists (?r - receptacle)
+    (exists (?o1 - object)
+        (and
+            (objectType ?o1 {thing}Type)
+            (receptacleType ?r {place}Type)
+            (inReceptacle ?o1 ?r)
+            (exists (?o2 - object)
+                (and
+                    (not (= ?o1 ?o2))
+                    (objectType ?o2 {thing}Type)
+                    (receptacleType ?r {place}Type)
+                    (inReceptacle ?o2 ?r)
+                )
+            )
+        )
+    )
+)""",
+}
+_TREATED_GOAL = """\
+(exists (?r - receptacle)
+    (exists (?o - object)
+        (and
+            ({able} ?o)
+            (objectType ?o {thing}Type)
+            (receptacleType ?r {place}Type)
+            ({treated} ?o)
+            (inReceptacle ?o ?r)
+        )
+    )
+)"""

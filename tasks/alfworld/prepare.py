@@ -1,0 +1,91 @@
+"""ALFWorld's data. The agent gets the training games, our engine as a package, and examples of how to use it; the
+grader gets the games of the eval set and the examples that go into its prompts.
+
+    visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   rollout.py, decoder.py
+    hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json            about.json
+
+full: the released games (alfworld 0.4.2: json_2.1.2), from GitHub or from a local mirror (see release.py). The eval set
+is valid_unseen; a mirror without it gives valid_seen instead, and every score says so. mini: generated households (see
+mini.py).
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import a2rl.sampling
+from a2rl.errors import IntegrityError
+from a2rl.files import folder_digest
+from a2rl.hub import download
+from a2rl.task import Variant
+from tasks.alfworld import mini
+from tasks.alfworld.alfred import Game
+from tasks.alfworld.prompts import Examples, faithful, repaired
+from tasks.alfworld.release import GAME, copy_split, has_split
+from tasks.alfworld.task import TASK
+
+HERE = Path(__file__).parent
+MINI_TRAIN, MINI_SEED = 1500, 2604
+GAMES = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
+DIGESTS = {
+    "train": "9995e544b3707205bae9739135c90136cb59407c2d1e7cb278be884435f6d4f2",
+    "valid_seen": "15d9e96a7a15e74889893f945354e77f2230d29fd2035688b171314ee9d005d6",
+}
+"""Of the games by name. valid_unseen was not at hand; each of its games is still held to the released rules."""
+
+
+def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
+    """See `a2rl.task.Preparer`."""
+    if variant == "mini":
+        about = _prepare_mini(visible, hidden)
+        prompts: dict[str, Examples] = {"repaired": {}, "faithful": {}}
+    else:
+        about = _prepare_full(source, visible, hidden)
+        prompts = _prompts(source, visible / "train")
+    (hidden / "prompts.json").write_text(json.dumps(prompts, indent=1), encoding="utf-8")
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    copy_tools(visible)
+
+
+def copy_tools(visible: Path) -> None:
+    """The engine as a package, and rollouts with it."""
+    shutil.copytree(HERE / "alfred", visible / "alfred", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(HERE / "workspace" / "rollout.py", visible / "rollout.py")
+    shutil.copyfile(Path(a2rl.sampling.__file__).with_name("decoder.py"), visible / "decoder.py")
+
+
+def pretraining_text(seed: int) -> Iterator[str]:
+    """See `a2rl.task.Preparer`."""
+    return mini.pretraining_text(seed)
+
+
+def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
+    for number, household in enumerate(mini.generate(MINI_TRAIN, MINI_SEED, "train")):
+        mini.write(household, visible / "train" / f"{household.kind}-{number:03d}")
+    for number, household in enumerate(mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")):
+        mini.write(household, hidden / "games" / f"{household.kind}-{number:03d}")
+    return {"games": "generated households"}
+
+
+def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str, str]:
+    mirror = source or download(TASK.source, TASK.source.files[0]).parent
+    split = "valid_unseen" if has_split(mirror, "valid_unseen") else "valid_seen"
+    for name, folder in (("train", visible / "train"), (split, hidden / "games")):
+        copy_split(mirror, name, folder)
+        _check(name, folder)
+    return {"games": split if split == "valid_unseen" else f"{split}: this mirror has no valid_unseen"}
+
+
+def _check(split: str, folder: Path) -> None:
+    count = sum(1 for _ in folder.glob(f"*/*/{GAME}"))
+    if count != GAMES[split] or DIGESTS.get(split, digest := folder_digest(folder)) != digest:
+        raise IntegrityError(f"the {count} games of {split} are not the {GAMES[split]} released ones: get a clean copy")
+
+
+def _prompts(source: Path | None, train: Path) -> dict[str, Examples]:
+    games = (Game.load(path) for path in sorted(train.glob(f"*/*/{GAME}")))
+    prompts = {"repaired": repaired(games)}
+    if (published := faithful(source)) is not None:
+        prompts["faithful"] = published
+    return prompts

@@ -1,0 +1,72 @@
+"""The released games wherever they lie: a folder, an archive for each split, or the one archive of the release."""
+
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from a2rl.errors import IntegrityError, UsageError
+
+GAME = "game.tw-pddl"
+LAYOUT = "a folder <split>/ or json_2.1.1/<split>/, <split>.tar.xz, or json_2.1.2_tw-pddl.zip"
+
+
+def has_split(mirror: Path, split: str) -> bool:
+    return bool(_folder(mirror, split)) or (mirror / f"{split}.tar.xz").is_file() or _whole(mirror) is not None
+
+
+def copy_split(mirror: Path, split: str, target: Path) -> None:
+    """Copies the games of a split, and nothing else, to `target/<type>/<trial>/game.tw-pddl`.
+
+    Raises:
+        UsageError: the mirror does not have the split.
+        IntegrityError: an archive is broken.
+    """
+    try:
+        for trial, file in _games(mirror, split):
+            path = target / trial / GAME
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as copy:
+                shutil.copyfileobj(file, copy)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        raise IntegrityError(f"the archive of {split} in {mirror} is broken: {error}") from error
+
+
+def _games(mirror: Path, split: str) -> Iterator[tuple[str, IO[bytes]]]:
+    """The games of a split: '<type>/<trial>' and the open file."""
+    archive, whole = mirror / f"{split}.tar.xz", _whole(mirror)
+    if folder := _folder(mirror, split):
+        for path in folder.glob(f"*/*/{GAME}"):
+            with path.open("rb") as file:
+                yield _trial(path.as_posix()), file
+    elif archive.is_file():
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if member.isfile() and member.name.endswith(f"/{GAME}") and (packed := tar.extractfile(member)):
+                    yield _trial(member.name), packed
+    elif whole:
+        with zipfile.ZipFile(whole) as release:
+            for name in release.namelist():
+                if name.endswith(f"/{GAME}") and PurePosixPath(name).parts[-4] == split:
+                    with release.open(name) as unpacked:
+                        yield _trial(name), unpacked
+    else:
+        raise UsageError(f"{mirror} has no games of {split}: a mirror of ALFWorld holds {LAYOUT}")
+
+
+def _folder(mirror: Path, split: str) -> Path | None:
+    return next((path for path in (mirror / split, mirror / "json_2.1.1" / split) if path.is_dir()), None)
+
+
+def _whole(mirror: Path) -> Path | None:
+    return next(iter(sorted(mirror.glob("json_2.1.*_tw-pddl.zip"))), None)
+
+
+def _trial(name: str) -> str:
+    """'<type>/<trial>' of a game's path; the last folders alone, so that no archive can write elsewhere."""
+    kind, trial = PurePosixPath(name).parts[-3:-1]
+    if {kind, trial} & {"..", "."}:
+        raise IntegrityError(f"an archive names a game {name!r}")
+    return f"{kind}/{trial}"

@@ -1,0 +1,34 @@
+r"""How a game reads for a model: the zero-shot form of ReAct (Yao et al. 2022, arXiv 2210.03629; alfworld.ipynb).
+
+Contract: a prompt is `opening(intro)` and one `turn` for each command so far. It ends with ">", after which the model
+goes on with a space, the command and a newline. So the text of a whole game, `transcript`, is what to learn from:
+
+    You are in the middle of a room. Looking quickly around you, you see a desk 1, and a shelf 1.
+    Your task is to: put a mug in desk.
+    > go to shelf 1
+    You arrive at shelf 1. On the shelf 1, you see a mug 1.
+"""
+
+from collections.abc import Iterable
+
+_PROMPT = "\n>"
+
+
+def opening(intro: str) -> str:
+    """The prompt for the first command: the intro without its first paragraph, which welcomes the player."""
+    return "\n".join(intro.split("\n\n")[1:]) + _PROMPT
+
+
+def turn(command: str, observation: str) -> str:
+    """What a command and its answer add to the prompt."""
+    return f" {command}\n{_without_location(observation)}{_PROMPT}"
+
+
+def transcript(intro: str, turns: Iterable[tuple[str, str]]) -> str:
+    """The text of a game: pairs of a command and its answer. It ends with an answer, as the game does."""
+    return (opening(intro) + "".join(turn(*pair) for pair in turns)).removesuffix(_PROMPT)
+
+
+def _without_location(observation: str) -> str:
+    """As `process_ob` of ReAct; games of today say "You arrive at desk 1." and are left as they are."""
+    return observation.partition(". ")[2] if observation.startswith("You arrive at loc ") else observation

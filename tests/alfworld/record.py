@@ -1,0 +1,56 @@
+"""`python -m tests.alfworld.record` writes transcripts/*.jsonl: games of our own, played in the stock engine.
+
+The first line of a transcript holds the game; every other line a command (none on the second: the reset), the answer,
+and what was admissible and won then. `test_alfred.py` holds the native engine against them, without the stock one.
+"""
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.alfworld import mini
+from tasks.alfworld.alfred import Game
+from tasks.alfworld.stock import StockPlay
+from tasks.alfworld.walks import walk
+from tests.alfworld.kitchen import content
+
+FOLDER = Path(__file__).parent / "transcripts"
+STEPS = 40
+SEED = 7
+
+
+def games() -> dict[str, dict[str, Any]]:
+    """By the name of the transcript."""
+    household = next(iter(mini.generate(1, SEED, "train")))
+    return {
+        "kitchen_place": content("pick_and_place_simple"),
+        "kitchen_look": content("look_at_obj_in_light"),
+        "mini": mini.game(household),
+    }
+
+
+def record(game: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines of a transcript."""
+    yield {name: game[name] for name in ("pddl_problem", "walkthrough")} | {"task": Game.parse(game, Path()).goal_text}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "game.tw-pddl"
+        path.write_text(json.dumps(game))
+        commands = walk(Game.load(path), random.Random(SEED), STEPS)
+        with StockPlay(path) as play:
+            yield {"command": None, "answer": play.intro, "admissible": play.admissible(), "won": play.won}
+            for command in commands:
+                answer = play.step(command)
+                yield {"command": command, "answer": answer, "admissible": play.admissible(), "won": play.won}
+
+
+def main() -> None:
+    for name, game in games().items():
+        lines = [json.dumps(line) for line in record(game)]
+        (FOLDER / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
