@@ -9,12 +9,17 @@ It is slow (see `memoised`) and not thread-safe: it swaps `sys.stdout` and write
 import contextlib
 import copy
 import io
+import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
+
+from a2rl.errors import UsageError
 
 
 class StockPlay:
@@ -25,6 +30,12 @@ class StockPlay:
     crashes the process on exit. So closed plays leave theirs to the next."""
 
     def __init__(self, path: Path) -> None:
+        if find_spec("textworld") is None:
+            raise UsageError(
+                "TextWorld is not installed: it needs gcc, cmake and make, and then `make setup` once more"
+            )
+        # Without it alfworld makes a folder in the home directory.
+        os.environ.setdefault("ALFWORLD_DATA", tempfile.gettempdir())
         with _quiet():
             import fast_downward
             import textworld
