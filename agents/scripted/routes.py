@@ -96,7 +96,7 @@ class Alfworld:
     def plays(self) -> Iterator[Example]:
         """The games that the expert wins, as texts to imitate."""
         from alfred import Expert, Play, play_out
-        from rollout import opening, turn
+        from alfred.transcript import opening, turn
 
         for place, name in enumerate(self.names):
             # In a small room it looks everywhere in order, which is easier to imitate.

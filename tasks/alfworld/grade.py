@@ -20,12 +20,13 @@ from a2rl.score import ItemResult
 from a2rl.task import Limits, Options
 from tasks.alfworld.alfred import Game, Play, UnknownGame
 from tasks.alfworld.alfred.expert import Player
+from tasks.alfworld.alfred.transcript import opening, turn
+from tasks.alfworld.alfred.wording import NOTHING_HAPPENS
 from tasks.alfworld.prompts import Examples, framed
+from tasks.alfworld.release import GAME
 from tasks.alfworld.task import TASK
-from tasks.alfworld.transcript import opening, turn
 
 THOUGHT = "think:"
-NOTHING_HAPPENS = "Nothing happens."
 TOKENS_OF_INTRO, TOKENS_PER_STEP = 300, 40
 """What an intro, and a command with its answer, come to, generously: the room that the examples must leave."""
 ANSWER_SHOWN = 2000
@@ -34,7 +35,7 @@ ANSWER_SHOWN = 2000
 def item_ids(hidden: Path) -> list[str]:
     """See `a2rl.task.Grader`. An item is a game; its id is the path of its folder."""
     games = hidden / "games"
-    return sorted(path.parent.relative_to(games).as_posix() for path in games.glob("**/game.tw-pddl"))
+    return sorted(path.parent.relative_to(games).as_posix() for path in games.glob(f"**/{GAME}"))
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
@@ -64,7 +65,7 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
 
 
 def _file(hidden: Path, item_id: str) -> Path:
-    return hidden / "games" / item_id / "game.tw-pddl"
+    return hidden / "games" / item_id / GAME
 
 
 def _shown_examples(sampler: Sampler, hidden: Path, limits: Limits, options: Options) -> Examples:

@@ -25,11 +25,12 @@ from typing import Literal
 from tasks.alfworld.alfred import Game, Play
 from tasks.alfworld.alfred.expert import HOMES, Expert, Turn, kind_of, play_out
 from tasks.alfworld.alfred.problem import KINDS, Kind
+from tasks.alfworld.alfred.transcript import transcript
 from tasks.alfworld.alfred.wording import NOTHING_HAPPENS
 from tasks.alfworld.domain import released_domain, released_grammar
 from tasks.alfworld.household import VERBS, WORDINGS, Household, Pair, names, problem
+from tasks.alfworld.release import GAME
 from tasks.alfworld.rooms import APPLIANCES, LAMP, LAMP_ROOMS, NEVER_A_TARGET, OPENABLE, ROOMS, THINGS, Room
-from tasks.alfworld.transcript import transcript
 
 Split = Literal["train", "eval"]
 
@@ -44,7 +45,6 @@ INVALID_SHARE = 0.02
 FULL_RECEPTACLE = 3
 """A receptacle with so many things gets no more, so that no list is long."""
 
-GAME_FILE = "game.tw-pddl"
 _OPENABLE = frozenset(kind.lower() for kind in OPENABLE)
 
 
@@ -100,7 +100,7 @@ def write(household: Household, folder: Path) -> Path:
     Raises:
         ValueError: it is won at the start, or not by its walkthrough.
     """
-    path, content = folder / GAME_FILE, game(household)
+    path, content = folder / GAME, game(household)
     play = Play(Game.parse(content, path))
     won_at_once = play.won
     for command in household.walkthrough:
@@ -138,7 +138,7 @@ def pretraining_text(
     for kind in rng.choices(KINDS, k=documents):
         while (household := _draw(rng, kind, "train", MINI)) is None:
             pass
-        play = Play(Game.parse(game(household), Path(GAME_FILE)))
+        play = Play(Game.parse(game(household), Path(GAME)))
         if rng.random() < notes_share:
             yield _notes(play.game, rng)
         else:

@@ -14,7 +14,7 @@ from pathlib import Path
 from a2rl.errors import InfrastructureError, IntegrityError
 from tasks.alfworld.alfred import Game, Play
 from tasks.alfworld.alfred.expert import Expert, Goal, play_out, read_goal
-from tasks.alfworld.transcript import transcript
+from tasks.alfworld.alfred.transcript import transcript
 
 Examples = Mapping[str, Sequence[str]]
 """By kind of game: the texts of games that were won."""

@@ -12,8 +12,8 @@ from a2rl.task import Limits
 from tasks.alfworld import grade as grader
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Expert, Game, Play
+from tasks.alfworld.alfred.transcript import opening
 from tasks.alfworld.prompts import faithful, framed, repaired
-from tasks.alfworld.transcript import opening
 from tests.fake_sampler import FakeSampler
 
 LIMITS = Limits(max_new_tokens=24, max_steps=30)

@@ -12,11 +12,12 @@ from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game, Play
 from tasks.alfworld.alfred.expert import Expert, kind_of, play_out
 from tasks.alfworld.alfred.problem import KINDS
+from tasks.alfworld.alfred.transcript import opening, transcript, turn
 from tasks.alfworld.household import Household
-from tasks.alfworld.mini import GAME_FILE, Size, eval_pairs, generate, pretraining_text, write
+from tasks.alfworld.mini import Size, eval_pairs, generate, pretraining_text, write
+from tasks.alfworld.release import GAME
 from tasks.alfworld.rooms import APPLIANCES, NEVER_A_TARGET, ROOMS, THINGS
 from tasks.alfworld.stock import StockPlay
-from tasks.alfworld.transcript import opening, transcript, turn
 
 INTRO = "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room.\n\nYour task is to: put a mug in desk."
 DOCUMENTS = 400
@@ -38,7 +39,7 @@ def documents() -> list[str]:
 
 
 def played(household: Household) -> Play:
-    return Play(Game.parse(mini.game(household), Path(GAME_FILE)))
+    return Play(Game.parse(mini.game(household), Path(GAME)))
 
 
 def test_every_household_is_won_by_its_walkthrough(train: list[Household], evaluation: list[Household]) -> None:
@@ -63,7 +64,7 @@ def test_a_household_whose_walkthrough_does_not_win_is_not_written(train: list[H
 def test_a_game_file_has_the_keys_of_the_released_ones(train: list[Household], tmp_path: Path) -> None:
     content = json.loads(write(train[0], tmp_path / "game").read_text())
     assert set(content) == {"pddl_domain", "grammar", "pddl_problem", "solvable", "walkthrough"}
-    assert Game.load(tmp_path / "game" / GAME_FILE).walkthrough == train[0].walkthrough
+    assert Game.load(tmp_path / "game" / GAME).walkthrough == train[0].walkthrough
 
 
 def test_both_engines_play_a_generated_household(evaluation: list[Household], tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 data, model_path = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(data))
 from alfred import Game, Play
-from rollout import for_trl, opening, play_games
+from alfred.transcript import opening
+from rollout import for_trl, play_games
 
 torch.set_num_threads(1)
 model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)

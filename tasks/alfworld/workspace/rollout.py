@@ -12,9 +12,12 @@ every game's key-value cache). `for_trl` makes of it what TRL's GRPOTrainer take
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from alfred import Game, Play
+from alfred.transcript import opening
+from alfred.wording import NOTHING_HAPPENS
 from decoder import Decoder, Decoding, Turn, Written
 
 MAX_ROWS = 256
@@ -35,16 +38,6 @@ class Episode:
     commands: list[str] = field(default_factory=list)
     invalid: int = 0
     won: bool = False
-
-
-def opening(intro: str) -> str:
-    """The prompt for a game's first command as the grader gives it: the intro without its welcome, then the sign."""
-    return "\n".join(intro.split("\n\n")[1:]) + "\n>"
-
-
-def turn(command: str, observation: str) -> str:
-    """What a command and its answer add to the prompt."""
-    return f" {command}\n{observation}\n>"
 
 
 def play_games(
@@ -79,7 +72,10 @@ def play_games(
 
 
 def for_trl(
-    games: Mapping[str, Game], reward: Callable[[Episode], float] = lambda episode: float(episode.won), **settings: Any
+    games: Mapping[str, Game],
+    reward: Callable[[Episode], float] = lambda episode: float(episode.won),
+    seed: int = 0,
+    **settings: Any,
 ) -> Callable[[list[str], Any], dict[str, Any]]:
     """A `rollout_func`. Prompts of the data set are the names of the games, and `reward` comes as a column.
 
@@ -91,13 +87,12 @@ def for_trl(
     """
 
     def rollout(names: list[str], trainer: Any) -> dict[str, Any]:
-        step = trainer.state.global_step
         episodes = play_games(
             trainer.accelerator.unwrap_model(trainer.model),
             trainer.processing_class,
             [games[name] for name in names],
-            seed=settings.get("seed", 0) + 1000 * step,
-            **{name: value for name, value in settings.items() if name != "seed"},
+            seed=seed + 1000 * trainer.state.global_step,
+            **settings,
         )
         return {
             "prompt_ids": [episode.prompt for episode in episodes],
@@ -131,7 +126,7 @@ def _episode(tokenizer: Any, game: Game, limits: _Limits) -> Generator[Turn, Wri
         line = tokenizer.decode(written.tokens, skip_special_tokens=True).partition("\n")[0].strip()
         observation = play.step(line)
         episode.commands.append(line)
-        episode.invalid += observation == "Nothing happens."
+        episode.invalid += observation == NOTHING_HAPPENS
         episode.won = play.won
         ended_line = "\n" in tokenizer.decode(written.tokens[-1:])
         answer = observation + ("" if play.won else "\n>")
@@ -145,6 +140,7 @@ def _add(episode: Episode, tokens: Sequence[int], logprobs: Sequence[float] | No
     episode.written += [written] * len(tokens)
 
 
+@cache
 def _newline(tokenizer: Any) -> set[int]:
     """The tokens that end a line."""
     return {token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token])}
