@@ -5,6 +5,8 @@ import shutil
 import uuid
 from pathlib import Path
 
+from filelock import FileLock
+
 from a2rl.catalog import load_preparer, load_task
 from a2rl.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.files import folder_digest
@@ -26,6 +28,11 @@ def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: 
     if source is not None and not source.is_dir():
         raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
     load_task(task_id, settings.root)
+    with _making(settings.data(task_id, variant)):
+        return _make(task_id, variant, source, settings)
+
+
+def _make(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
     target = settings.data(task_id, variant)
     making = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
@@ -45,6 +52,12 @@ def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: 
     return target
 
 
+def _making(folder: Path) -> FileLock:
+    """Held while a task's data is made: of runs that start side by side one makes it, and the others wait for it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder.with_name(f".{folder.name}.lock"))
+
+
 def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
     """The folder of a task's data; made first if it is not there, or if it came from another source than asked for.
 
@@ -52,16 +65,17 @@ def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: S
         UsageError: it is there in part only.
     """
     folder = settings.data(task_id, variant)
-    visible, hidden = (folder / "visible").is_dir(), (folder / "hidden").is_dir()
-    if visible != hidden:
-        missing = "hidden" if visible else "visible"
-        raise UsageError(
-            f"the {missing} data of {task_id} ({variant}) is missing from {folder}: "
-            f"`a2rl prepare --task {task_id} --variant {variant}` makes it anew"
-        )
-    if visible and (source is None or _made_from(folder) == _note(variant, source)):
-        return folder
-    return prepare_data(task_id, variant, source, settings)
+    with _making(folder):
+        visible, hidden = (folder / "visible").is_dir(), (folder / "hidden").is_dir()
+        if visible != hidden:
+            missing = "hidden" if visible else "visible"
+            raise UsageError(
+                f"the {missing} data of {task_id} ({variant}) is missing from {folder}: "
+                f"`a2rl prepare --task {task_id} --variant {variant}` makes it anew"
+            )
+        if visible and (source is None or _made_from(folder) == _note(variant, source)):
+            return folder
+        return _make(task_id, variant, source, settings)
 
 
 def about(folder: Path) -> dict[str, str]:
