@@ -2,7 +2,7 @@
 
 The example to start your own agent from. It uses only what every agent gets: the environment variables TASK,
 MODEL_PATH, DATA_PATH, OUTPUT_DIR and GRADING_SERVER_URL, `./run_meta.json` (mode, seed), the data folder, and the
-grading server (`POST /submit`, `GET /time`). How each task is learned is in routes.py.
+grading server (`POST /submit`, `GET /time`). How each task is learned is in routes/.
 """
 
 import json
@@ -22,7 +22,7 @@ import datasets
 import requests
 import torch
 import transformers
-from routes import ON_GPU, ROUTES, Example, Grpo
+from routes import ON_GPU, Example, Grpo, route_to
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
@@ -262,7 +262,7 @@ class Best:
 def main() -> None:
     meta = json.loads(Path("run_meta.json").read_text())
     mode, seed = meta["mode"], int(meta["seed"])
-    route = ROUTES[os.environ["TASK"]](Path(os.environ["DATA_PATH"]), seed)
+    route = route_to(os.environ["TASK"], Path(os.environ["DATA_PATH"]), seed)
     grader = Grader(os.environ["GRADING_SERVER_URL"])
     base = Path(os.environ["MODEL_PATH"])
     transformers.set_seed(seed)

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # The agent's code belongs into code/, where its history is kept.
-cp "$(dirname "$0")"/{agent,routes}.py code/
+cp -r "$(dirname "$0")"/{agent.py,routes} code/
 exec python code/agent.py

@@ -1,0 +1,39 @@
+"""How each task is learned: what SFT imitates, what GRPO rolls out and rewards. Another task needs one more module."""
+
+import importlib
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+ON_GPU = torch.cuda.is_available()
+
+
+class Part(NamedTuple):
+    """A piece of a text that SFT reads, and whether it learns to write it."""
+
+    text: str
+    learn: bool
+
+
+Example = tuple[Part, ...]
+
+
+class Grpo(NamedTuple):
+    """What GRPO needs to know of a task: arguments of TRL's GRPOConfig and GRPOTrainer."""
+
+    config: dict[str, Any]
+    trainer: dict[str, Any]
+
+
+class Route(Protocol):
+    """What the module `routes.<task>` defines as its `Route`, made from the data folder and a seed."""
+
+    def examples(self) -> list[Example]: ...
+
+    def grpo(self) -> Grpo: ...
+
+
+def route_to(task: str, data: Path, seed: int) -> Route:
+    route: Route = importlib.import_module(f"routes.{task}").Route(data, seed)
+    return route
