@@ -46,9 +46,9 @@ class TinyParams(BaseModel):
     """Of the initial weights, of the order of the text, and of the text itself."""
     hidden_size: int = Field(default=128, gt=0)
     """Width of the residual stream."""
-    intermediate_size: int = Field(default=640, gt=0)
+    intermediate_size: int = Field(default=320, gt=0)
     """Width of the gated MLP."""
-    layers: int = Field(default=3, gt=0)
+    layers: int = Field(default=4, gt=0)
     """Transformer blocks."""
     heads: int = Field(default=4, gt=0)
     """Query heads in a block."""

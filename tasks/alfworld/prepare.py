@@ -26,7 +26,7 @@ from tasks.alfworld.release import GAME, copy_split, has_split
 from tasks.alfworld.task import TASK
 
 HERE = Path(__file__).parent
-MINI_TRAIN, MINI_SEED = 1500, 2604
+MINI_TRAIN, MINI_SEED = 3000, 2604
 GAMES = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
 DIGESTS = {
     "train": "9995e544b3707205bae9739135c90136cb59407c2d1e7cb278be884435f6d4f2",
