@@ -5,6 +5,7 @@ baseline under another key is another baseline.
 """
 
 from importlib.metadata import version
+from math import isclose
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -12,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.errors import InfrastructureError, IntegrityError
 from a2rl.files import canonical_json, digest_of, folder_digest, read_jsonl, read_model, write_jsonl, write_model
-from a2rl.grading.job import Grade, GradeJob, GradeResult
-from a2rl.score import ItemResult, TaskScore, summarise
+from a2rl.grading.job import Grade, GradeJob, GradeResult, score_items
+from a2rl.score import ItemResult
 from a2rl.settings import Settings
 
 
@@ -44,6 +45,7 @@ class BaselineKey(BaseModel):
 
 def baseline_key(job: GradeJob, model_digest: str, data_digest: str, settings: Settings) -> dict[str, str]:
     """All that a baseline's score depends on, name by name."""
+    judge = {"judge": canonical_json(job.judge.identity())} if job.judge else {}
     return {
         "task": job.task,
         "model": model_digest,
@@ -52,13 +54,14 @@ def baseline_key(job: GradeJob, model_digest: str, data_digest: str, settings: S
         "backend": job.backend,
         "exact": str(job.exact),
         "options": canonical_json(job.options),
+        **judge,
         "libraries": ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")),
     }
 
 
 def grader_digest(task_id: str, root: Path) -> str:
     """Digest of the code that grades a task: a changed grader makes baselines anew."""
-    shared = ["a2rl/score.py", "a2rl/sampling/*.py", f"tasks/{task_id}/**/*.py"]
+    shared = ["a2rl/score.py", "a2rl/judge/*.py", "a2rl/sampling/*.py", f"tasks/{task_id}/**/*.py"]
     return folder_digest(root, shared)
 
 
@@ -76,7 +79,7 @@ def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings,
         InfrastructureError: it could not be graded; a failed baseline is no baseline, least of all a zero.
     """
     key = digest_of(depends_on)
-    if (found := _find(key, settings.baselines)) is not None:
+    if (found := _find(job, key, settings.baselines)) is not None:
         return StoredBaseline(found, reused=True)
     result = grade(job)
     store(settings.baselines / "cache" / key[:16], depends_on, result)
@@ -95,19 +98,14 @@ def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> None
     write_model(folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on))
 
 
-def score_of(items: list[ItemResult], ids: list[str]) -> TaskScore:
-    """The score on a selection of the items."""
-    selected = set(ids)
-    return summarise([item for item in items if item.id in selected])
-
-
-def _find(key: str, baselines: Path) -> list[ItemResult] | None:
+def _find(job: GradeJob, key: str, baselines: Path) -> list[ItemResult] | None:
     for path in sorted(baselines.glob("**/key.json")):
         try:
             if read_model(path, BaselineKey).key != key:
                 continue
             items = [ItemResult.model_validate(row) for row in read_jsonl(path.parent / "items.jsonl")]
-            if summarise(items).score == read_model(path.parent / "score.json", BaselineMetrics).score:
+            found = score_items(job.task, job.hidden, items).score
+            if found is not None and isclose(found, read_model(path.parent / "score.json", BaselineMetrics).score):
                 return items
         except (IntegrityError, ValueError, FileNotFoundError):
             continue  # an older or damaged one is not this baseline

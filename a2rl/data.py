@@ -17,6 +17,9 @@ SOURCE_NOTE = "source.txt"
 ABOUT = "about.json"
 """Facts on the data, name by name, that a task may leave in `hidden/` to be shown beside scores."""
 
+INCOMPLETE = "incomplete.txt"
+"""Why no run can start from this data, though checkpoints can be graded with it; a task may leave it in `hidden/`."""
+
 
 def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
     """Makes a task's data, replacing what is there only once the new data is whole; returns its folder.
@@ -82,6 +85,13 @@ def about(folder: Path) -> dict[str, str]:
     """What the task says about its data, such as which games these are; empty where it says nothing."""
     note = folder / "hidden" / ABOUT
     return dict(json.loads(note.read_text(encoding="utf-8"))) if note.exists() else {}
+
+
+def require_complete(folder: Path) -> None:
+    """Raises UsageError: an agent would lack something."""
+    note = folder / "hidden" / INCOMPLETE
+    if note.exists():
+        raise UsageError(f"no run can start from the data in {folder}: {note.read_text(encoding='utf-8')}")
 
 
 def hidden_digest(folder: Path) -> str:

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from a2rl.errors import InfrastructureError
 from a2rl.grading.pool import CPU, devices_here
+from a2rl.sandbox.pool import CodePool
 from a2rl.settings import Settings
 
 ENOUGH_DISK_GIB = 10
@@ -38,6 +40,7 @@ def examine(settings: Settings) -> list[Finding]:
             "none: agents run as ordinary child processes",
             "run agents that you trust, or in a container",
         ),
+        _code_answers(),
         *(_cli(name, title) for name, title in CLIS.items()),
     ]
 
@@ -95,6 +98,14 @@ def _vllm(settings: Settings) -> Finding:
     query = "from importlib.metadata import distributions as d; print([x.version for x in d() if 'vllm' in x.name][0])"
     done = subprocess.run([settings.vllm_python, "-c", query], capture_output=True, text=True, check=False, timeout=60)
     return Finding("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
+
+
+def _code_answers() -> Finding:
+    try:
+        with CodePool(most=1) as pool:
+            return Finding("code answers", True, True, str(pool.layers))
+    except InfrastructureError as error:
+        return Finding("code answers", False, True, str(error), "humaneval needs it; the other tasks do not")
 
 
 def _cli(name: str, title: str) -> Finding:

@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from a2rl.budget import parse_duration
 from a2rl.errors import UsageError
 from a2rl.files import explain
+from a2rl.judge.params import JudgeParams
 from a2rl.run import Mode, Protocol
 from a2rl.sampling import Backend
-from a2rl.task import Variant
+from a2rl.task import Task, Variant
 from a2rl.tiny import TinyParams
 
 
@@ -62,7 +63,12 @@ class Params(_Section):
     """The tasks that `dvc repro` prepares and grades baselines for."""
     tiny: TinyParams
     grading: GradingParams
+    judge: JudgeParams = JudgeParams()
     suites: dict[str, Grid]
+
+    def judge_for(self, task: Task, variant: Variant) -> JudgeParams | None:
+        """The judge of a task's answers; None where none is asked, or where the task brings its own."""
+        return self.judge if variant in task.judged else None
 
 
 def load_params(root: Path) -> Params:

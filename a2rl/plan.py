@@ -71,6 +71,7 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             backend=params.grading.backend,
             exact=params.grading.exact,
             options=load_task(task, settings.root).choose(params.grading.options.get(task, {})),
+            judge=params.judge_for(load_task(task, settings.root), grid.variant),
             split_seed=params.grading.split_seed,
             grading_port=grid.grading_port,
             git_commit=commit,

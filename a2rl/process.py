@@ -13,6 +13,7 @@ from types import TracebackType
 import psutil
 
 from a2rl.errors import InfrastructureError, Interrupted
+from a2rl.params import load_params
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
 
@@ -54,6 +55,15 @@ def child_environment(settings: Settings) -> dict[str, str]:
     }
     ours = {"PYTHONPATH": str(settings.root), "PYTHONUNBUFFERED": "1", "A2RL_ROOT": str(settings.root)}
     return {**settings.forwarded(PASSED_ON), **quiet, **ours}
+
+
+def grader_environment(settings: Settings) -> dict[str, str]:
+    """What the grader's processes, and those that start them, get: also the key of the judge's API.
+
+    The supervisor of an agent has no part in judging, and does not get it.
+    """
+    name = load_params(settings.root).judge.api_key_env
+    return {**child_environment(settings), **settings.forwarded((name,) if name else ())}
 
 
 def end_child(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.budget import Clock
 from a2rl.errors import UsageError
 from a2rl.files import read_model, write_model
+from a2rl.judge.params import JudgeParams
 from a2rl.ledger import Ledger
 from a2rl.sampling import Backend
 from a2rl.task import Split, Variant
@@ -50,6 +51,8 @@ class RunSpec(BaseModel):
     exact: bool
     options: dict[str, str]
     """Choices that the task leaves open."""
+    judge: JudgeParams | None = None
+    """Who judges the answers, where the task leaves it to params.yaml."""
     split_seed: int
     """Decides, under the strict protocol, which items are public; the agent never sees it."""
     grading_port: int

@@ -1,11 +1,12 @@
 """Scores with honest accounting: every item is exactly one of correct, wrong, truncated or errored.
 
-A score is the mean value of the items that could be judged, 0-100, with a 95% interval; where too many items failed
-for reasons that are not the model's, there is no score, and the reason says why. No score is not zero.
+A score is the mean value of the items that could be judged, 0-100, with a 95% interval, or another figure that the task
+computes from them; where too many items failed for reasons that are not the model's, there is no score, and the reason
+says why. No score is not zero.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -71,7 +72,7 @@ class TaskScore(BaseModel):
     groups: dict[str, Group] = {}
     """By kind of item, where the task has kinds."""
     measures: dict[str, float] = {}
-    """Means of the task's other figures over the items that could be judged."""
+    """Means of the task's other figures over the items that could be judged, and what its headline adds."""
 
     def __str__(self) -> str:
         if self.score is None:
@@ -79,23 +80,42 @@ class TaskScore(BaseModel):
         return f"{self.score:.1f}" + (f" [{self.ci.low:.1f}, {self.ci.high:.1f}]" if self.ci else "")
 
 
-def summarise(items: Sequence[ItemResult], seconds: float = 0.0) -> TaskScore:
-    """Adds up item results. Errored items are left out of the mean; too many of them, and there is no score."""
+class Headline(NamedTuple):
+    """The figure that a task is scored by, where that is not the mean of the items' values."""
+
+    score: float | None
+    """0 to 100, or None with a reason."""
+    ci: Interval | None
+    reason: str = ""
+    measures: Mapping[str, float] = {}
+    """Figures that stand beside it."""
+
+
+def mean_value(items: Sequence[ItemResult]) -> Headline:
+    """The usual headline: the mean value of the items."""
+    values = [item.value for item in items]
+    return Headline(100 * sum(values) / len(values), mean_interval(values))
+
+
+def summarise(
+    items: Sequence[ItemResult],
+    seconds: float = 0.0,
+    headline: Callable[[Sequence[ItemResult]], Headline] = mean_value,
+) -> TaskScore:
+    """Adds up item results. Errored items are left out of the headline; too many of them, and there is no score."""
     count = Counter(item.verdict for item in items)
-    judged = [item.value for item in items if item.verdict != "errored"]
-    score, ci, reason = None, None, ""
+    judged = [item for item in items if item.verdict != "errored"]
     if not items:
-        reason = "there was nothing to grade"
+        found = Headline(None, None, "there was nothing to grade")
     elif count["errored"] > MAX_ERRORED_SHARE * len(items):
         first = next(item.reason for item in items if item.verdict == "errored")
-        reason = f"{count['errored']} of {len(items)} items could not be judged: {first}"
+        found = Headline(None, None, f"{count['errored']} of {len(items)} items could not be judged: {first}")
     else:
-        score = 100 * sum(judged) / len(judged)
-        ci = mean_interval(judged)
+        found = headline(judged)
     return TaskScore(
-        score=score,
-        reason=reason,
-        ci=ci,
+        score=found.score,
+        reason=found.reason,
+        ci=found.ci,
         total=len(items),
         correct=count["correct"],
         wrong=count["wrong"],
@@ -104,7 +124,7 @@ def summarise(items: Sequence[ItemResult], seconds: float = 0.0) -> TaskScore:
         seconds=round(seconds, 3),
         tokens=sum(item.tokens for item in items),
         groups={name: _group([item for item in items if item.group == name]) for name in _group_names(items)},
-        measures=_mean_measures([item.measures for item in items if item.verdict != "errored"]),
+        measures=_mean_measures([item.measures for item in judged]) | dict(found.measures),
     )
 
 

@@ -63,6 +63,11 @@ class Settings:
         return Path(sys.executable).parent
 
     @property
+    def judgements(self) -> Path:
+        """The answers of judges that were paid for, for all runs."""
+        return self.root / "data" / "judgements.db"
+
+    @property
     def pretraining(self) -> Path:
         """What `tiny` reads: one file for each task."""
         return self.root / "data" / "pretraining"

@@ -6,13 +6,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.errors import unknown
+from a2rl.judge.params import Judging
 from a2rl.sampling import Sampler
-from a2rl.score import ItemResult
+from a2rl.score import Headline, ItemResult
 
 Variant = Literal["mini", "full"]
 Split = Literal["public", "private", "all"]
@@ -80,6 +81,8 @@ class Task(BaseModel):
     mini: TaskVariant
     full: TaskVariant
     options: dict[str, Option] = {}
+    judged: tuple[Variant, ...] = ()
+    """The variants whose answers go to the judge of params.yaml."""
 
     def choose(self, given: Options) -> dict[str, str]:
         """All options: the given ones, and the defaults of the others.
@@ -135,4 +138,43 @@ class Grader(Protocol):
 
     def gold_outputs(self, hidden: Path) -> dict[str, str]:
         """The completions of a perfect model, which must score 100."""
+        ...
+
+
+@runtime_checkable
+class PublishedGrader(Grader, Protocol):
+    """A grader whose `score_outputs` also judges items that are published but not in the eval set."""
+
+    def published_ids(self, hidden: Path) -> list[str]:
+        """All items that completions may be given for, the eval set among them, in the data's order."""
+        ...
+
+
+class JudgedGrader(Grader, Protocol):
+    """The functions of `grade.py` where the task names variants as `judged`."""
+
+    def grade(
+        self,
+        sampler: Sampler,
+        hidden: Path,
+        ids: Sequence[str],
+        limits: Limits,
+        options: Options,
+        judging: Judging | None = None,
+    ) -> list[ItemResult]:
+        """As Grader's, with the judge to ask; None where the variant brings its own."""
+        ...
+
+    def score_outputs(
+        self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: Judging | None = None
+    ) -> list[ItemResult]:
+        """As Grader's, with the judge to ask; None where the variant brings its own."""
+        ...
+
+
+class HeadlineGrader(Grader, Protocol):
+    """One more function of `grade.py`, where the score is another figure than the mean of the items' values."""
+
+    def headline(self, items: Sequence[ItemResult], hidden: Path) -> Headline:
+        """The figure for these items, none of which is errored; at least one."""
         ...

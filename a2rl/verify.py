@@ -11,11 +11,11 @@ from a2rl.checkpoint import weights_digest
 from a2rl.errors import A2rlError, IntegrityError
 from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunOpened, SubmissionAccepted
 from a2rl.files import digest_of, file_digest, read_model
-from a2rl.grading.job import GradeResult, selected_ids
+from a2rl.grading.job import GradeResult, score_items, selected_ids
 from a2rl.ranking import best_submission
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, verdict_of
 from a2rl.run import RunDir
-from a2rl.score import TaskScore, paired_improvement, summarise
+from a2rl.score import TaskScore, paired_improvement
 from a2rl.task import Split
 from a2rl.tracking import Tracker
 
@@ -93,9 +93,10 @@ def _check_items(run: RunDir) -> None:
     for name, claimed, digest in _grade_files(run):
         path = run.grades / f"{name}.json"
         _require(file_digest(path) == digest, f"{path} is not what was graded")
-        recomputed = summarise(read_model(path, GradeResult).items)
+        hidden = run.need("setup", SetupRecord).hidden
+        recomputed = score_items(run.spec.task, hidden, read_model(path, GradeResult).items)
         _require(
-            recomputed.score == claimed.score,
+            _same(recomputed.score, claimed.score),
             f"{path}: the items give {recomputed.score}, the ledger says {claimed.score}",
         )
 
@@ -110,9 +111,10 @@ def _check_baseline_items(run: RunDir) -> None:
     for split, claimed in scores.items():
         if claimed is not None:
             chosen = set(selected_ids(run.spec.task, ready.hidden, split, run.spec.split_seed))
-            recomputed = summarise([item for item in items if item.id in chosen]).score
+            found = [item for item in items if item.id in chosen]
+            recomputed = score_items(run.spec.task, ready.hidden, found).score
             _require(
-                recomputed == claimed.score,
+                _same(recomputed, claimed.score),
                 f"{path}: the {split} items give {recomputed}, the ledger says {claimed.score}",
             )
 

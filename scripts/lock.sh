@@ -10,8 +10,9 @@ pins=(torch==2.13.0 transformers==5.23.0 trl==1.16.0 peft==0.21.2 accelerate==1.
     dvc==3.67.1 prefect==3.8.8 fastapi==0.150.0 pandas==3.1.1)
 "${PYTHON:-python3.11}" -m venv "$scratch/venv"
 "$scratch/venv/bin/python" -m pip install --quiet --quiet "${pins[@]}" ".[dev]"
-# For its data files. What it needs to run, the original engine, has no wheels: requirements-textworld.lock, by hand.
-"$scratch/venv/bin/python" -m pip install --quiet --quiet --no-deps alfworld==0.4.2
+# alfworld for its data files: what it needs to run, the original engine, has no wheels (requirements-textworld.lock, by
+# hand). alpaca-eval for its statistics: clients of half a dozen APIs come with it otherwise.
+"$scratch/venv/bin/python" -m pip install --quiet --quiet --no-deps alfworld==0.4.2 alpaca-eval==0.6.6
 {
     echo '# Exact versions of everything, tested together on Python 3.11. `make lock` writes this file.'
     echo '# torch: where pip has a CPU build of this version at hand it takes that one, else the CUDA build.'

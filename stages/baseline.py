@@ -2,15 +2,14 @@
 
 import time
 
-from a2rl.baseline import baseline_key, load_or_grade, score_of
+from a2rl.baseline import baseline_key, load_or_grade
 from a2rl.events import BaselineKnown
 from a2rl.files import digest_of, write_model
-from a2rl.grading.job import GradeJob, GradeResult, selected_ids
+from a2rl.grading.job import GradeJob, GradeResult, score_items, selected_ids
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job
 from a2rl.records import BaselineRecord, SetupRecord
 from a2rl.run import RunDir
-from a2rl.score import summarise
 from a2rl.settings import Settings
 
 
@@ -30,16 +29,17 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
 
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
     items, reused = load_or_grade(job, depends_on, settings, grade)
-    write_model(run.grades / "baseline.json", GradeResult(score=summarise(items), items=tuple(items)))
-    scores = {
-        split: score_of(items, selected_ids(spec.task, ready.hidden, split, spec.split_seed))
-        for split in ("public", "private")
-    }
+    total = score_items(spec.task, ready.hidden, items)
+    write_model(run.grades / "baseline.json", GradeResult(score=total, items=tuple(items)))
+    scores = {}
+    for split in ("public", "private"):
+        chosen = set(selected_ids(spec.task, ready.hidden, split, spec.split_seed))
+        scores[split] = score_items(spec.task, ready.hidden, [item for item in items if item.id in chosen])
     record = BaselineRecord(
         seconds=time.monotonic() - started,
         key=digest_of(depends_on),
         reused=reused,
-        total=summarise(items),
+        total=total,
         public=scores["public"],
         private=scores["private"],
     )

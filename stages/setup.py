@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from a2rl.catalog import find_agent, load_task
-from a2rl.data import about, ensure_data, hidden_digest
+from a2rl.data import about, ensure_data, hidden_digest, require_complete
 from a2rl.events import RunOpened
 from a2rl.files import digest_of
 from a2rl.models import model_digest, resolve_model
@@ -28,6 +28,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
     find_agent(spec.agent, settings.root)
     base_model = resolve_model(spec.model, settings)
     data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
+    require_complete(data)
     record = SetupRecord(
         seconds=0,
         base_model=base_model,

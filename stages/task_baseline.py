@@ -28,6 +28,7 @@ def task_baseline(task: str, variant: Variant, params: Params, settings: Setting
         backend=params.grading.backend,
         exact=params.grading.exact,
         options=load_task(task, settings.root).choose(params.grading.options.get(task, {})),
+        judge=params.judge_for(load_task(task, settings.root), variant),
         result=folder / ".graded.json",
         log=settings.baselines / "cache" / "grader.log",
     )

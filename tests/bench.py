@@ -20,12 +20,17 @@ from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import GraderPool, devices_here, grade_now
 from a2rl.ledger import Ledger
 from a2rl.models import resolve_model
+from a2rl.sandbox.pool import CodeCase, CodePool
 from a2rl.settings import Settings
+from a2rl.task import Variant
 from tasks.alfworld.verify import verify
+from tasks.humaneval.grade import program, published_items
 
 ITEMS = 200
 GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
+ANSWERS = 8
+"""To each problem of humaneval."""
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -93,6 +98,32 @@ def alfworld(settings: Settings, folder: Path) -> list[tuple[str, str]]:
     ]
 
 
+def code_answers(settings: Settings) -> list[tuple[str, str]]:
+    """Judging in the sandbox against what HumanEval's own way comes to: a new interpreter for each answer."""
+    mirror = settings.root.parent / "shared" / "data" / "humaneval"
+    variant: Variant = "full" if mirror.is_dir() else "mini"
+    hidden = ensure_data("humaneval", variant, mirror if mirror.is_dir() else None, settings) / "hidden"
+    items = published_items(hidden)
+    cases = ANSWERS * [
+        CodeCase(program(item, item.canonical_solution), item.entry_point, item.prompt, item.test) for item in items
+    ]
+    plain = [f"{case.program}\n{case.test}\ncheck({case.entry_point})\n" for case in cases]
+    one_by_one_s = seconds(
+        lambda: [subprocess.run([sys.executable, "-c", text], check=True, capture_output=True) for text in plain]
+    )
+    started = time.perf_counter()
+    with CodePool() as pool:
+        outcomes = pool.judge(cases)
+    pool_s = time.perf_counter() - started
+    assert all(outcome.passed for outcome in outcomes)
+    return [
+        (
+            f"humaneval ({variant}): {len(items)} problems x {ANSWERS} answers, one subprocess at a time / in the pool",
+            f"{one_by_one_s / pool_s:.1f}x ({one_by_one_s:.0f} s, {pool_s:.1f} s)",
+        )
+    ]
+
+
 def ledger(folder: Path) -> list[tuple[str, str]]:
     """A durable, chained append against a plain durable write of the same size."""
     book, count = Ledger(folder / "ledger.db"), 100
@@ -133,8 +164,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for row in [
-            *grading(settings, folder), *alfworld(settings, folder), *ledger(folder), *digest(settings, folder),
-            *command_line(),
+            *grading(settings, folder), *alfworld(settings, folder), *code_answers(settings), *ledger(folder),
+            *digest(settings, folder), *command_line(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)

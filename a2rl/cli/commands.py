@@ -156,19 +156,29 @@ def grade(
 @app.command()
 def score(
     task: Task,
-    outputs: Annotated[Path, typer.Option(help="JSON Lines of {id, completion}.")],
+    outputs: Annotated[Path | None, typer.Option(help="JSON Lines of {id, completion}.")] = None,
+    annotations: Annotated[
+        Path | None, typer.Option(help="Instead: a judge's annotations, .json or .json.xz (alpacaeval).")
+    ] = None,
     variant: Variant = "mini",
     source: Source = None,
     split: Split = "all",
     as_json: Json = False,
 ) -> None:
-    """Score completions that were made elsewhere. The id is the row number from 0 in the test file (gsm8k).
+    """Score completions that were made elsewhere, or a judge's annotations of them. The id is the row number from 0 in
+    the test file (gsm8k).
 
-    Example: `a2rl score --task gsm8k --variant full --source ~/gsm8k --outputs completions.jsonl`
+    Examples: `a2rl score --task gsm8k --variant full --source ~/gsm8k --outputs completions.jsonl`,
+    `a2rl score --task alpacaeval --annotations annotations.json --json`
     """
-    from a2rl.cli.scoring import score_file
+    from a2rl.cli.scoring import score_annotations, score_file
 
-    _show_score(score_file(Settings.load(), task, outputs, variant, source, split), as_json)
+    if (outputs is None) == (annotations is None):
+        raise UsageError("give either --outputs or --annotations")
+    if annotations is not None:
+        _show_figures(score_annotations(Settings.load(), task, annotations, source), as_json)
+    elif outputs is not None:
+        _show_score(score_file(Settings.load(), task, outputs, variant, source, split), as_json)
 
 
 @app.command()
@@ -369,6 +379,16 @@ def _show_runs(found: list[Any]) -> None:
         )  # fmt: skip
     columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict")
     print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
+
+
+def _show_figures(figures: dict[str, Any], as_json: bool) -> None:
+    from a2rl.cli.console import out, print_json
+
+    for name, value in figures.items():
+        if value not in {None, ""}:
+            out.print(f"{name}: {value if isinstance(value, str) else f'{value:.4f}'}", soft_wrap=True, markup=False)
+    if as_json:
+        print_json(figures)
 
 
 def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = None) -> None:

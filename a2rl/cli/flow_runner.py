@@ -17,7 +17,7 @@ import httpx
 from a2rl.cli.console import err
 from a2rl.cli.results import Follower
 from a2rl.errors import InfrastructureError, Interrupted
-from a2rl.process import child_environment, end_child, module_command
+from a2rl.process import end_child, grader_environment, module_command
 from a2rl.settings import Settings
 
 START_TIMEOUT_S = 120
@@ -70,7 +70,7 @@ def embedded_server(settings: Settings) -> Iterator[None]:
         process = subprocess.Popen(
             module_command("flows.server", str(listener.fileno())),
             cwd=settings.root,
-            env=child_environment(settings) | quiet,
+            env=grader_environment(settings) | quiet,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

@@ -4,20 +4,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from a2rl.catalog import load_grader, load_task
 from a2rl.data import about, ensure_data, hidden_digest
 from a2rl.errors import IntegrityError, UsageError, unknown
 from a2rl.files import read_jsonl
-from a2rl.grading.job import GradeJob, selected_ids
+from a2rl.grading.job import GradeJob, score_items, selected_ids
 from a2rl.grading.pool import grade_now
+from a2rl.judge.params import Judging
 from a2rl.models import resolve_model
 from a2rl.params import load_params
 from a2rl.sampling import Backend
-from a2rl.score import TaskScore, summarise
+from a2rl.score import TaskScore
 from a2rl.settings import Settings
-from a2rl.task import Options, Split, Variant
+from a2rl.task import JudgedGrader, Options, PublishedGrader, Split, Variant
 
 
 class Graded(NamedTuple):
@@ -89,6 +90,7 @@ def grade_checkpoint(
             backend=cast(Backend, backend) if backend else params.grading.backend,
             exact=params.grading.exact,
             options=options,
+            judge=params.judge_for(load_task(task, settings.root), known_variant(variant)),
             result=Path(scratch) / "grade.json",
             log=Path(scratch) / "grader.log",
         )
@@ -101,19 +103,44 @@ def score_file(
 ) -> TaskScore:
     """Judges completions from a file.
 
+    Some tasks grade a part of what is published; completions for the rest of it are judged too where all items are
+    asked for, so that published results can be repeated.
+
     Raises:
         UsageError: the file is not there, not JSON Lines of {id, completion}, or names an item twice or none.
     """
     params, started = load_params(settings.root), time.monotonic()
-    load_task(task, settings.root)
+    judge = params.judge_for(load_task(task, settings.root), known_variant(variant))
     data = ensure_data(task, known_variant(variant), source, settings)
     completions = _read_completions(outputs)
-    ids = selected_ids(task, data / "hidden", known_split(split), params.grading.split_seed)
-    known = set(selected_ids(task, data / "hidden", "all", params.grading.split_seed))
-    if strangers := sorted(completions.keys() - known):
+    grader, hidden, seed = load_grader(task), data / "hidden", params.grading.split_seed
+    ids, evaluated = (selected_ids(task, hidden, each, seed) for each in (known_split(split), "all"))
+    published = grader.published_ids(hidden) if isinstance(grader, PublishedGrader) else evaluated
+    if strangers := sorted(completions.keys() - set(published)):
         raise UsageError(f"{outputs} has an id that is no item of {task} ({variant}): {strangers[0]!r}")
-    items = load_grader(task).score_outputs(completions, data / "hidden", ids)
-    return summarise(items, time.monotonic() - started)
+    if split == "all" and completions.keys() - set(evaluated):
+        ids = published
+    if judge is None:
+        items = grader.score_outputs(completions, hidden, ids)
+    else:
+        items = cast(JudgedGrader, grader).score_outputs(completions, hidden, ids, Judging.by(judge, settings))
+    return score_items(task, hidden, items, time.monotonic() - started)
+
+
+def score_annotations(settings: Settings, task: str, annotations: Path, source: Path | None) -> dict[str, Any]:
+    """The statistics of judgements that were made elsewhere, by the task's own `score_annotations`.
+
+    Raises:
+        UsageError: the task takes none, or the file holds none.
+    """
+    load_task(task, settings.root)
+    score = getattr(load_grader(task), "score_annotations", None)
+    if score is None:
+        raise UsageError(f"{task} has no annotations of a judge to score: give completions with --outputs")
+    if source is not None and not source.is_dir():
+        raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
+    figures: dict[str, Any] = score(annotations, source, settings).model_dump(mode="json")
+    return figures
 
 
 def _read_completions(path: Path) -> dict[str, str]:

@@ -1,19 +1,22 @@
 """One grading job: a checkpoint, a task's hidden data, a split; its result is a file, whole or absent."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.catalog import load_grader, load_task
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.files import write_model
-from a2rl.sampling import Backend, open_sampler
+from a2rl.judge.params import JudgeParams, Judging
+from a2rl.sampling import Backend, Sampler, open_sampler
 from a2rl.score import ItemResult, TaskScore, summarise
+from a2rl.settings import Settings
 from a2rl.split import split_ids
-from a2rl.task import Split, Variant
+from a2rl.task import HeadlineGrader, JudgedGrader, Limits, Split, Variant
 
 PROGRESS_EVERY_S = 0.5
 
@@ -36,6 +39,8 @@ class GradeJob(BaseModel):
     exact: bool = False
     options: dict[str, str]
     """Every option of the task."""
+    judge: JudgeParams | None = None
+    """Who judges the answers; None where nobody has to, or where the task brings its own."""
     result: Path
     log: Path
 
@@ -73,12 +78,31 @@ def run_job(job: GradeJob) -> None:
     ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit)
     started = time.monotonic()
     progress = _Progress(job, len(ids))
+    judging = Judging.by(job.judge, Settings.load()) if job.judge else None
     with open_sampler(job.model, job.backend, exact=job.exact, on_end=progress.one_more) as sampler:
-        items = load_grader(job.task).grade(sampler, job.hidden, ids, limits, job.options)
+        items = _grade(job, sampler, ids, limits, judging)
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
-    write_model(job.result, GradeResult.of(items, time.monotonic() - started))
+    score = score_items(job.task, job.hidden, items, time.monotonic() - started)
+    write_model(job.result, GradeResult(score=score, items=tuple(items)))
     progress_file(job).unlink(missing_ok=True)
+
+
+def _grade(
+    job: GradeJob, sampler: Sampler, ids: Sequence[str], limits: Limits, judging: Judging | None
+) -> list[ItemResult]:
+    grader = load_grader(job.task)
+    if judging is None:
+        return grader.grade(sampler, job.hidden, ids, limits, job.options)
+    return cast(JudgedGrader, grader).grade(sampler, job.hidden, ids, limits, job.options, judging)
+
+
+def score_items(task: str, hidden: Path, items: Sequence[ItemResult], seconds: float = 0.0) -> TaskScore:
+    """The score of a task's items: by the headline figure that the task defines, else by their mean value."""
+    grader = load_grader(task)
+    if not hasattr(grader, "headline"):
+        return summarise(items, seconds)
+    return summarise(items, seconds, partial(cast(HeadlineGrader, grader).headline, hidden=hidden))
 
 
 class _Progress:

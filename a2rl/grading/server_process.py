@@ -9,7 +9,7 @@ import httpx
 
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.events import Graded, GradingFailed, SubmissionAccepted
-from a2rl.process import check_stop, child_environment, end_child, module_command
+from a2rl.process import check_stop, end_child, grader_environment, module_command
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 
@@ -89,7 +89,7 @@ class GradingServer:
             return subprocess.Popen(
                 module_command("a2rl.grading", str(self._run.root), str(descriptor)),
                 cwd=self._settings.root,
-                env=child_environment(self._settings),
+                env=grader_environment(self._settings),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -75,6 +75,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, name: str) -> 
         backend=spec.backend,
         exact=spec.exact,
         options=spec.options,
+        judge=spec.judge,
         result=run.grades / f"{name}.json",
         log=run.logs / "grader.log",
     )

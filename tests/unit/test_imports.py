@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = {"a2rl": 0, "tasks": 1, "stages": 2, "flows": 3}
-HEAVY = ("torch", "transformers", "trl", "vllm", "mlflow", "prefect", "textworld", "alfworld")
+HEAVY = ("torch", "transformers", "trl", "vllm", "mlflow", "prefect", "textworld", "alfworld", "alpaca_eval")
 
 
 def imports_of(path: Path) -> Iterator[str]:

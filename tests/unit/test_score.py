@@ -1,11 +1,13 @@
 """Scores: the four counts add up, failures are not numbers, intervals are the textbook's."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from pydantic import ValidationError
 
 from a2rl.score import (
+    Headline,
     ItemResult,
     TaskScore,
     Verdict,
@@ -125,3 +127,12 @@ def test_a_score_cannot_be_changed_or_given_other_fields() -> None:
         score.score = 100.0  # type: ignore[misc]
     with pytest.raises(ValidationError, match="bonus"):
         TaskScore.model_validate(score.model_dump() | {"bonus": 1})
+
+
+def test_a_task_may_be_scored_by_another_figure_than_the_mean() -> None:
+    def highest(found: Sequence[ItemResult]) -> Headline:
+        return Headline(100 * max(item.value for item in found), None, "", {"judged": len(found)})
+
+    score = summarise(items(correct=1, wrong=199, errored=1), headline=highest)
+    assert (score.score, score.total, score.measures) == (100, 201, {"judged": 200})
+    assert summarise(items(errored=3), headline=highest).score is None

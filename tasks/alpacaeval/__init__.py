@@ -1,0 +1,1 @@
+"""Open-ended instructions, judged against a reference model."""

@@ -1,0 +1,285 @@
+"""AlpacaEval's grader: greedy answers, each compared with the reference's by a judge.
+
+A base model continues `### Instruction:`, the instruction, `### Response:`: the headings of Alpaca's prompt, which is
+also the published one of alpaca-7b, without its opening sentence. The reference (autorl_bench/benchmarks/alpacaeval/
+eval.py, `_format_prompt`) hands a base model the bare instruction, which it would rather go on with than answer. A
+model with a chat template gets the instruction as the user's turn, as there.
+
+An item's value is how surely the judge prefers the model's answer (0 to 1, 0.5: a tie), and an item above 0.5 is
+correct. The score is the length-controlled win rate, whose statistics are those of the `alpaca-eval` package; the plain
+win rate is the mean of the values and stands beside it. An answer that equals the reference's is a tie, and an empty
+one is lost, without the judge being asked. An item that the judge gave no readable answer to is errored.
+
+mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.errors import A2rlError, UsageError
+from a2rl.files import read_jsonl
+from a2rl.judge.client import Answer, Judge
+from a2rl.judge.local import LocalJudge
+from a2rl.judge.params import JudgeParams, Judging
+from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
+from a2rl.score import MAX_ERRORED_SHARE, Headline, Interval, ItemResult, Verdict, mean_interval
+from a2rl.settings import Settings
+from a2rl.task import Limits, Options
+from tasks.alpacaeval import package
+from tasks.alpacaeval.annotator import Pair, question
+from tasks.alpacaeval.package import NotComputable
+from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
+from tasks.alpacaeval.task import TASK
+
+STOP = "### Instruction:"
+ANSWER_SHOWN = 500
+SERVED = "tasks.alpacaeval.served"
+LENGTH, DOLLARS = "length, characters", "judge's price, dollars"
+FIELDS = {"preference", "output_1", "output_2", "generator_1", "generator_2"}
+"""Of an annotation, that the statistics use."""
+NO_CALIBRATION = f"the data has no {CALIBRATION}, without which there is no length-controlled win rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An instruction of the eval set."""
+
+    id: str
+    instruction: str
+    dataset: str
+    reference: str
+    gold: str
+
+
+def items_of(hidden: Path) -> list[Item]:
+    """The eval set; an item's id is its row number from 0."""
+    return [
+        Item(str(place), row["instruction"], row["dataset"], row["reference"], row.get("gold", row["reference"]))
+        for place, row in enumerate(read_jsonl(hidden / "eval.jsonl"))
+    ]
+
+
+def item_ids(hidden: Path) -> list[str]:
+    """See `a2rl.task.Grader`."""
+    return [item.id for item in items_of(hidden)]
+
+
+def grade(
+    sampler: Sampler,
+    hidden: Path,
+    ids: Sequence[str],
+    limits: Limits,
+    options: Options,
+    judging: Judging | None = None,
+) -> list[ItemResult]:
+    """See `a2rl.task.JudgedGrader`."""
+    items = _selected(hidden, ids)
+    prompts = [prompt(item.instruction, chat=sampler.has_chat_template) for item in items]
+    completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,)))
+    return _judged(dict(zip(ids, completions, strict=True)), items, judging)
+
+
+def score_outputs(
+    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: Judging | None = None
+) -> list[ItemResult]:
+    """See `a2rl.task.JudgedGrader`."""
+    completions = {each: Completion(outputs[each], "stop", 0, 0) for each in ids if each in outputs}
+    return _judged(completions, _selected(hidden, ids), judging)
+
+
+def gold_outputs(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.Grader`. In the full variant the reference's own outputs, which tie: nobody knows better ones."""
+    return {item.id: item.gold for item in items_of(hidden)}
+
+
+def prompt(instruction: str, chat: bool) -> Prompt:
+    """What the model is asked."""
+    if chat:
+        return (Message("user", instruction),)
+    return f"### Instruction:\n{instruction}\n\n### Response:"
+
+
+def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
+    """See `a2rl.task.HeadlineGrader`: the length-controlled win rate, and beside it the plain one.
+
+    In log odds a length-controlled win rate is the plain one plus a shift. Its interval is that of the plain one with
+    both ends shifted by as much; the package's own standard error is that of the predictions, and shrinks to nothing
+    where instructions do not differ in difficulty.
+    """
+    known = {item.id: item for item in items_of(hidden)}
+    annotations = [_annotation(known[item.id], item) for item in items]
+    plain = package.win_rate(annotations)
+    measures = {
+        "win rate": plain["win_rate"],
+        "win rate, standard error": plain["standard_error"],
+        f"{DOLLARS} in all": sum(item.measures[DOLLARS] for item in items),
+    }
+    if not (hidden / CALIBRATION).is_file():
+        return Headline(None, None, NO_CALIBRATION, measures)
+    try:
+        controlled = package.length_controlled(annotations, hidden / CALIBRATION)
+    except NotComputable as error:
+        return Headline(None, None, str(error), measures)
+    interval = _shifted(mean_interval([item.value for item in items]), plain["win_rate"], controlled, len(items))
+    return Headline(controlled, interval, "", measures)
+
+
+class AnnotationScore(BaseModel):
+    """What `a2rl score --annotations` prints."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    win_rate: float | None
+    win_rate_se: float | None
+    length_controlled_winrate: float | None
+    reason: str
+    """Why a figure is missing; empty if none is."""
+
+
+def score_annotations(path: Path, source: Path | None, settings: Settings) -> AnnotationScore:
+    """The statistics of judgements that were made elsewhere: a file of annotations as alpaca-eval writes them.
+
+    Args:
+        path: .json or .json.xz; the annotations in the order of the 805 instructions, or each with its `index`.
+        source: a local mirror with df_gamed.csv; None: the prepared full data's if there is any, else the hub's.
+
+    Raises:
+        UsageError: the file holds no annotations.
+    """
+    annotations = _read_annotations(path)
+    plain = package.win_rate(annotations)
+    if not plain["n_total"]:
+        return AnnotationScore(
+            win_rate=None, win_rate_se=None, length_controlled_winrate=None, reason=f"no preference in {path}"
+        )
+    controlled, reason = None, ""
+    try:
+        controlled = package.length_controlled(annotations, calibration(_calibration_folder(source, settings)))
+    except (A2rlError, NotComputable) as error:
+        reason = f"no length-controlled win rate: {error}"
+    return AnnotationScore(
+        win_rate=plain["win_rate"],
+        win_rate_se=plain["standard_error"] if math.isfinite(plain["standard_error"]) else None,
+        length_controlled_winrate=controlled,
+        reason=reason,
+    )
+
+
+def _selected(hidden: Path, ids: Sequence[str]) -> list[Item]:
+    by_id = {item.id: item for item in items_of(hidden)}
+    return [by_id[item_id] for item_id in ids]
+
+
+def _judged(completions: Mapping[str, Completion], items: Sequence[Item], judging: Judging | None) -> list[ItemResult]:
+    """One result for each item; those without a completion are errored."""
+    outputs = {each: completion.text.strip() for each, completion in completions.items()}
+    answers = {item.id: _without_asking(item, outputs[item.id]) for item in items if item.id in outputs}
+    open_items = [item for item in items if item.id in answers and answers[item.id] is None]
+    if open_items:
+        pairs = [Pair(item.instruction, item.reference, outputs[item.id]) for item in open_items]
+        replies = _ask(pairs, int(MAX_ERRORED_SHARE * len(items)), judging)
+        answers |= dict(zip((item.id for item in open_items), replies, strict=True))
+    return [_result(item, completions.get(item.id), answers.get(item.id)) for item in items]
+
+
+def _without_asking(item: Item, output: str) -> Answer | None:
+    """The verdicts that need no judge: nothing was said, or just what the reference said (a tie, as in the package)."""
+    if not output:
+        return Answer(0.0)
+    return Answer(0.5) if output == item.reference else None
+
+
+def _ask(pairs: Sequence[Pair], failures_allowed: int, judging: Judging | None) -> list[Answer]:
+    if judging is None:
+        with _rule_judge() as served:
+            return _ask(pairs, failures_allowed, served)
+    questions = [question(judging.params.annotator, pair) for pair in pairs]
+    with Judge(judging) as judge:
+        return judge.ask(questions, failures_allowed)
+
+
+@contextmanager
+def _rule_judge() -> Iterator[Judging]:
+    """The mini variant's judge while it is needed."""
+    with LocalJudge(SERVED, Settings.load()) as served, tempfile.TemporaryDirectory() as scratch:
+        params = JudgeParams(
+            base_url=served.base_url,
+            api_key_env=None,
+            model="rule",
+            dollars_per_million_prompt_tokens=0,
+            dollars_per_million_completion_tokens=0,
+        )
+        yield Judging(params, Path(scratch) / "judgements.db")
+
+
+def _result(item: Item, completion: Completion | None, answer: Answer | None) -> ItemResult:
+    if completion is None or answer is None:
+        return ItemResult(id=item.id, verdict="errored", group=item.dataset, reason="no completion was given")
+    output = completion.text.strip()
+    verdict: Verdict = "errored"
+    if answer.verdict is not None:
+        lost: Verdict = "truncated" if completion.finish == "length" else "wrong"
+        verdict = "correct" if answer.verdict > 0.5 else lost
+    return ItemResult(
+        id=item.id,
+        verdict=verdict,
+        value=answer.verdict or 0.0,
+        answer=output[:ANSWER_SHOWN],
+        reason=answer.reason,
+        tokens=completion.tokens,
+        group=item.dataset,
+        measures={
+            LENGTH: float(len(output)),
+            "judge's tokens": float(answer.prompt_tokens + answer.completion_tokens),
+            DOLLARS: answer.dollars,
+        },
+    )
+
+
+def _annotation(item: Item, result: ItemResult) -> dict[str, Any]:
+    """A result as the package knows it. Of the outputs only the length counts, so that the model's is a stand-in."""
+    return {
+        "index": int(item.id),
+        "instruction": item.instruction,
+        "output_1": item.reference,
+        "output_2": " " * int(result.measures[LENGTH]),
+        "generator_1": "reference",
+        "generator_2": "model",
+        "preference": 1 + result.value,
+    }
+
+
+def _shifted(plain: Interval, win_rate: float, controlled: float, items: int) -> Interval:
+    """The interval of the plain win rate, moved in log odds by as much as length control moved the rate. In percent."""
+    edge = 50 / items  # a rate of 0 or 100 has no log odds; nobody knows it better than to half an item
+
+    def log_odds(rate: float) -> float:
+        rate = min(max(rate, edge), 100 - edge)
+        return math.log(rate / (100 - rate))
+
+    shift = log_odds(controlled) - log_odds(win_rate)
+    low, high = (100 / (1 + math.exp(-log_odds(end) - shift)) for end in plain)
+    return Interval(min(low, controlled), max(high, controlled))
+
+
+def _calibration_folder(source: Path | None, settings: Settings) -> Path | None:
+    prepared = settings.data(TASK.id, "full") / "hidden"
+    return prepared if source is None and (prepared / CALIBRATION).is_file() else source
+
+
+def _read_annotations(path: Path) -> list[dict[str, Any]]:
+    rows = read_json(path)
+    if (
+        not isinstance(rows, list)
+        or not rows
+        or not all(isinstance(row, dict) and row.keys() >= FIELDS for row in rows)
+    ):
+        raise UsageError(f"{path} holds no annotations: give a list of objects with {', '.join(sorted(FIELDS))}")
+    return rows

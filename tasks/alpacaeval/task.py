@@ -1,0 +1,22 @@
+"""AlpacaEval 2.0: open-ended instructions, judged against GPT-4 (Dubois et al. 2024, arXiv 2404.04475)."""
+
+from a2rl.task import DataSource, Limits, Task, TaskVariant
+
+TASK = Task(
+    id="alpacaeval",
+    title="AlpacaEval 2.0",
+    level=2,
+    metric="length-controlled win rate",
+    source=DataSource(
+        repo_id="tatsu-lab/alpaca_eval",
+        revision="2edc6fad8be6b14ea7230aabfd08188da6b8b814",
+        files=("alpaca_eval_gpt4_baseline.json", "df_gamed.csv"),
+        url="https://github.com/tatsu-lab/alpaca_eval",
+        licence="CC-BY-NC-4.0",
+    ),
+    mini=TaskVariant(eval_items=200, limits=Limits(max_new_tokens=32)),
+    # 512 new tokens, as the reference (autorl_bench/benchmarks/alpacaeval/eval.py, `max_tokens`).
+    full=TaskVariant(eval_items=805, limits=Limits(max_new_tokens=512)),
+    judged=("full",),
+)
+"""The mini variant brings its own judge: see served.py."""

@@ -1,0 +1,1 @@
+"""Functions written from their docstrings."""

@@ -1,0 +1,134 @@
+"""A judge for tests, in a process of its own, that counts what it is asked and can be awkward.
+
+    python -m tests.fake_judge DESCRIPTOR LOG
+
+The model that a request names decides how it behaves (see `_answer`). Every request is a line of LOG: the digest of its
+body, and how many requests were under way then.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from socket import create_server
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from a2rl.judge.params import JudgeParams
+from a2rl.serving import serve_for_parent
+
+SURE = {"m": 0.75, "M": 0.25}
+
+
+def reply(shares: dict[str, float] = SURE, text: str = "m", **changes: Any) -> dict[str, Any]:
+    """The body of an answer that gives these tokens these shares."""
+    top = [{"token": token, "logprob": math.log(share)} for token, share in shares.items()]
+    choice = {"message": {"role": "assistant", "content": text}, "logprobs": {"content": [{"top_logprobs": top}]}}
+    return {"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 1}, **changes}
+
+
+def _answer(mood: str, times: int) -> Response:
+    """What the judge answers a request that it gets for the `times`-th time."""
+    awkward = {
+        "busy": Response("too many requests", 429, {"Retry-After": "1"}),
+        "broken": Response("out of order", 500),
+        "forbidden": Response("no such key", 401),
+        "garbled": Response('{"choices": [', 200),
+        "no-logprobs": _json({"choices": [{"message": {"content": "m"}, "logprobs": None}]}),
+        "chatty": _json(reply({"The": 0.9, "I": 0.1}, "The better one is m")),
+    }
+    name = mood.removesuffix("-once")
+    return _json(reply()) if mood.endswith("-once") and times > 1 else awkward.get(name, _json(reply()))
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(json.dumps(body), media_type="application/json")
+
+
+def create_app(log: Path) -> FastAPI:
+    app = FastAPI()
+    seen: Counter[str] = Counter()
+    under_way = [0]
+    lock = threading.Lock()
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.post("/chat/completions")
+    async def judge(request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+
+        return await run_in_threadpool(respond, await request.body())
+
+    def respond(body: bytes) -> Response:
+        digest, mood = sha256(body).hexdigest(), json.loads(body)["model"]
+        with lock:
+            seen[digest] += 1
+            under_way[0] += 1
+            with log.open("a") as file:
+                file.write(f"{digest} {under_way[0]}\n")
+        time.sleep(0.1 if mood == "slow" else 0.0)
+        with lock:
+            under_way[0] -= 1
+            times = seen[digest]
+        return _answer(mood, times)
+
+    return app
+
+
+class FakeJudge:
+    """The process, as a test sees it."""
+
+    def __init__(self, base_url: str, log: Path, process: "subprocess.Popen[bytes]") -> None:
+        self.base_url, self._log, self.process = base_url, log, process
+
+    def params(self, mood: str = "kind", **changes: Any) -> JudgeParams:
+        values = {"base_url": self.base_url, "api_key_env": None, "model": mood, "backoff_s": 0.01, "timeout_s": 20.0}
+        return JudgeParams(**values | changes)
+
+    def asked(self) -> list[str]:
+        """The digests of the requests so far."""
+        return [line.split()[0] for line in self._lines()]
+
+    def most_at_once(self) -> int:
+        return max(int(line.split()[1]) for line in self._lines())
+
+    def _lines(self) -> list[str]:
+        return self._log.read_text().splitlines() if self._log.exists() else []
+
+
+@contextmanager
+def fake_judge(folder: Path, port: int = 0) -> Iterator[FakeJudge]:
+    """A fake judge on a port, ended with the context; another one may take over its port and its log later."""
+    import httpx
+
+    log = folder / "asked.log"
+    with create_server(("127.0.0.1", port)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fake_judge", str(listener.fileno()), str(log)],
+            stdin=subprocess.PIPE,
+            pass_fds=(listener.fileno(),),
+            cwd=Path(__file__).resolve().parent.parent,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+        )
+    try:
+        httpx.get(f"{url}/health", timeout=60).raise_for_status()
+        yield FakeJudge(url, log, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    serve_for_parent(create_app(Path(sys.argv[2])), int(sys.argv[1]), lifespan="off")
