@@ -6,6 +6,7 @@ time and again: what is there already is left alone, so that a crash between two
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PARENT, CHILD, DONE = "a2rl.run_id", "a2rl.child", "a2rl.complete"
+REFUSED = re.compile(r"[^\w\-. :/]")
+"""What MLflow takes in no metric's name; a task names its kinds and measures as people read them."""
 _SCHEMA_LOCK = threading.Lock()
 
 
@@ -213,7 +216,8 @@ def _score_metrics(score: TaskScore) -> dict[str, float]:
     if score.ci is not None:
         metrics |= {"ci_low": score.ci.low, "ci_high": score.ci.high}
     metrics |= {f"by_kind.{name}": group.score for name, group in score.groups.items() if group.score is not None}
-    return metrics | {f"measure.{name}": value for name, value in score.measures.items()}
+    metrics |= {f"measure.{name}": value for name, value in score.measures.items()}
+    return {REFUSED.sub("", name): value for name, value in metrics.items()}
 
 
 @contextmanager

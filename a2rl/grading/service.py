@@ -118,6 +118,8 @@ class GradingService:
             reason = str(refusal)
             self._run.ledger.append(SubmissionRefused(elapsed_s=elapsed_s, model_path=model_path[:500], reason=reason))
             raise
+        except OSError as error:  # such as the base model's folder taken away or made anew beside the run
+            raise InfrastructureError(f"the grader could not check the submission: {error}; submit again") from error
 
     def answer(self, submission_id: int) -> SubmitAnswer:
         """What is known now about a submission that was graded."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer, ungraded
 from a2rl.grading.service import GradingService
+from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from tests.run_maker import FakePool, item_results, kill, right_answers, wait_for
@@ -265,6 +267,22 @@ def test_a_grader_that_fails_is_503_and_no_zero(run: RunDir, settings: Settings,
     assert "the GPU is on fire" in answer.json()["detail"]
     assert run.ledger.events(Graded) == []
     assert [event.reason for event in run.ledger.events(GradingFailed)] == ["the GPU is on fire"]
+
+
+def test_a_base_model_that_is_taken_away_is_the_graders_failure_and_not_the_agents(
+    run: RunDir, settings: Settings, v1: str, tmp_path: Path
+) -> None:
+    base = run.need("setup", SetupRecord).base_model
+    own = shutil.copytree(base, tmp_path / "base")
+    run.write("setup", run.need("setup", SetupRecord).model_copy(update={"base_model": own}))
+    client = client_of(run, settings)
+    away = own.rename(tmp_path / "away")
+    answer = submit(client, v1)
+    assert answer.status_code == 503
+    assert "submit again" in answer.json()["detail"]
+    assert not run.ledger.events(SubmissionAccepted)
+    away.rename(own)
+    assert submit(client, v1).status_code == 200
 
 
 def test_what_failed_beside_the_agent_is_graded_when_it_is_submitted_again(

@@ -9,9 +9,13 @@ import pytest
 
 from a2rl.catalog import load_grader, load_preparer, load_task, task_ids
 from a2rl.files import folder_digest
+from a2rl.records import BaselineRecord
 from a2rl.score import ItemResult, summarise
+from a2rl.settings import Settings
 from a2rl.split import split_ids
 from a2rl.task import Grader, Task
+from a2rl.tracking import Tracker
+from tests.run_maker import make_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHORTEST_TEXT = 25
@@ -147,6 +151,19 @@ def test_the_base_models_pretraining_holds_no_question_of_the_eval_set(prepared:
     assert documents
     text = "\n".join(documents)
     assert not [question for question in asked if question in text]
+
+
+def test_whatever_the_task_measures_is_mirrored_in_mlflow(
+    prepared: Prepared, gold: dict[str, str], settings: Settings, base_model: Path
+) -> None:
+    total = summarise(judged(prepared, gold))
+    run = make_run(settings, base_model)
+    run.write("baseline", run.need("baseline", BaselineRecord).model_copy(update={"total": total}))
+    Tracker(settings).sync(run)
+    shown = Tracker(settings).mirrored(run)["baseline"]
+    assert shown["score"] == 100
+    assert sum(name.startswith("by_kind.") for name in shown) == len(total.groups)
+    assert sum(name.startswith("measure.") for name in shown) == len(total.measures)
 
 
 def test_the_task_has_a_description_and_pinned_data(prepared: Prepared) -> None:
