@@ -54,7 +54,7 @@ class TinyParams(BaseModel):
     """Query heads in a block."""
     kv_heads: int = Field(default=2, gt=0)
     """Key-value heads that the query heads share."""
-    vocab_size: int = Field(default=768, ge=300)
+    vocab_size: int = Field(default=1024, ge=300)
     """Tokens at most; BPE stops earlier where the documents repeat no more pairs."""
     max_positions: int = Field(default=4096, gt=0)
     """`max_position_embeddings` of the config: the longest text that a grader may feed."""

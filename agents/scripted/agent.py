@@ -118,7 +118,7 @@ class MuonAndAdam(torch.optim.AdamW):
     takes longer than the model on most processors.
     """
 
-    SPEEDUP = 8
+    SPEEDUP = 4
     """Muon's rate in units of AdamW's: its updates have a size of their own."""
 
     def __init__(self, model: torch.nn.Module, rate: float) -> None:
@@ -275,7 +275,7 @@ def main() -> None:
     best = Best(base, -1.0)
     if mode != "rl-only":
         # In a short time imitation gets further; with more of it, trial and error takes over sooner.
-        share = 1.0 if mode == "sft-only" else 0.65 if grader.remaining_s() < SHORT_S else 0.4
+        share = 1.0 if mode == "sft-only" else 0.75 if grader.remaining_s() < SHORT_S else 0.5
         consider(grader, best, trainee.sft(base, "sft", share * (grader.remaining_s() - reserve_s)))
     if mode != "sft-only":
         reinforce(grader, best, trainee, reserve_s)

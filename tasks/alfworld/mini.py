@@ -52,8 +52,8 @@ _OPENABLE = frozenset(kind.lower() for kind in OPENABLE)
 class Size:
     """How large a household is: the fewest and the most of each."""
 
-    receptacles: tuple[int, int] = (3, 5)
-    distractors: tuple[int, int] = (1, 2)
+    receptacles: tuple[int, int] = (3, 4)
+    distractors: tuple[int, int] = (0, 2)
     """Things beside those that the task needs."""
 
 
