@@ -2,11 +2,12 @@
 
 import time
 
+from a2rl.errors import InfrastructureError
 from a2rl.events import PrivateGraded
 from a2rl.files import file_digest, read_model
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
-from a2rl.grading.service import grade_job
+from a2rl.grading.service import grade_job, judge_failed
 from a2rl.ranking import best_submission
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, RunVerdict, verdict_of
 from a2rl.run import RunDir
@@ -49,6 +50,11 @@ def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:
     split = run.spec.final_split
     job = grade_job(run, settings.root, run.checkpoint(digest), split, f"{digest[:16]}-{split}")
     result = grade_now(job, settings)
+    if judge_failed(job, result):
+        job.result.unlink()
+        raise InfrastructureError(
+            f"no result yet: {result.score.reason}; `a2rl resume {run.id}` asks the judge for what is missing"
+        )
     if run.spec.protocol == "strict":
         event = PrivateGraded(weights_digest=digest, result=result.score, items_digest=file_digest(job.result))
         run.ledger.append_unless(event, lambda _: True)

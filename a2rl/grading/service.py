@@ -81,6 +81,11 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, name: str) -> 
     )
 
 
+def judge_failed(job: GradeJob, result: GradeResult) -> bool:
+    """Whether there is no score because the judge, which nobody here runs, did not answer; later it may."""
+    return job.judge is not None and result.score.score is None and result.score.errored > 0
+
+
 class GradingService:
     """Accepts and grades; safe to call from several threads."""
 
@@ -209,12 +214,15 @@ class GradingService:
         return outcome
 
     def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]", outcome: "Future[Graded]") -> None:
-        error = done.exception()
+        error, running = done.exception(), self._run.clock.state.running_since is not None
         if isinstance(error, Interrupted):
             outcome.set_exception(error)  # the service ends; the next one grades it
             return
+        if running and error is None and judge_failed(job, done.result()):
+            error = InfrastructureError(done.result().score.reason)
+            job.result.unlink(missing_ok=True)  # the judgements that were made are kept, and paid for once
         try:
-            if error is not None and self._run.clock.state.running_since is not None:
+            if running and error is not None:
                 self._fail_for_now(digest, error, outcome)
                 return
             event = self._graded_event(job, digest, done)

@@ -16,16 +16,20 @@ import pytest
 from fastapi.testclient import TestClient
 
 from a2rl.errors import InfrastructureError
-from a2rl.events import Graded, GradingFailed, SubmissionAccepted, SubmissionRefused
+from a2rl.events import Graded, GradingFailed, PrivateGraded, SubmissionAccepted, SubmissionRefused
+from a2rl.files import write_model
 from a2rl.grading.app import MAX_BODY_BYTES, create_app
-from a2rl.grading.job import GradeResult, selected_ids
+from a2rl.grading.job import GradeJob, GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer, ungraded
-from a2rl.grading.service import GradingService
-from a2rl.records import SetupRecord
+from a2rl.grading.service import GradingService, grade_job
+from a2rl.judge.params import JudgeParams
+from a2rl.records import GradeRecord, SetupRecord
 from a2rl.run import RunDir
+from a2rl.score import ItemResult
 from a2rl.settings import Settings
-from tests.run_maker import FakePool, item_results, kill, right_answers, wait_for
+from stages.grade import grade
+from tests.run_maker import FakePool, end_agent, item_results, kill, right_answers, wait_for
 from tests.small_model import trained_copy
 
 # autorl_bench's answer to POST /submit, and two keys of our own
@@ -294,6 +298,58 @@ def test_what_failed_beside_the_agent_is_graded_when_it_is_submitted_again(
     pool.failure = ""
     assert submit(client, v1).status_code == 200
     assert len(run.ledger.events(Graded)) == 1
+
+
+class SilentJudgePool(FakePool):
+    """Grades as long as the judge answers."""
+
+    silent = True
+
+    def grade_all(self) -> None:
+        if not self.silent:
+            return super().grade_all()
+        [(job, future)] = self._waiting
+        self._waiting.clear()
+        result = GradeResult.of(unjudged(job), 0.5)
+        write_model(job.result, result)
+        future.set_result(result)
+
+
+def unjudged(job: GradeJob) -> list[ItemResult]:
+    ids = selected_ids(job.task, job.hidden, job.split, job.split_seed)
+    return [ItemResult(id=each, verdict="errored", reason="HTTP 503") for each in ids]
+
+
+def test_while_the_judge_is_silent_a_submission_has_no_grade_and_can_be_submitted_again(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path
+) -> None:
+    run, pool = new_run(judge=JudgeParams()), SilentJudgePool()
+    client, [v1] = client_of(run, settings, pool), checkpoints(run, base_model, 1)
+    answer = submit(client, v1)
+    assert answer.status_code == 503
+    assert "HTTP 503" in answer.json()["detail"]
+    assert not run.ledger.events(Graded)
+    pool.silent = False
+    assert submit(client, v1).status_code == 200
+    assert len(run.ledger.events(Graded)) == 1
+
+
+def test_while_the_judge_is_silent_a_run_has_no_result_and_can_be_resumed(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path
+) -> None:
+    run = new_run(judge=JudgeParams())
+    client, [v1] = client_of(run, settings), checkpoints(run, base_model, 1)
+    assert submit(client, v1).status_code == 200
+    end_agent(run)
+    [accepted] = run.ledger.events(SubmissionAccepted)
+    digest = accepted.weights_digest
+    job = grade_job(run, settings.root, run.checkpoint(digest), "private", f"{digest[:16]}-private")
+    write_model(job.result, GradeResult.of(unjudged(job), 0.5))
+    with pytest.raises(InfrastructureError, match=f"a2rl resume {run.id}"):
+        grade(run, settings)
+    assert not job.result.exists()
+    assert not run.ledger.events(PrivateGraded)
+    assert run.read("grade", GradeRecord) is None
 
 
 def test_what_fails_again_when_the_agent_is_gone_has_no_score_for_good(

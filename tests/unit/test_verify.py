@@ -10,21 +10,21 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from a2rl.events import AgentEnded, PrivateGraded
+from a2rl.events import PrivateGraded
 from a2rl.files import canonical_json, digest_of, file_digest, write_model
 from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.ledger import GENESIS
 from a2rl.ranking import best_submission
-from a2rl.records import ExecuteRecord, SetupRecord
+from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.tracking import Tracker
 from a2rl.verify import verify_run
 from stages.grade import grade
 from tests.conftest import checkout
-from tests.run_maker import FakePool, item_results, make_run
+from tests.run_maker import FakePool, end_agent, item_results, make_run
 from tests.small_model import build_base_model, edit_json, trained_copy
 
 CHAIN = "the ledger's hash chain"
@@ -50,14 +50,7 @@ def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
     for seed in (1, 2, 3):
         trained_copy(base_model, run.workspace / "output" / f"v{seed}", seed)
         service.submit(f"output/v{seed}")
-    run.clock.stop()
-    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="finished", exit_code=0))
-    run.write(
-        "execute",
-        ExecuteRecord(
-            seconds=9, ended="finished", exit_code=0, elapsed_s=9, waited_s=1, attempts=1, submissions=3, refused=0
-        ),
-    )
+    end_agent(run)
     if run.spec.protocol == "strict":
         _grade_private(run)
     grade(run, settings)
@@ -113,14 +106,7 @@ def test_a_finished_run_of_the_paper_protocol_is_sound(tmp_path: Path) -> None:
 
 def test_a_run_without_submissions_is_sound(settings: Settings, base_model: Path) -> None:
     run = make_run(settings, base_model)
-    run.clock.stop()
-    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="finished", exit_code=0))
-    run.write(
-        "execute",
-        ExecuteRecord(
-            seconds=9, ended="finished", exit_code=0, elapsed_s=9, waited_s=0, attempts=1, submissions=0, refused=0
-        ),
-    )
+    end_agent(run)
     assert grade(run, settings).verdict == "no submission"
     Tracker(settings).sync(run)
     assert problems(Finished(run, settings)) == {}
