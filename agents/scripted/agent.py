@@ -84,14 +84,14 @@ def log(message: str) -> None:
 
 
 class UntilDeadline(TrainerCallback):  # type: ignore[misc]
-    """Stops the trainer on time and logs a line now and then."""
+    """Stops the trainer before a step that would end too late, and logs a line now and then."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self.name = name
         self.seconds = seconds
         self.started = time.monotonic()
+        self.step_started = self.started
         self.next_line = 0.0
-        self.metrics: dict[str, float] = {}
 
     def share_left(self) -> float:
         return max(0.0, 1 - (time.monotonic() - self.started) / self.seconds)
@@ -100,8 +100,13 @@ class UntilDeadline(TrainerCallback):  # type: ignore[misc]
         """A short warm-up, then linear decay to zero by the clock, whatever the machine's speed."""
         return min(1.0, (step + 1) / 10) * self.share_left()
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.step_started = time.monotonic()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_training_stop = control.should_training_stop or self.share_left() <= 0
+        now = time.monotonic()
+        if now + (now - self.step_started) > self.started + self.seconds:
+            control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         shown = {key: logs[key] for key in ("loss", "reward") if logs and key in logs}

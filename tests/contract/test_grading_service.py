@@ -29,7 +29,7 @@ from a2rl.run import RunDir
 from a2rl.score import ItemResult
 from a2rl.settings import Settings
 from stages.grade import grade
-from tests.run_maker import FakePool, end_agent, item_results, kill, right_answers, wait_for
+from tests.run_maker import WAIT_S, FakePool, end_agent, item_results, kill, right_answers, wait_for
 from tests.small_model import trained_copy
 
 # autorl_bench's answer to POST /submit, and two keys of our own
@@ -486,7 +486,7 @@ def test_nothing_accepted_is_lost_or_graded_twice_when_grader_worker_and_service
         kill(_processes(WORKER)[0].pid)
         _wait_for_grader()
         kill(_processes(SERVICE)[0].pid)
-        wait_for(lambda: server.keep_alive() or all(each.done() for each in clients), timeout_s=90)
+        wait_for(lambda: server.keep_alive() or all(each.done() for each in clients))
         answers = [each.result() for each in clients]
         server.drain()
     accepted, graded = run.ledger.events(SubmissionAccepted), run.ledger.events(Graded)
@@ -507,7 +507,7 @@ def _insist(url: str, path: str) -> dict[str, Any]:
     answer = None
     for _ in range(6):
         try:
-            answer = httpx.post(f"{url}/submit", json={"model_path": path}, timeout=40)
+            answer = httpx.post(f"{url}/submit", json={"model_path": path}, timeout=WAIT_S)
         except httpx.TransportError:
             continue
         if answer.status_code == 200:
@@ -535,4 +535,4 @@ def _wait_for_grader() -> int:
             return next((process.pid for process in workers if process.ppid() in parents), None)
         return None
 
-    return int(wait_for(grader, timeout_s=60))
+    return int(wait_for(grader))

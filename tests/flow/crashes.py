@@ -21,7 +21,7 @@ from tests.flow.checkout import Checkout
 
 VICTIMS = ("flow", "service", "worker", "agent")
 SUBMISSIONS = 5
-WAIT_S = 120
+WAIT_S = 300
 KILL_WITHIN_S = 5.0
 
 
