@@ -22,10 +22,11 @@ MAX_STEPS = 20
 LAST_PAGE = 2
 
 _PRICE = re.compile(r",? and price lower than ([\d.]+) dollars$")
-_OPTIONS = re.compile(r" with ([^:,]+: .*)$")
+_OPTIONS = re.compile(r" with ((?:(?! with )[^:,])+: .*)$")
 _OPTION = re.compile(r"([^:]+): (.*?)(?:, and (?=[^:,]+: )|$)")
 _FILLERS = frozenset(("find", "me", "with", "and"))
 _WORD = re.compile(r"[^\s,]+")
+_PLURALS = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"))
 
 
 class Wanted(NamedTuple):
@@ -125,7 +126,7 @@ def _price(tag: str) -> float:
 
 def _names(word: str, title: str) -> bool:
     """Whether a title has a word, be it in the singular."""
-    return word in title or word.removesuffix("s") in title or word.removesuffix("es") in title
+    return word in title or any(word.endswith(end) and word.removesuffix(end) + one in title for end, one in _PLURALS)
 
 
 def play_out(session: Session, expert: Expert, max_steps: int = MAX_STEPS) -> list[Turn]:
