@@ -43,10 +43,12 @@ def _plural(word: str) -> str:
 def _inflection(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
-    ending = next((each for each in ("ed", "ing") if word.endswith(each)), None)
-    if ending is None or not _has_vowel(word[: -len(ending)]):
+    if not word.endswith(("ed", "ing")):
         return word
-    word = word[: -len(ending)]
+    rest = word[: -3 if word.endswith("ing") else -2]
+    if not _has_vowel(rest):
+        return word
+    word = rest
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
     if _doubled(word):
@@ -56,6 +58,8 @@ def _inflection(word: str) -> str:
 
 def _replaced(word: str, endings: dict[str, str]) -> str:
     """With the longest of the endings replaced, where something with a vowel and a consonant comes before it."""
+    if not word.endswith(tuple(endings)):
+        return word
     for length in range(min(7, len(word)), 2, -1):
         replacement = endings.get(word[-length:])
         if replacement is not None:
@@ -64,9 +68,9 @@ def _replaced(word: str, endings: dict[str, str]) -> str:
 
 
 def _bare(word: str) -> str:
-    ending = next((each for each in _LONGEST_FIRST if word.endswith(each)), None)
-    if ending is None:
+    if not word.endswith(_STEP_4):
         return word
+    ending = next(each for each in _LONGEST_FIRST if word.endswith(each))
     rest = word[: -len(ending)]
     if _measure(rest) < 2 or (ending == "ion" and not rest.endswith(("s", "t"))):
         return word

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 PATH_MARK = "\u203a"
@@ -37,7 +37,7 @@ class Product:
         return " ".join([self.title, self.description, self.bullets[0] if self.bullets else "", options]).lower()
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return _row(self)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Product":
@@ -63,7 +63,7 @@ class Goal:
     nouns: tuple[str, ...]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return _row(self)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Goal":
@@ -71,3 +71,8 @@ class Goal:
         if isinstance(row["options"], list):
             row["options"] = tuple(row["options"])
         return cls(**row | {name: tuple(row[name]) for name in ("attributes", "nouns")})
+
+
+def _row(record: Product | Goal) -> str:
+    # dataclasses.asdict copies deeply, which takes as long as all the rest of stocking a shop.
+    return json.dumps({name: getattr(record, name) for name in record.__slots__}, ensure_ascii=False)
