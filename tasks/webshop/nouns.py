@@ -4,6 +4,9 @@ WebShop asks spaCy's model en_core_web_sm. Where that is installed, so do we; el
 that has a letter in it and is not on a short list of others, which is about what the model says of titles: most of
 their words are names to it. The tagger is chosen when data is prepared, and named beside each score.
 
+Measured on the edition with 1,000 products and en_core_web_sm 3.8.0: of the 76,010 purchases that the command below
+tries, 11 for each of the 6,910 goals, 2.9% are worth another reward; never the one of the very product asked for.
+
     python -m tasks.webshop.nouns MIRROR        # how much the choice matters: the share of goals whose reward differs
 """
 

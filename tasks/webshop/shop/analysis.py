@@ -71,7 +71,7 @@ _POSSESSIVES = tuple(mark + letter for mark in "'\u2019\uff07" for letter in "sS
 def words(text: str) -> list[str]:
     """The words as they stand in the text."""
     found = _ASCII.findall(text) if text.isascii() else _UNICODE.findall(text)
-    if len(max(found, key=len, default="")) <= MAX_TOKEN:
+    if len(text) <= MAX_TOKEN:
         return found
     return [word[start : start + MAX_TOKEN] for word in found for start in range(0, len(word), MAX_TOKEN)]
 

@@ -149,7 +149,8 @@ class _Vocabulary(dict[str, int]):
 
     def __missing__(self, piece: str) -> int:
         number = self[piece] = len(self.starts) - 1
-        self.terms.extend(self.numbers.setdefault(name, len(self.numbers)) for name in terms(piece))
+        for name in terms(piece):
+            self.terms.append(self.numbers.setdefault(name, len(self.numbers)))
         self.starts.append(len(self.terms))
         return number
 
