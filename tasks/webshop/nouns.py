@@ -135,7 +135,8 @@ def main() -> None:
     except A2rlError as error:
         err.print(f"error: {error}", markup=False)
         sys.exit(error.exit_code)
-    out.print(f"{spacy.name} against {words.name}, {found.goals:,} goals, {found.purchases:,} purchases")
+    title = f"{spacy.name} against {words.name}, {found.goals:,} goals, {found.purchases:,} purchases"
+    out.print(title, soft_wrap=True)
     for label, number, total in (
         ("goals where some purchase is worth another reward", found.changed, found.goals),
         ("goals where the product asked for is", found.own_changed, found.goals),
