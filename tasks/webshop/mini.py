@@ -39,8 +39,10 @@ CHEAPEST, DEAREST = 4, 60
 """Prices, in dollars, before a near-duplicate's surcharge."""
 SURCHARGE = 30
 VALUES_OFFERED = 3
+"""Of each option, at most."""
 PRETRAINING_DOCUMENTS = 900
 SOLVED_SHARE, NOTES_SHARE = 0.25, 0.35
+"""Which share of the visits is an expert's, and which share of the documents are notes."""
 NOTES = 6
 """Products that a note looks at."""
 LONGEST_WANDERING = 7

@@ -79,6 +79,7 @@ class Session:
         self._options: dict[str, str]
         self._seen: set[str]
         self._brief_answer: str
+        """In the brief form a page whose only change is a mark is not shown again: this is."""
         self.page: Page
         self._start()
 
@@ -96,7 +97,6 @@ class Session:
     def step(self, action: str) -> Step:
         self.steps += 1
         valid = not self.done and self._act(action)
-        # In the brief form a page whose only change is a mark is not shown again.
         observation = self._brief_answer if self.mode == "brief" and self._brief_answer else self.observation
         if not valid and self.mode == "brief":
             observation = "Invalid action!"
@@ -131,7 +131,7 @@ class Session:
         elif argument in (detail.lower() for detail in DETAILS):
             self.page = detail_page(self.goal.instruction, self._at(), argument.capitalize())
         else:
-            self._show_item(argument, part)
+            self._show_item(part)
 
     def _start(self) -> None:
         self._keywords, self._number = [], 1
@@ -147,7 +147,7 @@ class Session:
         self._product, self._options = None, {}
         self.page = results_page(self.goal.instruction, products, self._number, len(hits), self._seen)
 
-    def _show_item(self, argument: str, part: Part) -> None:
+    def _show_item(self, part: Part) -> None:
         if part.kind == "product":
             self._product = self._listed[part.text]
             self._seen.add(part.text)
