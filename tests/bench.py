@@ -25,10 +25,14 @@ from a2rl.settings import Settings
 from a2rl.task import Variant
 from tasks.alfworld.verify import verify
 from tasks.humaneval.grade import program, published_items
+from tests.webshop.scale import measure
 
 ITEMS = 200
 GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
+SHOPS = (1_000, 100_000)
+"""Products; the whole catalogue has 1,180,000: `python -m tests.webshop.scale 1180000`."""
+VISITS = 50
 ANSWERS = 8
 """To each problem of humaneval."""
 
@@ -94,6 +98,35 @@ def alfworld(settings: Settings, folder: Path) -> list[tuple[str, str]]:
             f"alfworld: grading {GAMES} games, one at a time in the original / all at once in ours",
             f"{stock.score.seconds / native.score.seconds:.1f}x"
             f" ({stock.score.seconds:.0f} s, {native.score.seconds:.0f} s)",
+        ),
+    ]
+
+
+def webshop(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """What a shop costs as it grows, and grading all visits at once against one at a time."""
+    small, large = (measure(count) for count in SHOPS)
+    hidden = ensure_data("webshop", "mini", None, settings) / "hidden"
+    scores = {}
+    for exact in (False, True):
+        work = GradeJob(
+            root=settings.root, task="webshop", variant="mini", hidden=hidden, model=resolve_model("tiny", settings),
+            split="all", split_seed=0, limit=VISITS, exact=exact, options={},
+            result=folder / f"webshop-{exact}.json", log=folder / "log",
+        )  # fmt: skip
+        scores[exact] = grade_now(work, settings)
+    growth = large.products / small.products
+    return [
+        (
+            f"webshop: stocking a shop, seconds a product, {large.products:,} / {small.products:,} products",
+            f"{large.stock_s / small.stock_s / growth:.1f}x ({large.stock_s:.0f} s, {large.stock_mib:.0f} MiB)",
+        ),
+        (
+            f"webshop: opening the shop of {large.products:,}, and its steps per second in 64 visits",
+            f"{large.open_s:.1f} s, {large.steps_per_s:,.0f} ({small.steps_per_s:,.0f} in the small one)",
+        ),
+        (
+            f"webshop: grading {VISITS} visits, one at a time / all at once",
+            f"{scores[True].score.seconds / scores[False].score.seconds:.1f}x",
         ),
     ]
 
@@ -164,8 +197,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for row in [
-            *grading(settings, folder), *alfworld(settings, folder), *code_answers(settings), *ledger(folder),
-            *digest(settings, folder), *command_line(),
+            *grading(settings, folder), *alfworld(settings, folder), *webshop(settings, folder),
+            *code_answers(settings), *ledger(folder), *digest(settings, folder), *command_line(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)

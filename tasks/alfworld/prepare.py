@@ -1,7 +1,7 @@
 """ALFWorld's data. The agent gets the training games, our engine as a package, and examples of how to use it; the
 grader gets the games of the eval set and the examples that go into its prompts.
 
-    visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   rollout.py, decoder.py
+    visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   rollout.py, episodes.py, decoder.py
     hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json            about.json
 
 full: the released games (alfworld 0.4.2: json_2.1.2), from GitHub or from a local mirror (see release.py). The eval set
@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import a2rl.handout
 import a2rl.sampling
 from a2rl.errors import IntegrityError
 from a2rl.files import folder_digest
@@ -52,6 +53,7 @@ def copy_tools(visible: Path) -> None:
     """The engine as a package, and rollouts with it."""
     shutil.copytree(HERE / "alfred", visible / "alfred", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(HERE / "workspace" / "rollout.py", visible / "rollout.py")
+    shutil.copyfile(Path(a2rl.handout.__file__).with_name("episodes.py"), visible / "episodes.py")
     shutil.copyfile(Path(a2rl.sampling.__file__).with_name("decoder.py"), visible / "decoder.py")
 
 

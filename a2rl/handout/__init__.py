@@ -1,0 +1,1 @@
+"""Files that tasks hand to agents as they are; what they import lies beside them there."""

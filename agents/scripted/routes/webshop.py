@@ -1,0 +1,66 @@
+"""Imitate an expert; then shop for the training goals and reward what the shop does.
+
+The expert's visits are spoilt here and there by a mistake, which is not imitated: what is learned is how to go on after
+one.
+"""
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from routes import Example, Grpo, Part
+
+
+class Route:
+    MAX_STEPS = 12
+    MISTAKES = 0.08
+    """In what share of the turns."""
+
+    def __init__(self, data: Path, seed: int) -> None:
+        sys.path.insert(0, str(data))
+        from rollout import Training
+
+        self.training, self.seed = Training.load(data), seed
+        random.Random(seed).shuffle(self.training.goals)
+
+    def examples(self) -> list[Example]:
+        rng = random.Random(self.seed)
+        return [parts for goal in self.training.goals if (parts := self.shop_for(goal, rng))]
+
+    def shop_for(self, goal: Any, rng: random.Random) -> Example:
+        """A visit as a text to imitate; nothing where the expert does not get the most out of it in time."""
+        from shop import Expert
+        from shop.transcript import Visit
+
+        visit, expert = Visit(self.training.shop, goal, "whole"), Expert()
+        parts = [Part(visit.prompt, False)]
+        while not visit.done and len(visit.actions) < self.MAX_STEPS:
+            action = right = expert.act(visit.session.page)
+            if rng.random() < self.MISTAKES:
+                action = self.mistake(visit.session.page, rng)
+            answer = visit.write(action)
+            parts += [Part(f" {action}\n", action == right), Part(answer, False)]
+        return tuple(parts) if visit.reward == 1 else ()
+
+    @staticmethod
+    def mistake(page: Any, rng: random.Random) -> str:
+        """Anything that the page offers but a purchase."""
+        offered = [part.text for part in page.clickable().values() if part.text not in ("Search", "Buy Now")]
+        return f"click[{rng.choice(offered)}]" if offered else "click[Buy Now]"
+
+    def grpo(self) -> Grpo:
+        from rollout import for_trl
+
+        rollout = for_trl(
+            self.training, max_steps=self.MAX_STEPS, max_new_tokens=32, max_invalid=3, temperature=1.0, seed=self.seed
+        )
+        rows = [{"prompt": goal.id} for goal in self.training.goals]
+        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": as_rolled_out, "rollout_func": rollout}
+        return Grpo({}, trainer)
+
+
+def as_rolled_out(reward: list[float], **_: Any) -> list[float]:
+    return reward

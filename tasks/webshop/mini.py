@@ -1,0 +1,264 @@
+"""The mini variant of webshop: a generated catalogue, goals in it, and the text that the base model `tiny` reads.
+
+Contract: everything is a function of its seed. A shop has families of near-duplicates: beside a product stand one that
+differs in an attribute, one that is dearer, and one that lacks options, so that a wrong purchase is easy. Train and
+eval have shops of their own and share no product. A goal asks for *pairs*, a kind of product and an attribute; a third
+of the pairs is asked for in eval only, in no goal of train: see `eval_pairs`. Every goal can be had: the expert, who
+sees what a customer sees, buys for reward 1.
+
+    world = generate(products=1200, goals=200, seed=0, split="eval", folder=Path("shop"))
+"""
+
+import hashlib
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import cycle
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tasks.webshop.assortment import BRANDS, DEPARTMENTS
+from tasks.webshop.goals import PRICE_STEPS, goal
+from tasks.webshop.release import Wish
+from tasks.webshop.shop import Expert, Goal, Product, Session, Shop, play_out, stock
+from tasks.webshop.shop.page import BUY_NOW, Page
+from tasks.webshop.shop.product import PATH_MARK
+from tasks.webshop.shop.session import Step
+from tasks.webshop.shop.transcript import transcript
+
+Split = Literal["train", "eval"]
+
+PRODUCTS = 1200
+LONGEST = 8
+"""Turns of an expert's visit."""
+TEMPTED_SHARE = 0.6
+"""Of the goals, for which the first product that a good search finds is a wrong one."""
+CHEAPEST, DEAREST = 4, 60
+"""Prices, in dollars, before a near-duplicate's surcharge."""
+SURCHARGE = 30
+VALUES_OFFERED = 3
+"""Of each option, at most."""
+PRETRAINING_DOCUMENTS = 900
+SOLVED_SHARE, NOTES_SHARE = 0.25, 0.35
+"""Which share of the visits is an expert's, and which share of the documents are notes."""
+NOTES = 6
+"""Products that a note looks at."""
+LONGEST_WANDERING = 7
+INVALID_SHARE = 0.03
+
+
+class Kind(NamedTuple):
+    """A kind of product."""
+
+    department: str
+    noun: str
+    plural: str
+
+
+class Pair(NamedTuple):
+    """What a goal asks for."""
+
+    noun: str
+    attribute: str
+
+
+class World(NamedTuple):
+    """A stocked shop and goals in it."""
+
+    shop: Shop
+    goals: list[Goal]
+
+
+@cache
+def kinds() -> tuple[Kind, ...]:
+    """All kinds of product, those of a department together."""
+    return tuple(
+        Kind(name, noun, plural)
+        for name, department in DEPARTMENTS.items()
+        for noun, plural in department.kinds.items()
+    )
+
+
+@cache
+def eval_pairs() -> frozenset[Pair]:
+    """The pairs that only eval asks for: of each kind two or three of its seven attributes, drawn by hash."""
+    return frozenset(
+        Pair(kind.noun, attribute)
+        for kind in kinds()
+        for attribute in sorted(DEPARTMENTS[kind.department].attributes, key=lambda each: _hash(kind.noun, each))[
+            : 2 + _hash(kind.noun, "")[0] % 2
+        ]
+    )
+
+
+def generate(products: int, goals: int, seed: int, split: Split, folder: Path) -> World:
+    """Stocks a shop of about so many products in an empty folder and finds goals in it."""
+    catalogue = list(catalogue_of(products, seed, split))
+    stock(catalogue, folder)
+    shop = Shop.open(folder)
+    return World(shop, goals_in(shop, catalogue, goals, seed, split))
+
+
+def catalogue_of(count: int, seed: int, split: Split) -> Iterator[Product]:
+    """Families of near-duplicates, kind by kind in turn; numbers of products differ between train and eval."""
+    rng = random.Random(f"webshop-mini/{split}/{seed}")
+    numbers = list(range(0 if split == "train" else 1, 10_000, 2))
+    rng.shuffle(numbers)
+    produced = 0
+    for kind in cycle(kinds()):
+        for product in _family(kind, rng):
+            if produced == count:
+                return
+            yield replace(product, id=f"B{numbers[produced]:04d}")
+            produced += 1
+
+
+def goals_in(shop: Shop, catalogue: Sequence[Product], count: int, seed: int, split: Split) -> list[Goal]:
+    """Different goals, neighbours about different kinds, each one such that the expert gets reward 1.
+
+    Raises:
+        ValueError: the shop is too small for so many.
+    """
+    rng = random.Random(f"webshop-mini/goals/{split}/{seed}")
+    by_kind: dict[str, list[Product]] = {}
+    for product in catalogue:
+        by_kind.setdefault(product.query, []).append(product)
+    found: dict[str, Goal] = {}
+    while len(found) < count:
+        before = len(found)
+        for plural in sorted(by_kind):
+            tempted = rng.random() < TEMPTED_SHARE
+            for product in rng.sample(by_kind[plural], len(by_kind[plural])):
+                asked = _ask(product, f"{split}-{len(found):04d}", rng, split)
+                if asked and asked.instruction not in found and _visit_is(tempted, shop, asked):
+                    found[asked.instruction] = asked
+                    break
+        if len(found) == before:
+            raise ValueError(f"a shop of {len(catalogue)} products has no {count} goals")
+    return list(found.values())[:count]
+
+
+def pretraining_text(
+    seed: int,
+    documents: int = PRETRAINING_DOCUMENTS,
+    solved_share: float = SOLVED_SHARE,
+    notes_share: float = NOTES_SHARE,
+) -> Iterator[str]:
+    """Documents that teach what the words do, but hardly the skill.
+
+    Visits in which most customers look about without a plan, and notes of somebody who holds products against a wish
+    and says of each what is wrong with it: to compare takes a small model longest.
+    """
+    rng = random.Random(f"webshop-mini/pretraining/{seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        catalogue = list(catalogue_of(PRODUCTS, seed + 1, "train"))
+        stock(catalogue, Path(folder))
+        shop = Shop.open(Path(folder))
+        while documents:
+            asked = _ask(rng.choice(catalogue), "pretraining", rng, "train")
+            if asked is None:
+                continue
+            documents -= 1
+            if rng.random() < notes_share:
+                yield _notes(asked, catalogue, rng)
+            else:
+                yield _visit(shop, asked, rng, rng.random() < solved_share)
+
+
+def _hash(*words: str) -> bytes:
+    return hashlib.sha256("/".join(words).encode()).digest()
+
+
+def _family(kind: Kind, rng: random.Random) -> Iterator[Product]:
+    department = DEPARTMENTS[kind.department]
+    brand, (one, other, third) = rng.choice(BRANDS), rng.sample(department.attributes, 3)
+    price = rng.randint(2 * CHEAPEST, 2 * DEAREST) / 2
+    dearer = price + SURCHARGE + rng.randint(0, 10)
+    many, few = ({name: _offered(values, rng) for name, values in department.options.items()} for _ in range(2))
+    variants = [((one, other), price, many), ((one, third), price, many), ((one, other), dearer, many)]
+    for attributes, cost, options in [*variants, ((one, other), price, few)]:
+        yield Product(
+            id="",
+            title=f"{brand} {' '.join(attributes)} {kind.noun}",
+            price=cost,
+            price_tag=f"${cost}",
+            category=kind.department,
+            query=kind.plural,
+            product_category=f"{department.path} {PATH_MARK} {kind.plural.capitalize()}",
+            description=f"A {kind.noun} by {brand}.",
+            bullets=tuple(attributes),
+            options=options,
+            attributes=attributes,
+            nouns=(brand.lower(), kind.noun),
+        )
+
+
+def _offered(values: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+    return tuple(sorted(rng.sample(values, min(VALUES_OFFERED, len(values) - 1)), key=values.index))
+
+
+def _ask(product: Product, name: str, rng: random.Random, split: Split) -> Goal | None:
+    """A goal that asks for this product; None where its attributes may not be asked for in this split."""
+    pairs = [Pair(product.nouns[-1], attribute) for attribute in product.attributes]
+    wanted = tuple(pair.attribute for pair in pairs if (pair in eval_pairs()) == (split == "eval"))
+    limit = next(step for step in PRICE_STEPS if step > product.price)
+    if not wanted:
+        return None
+    wish = Wish(f"Find me {', '.join(wanted)} {product.query}", wanted)
+    options = {option: rng.choice(values) for option, values in product.options.items()}
+    return replace(goal(product, wish, options, limit), id=name)
+
+
+def _visit_is(tempted: bool, shop: Shop, asked: Goal) -> bool:
+    """Whether the expert buys for reward 1, and the first product found is, or is not, a wrong one."""
+    session, expert = Session(shop, asked, "brief"), Expert()
+    session.step(expert.act(session.page))
+    first = next((part.text for part in session.page.parts() if part.kind == "product"), None)
+    opened = expert.act(session.page)
+    if (opened != f"click[{first}]") != tempted:
+        return False
+    session.step(opened)
+    play_out(session, expert, LONGEST - 2)
+    return session.reward is not None and session.reward.total == 1
+
+
+def _visit(shop: Shop, asked: Goal, rng: random.Random, solved: bool) -> str:
+    session = Session(shop, asked, "brief")
+    first = session.observation
+    return transcript(first, play_out(session, Expert(), LONGEST) if solved else _wander(session, rng))
+
+
+def _wander(session: Session, rng: random.Random) -> list[tuple[str, Step]]:
+    """Somebody looks about; by chance it may be what was asked for."""
+    turns: list[tuple[str, Step]] = []
+    while not session.done and len(turns) < LONGEST_WANDERING:
+        action = _whim(session.page, rng)
+        if rng.random() < INVALID_SHARE:
+            action = rng.choice(("click[search]", "click[Buy]", f"click[B{rng.randrange(10_000):04d}]"))
+        turns.append((action, session.step(action)))
+    return turns
+
+
+def _whim(page: Page, rng: random.Random) -> str:
+    if page.name == "search":
+        kind = rng.choice(kinds())
+        return f"search[{rng.choice(DEPARTMENTS[kind.department].attributes)} {kind.plural}]"
+    parts = [part for part in page.parts() if part.kind != "text" and not part.marked]
+    shown = [part for part in parts if part.kind == "product"][:3]
+    if page.name == "results" and shown and rng.random() < 0.8:
+        return f"click[{rng.choice(shown).text}]"
+    buttons = [part.text for part in parts if part.kind in ("button", "option") and part.text != BUY_NOW]
+    return f"click[{BUY_NOW if page.name == 'item' and rng.random() < 0.1 else rng.choice(buttons)}]"
+
+
+def _notes(asked: Goal, catalogue: Sequence[Product], rng: random.Random) -> str:
+    """A wish held against products of its kind, one after the other."""
+    same = [product for product in catalogue if product.query == asked.query]
+    lines = [f"Wanted: {', '.join(asked.attributes)} {asked.query} below {asked.price_upper:.2f} dollars."]
+    for product in rng.sample(same, min(NOTES, len(same))):
+        missing = [attribute for attribute in asked.attributes if attribute not in product.attributes]
+        verdict = f"Not {missing[0]}." if missing else "Too dear." if product.price > asked.price_upper else "Yes."
+        lines.append(f"[{product.id}] {product.title} {product.price_tag} {verdict}")
+    return "\n".join(lines)

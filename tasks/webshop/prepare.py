@@ -1,0 +1,85 @@
+"""WebShop's data. The agent gets a shop, goals to train on, and the shop's code as a package; the grader gets the
+goals of the eval set and the shop that they are about.
+
+    visible/  catalogue/   goals.jsonl   shop/ (the package)   rollout.py, episodes.py, decoder.py
+    hidden/   catalogue/   goals.jsonl   about.json
+
+full: the released edition with 1,000 products, from the hub or from a local mirror (see release.py). The eval set is
+the first 100 synthetic goals, as in the reference; the agent's shop lacks the products that they ask for, and it gets
+the goals of all others, those that people wrote included. mini: a generated shop for each (see mini.py).
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import a2rl.handout
+import a2rl.sampling
+from a2rl.hub import download
+from a2rl.task import Variant
+from tasks.webshop import goals, mini
+from tasks.webshop.nouns import best_tagger
+from tasks.webshop.release import SEED, read_listings
+from tasks.webshop.shop import Goal, stock
+from tasks.webshop.task import TASK
+
+HERE = Path(__file__).parent
+MINI_SEED, MINI_PRODUCTS, MINI_TRAIN = 2604, 1800, 1200
+
+
+def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
+    """See `a2rl.task.Preparer`."""
+    about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    copy_tools(visible)
+
+
+def copy_tools(visible: Path) -> None:
+    """The shop's code as a package, and rollouts with it."""
+    shutil.copytree(HERE / "shop", visible / "shop", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(HERE / "workspace" / "rollout.py", visible / "rollout.py")
+    shutil.copyfile(Path(a2rl.handout.__file__).with_name("episodes.py"), visible / "episodes.py")
+    shutil.copyfile(Path(a2rl.sampling.__file__).with_name("decoder.py"), visible / "decoder.py")
+
+
+def pretraining_text(seed: int) -> Iterator[str]:
+    """See `a2rl.task.Preparer`."""
+    return mini.pretraining_text(seed)
+
+
+def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
+    train = mini.generate(MINI_PRODUCTS, MINI_TRAIN, MINI_SEED, "train", visible / "catalogue")
+    evaluation = mini.generate(mini.PRODUCTS, TASK.mini.eval_items, MINI_SEED, "eval", hidden / "catalogue")
+    _write_goals(train.goals, visible)
+    _write_goals(evaluation.goals, hidden)
+    return {"prompt": "whole", "goals": _described(evaluation.goals, MINI_SEED), "nouns": "given by the generator"}
+
+
+def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str, str]:
+    mirror = source or _downloaded()
+    tagger = best_tagger()
+    listings = read_listings(mirror, tagger)
+    evaluation, train = goals.split(goals.synthetic(listings), TASK.full.eval_items)
+    asked_for = {goal.product_id for goal in evaluation}
+    written = [goal for goal in goals.human(listings) if goal.product_id not in asked_for]
+    products = [listing.product for listing in listings]
+    stock(products, hidden / "catalogue")
+    stock((product for product in products if product.id not in asked_for), visible / "catalogue")
+    _write_goals(evaluation, hidden)
+    _write_goals([*train, *written], visible)
+    return {"prompt": "window", "goals": _described(evaluation, SEED), "nouns": tagger.name}
+
+
+def _downloaded() -> Path:
+    """The files of one revision lie in one folder."""
+    *_, last = (download(TASK.source, name) for name in TASK.source.files)
+    return last.parent
+
+
+def _write_goals(rows: Iterable[Goal], folder: Path) -> None:
+    (folder / "goals.jsonl").write_text("".join(goal.to_json() + "\n" for goal in rows), encoding="utf-8")
+
+
+def _described(evaluation: list[Goal], seed: int) -> str:
+    return f"{len(evaluation)}, seed {seed}, sha256 {goals.digest(evaluation)[:16]}"

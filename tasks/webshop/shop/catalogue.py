@@ -1,0 +1,68 @@
+"""A shop on disk: its products, one JSON row a line, and the index to search them; neither is held in memory.
+
+stock(products, Path("shop"))           # writes products.ndjson and index/
+shop = Shop.open(Path("shop"))
+page = [shop.product(hit.number) for hit in shop.search("red cotton shirt")[:10]]
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from .index import Hit, Index, build
+from .product import Product
+
+PRODUCTS, INDEX = "products.ndjson", "index"
+FOUND = 50
+"""Results of a search, at most."""
+
+
+def stock(products: Iterable[Product], folder: Path) -> None:
+    """Fills a folder; products may come one by one, none is kept.
+
+    Raises:
+        ValueError: two products have the same id.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    offsets = [0]
+
+    def written() -> Iterator[tuple[str, str]]:
+        with (folder / PRODUCTS).open("wb") as file:
+            for product in products:
+                offsets.append(offsets[-1] + file.write(product.to_json().encode() + b"\n"))
+                yield product.id, product.text
+
+    build(written(), folder / INDEX)
+    np.save(folder / INDEX / "offsets.npy", np.array(offsets, np.int64))
+
+
+class Shop:
+    """An open shop. Any number of sessions may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._index = Index.open(folder / INDEX)
+        self._offsets = np.load(folder / INDEX / "offsets.npy", mmap_mode="r")
+        self._rows = (
+            np.asarray(np.memmap(folder / PRODUCTS, np.uint8, mode="r")) if len(self._index) else np.zeros(0, np.uint8)
+        )
+        self.product = lru_cache(maxsize=1 << 14)(self._product)
+        """The product of a number, that of its row."""
+        self.search = lru_cache(maxsize=1 << 10)(self._search)
+        """The products that a query finds, best first."""
+
+    @classmethod
+    def open(cls, folder: Path) -> "Shop":
+        """Raises NoIndex: it was not stocked to the end."""
+        return cls(folder)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def _product(self, number: int) -> Product:
+        return Product.from_json(self._rows[self._offsets[number] : self._offsets[number + 1]].tobytes())
+
+    def _search(self, query: str) -> tuple[Hit, ...]:
+        return tuple(self._index.search(query, FOUND))

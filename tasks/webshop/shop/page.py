@@ -1,0 +1,146 @@
+"""The pages of the shop, without their HTML: lines of text and of what can be clicked, in the order of the original.
+
+Three ways to read one: `simple` and `rich` are the observation modes `text` and `text_rich` of WebShop's text
+environment (web_agent_site/envs/web_agent_text_env.py at 64fa2a5), to the letter; `brief` is the form in which ReAct
+(Yao et al. 2022, WebShop.ipynb) shows them to a model: three products of a page, the instruction once.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from .product import Product
+
+SHOWN = 3
+"""Products of a page in the brief form."""
+BACK_TO_SEARCH, NEXT_PAGE, PREVIOUS_PAGE, BUY_NOW = "Back to Search", "Next >", "< Prev", "Buy Now"
+DETAILS = ("Description", "Features", "Reviews")
+
+Kind = Literal["text", "button", "option", "product"]
+PageName = Literal["search", "results", "item", "detail", "done"]
+
+
+class Part(NamedTuple):
+    """A piece of a page."""
+
+    text: str
+    kind: Kind = "text"
+    name: str = ""
+    """Of an option: which one it is a value of."""
+    marked: bool = False
+    """It was clicked before."""
+
+
+class Page(NamedTuple):
+    """What a customer sees."""
+
+    name: PageName
+    instruction: str
+    lines: Sequence[Sequence[Part]]
+    """Below the instruction."""
+
+    def parts(self) -> Iterator[Part]:
+        for line in self.lines:
+            yield from line
+
+    def clickable(self) -> dict[str, Part]:
+        """By what `click[...]` must say: buttons, then products, then options; of equal names the last one is meant."""
+        parts = list(self.parts())
+        found = {part.text.lower(): part for kind in ("button", "product") for part in parts if part.kind == kind}
+        return found | {part.text: part for part in parts if part.kind == "option"}
+
+
+def search_page(instruction: str) -> Page:
+    return Page("search", instruction, [[_button("Search")]])
+
+
+def results_page(instruction: str, products: Sequence[Product], page: int, total: int, seen: set[str]) -> Page:
+    turning = [_button(PREVIOUS_PAGE), _button(NEXT_PAGE)] if page > 1 else [_button(NEXT_PAGE)]
+    head = [_button(BACK_TO_SEARCH), Part(f"Page {page} (Total results: {total})"), *turning]
+    listed = [
+        [Part(each.id, "product", marked=each.id in seen), Part(each.title), Part(each.price_tag)] for each in products
+    ]
+    return Page("results", instruction, [head, *listed])
+
+
+def item_page(
+    instruction: str, product: Product, chosen: Mapping[str, str], keywords: Sequence[str], page: int
+) -> Page:
+    # The original looks for a value in quotes in the page's address, which ends in the options chosen so far.
+    address = f"{product.id}/{'+'.join(keywords)}/{page}/{json.dumps(dict(chosen))}"
+    options = [
+        [Part(name), *(Part(value, "option", name, marked=f'"{value}"' in address) for value in values)]
+        for name, values in product.options.items()
+    ]
+    facts = [Part(f"Price: {product.price_tag}"), Part("Rating: N.A.")]
+    buttons = [*map(_button, DETAILS), _button(BUY_NOW)]
+    return Page("item", instruction, [_way_back(), *options, [Part(product.title)], facts, buttons])
+
+
+def detail_page(instruction: str, product: Product, detail: str) -> Page:
+    """What is under a button of DETAILS; WebShop has no reviews."""
+    texts = {"Description": [product.description], "Features": [f" {bullet}" for bullet in product.bullets]}
+    return Page("detail", instruction, [_way_back(), *([Part(text)] for text in texts.get(detail, ()))])
+
+
+def done_page(reward: float) -> Page:
+    """What nobody reads: the original's is longer, with its codes for crowd workers."""
+    return Page("done", "", [[Part("Thank you for shopping with us!")], [Part(f"Your score: {reward}")]])
+
+
+def simple(page: Page) -> str:
+    """The observation mode `text`."""
+    return " [SEP] ".join(part.text.strip() for part in _whole(page))
+
+
+def rich(page: Page) -> str:
+    """The observation mode `text_rich`."""
+    clicked, text = "", ""
+    for part in _whole(page):
+        if part.kind == "option" and part.marked:
+            clicked = f"You have clicked {part.text}.\n{clicked}"
+        text += _rich(part) + "\n"
+    return clicked + text
+
+
+def brief(page: Page) -> str:
+    """A line of the page in a line of text; what can be clicked in brackets."""
+    if page.name == "search":
+        return f"Instruction: {page.instruction}\n[Search]"
+    lines, products = [], 0
+    for line in page.lines:
+        products += line[0].kind == "product"
+        if line[0].kind != "product" or products <= SHOWN:
+            lines.append(" ".join(part.text if part.kind == "text" else f"[{part.text}]" for part in line))
+    return "\n".join(lines)
+
+
+def _rich(part: Part) -> str:
+    before = {"text": "", "button": "", "option": "  ", "product": "\n"}[part.kind]
+    if part.kind == "text":
+        return part.text
+    label = "clicked button" if part.marked else "button"
+    return f"{before}[{label}] {part.text} [{label}_]"
+
+
+def _whole(page: Page) -> Iterator[Part]:
+    """Every visible text, those that all pages begin with included."""
+    if page.name == "search":
+        yield Part("WebShop")
+    if page.name != "done":
+        yield Part("Instruction: " if page.name == "search" else "Instruction:")
+        yield Part(page.instruction)
+    for part in page.parts():
+        # A text of nothing but white space vanishes with a line break in it, else it counts as one space.
+        if part.text.strip(" \t\n\f\r"):
+            yield part
+        elif part.text and "\n" not in part.text:
+            yield part._replace(text=" ")
+
+
+def _way_back() -> list[Part]:
+    return [_button(BACK_TO_SEARCH), _button(PREVIOUS_PAGE)]
+
+
+def _button(text: str) -> Part:
+    return Part(text, "button")

@@ -1,0 +1,102 @@
+"""What a purchase is worth, 0 to 1, as WebShop defines it (web_agent_site/engine/goal.py at 64fa2a5).
+
+    reward = r_type * (attributes had + options had + (price <= limit)) / (attributes + options + 1)
+
+`r_type` compares the kinds of thing: 1, or 0.5 where neither the query nor two steps of the category path nor a fifth
+of the title's nouns agree; at most 0.1 where under a tenth of the nouns do, and 0 where none does. Two oddities are
+part of the definition. Of a chosen option only the first colour *inside* it counts, in the order of the alphabet
+("dark red" is `dark`, "standard" is `tan`), while an option that a synthetic goal names with its value is a colour only
+as a whole. And a goal without nouns has a title score of 0.2.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .fuzzy import token_set_ratio
+from .product import PATH_MARK, Goal, Product
+
+ALIKE = 85
+"""What is more alike than this, of 100, is taken for the same."""
+_COLORS = """\
+alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
+champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim
+eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki
+lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom mustard
+natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire seashell silver
+skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white wine yellow"""
+COLORS = tuple(_COLORS.split())
+"""WebShop's, in its order, in which the first one wins."""
+
+
+class Reward(NamedTuple):
+    """A reward and what it is made of."""
+
+    total: float
+    r_type: float
+    attributes: int
+    """Of the goal, how many the product has."""
+    options: int
+    """Of the goal, how many were chosen."""
+    price: bool
+    """Whether it is cheap enough."""
+    query_match: bool
+    category_match: bool
+    title_score: float
+
+
+class TypeMatch(NamedTuple):
+    r_type: float
+    query_match: bool
+    category_match: bool
+    title_score: float
+
+
+def reward(product: Product, goal: Goal, chosen: Mapping[str, str]) -> Reward:
+    """The reward of buying a product with these options, by name, for this goal."""
+    kind = match_type(product, goal)
+    attributes = count_attributes(product, goal.attributes)
+    options = count_options(list(chosen.values()), goal.options)
+    price = product.price <= goal.price_upper
+    had, wanted = attributes + options + price, len(goal.attributes) + len(goal.options) + 1
+    return Reward(had / wanted * kind.r_type, kind.r_type, attributes, options, price, *kind[1:])
+
+
+def match_type(product: Product, goal: Goal) -> TypeMatch:
+    query_match = product.query == goal.query
+    category_match = len(_steps(product.product_category) & _steps(goal.product_category)) >= 2
+    shared = len(set(product.nouns) & set(goal.nouns))
+    title_score = shared / len(goal.nouns) if goal.nouns else 0.2
+    r_type = 1.0 if query_match or category_match or title_score > 0.2 else 0.5
+    if title_score < 0.1:
+        r_type = 0.1 if title_score else 0.0
+    return TypeMatch(r_type, query_match, category_match, title_score)
+
+
+def count_attributes(product: Product, wanted: Sequence[str]) -> int:
+    """How many the product has: by its list of attributes, else by a word in its texts."""
+    texts = [text.lower() for text in (product.title, " ".join(product.bullets), product.description)]
+    return sum(
+        any(token_set_ratio(had, each) > ALIKE for had in product.attributes) or any(each in text for text in texts)
+        for each in wanted
+    )
+
+
+def count_options(chosen: Sequence[str], wanted: Mapping[str, str] | Sequence[str]) -> int:
+    """How many of the options wanted are among those chosen."""
+    plain = [color_or_all(option) for option in chosen]
+    names = [_named(*pair) for pair in wanted.items()] if isinstance(wanted, Mapping) else map(color_or_all, wanted)
+    return sum(any(token_set_ratio(option, name) > ALIKE for option in plain) for name in names)
+
+
+def color_or_all(option: str) -> str:
+    """The first colour of the list that is somewhere in the text, else the text."""
+    return next((color for color in COLORS if color in option), option)
+
+
+def _named(name: str, value: str) -> str:
+    """An option as the original compares it: a pair, which is a colour only if one of its two sides is one."""
+    return next((color for color in COLORS if color in (name, value)), str((name, value)))
+
+
+def _steps(path: str) -> set[str]:
+    return {step.strip() for step in path.split(PATH_MARK)}

@@ -1,0 +1,165 @@
+"""A customer's visit: actions in, pages out, until something is bought. The rules of WebShop's text environment
+(web_agent_site/envs/web_agent_text_env.py at 64fa2a5), in process and without a server.
+
+    session = Session(shop, goal)
+    session.step("search[red cotton shirt]")
+    session.step("click[B0042]")
+    step = session.step("click[Buy Now]")       # step.done, step.reward
+
+An action that is none, or that the page does not offer, does nothing. A search works on every page. Unlike there, the
+search words <r>, <a>, <c> and <q>, which are for debugging and mostly crash, are plain words; and the shop is closed
+after a purchase.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from .catalogue import Shop
+from .page import (
+    BACK_TO_SEARCH,
+    BUY_NOW,
+    DETAILS,
+    NEXT_PAGE,
+    PREVIOUS_PAGE,
+    Page,
+    Part,
+    brief,
+    detail_page,
+    done_page,
+    item_page,
+    results_page,
+    rich,
+    search_page,
+    simple,
+)
+from .product import Goal, Product
+from .reward import Reward, reward
+
+PAGE_SIZE = 10
+"""Results on a page."""
+_ACTION = re.compile(r"(.+)\[(.+)\]")
+
+Mode = Literal["text", "text_rich", "brief"]
+READERS: Mapping[Mode, Callable[[Page], str]] = MappingProxyType({"text": simple, "text_rich": rich, "brief": brief})
+
+
+class Step(NamedTuple):
+    """What came of an action."""
+
+    observation: str
+    reward: float
+    """0 but for the purchase."""
+    done: bool
+    valid: bool
+    """Whether it did anything."""
+
+
+class Available(NamedTuple):
+    """What can be done on a page."""
+
+    has_search_bar: bool
+    clickables: list[str]
+
+
+class Session:
+    """One visit with one goal. `mode`: how pages are read, see page.py."""
+
+    def __init__(self, shop: Shop, goal: Goal, mode: Mode = "text") -> None:
+        self.shop, self.goal, self.mode = shop, goal, mode
+        self.steps = 0
+        self.reward: Reward | None = None
+        """Of the purchase."""
+        self._keywords: list[str]
+        self._number: int
+        """Of the page of results."""
+        self._product: Product | None
+        self._listed: dict[str, Product]
+        self._options: dict[str, str]
+        self._seen: set[str]
+        self._brief_answer: str
+        """In the brief form a page whose only change is a mark is not shown again: this is."""
+        self.page: Page
+        self._start()
+
+    @property
+    def done(self) -> bool:
+        return self.reward is not None
+
+    @property
+    def observation(self) -> str:
+        return READERS[self.mode](self.page)
+
+    def available(self) -> Available:
+        return Available(self.page.name == "search", list(self.page.clickable()))
+
+    def step(self, action: str) -> Step:
+        self.steps += 1
+        valid = not self.done and self._act(action)
+        observation = self._brief_answer if self.mode == "brief" and self._brief_answer else self.observation
+        if not valid and self.mode == "brief":
+            observation = "Invalid action!"
+        return Step(observation, self.reward.total if self.reward and valid else 0.0, self.done, valid)
+
+    def _act(self, action: str) -> bool:
+        found = _ACTION.match(action)
+        verb, argument = (found[1], found[2].lower()) if found else (action, "")
+        self._brief_answer = ""
+        if verb == "search" and argument:
+            self._keywords, self._number = argument.split(" "), 1
+            self._show_results()
+            return True
+        part = self.page.clickable().get(argument)
+        if verb != "click" or part is None or argument == "search":
+            return False
+        self._click(argument, part)
+        return True
+
+    def _click(self, argument: str, part: Part) -> None:
+        """What it does goes by the name first: an option called "description" opens the description."""
+        if argument == BUY_NOW.lower():
+            self._buy()
+        elif argument == BACK_TO_SEARCH.lower():
+            self._start()
+        elif argument == NEXT_PAGE.lower() and self.page.name == "results":
+            self._number += 1
+            self._show_results()
+        elif argument == PREVIOUS_PAGE.lower() and self.page.name in ("results", "item"):
+            self._number -= self.page.name == "results"
+            self._show_results()
+        elif argument in (detail.lower() for detail in DETAILS):
+            self.page = detail_page(self.goal.instruction, self._at(), argument.capitalize())
+        else:
+            self._show_item(part)
+
+    def _start(self) -> None:
+        self._keywords, self._number = [], 1
+        self._product, self._listed, self._options, self._seen = None, {}, {}, set()
+        self._brief_answer = ""
+        self.page = search_page(self.goal.instruction)
+
+    def _show_results(self) -> None:
+        hits = self.shop.search(" ".join(self._keywords))
+        shown = hits[(self._number - 1) * PAGE_SIZE : self._number * PAGE_SIZE]
+        products = [self.shop.product(hit.number) for hit in shown]
+        self._listed = {product.id: product for product in products}
+        self._product, self._options = None, {}
+        self.page = results_page(self.goal.instruction, products, self._number, len(hits), self._seen)
+
+    def _show_item(self, part: Part) -> None:
+        if part.kind == "product":
+            self._product = self._listed[part.text]
+            self._seen.add(part.text)
+        elif part.kind == "option":
+            self._options[part.name] = part.text
+            self._brief_answer = f"You have clicked {part.text}."
+        self.page = item_page(self.goal.instruction, self._at(), self._options, self._keywords, self._number)
+
+    def _buy(self) -> None:
+        self.reward = reward(self._at(), self.goal, self._options)
+        self.page = done_page(self.reward.total)
+
+    def _at(self) -> Product:
+        assert self._product is not None, "only the pages of a product lead here"
+        return self._product

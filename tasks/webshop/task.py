@@ -1,0 +1,21 @@
+"""WebShop: find and buy what an instruction asks for (Yao et al. 2022, arXiv 2207.01206)."""
+
+from a2rl.task import DataSource, Limits, Task, TaskVariant
+
+TASK = Task(
+    id="webshop",
+    title="WebShop",
+    level=3,
+    metric="purchases worth at least half",
+    # The release lies on Google Drive; this is a copy of its files, which are held to their digests (release.py).
+    source=DataSource(
+        repo_id="YWZBrandon/webshop-data",
+        revision="ce990fff5aee388db2706f07820c578ab68e0453",
+        files=("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json"),
+        url="https://github.com/princeton-nlp/WebShop",
+        licence="MIT",
+    ),
+    mini=TaskVariant(eval_items=200, limits=Limits(max_new_tokens=32, max_steps=15)),
+    # As the reference (autorl_bench/benchmarks/webshop/eval.py): sessions 0 to 99 of the edition with 1,000 products.
+    full=TaskVariant(eval_items=100, limits=Limits(max_new_tokens=100, max_steps=50)),
+)
