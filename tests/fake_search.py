@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-SLOW_S = 1.0
+SLOW_S = 1.5
 
 Found = Callable[[str], list[tuple[str, str, str]]]
 """Title, text and address of what a query finds."""
@@ -65,7 +65,7 @@ class FakeEngine:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
-        step = 8 if trickling else len(body)
+        step = 1 if trickling else len(body)
         for start in range(0, len(body), step):
             handler.wfile.write(body[start : start + step])
             time.sleep(0.05 if trickling else 0)

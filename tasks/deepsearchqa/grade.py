@@ -3,7 +3,7 @@
 The loop is the reference's (autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`; see research/episode.py): up
 to 6 turns, each a thought and a search or an answer; the three best results are shown as one line of snippets; a turn
 without an action makes the model answer. The reference works on one question at a time. Here every question is a
-conversation of its own, and all of them share the model.
+conversation of its own: all of them share the model, and none waits for another's search.
 
 An item is correct if the judge says so; beside the score stand exact match, and for Set answers precision, recall and
 F1 over the items. No answer is wrong without the judge being asked. What is not the model's failure is not counted
@@ -15,6 +15,7 @@ mini: the judge is a rule that this repo serves over the same API (served.py). f
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +28,11 @@ from a2rl.settings import Settings
 from a2rl.task import Limits, Options
 from tasks.deepsearchqa.annotator import ANNOTATOR, Answered, question
 from tasks.deepsearchqa.blocklist import is_leak
-from tasks.deepsearchqa.research import Episode, Question, compare, observation, read_questions
+from tasks.deepsearchqa.research import Episode, Hit, Question, compare, observation, read_questions
 from tasks.deepsearchqa.research.episode import REFERENCE_STOPS, STOPS
 from tasks.deepsearchqa.research.match import SET_ANSWER
-from tasks.deepsearchqa.search import SHOWN, open_search
-from tasks.deepsearchqa.web import Search, SearchFailed
+from tasks.deepsearchqa.search import SHOWN, Ask, open_search
+from tasks.deepsearchqa.web import SearchFailed
 
 SERVED = "tasks.deepsearchqa.served"
 SEARCH_FAILED = "The search failed."
@@ -85,8 +86,8 @@ def grade(
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops)
     # Twice as many as make the score impossible anyway: an item takes two to be errored.
     failures_allowed = 2 * math.ceil(MAX_ERRORED_SHARE * len(ids)) + 2
-    with open_search(hidden, options, Settings.load(), failures_allowed) as search:
-        work = sampler.converse([_work_on(items[each], search, instructions, limits) for each in ids], params)
+    with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
+        work = sampler.converse([_work_on(items[each], ask, instructions, limits) for each in ids], params)
     return _judged({each: items[each] for each in ids}, dict(zip(ids, work, strict=True)), judging)
 
 
@@ -107,7 +108,7 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
     return {item_id: item.answer for item_id, item in items_of(hidden).items()}
 
 
-def _work_on(item: Question, search: Search, instructions: str, limits: Limits) -> Conversation[Work]:
+def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Conversation[Work]:
     """An item, from its question to its answer."""
     episode, work, read = Episode(item, instructions, limits.max_steps), Work(""), 0
     while not episode.over and not work.problem:
@@ -119,16 +120,19 @@ def _work_on(item: Question, search: Search, instructions: str, limits: Limits) 
         work.tokens += completion.tokens
         query = episode.take(completion.text)
         if query is not None:
-            episode.observe(_searched(query, item, search, work))
+            searching = ask(query)
+            if not searching.done():
+                yield searching
+            episode.observe(_found(searching, item, work))
     work.answer = episode.answer or ""
     return work
 
 
-def _searched(query: str, item: Question, search: Search, work: Work) -> str:
-    """What the model is shown."""
+def _found(searching: Future[Sequence[Hit]], item: Question, work: Work) -> str:
+    """What the model is shown of a search that is done."""
     work.searches += 1
     try:
-        hits = search(query)
+        hits = searching.result()
     except SearchFailed as failure:
         work.failed += 1
         if work.failed > FAILURES_ALLOWED:

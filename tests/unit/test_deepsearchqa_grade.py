@@ -68,7 +68,7 @@ def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEn
     with fake_engine(found=found) as engine:
         settings.environ["SEARXNG_URL"] = engine.url
         monkeypatch.setattr(Settings, "load", lambda: settings)
-        monkeypatch.setattr(searching, "PATIENCE", Patience(timeout_s=0.3, attempts=2, backoff_s=0.01))
+        monkeypatch.setattr(searching, "PATIENCE", Patience(timeout_s=1, attempts=2, backoff_s=0.01))
         yield engine
 
 
