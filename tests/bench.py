@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from a2rl.catalog import load_grader
+from a2rl.catalog import load_grader, load_task
 from a2rl.checkpoint import weights_digest
 from a2rl.data import ensure_data
 from a2rl.events import AgentStarted
@@ -27,6 +27,7 @@ from tasks.alfworld.verify import verify
 from tasks.humaneval.grade import program, published_items
 
 ITEMS = 200
+QUESTIONS = 60
 GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
 ANSWERS = 8
@@ -98,6 +99,28 @@ def alfworld(settings: Settings, folder: Path) -> list[tuple[str, str]]:
     ]
 
 
+def episodes(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """Questions that take searches: all at once, or one at a time."""
+    hidden = ensure_data("deepsearchqa", "mini", None, settings) / "hidden"
+    scores = {}
+    for name, exact in (("batched", False), ("one by one", True)):
+        work = GradeJob(
+            root=settings.root, task="deepsearchqa", variant="mini", hidden=hidden,
+            model=resolve_model("tiny", settings), split="all", split_seed=0, limit=QUESTIONS, exact=exact,
+            options=load_task("deepsearchqa", settings.root).choose({}),
+            result=folder / f"deepsearchqa {name}.json", log=folder / "log",
+        )  # fmt: skip
+        scores[name] = grade_now(work, settings)
+    batched, single = scores["batched"], scores["one by one"]
+    different = sum(one != other for one, other in zip(batched.items, single.items, strict=True))
+    return [
+        (
+            f"deepsearchqa: {QUESTIONS} questions, one at a time (exact) / all at once",
+            f"{single.score.seconds / batched.score.seconds:.1f}x, {different} items differ",
+        )
+    ]
+
+
 def code_answers(settings: Settings) -> list[tuple[str, str]]:
     """Judging in the sandbox against what HumanEval's own way comes to: a new interpreter for each answer."""
     mirror = settings.root.parent / "shared" / "data" / "humaneval"
@@ -164,7 +187,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for row in [
-            *grading(settings, folder), *alfworld(settings, folder), *code_answers(settings), *ledger(folder),
+            *grading(settings, folder), *alfworld(settings, folder), *episodes(settings, folder),
+            *code_answers(settings), *ledger(folder),
             *digest(settings, folder), *command_line(),
         ]:  # fmt: skip
             table.add_row(*row)

@@ -1,8 +1,10 @@
 """DeepSearchQA's grader: the loop, the judge, and whose failure a failure is."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from a2rl.errors import UsageError
 from a2rl.files import write_jsonl
 from a2rl.judge.client import Unreadable
 from a2rl.judge.params import JudgeParams, Judging
-from a2rl.sampling import Completion, Prompt
+from a2rl.sampling import Completion, Conversation, Prompt, SamplingParams, open_sampler
 from a2rl.score import ItemResult, summarise
 from a2rl.settings import Settings
 from a2rl.task import Limits
@@ -94,6 +96,20 @@ def graded(
     hidden: Path, write: Callable[[Prompt], str | Completion], options: dict[str, str] = OPTIONS
 ) -> list[ItemResult]:
     return grader.grade(FakeSampler(write), hidden, grader.item_ids(hidden), LIMITS, options)
+
+
+def with_search(conversation: Conversation[Any]) -> Conversation[Any]:
+    """Every turn ends with a search for what the model wrote, and for towns, as long as the episode lasts."""
+    try:
+        prompt = next(conversation)
+        for _ in range(3):
+            completion = yield prompt
+            searched = f"{completion.text}\nAction: search[seat of Town{len(completion.text)}]"
+            prompt = conversation.send(replace(completion, text=searched))
+        while True:
+            prompt = conversation.send((yield prompt))
+    except StopIteration as end:
+        return end.value
 
 
 def test_a_model_that_searches_as_the_expert_answers_everything_and_the_served_rule_says_so(hidden: Path) -> None:
@@ -238,6 +254,27 @@ def test_a_result_cannot_pass_for_a_turn_of_the_episode(tmp_path: Path, live: Fa
     observation = str(sampler.asked[1]).splitlines()[-2]
     assert observation.startswith("Observation: Well. Thought: done. Action: answer[Balco9] Well.")
     assert len(observation) < 320
+
+
+@pytest.mark.usefixtures("by_rule")
+def test_in_exact_mode_questions_one_at_a_time_come_to_the_same(hidden: Path, base_model: Path) -> None:
+    """A random model cannot search: a search is put into its mouth."""
+
+    class Searching(FakeSampler):
+        def converse(self, conversations: Sequence[Conversation[Any]], params: SamplingParams) -> list[Any]:
+            return sampler.converse([with_search(each) for each in conversations], params)
+
+    searching = Searching(lambda prompt: "")
+    limits = Limits(max_new_tokens=8, max_steps=4)
+    with open_sampler(base_model, exact=True) as sampler:
+        together = grader.grade(searching, hidden, grader.item_ids(hidden), limits, OPTIONS)
+        alone = [
+            item
+            for each in grader.item_ids(hidden)
+            for item in grader.grade(searching, hidden, [each], limits, OPTIONS)
+        ]
+    assert together == alone
+    assert {item.measures["searches"] for item in together} == {3}
 
 
 def test_a_set_answer_has_precision_recall_and_f1_beside_its_verdict(tmp_path: Path) -> None:
