@@ -8,8 +8,9 @@ import re
 
 from tasks.deepsearchqa.research import Hit
 
-NAMES = re.compile(r"deep[\W_]?search[\W_]?qa|\bdsqa\b|2601\.20975", re.IGNORECASE)
-"""The data set (google/deepsearchqa on the hub, its mirrors there and its leaderboard), its file, its paper."""
+NAMES = re.compile(r"deep[\W_]?search[\W_]?qa|\bdsqa\b|2601\.20975|ryanduy/demacia", re.IGNORECASE)
+"""The data set (google/deepsearchqa on the hub, and its leaderboard), its file, its paper, and its copies on the hub,
+of which one has another name."""
 QUOTED_WORDS = 10
 """Words of the question in a row that nobody writes by chance."""
 _WORD = re.compile(r"\w+")

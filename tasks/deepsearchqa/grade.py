@@ -58,6 +58,9 @@ class Work:
     """Why it cannot be judged."""
 
     def measures(self) -> dict[str, float]:
+        """What it took; of an answer that was made elsewhere nothing is known."""
+        if not self.tokens:
+            return {}
         shown = {"searches": self.searches, "failed searches": self.failed, "blocked results": self.blocked}
         return {name: float(number) for name, number in shown.items()}
 
@@ -84,7 +87,7 @@ def grade(
     items, instructions = items_of(hidden), (hidden / "prompt.txt").read_text(encoding="utf-8")
     stops = STOPS if options["turns"] == "repaired" else REFERENCE_STOPS
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops)
-    # Twice as many as make the score impossible anyway: an item takes two to be errored.
+    # As many in a row as make the score impossible: an item takes two to be errored.
     failures_allowed = 2 * math.ceil(MAX_ERRORED_SHARE * len(ids)) + 2
     with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
         work = sampler.converse([_work_on(items[each], ask, instructions, limits) for each in ids], params)

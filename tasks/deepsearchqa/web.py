@@ -108,7 +108,7 @@ class Patience:
     backoff_s: float = 1.0
     """The longest wait before the second attempt; it doubles from attempt to attempt."""
     failures_allowed: int = 20
-    """Once more queries than these have failed nothing more is asked."""
+    """Once more queries than these have failed in a row nothing more is asked."""
 
 
 class WebSearch:
@@ -122,14 +122,17 @@ class WebSearch:
 
     def __call__(self, query: str) -> list[Hit]:
         patience = self._patience
-        if len(self._failures) > patience.failures_allowed:
-            raise SearchFailed(f"not asked, after {len(self._failures)} others had failed: {self._failures[0]}")
+        failures = list(self._failures)  # other threads may clear them
+        if len(failures) > patience.failures_allowed:
+            raise SearchFailed(f"not asked, after {len(failures)} others had failed: {failures[0]}")
         try:
-            return persist(lambda: self._ask(query), patience.attempts, patience.backoff_s, self._closing.wait)
+            hits = persist(lambda: self._ask(query), patience.attempts, patience.backoff_s, self._closing.wait)
         except (TryAgain, SearchFailed) as failure:
             reason = f"{self._engine.name}: {failure}"[:REASON_SHOWN]
             self._failures.append(reason)
             raise SearchFailed(reason) from failure
+        self._failures.clear()
+        return hits
 
     def __enter__(self) -> "WebSearch":
         return self

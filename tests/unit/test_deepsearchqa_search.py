@@ -99,6 +99,16 @@ def test_an_engine_that_fails_all_the_time_is_not_asked_for_ever(engine: FakeEng
     assert len(engine.asked) == 3 * QUICK.attempts
 
 
+def test_an_engine_that_fails_now_and_then_is_asked_on(engine: FakeEngine) -> None:
+    with WebSearch(Searxng(engine.url), replace(QUICK, failures_allowed=1)) as search:
+        for _ in range(4):
+            engine.mood = "refusing"
+            with pytest.raises(SearchFailed, match="403"):
+                search("towns")
+            engine.mood = "kind"
+            assert search("towns")
+
+
 def test_no_message_holds_the_key() -> None:
     with (
         WebSearch(SerpApi("secret", url="http://127.0.0.1:9/search"), QUICK) as search,
@@ -186,6 +196,7 @@ def test_the_grader_gets_the_keys_of_search_engines_and_judges_and_other_childre
     [
         Hit("google/deepsearchqa", "900 prompts", "https://huggingface.co/datasets/google/deepsearchqa"),
         Hit("viewer", "rows", "https://huggingface.co/datasets/somebody/DeepSearchQA-copy/viewer"),
+        Hit("Demacia", "900 rows", "https://huggingface.co/datasets/Ryanduy/Demacia"),
         Hit("leaderboard", "scores", "https://www.kaggle.com/benchmarks/google/dsqa"),
         Hit("data", "csv", "https://example.org/files/DSQA-full.csv"),
         Hit("paper", "abstract", "https://arxiv.org/abs/2601.20975"),
