@@ -142,6 +142,20 @@ def test_the_references_stops_are_kept_as_an_option(hidden: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_rule")
+def test_a_model_that_follows_the_format_gets_to_search_as_in_the_reference_it_does_not(hidden: Path) -> None:
+    def write(prompt: Prompt) -> str:
+        text = f"{expert(prompt)}\nObservation: made up"
+        return min((text.partition(stop)[0] for stop in sampler.params[-1].stop), key=len)
+
+    searches = {}
+    for turns in ("repaired", "faithful"):
+        sampler = FakeSampler(write)
+        [item] = grader.grade(sampler, hidden, ["1"], LIMITS, {**OPTIONS, "turns": turns})
+        searches[turns] = item.measures["searches"]
+    assert searches == {"repaired": 1, "faithful": 0}
+
+
+@pytest.mark.usefixtures("by_rule")
 def test_a_turn_without_an_action_makes_the_model_answer(hidden: Path) -> None:
     def write(prompt: Prompt) -> str:
         return " Balco1] and so on" if str(prompt).endswith("\nAction: answer[") else " I happen to know this."

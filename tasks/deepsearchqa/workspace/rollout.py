@@ -14,6 +14,7 @@ generation that keeps every episode's key-value cache). `for_trl` makes of it wh
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from decoder import Decoder, Decoding, Turn, Written
@@ -70,10 +71,10 @@ def work_on(
     """
     was_training = model.training
     model.eval()
-    decoder = Decoder(model, {tokenizer.eos_token_id}, MAX_ROWS, CACHE_BYTES)
+    decoder, closing = Decoder(model, {tokenizer.eos_token_id}, MAX_ROWS, CACHE_BYTES), _closing(tokenizer)
 
     def stops(rows: Sequence[list[int]]) -> list[bool]:
-        return [has_action(text) for text in tokenizer.batch_decode(rows)]
+        return [row[-1] in closing and has_action(tokenizer.decode(row)) for row in rows]
 
     def rollout(question: Question) -> Generator[Turn, Written, Rollout]:
         episode = Episode(question, instructions, max_steps)
@@ -129,6 +130,12 @@ def for_trl(
         }
 
     return rollout
+
+
+@cache
+def _closing(tokenizer: Any) -> set[int]:
+    """The tokens that may end an action."""
+    return {token for token in range(len(tokenizer)) if "]" in tokenizer.decode([token])}
 
 
 def _add(rollout: Rollout, tokens: Sequence[int], logprobs: Sequence[float] | None, written: int) -> None:
