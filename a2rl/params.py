@@ -64,11 +64,18 @@ class Params(_Section):
     tiny: TinyParams
     grading: GradingParams
     judge: JudgeParams = JudgeParams()
+    judges: dict[str, JudgeParams] = {}
+    """Of single tasks, where `judge` is not right for them."""
     suites: dict[str, Grid]
 
     def judge_for(self, task: Task, variant: Variant) -> JudgeParams | None:
         """The judge of a task's answers; None where none is asked, or where the task brings its own."""
-        return self.judge if variant in task.judged else None
+        return self.judges.get(task.id, self.judge) if variant in task.judged else None
+
+    def judge_keys(self) -> tuple[str, ...]:
+        """The environment variables with the API keys of all judges."""
+        names = {each.api_key_env for each in (self.judge, *self.judges.values())}
+        return tuple(sorted(name for name in names if name))
 
 
 def load_params(root: Path) -> Params:

@@ -57,13 +57,16 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return {**settings.forwarded(PASSED_ON), **quiet, **ours}
 
 
-def grader_environment(settings: Settings) -> dict[str, str]:
-    """What the grader's processes, and those that start them, get: also the key of the judge's API.
+SEARCH_ENGINES = ("SERPAPI_API_KEY", "SEARXNG_URL")
 
-    The supervisor of an agent has no part in judging, and does not get it.
+
+def grader_environment(settings: Settings) -> dict[str, str]:
+    """What the grader's processes, and those that start them, get: also the keys of judges and search engines.
+
+    The supervisor of an agent has no part in grading, and does not get them.
     """
-    name = load_params(settings.root).judge.api_key_env
-    return {**child_environment(settings), **settings.forwarded((name,) if name else ())}
+    keys = load_params(settings.root).judge_keys()
+    return {**child_environment(settings), **settings.forwarded((*keys, *SEARCH_ENGINES))}
 
 
 def end_child(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:

@@ -68,6 +68,11 @@ class Settings:
         return self.root / "data" / "judgements.db"
 
     @property
+    def searches(self) -> Path:
+        """What searches of the live web found, for all runs."""
+        return self.root / "data" / "searches.db"
+
+    @property
     def pretraining(self) -> Path:
         """What `tiny` reads: one file for each task."""
         return self.root / "data" / "pretraining"

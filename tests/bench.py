@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from a2rl.catalog import load_grader
+from a2rl.catalog import load_grader, load_task
 from a2rl.checkpoint import weights_digest
 from a2rl.data import ensure_data
 from a2rl.events import AgentStarted
@@ -28,11 +28,11 @@ from tasks.humaneval.grade import program, published_items
 from tests.webshop.scale import measure
 
 ITEMS = 200
+EPISODES = 60
 GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
 SHOPS = (1_000, 100_000)
 """Products; the whole catalogue has 1,180,000: `python -m tests.webshop.scale 1180000`."""
-VISITS = 50
 ANSWERS = 8
 """To each problem of humaneval."""
 
@@ -102,18 +102,9 @@ def alfworld(settings: Settings, folder: Path) -> list[tuple[str, str]]:
     ]
 
 
-def webshop(settings: Settings, folder: Path) -> list[tuple[str, str]]:
-    """What a shop costs as it grows, and grading all visits at once against one at a time."""
+def webshop() -> list[tuple[str, str]]:
+    """What a shop costs as it grows."""
     small, large = (measure(count) for count in SHOPS)
-    hidden = ensure_data("webshop", "mini", None, settings) / "hidden"
-    scores = {}
-    for exact in (False, True):
-        work = GradeJob(
-            root=settings.root, task="webshop", variant="mini", hidden=hidden, model=resolve_model("tiny", settings),
-            split="all", split_seed=0, limit=VISITS, exact=exact, options={},
-            result=folder / f"webshop-{exact}.json", log=folder / "log",
-        )  # fmt: skip
-        scores[exact] = grade_now(work, settings)
     growth = large.products / small.products
     return [
         (
@@ -124,10 +115,27 @@ def webshop(settings: Settings, folder: Path) -> list[tuple[str, str]]:
             f"webshop: opening the shop of {large.products:,}, and its steps per second in 64 visits",
             f"{large.open_s:.1f} s, {large.steps_per_s:,.0f} ({small.steps_per_s:,.0f} in the small one)",
         ),
+    ]
+
+
+def episodes(task: str, settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """All episodes of a task at once, or one at a time; `exact` mode and not."""
+    hidden = ensure_data(task, "mini", None, settings) / "hidden"
+    scores = {}
+    for exact in (False, True):
+        work = GradeJob(
+            root=settings.root, task=task, variant="mini", hidden=hidden, model=resolve_model("tiny", settings),
+            split="all", split_seed=0, limit=EPISODES, exact=exact, options=load_task(task, settings.root).choose({}),
+            result=folder / f"{task}-{exact}.json", log=folder / "log",
+        )  # fmt: skip
+        scores[exact] = grade_now(work, settings)
+    batched, single = scores[False], scores[True]
+    different = sum(one != other for one, other in zip(batched.items, single.items, strict=True))
+    return [
         (
-            f"webshop: grading {VISITS} visits, one at a time / all at once",
-            f"{scores[True].score.seconds / scores[False].score.seconds:.1f}x",
-        ),
+            f"{task}: {EPISODES} episodes, one at a time (exact) / all at once",
+            f"{single.score.seconds / batched.score.seconds:.1f}x, {different} items differ",
+        )
     ]
 
 
@@ -197,7 +205,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for row in [
-            *grading(settings, folder), *alfworld(settings, folder), *webshop(settings, folder),
+            *grading(settings, folder), *alfworld(settings, folder), *webshop(),
+            *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
             *code_answers(settings), *ledger(folder), *digest(settings, folder), *command_line(),
         ]:  # fmt: skip
             table.add_row(*row)

@@ -1,6 +1,7 @@
 """A sampler that no model stands behind: it answers what a function says."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from a2rl.sampling import Completion, Conversation, Prompt, SamplingParams, one_turn
@@ -39,6 +40,10 @@ class FakeSampler:
         try:
             prompt = next(conversation)
             while True:
+                if isinstance(prompt, Future):
+                    wait([prompt])
+                    prompt = next(conversation)
+                    continue
                 self.asked.append(prompt)
                 answer = self._answer(prompt)
                 prompt = conversation.send(

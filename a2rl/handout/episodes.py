@@ -2,7 +2,7 @@
 
 Tasks hand this file to agents as it is, beside `decoder.py` (batched generation that keeps every episode's key-value
 cache) and a `rollout.py` that says what an episode of the task is. An episode is one text that grows: the environment's
-opening, a line that the model writes, the answer, and so on.
+opening, a turn of the model, the answer, and so on.
 
     episodes = play(model, tokenizer, [Room(game) for game in games], max_steps=30, temperature=1.0)
     print(sum(episode.reward for episode in episodes) / len(episodes))
@@ -20,11 +20,11 @@ CACHE_BYTES = 4 << 30
 
 
 class Environment(Protocol):
-    """One episode of something that answers lines of text."""
+    """One episode of something that answers what the model writes."""
 
     @property
     def prompt(self) -> str:
-        """What the model is to continue first; it ends where the model's line begins."""
+        """What the model is to continue first; it ends where the model's turn begins."""
         ...
 
     @property
@@ -37,12 +37,43 @@ class Environment(Protocol):
 
     @property
     def invalid(self) -> int:
-        """How many lines did nothing."""
+        """How many turns did nothing."""
         ...
 
-    def write(self, line: str) -> str:
-        """Takes a line, without its line break; the text up to where the next line begins."""
+    def write(self, turn: str) -> str:
+        """Takes a turn; the text up to where the next one begins."""
         ...
+
+
+class Turns(Protocol):
+    """Where the model's turns end."""
+
+    closing: str
+    """A turn ends with a token that has this in it..."""
+
+    def complete(self, written: str) -> bool:
+        """...where this holds of the turn so far."""
+        ...
+
+    def read(self, written: str) -> tuple[str, str]:
+        """What the environment gets of a turn, and what the turn lacks before the environment's answer."""
+        ...
+
+
+class Lines:
+    """Each turn is a line. The environment gets it without its line break."""
+
+    closing = "\n"
+
+    def complete(self, written: str) -> bool:
+        return True
+
+    def read(self, written: str) -> tuple[str, str]:
+        line, ended, _ = written.partition("\n")
+        return line.strip(), "" if ended else "\n"
+
+
+LINES = Lines()
 
 
 @dataclass
@@ -56,7 +87,7 @@ class Episode:
     """Of each token under the distribution it was drawn from; 0 for the answers."""
     written: list[int] = field(default_factory=list)
     """1 for tokens that the model wrote, 0 for the answers."""
-    lines: list[str] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
     invalid: int = 0
     reward: float = 0.0
 
@@ -72,22 +103,27 @@ def play(
     seed: int = 0,
     max_invalid: int | None = None,
     max_tokens: int = 100_000,
+    turns: Turns = LINES,
 ) -> list[Episode]:
     """Plays each environment, none of them begun, to its end.
 
     Args:
-        max_steps: lines in an episode at most.
-        max_new_tokens: in one line at most.
-        max_invalid: an episode with so many lines that did nothing ends; who is stuck in a loop teaches little.
+        max_steps: turns in an episode at most.
+        max_new_tokens: in one turn at most.
+        max_invalid: an episode with so many turns that did nothing ends; who is stuck in a loop teaches little.
         max_tokens: an episode that has become longer ends.
     """
     was_training = model.training
     model.eval()
-    newline = _newline(tokenizer)
+    closing = _tokens_with(turns.closing, tokenizer)
+
+    def stops(rows: Sequence[list[int]]) -> list[bool]:
+        return [row[-1] in closing and turns.complete(tokenizer.decode(row)) for row in rows]
+
     decoder = Decoder(model, {tokenizer.eos_token_id}, MAX_ROWS, CACHE_BYTES)
     limits = _Limits(max_steps, max_new_tokens, max_steps if max_invalid is None else max_invalid, max_tokens)
-    episodes = [_episode(tokenizer, environment, limits) for environment in environments]
-    played = decoder.run(episodes, Decoding(temperature, seed=seed), lambda rows: [row[-1] in newline for row in rows])
+    episodes = [_episode(tokenizer, environment, turns, limits) for environment in environments]
+    played = decoder.run(episodes, Decoding(temperature, seed=seed), stops)
     model.train(was_training)
     return played
 
@@ -132,21 +168,22 @@ class _Limits(NamedTuple):
 
     def allow(self, episode: Episode) -> bool:
         tokens = len(episode.prompt) + len(episode.tokens) + self.new_tokens
-        return len(episode.lines) < self.steps and episode.invalid < self.invalid and tokens <= self.tokens
+        return len(episode.turns) < self.steps and episode.invalid < self.invalid and tokens <= self.tokens
 
 
-def _episode(tokenizer: Any, environment: Environment, limits: _Limits) -> Generator[Turn, Written, Episode]:
+def _episode(
+    tokenizer: Any, environment: Environment, turns: Turns, limits: _Limits
+) -> Generator[Turn, Written, Episode]:
     episode = Episode(environment, tokenizer(environment.prompt)["input_ids"])
     while not environment.done and limits.allow(episode):
         written = yield Turn(episode.prompt + episode.tokens, limits.new_tokens)
         _add(episode, written.tokens, written.logprobs or [0.0] * len(written.tokens), 1)
-        line = tokenizer.decode(written.tokens, skip_special_tokens=True).partition("\n")[0].strip()
-        answer = environment.write(line)
-        episode.lines.append(line)
+        turn, lacking = turns.read(tokenizer.decode(written.tokens, skip_special_tokens=True))
+        answer = environment.write(turn)
+        episode.turns.append(turn)
         episode.invalid, episode.reward = environment.invalid, environment.reward
-        ended_line = "\n" in tokenizer.decode(written.tokens[-1:])
         if answer:
-            _add(episode, tokenizer(answer if ended_line else "\n" + answer)["input_ids"], None, 0)
+            _add(episode, tokenizer(lacking + answer)["input_ids"], None, 0)
     return episode
 
 
@@ -157,6 +194,5 @@ def _add(episode: Episode, tokens: Sequence[int], logprobs: Sequence[float] | No
 
 
 @cache
-def _newline(tokenizer: Any) -> set[int]:
-    """The tokens that end a line."""
-    return {token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token])}
+def _tokens_with(text: str, tokenizer: Any) -> set[int]:
+    return {token for token in range(len(tokenizer)) if text in tokenizer.decode([token])}

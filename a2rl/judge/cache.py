@@ -29,7 +29,7 @@ class AnswerCache:
             self._database.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, reply TEXT NOT NULL)")
             self._database.commit()
         except (OSError, sqlite3.Error) as error:
-            raise InfrastructureError(f"the judge's answers cannot be kept in {path}: {error}") from error
+            raise InfrastructureError(f"answers cannot be kept in {path}: {error}") from error
 
     def find(self, key: str) -> dict[str, Any] | None:
         """The reply stored under a key."""
@@ -43,7 +43,7 @@ class AnswerCache:
             with self._lock, self._database:
                 self._database.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, json.dumps(reply)))
         except sqlite3.Error as error:
-            raise InfrastructureError(f"an answer of the judge cannot be kept: {error}") from error
+            raise InfrastructureError(f"an answer cannot be kept: {error}") from error
 
     def __enter__(self) -> "AnswerCache":
         return self

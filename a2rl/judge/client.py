@@ -3,17 +3,13 @@
     with Judge(judging) as judge:
         answers = judge.ask([Question(messages, read), ...], failures_allowed=16)
 
-A failed request is tried again, later each time, where trying again may help: after a timeout, a broken connection, a
-reply that is no JSON, and the statuses 408, 409, 429 and 5xx. `Retry-After` is honoured.
+A failed request is made again where that may help (see a2rl/retries.py). `Retry-After` is honoured.
 """
 
-import random
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 
@@ -22,10 +18,8 @@ import httpx
 from a2rl.files import digest_of
 from a2rl.judge.cache import AnswerCache
 from a2rl.judge.params import Judging
+from a2rl.retries import TryAgain, may_pass, persist, retry_after_s
 
-RETRIED = frozenset({408, 409, 429})
-LONGEST_WAIT_S = 120.0
-"""Between two attempts, also where the endpoint asks for more."""
 REASON_SHOWN = 200
 
 
@@ -58,15 +52,7 @@ class Answer:
 
 
 class _Failed(Exception):
-    """A request that did not get an answer; its text is the reason."""
-
-
-class _Again(_Failed):
-    """One that may get an answer later."""
-
-    def __init__(self, reason: str, after_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.after_s = after_s
+    """A request that did not get an answer, and will not; its text is the reason."""
 
 
 class Judge:
@@ -128,7 +114,7 @@ class Judge:
                 return self._answer(reply, question.read(reply))
             reply = self._fetch(body)
             verdict = question.read(reply)
-        except (_Failed, Unreadable) as failure:
+        except (_Failed, TryAgain, Unreadable) as failure:
             return Answer(None, str(failure)[:REASON_SHOWN])
         self._cache.store(key, reply)
         return self._answer(reply, verdict)
@@ -142,31 +128,21 @@ class Judge:
 
     def _fetch(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to a request, after as many attempts as it takes and is allowed."""
-        for attempt in range(1, self._params.attempts + 1):
-            try:
-                return self._attempt(body)
-            except _Again as failure:
-                if attempt == self._params.attempts:
-                    raise
-                longest = self._params.backoff_s * 2 ** (attempt - 1)
-                wait_s = max(failure.after_s, random.uniform(longest / 2, longest))
-                if self._closing.wait(min(wait_s, LONGEST_WAIT_S)):
-                    raise
-        raise AssertionError("there is at least one attempt")
+        return persist(lambda: self._attempt(body), self._params.attempts, self._params.backoff_s, self._closing.wait)
 
     def _attempt(self, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
             response = self._http.post(self._url, json=body)
         except (httpx.RequestError, RuntimeError) as error:  # RuntimeError: the client was closed meanwhile
-            raise _Again(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
-        if response.status_code in RETRIED or response.status_code >= 500:
-            raise _Again(_refusal(response), _retry_after_s(response.headers.get("retry-after", "")))
+            raise TryAgain(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
+        if may_pass(response.status_code):
+            raise TryAgain(_refusal(response), retry_after_s(response.headers.get("retry-after", "")))
         if not response.is_success:
             raise _Failed(_refusal(response))
         try:
             reply = response.json()
         except ValueError as error:
-            raise _Again("the judge's reply is no JSON") from error
+            raise TryAgain("the judge's reply is no JSON") from error
         if not isinstance(reply, dict):
             raise Unreadable("the judge's reply is no JSON object")
         return reply
@@ -187,14 +163,6 @@ class _Counter:
 
 def _refusal(response: httpx.Response) -> str:
     return f"the judge answered {response.status_code}: {' '.join(response.text.split())}"[:REASON_SHOWN]
-
-
-def _retry_after_s(header: str) -> float:
-    """Seconds from a `Retry-After`, which gives seconds or a date; 0 where it gives neither."""
-    try:
-        return float(header) if header.isdigit() else parsedate_to_datetime(header).timestamp() - time.time()
-    except ValueError:
-        return 0.0
 
 
 def _count(usage: object, name: str) -> int:

@@ -4,15 +4,18 @@
 if __name__ == "__main__":
     serve_for_parent(create_app(rule), int(sys.argv[1]), lifespan="off")
 
-with LocalJudge("tasks.x.served", settings) as judge:
-    JudgeParams(base_url=judge.base_url, api_key_env=None, ...)
+with rule_judging("tasks.x.served", annotator="...") as judging, Judge(judging) as judge:
+    answers = judge.ask(...)
 """
 
 import math
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +24,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
 from a2rl.errors import InfrastructureError
+from a2rl.judge.params import JudgeParams, Judging
 from a2rl.process import child_environment, end_child, module_command
 from a2rl.settings import Settings
 
@@ -133,3 +137,18 @@ class LocalJudge:
     def close(self) -> None:
         """Ends the judge, whatever it is doing."""
         end_child(self._process, END_TIMEOUT_S)
+
+
+@contextmanager
+def rule_judging(module: str, annotator: str) -> Iterator[Judging]:
+    """The judge that a task serves itself while it is needed, free of charge and with nothing kept."""
+    with LocalJudge(module, Settings.load()) as served, tempfile.TemporaryDirectory() as scratch:
+        params = JudgeParams(
+            annotator=annotator,
+            base_url=served.base_url,
+            api_key_env=None,
+            model="rule",
+            dollars_per_million_prompt_tokens=0,
+            dollars_per_million_completion_tokens=0,
+        )
+        yield Judging(params, Path(scratch) / "judgements.db")

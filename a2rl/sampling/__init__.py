@@ -16,13 +16,21 @@ return. The engine batches whichever of them wait for the model, so that no epis
         return game.won
 
     won = sampler.converse([episode(game) for game in games], SamplingParams(max_new_tokens=100, stop=("\\n",)))
+
+An episode that waits for something slow does so without holding up the others: it yields a Future and goes on when that
+is done.
+
+    found = threads.submit(search, query)
+    yield found
+    text += found.result()
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from a2rl.errors import UsageError
 
@@ -67,7 +75,7 @@ class Completion:
 
 
 T = TypeVar("T")
-Conversation = Generator[Prompt, Completion, T]
+Conversation = Generator[Prompt | Future[Any], Completion, T]
 """An episode. Each prompt holds the whole history; what it shares with the one before costs nothing again."""
 OnEnd = Callable[[], None]
 """Called whenever a prompt or a conversation is done, for whoever shows progress."""

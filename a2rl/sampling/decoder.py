@@ -3,7 +3,9 @@
 A conversation is a generator: it yields a `Turn` (tokens to continue), is sent what the model `Written`, and goes on
 until it returns. Conversations of one turn are plain generation; those of many are episodes of an environment. Each is
 a chain of its own: it waits for nobody, its random numbers are its own, and what it shares with its previous turn stays
-in the cache. Rows of the cache are packed, the decoding ones first, so that every forward pass reads a slice of it.
+in the cache. One that has to wait for something else than the model yields a `Future`, gives up its place in the cache,
+and goes on when that is done. Rows of the cache are packed, the decoding ones first, so that every forward pass reads a
+slice of it.
 
 Only torch and transformers are needed: a task may hand this file to agents as it is.
 
@@ -12,6 +14,7 @@ Names of tensors end in their axes: R rows, H heads, T new tokens, S cached toke
 
 import random
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -45,7 +48,7 @@ class Written(NamedTuple):
     """Of the tokens under the distribution they were drawn from; empty for greedy decoding."""
 
 
-Conversation = Generator[Turn, Written, T]
+Conversation = Generator[Turn | Future[Any], Written, T]
 Stops = Callable[[Sequence[list[int]]], Sequence[bool]]
 """Which of the token lists, each one what a row has written so far, are complete."""
 
@@ -79,6 +82,8 @@ class _Chain(Generic[T]):
     slot: int = -1
     stopped: bool = False
     logprobs: list[float] = field(default_factory=list)
+    pending: Future[Any] | None = None
+    """What it waits for, if that is not the model."""
 
     @property
     def written(self) -> list[int]:
@@ -92,6 +97,9 @@ class _Chain(Generic[T]):
     @property
     def turn_ended(self) -> bool:
         return self.stopped or len(self.tokens) - self.prompt_length >= self.limit
+
+    def leave(self, pending: Future[Any]) -> None:
+        self.pending, self.cached, self.slot = pending, 0, -1
 
     def begin(self, turn: Turn) -> None:
         self.cached = min(_common_prefix(self.tokens[: self.cached], turn.tokens), len(turn.tokens) - 1)
@@ -130,47 +138,72 @@ class Decoder:
             OutOfMemory: one row is too much.
         """
         results: dict[int, T] = {}
+        away: list[_Chain[T]] = []
         batch: _Batch[T] = _Batch(self._model, self._masks, self._memory_bytes)
+
+        def go_on(chain: _Chain[T], written: Written | None) -> bool:
+            alive = self._go_on(chain, written, results, on_end)
+            if chain.pending is not None:
+                away.append(chain)
+            return alive
+
         for index, conversation in enumerate(conversations):
             chain = _Chain(index, conversation, random.Random(f"{decoding.seed}/{index}"))
-            if self._go_on(chain, None, results, on_end):
+            if go_on(chain, None):
                 batch.queue.append(chain)
         # Neighbours in length need little padding; the longest first, so that a lack of memory shows at once.
         batch.queue.sort(key=lambda chain: len(chain.tokens))
-        while batch.queue or batch.rows:
-            batch.admit(self._max_rows)
-            try:
-                chains, logits_RV = batch.forward()
-                self._choose(chains, logits_RV, decoding)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                chains = []
-            # After the except clause: the error holds the pass's tensors alive.
-            if not chains:
-                self._max_rows = self._halved(len(batch.rows))
-                batch.evict()
-                continue
-            self._mark_stopped(chains, stops)
-            for chain in chains:
-                if chain.turn_ended:
-                    written = Written(chain.written, chain.stopped, chain.logprobs)
-                    alive = self._go_on(chain, written, results, on_end)
-                    batch.end_turn(chain, alive)
-            batch.pack()
+        while batch.in_work or away:
+            for chain in _back(away, patiently=not batch.in_work):
+                away.remove(chain)
+                if go_on(chain, None):
+                    batch.queue.append(chain)
+            if batch.in_work:
+                self._step(batch, decoding, stops, go_on)
         return [results[index] for index in range(len(conversations))]
+
+    def _step(
+        self,
+        batch: "_Batch[T]",
+        decoding: Decoding,
+        stops: Stops | None,
+        go_on: Callable[[_Chain[T], Written | None], bool],
+    ) -> None:
+        """One pass of the model, and what follows from it."""
+        batch.admit(self._max_rows)
+        try:
+            chains, logits_RV = batch.forward()
+            self._choose(chains, logits_RV, decoding)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            chains = []
+        # After the except clause: the error holds the pass's tensors alive.
+        if not chains:
+            self._max_rows = self._halved(len(batch.rows))
+            batch.evict()
+            return
+        self._mark_stopped(chains, stops)
+        for chain in chains:
+            if chain.turn_ended:
+                batch.end_turn(chain, go_on(chain, Written(chain.written, chain.stopped, chain.logprobs)))
+        batch.pack()
 
     def _go_on(
         self, chain: _Chain[T], written: Written | None, results: dict[int, T], on_end: Callable[[], None]
     ) -> bool:
-        """The conversation's next turn; False: it has ended."""
+        """The conversation's next turn; False: it has none yet, or has ended."""
+        chain.pending = None
         try:
             turn = next(chain.conversation) if written is None else chain.conversation.send(written)
-            while turn.max_new_tokens < 1:
+            while not isinstance(turn, Future) and turn.max_new_tokens < 1:
                 turn = chain.conversation.send(Written([], False, []))
         except StopIteration as end:
             results[chain.index] = end.value
             on_end()
+            return False
+        if isinstance(turn, Future):
+            chain.leave(turn)
             return False
         chain.begin(turn)
         return True
@@ -204,6 +237,13 @@ class Decoder:
         return rows // 2
 
 
+def _back(away: Sequence[_Chain[T]], patiently: bool) -> list[_Chain[T]]:
+    """Those that need not wait any longer; `patiently`: at least one of them, if there is any."""
+    pending = [chain.pending for chain in away if chain.pending is not None]
+    done = wait(pending, None if patiently else 0, FIRST_COMPLETED).done if pending else set()
+    return [chain for chain in away if chain.pending in done]
+
+
 class _Batch(Generic[T]):
     """The rows in the cache, the decoding ones first, and the conversations that wait for a row."""
 
@@ -221,6 +261,10 @@ class _Batch(Generic[T]):
     @property
     def rows(self) -> list[_Chain[T]]:
         return self._decoding + self._waiting
+
+    @property
+    def in_work(self) -> bool:
+        return bool(self.queue or self._decoding or self._waiting)
 
     def admit(self, max_rows: int) -> None:
         """Gives free rows to waiting conversations."""

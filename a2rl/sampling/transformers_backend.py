@@ -8,6 +8,7 @@ text may therefore differ with the batch size, sampled texts included; the rando
 """
 
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,11 +88,17 @@ class TransformersSampler:
             return int(torch.cuda.mem_get_info(self._device)[0])
         return psutil.virtual_memory().available
 
-    def _in_tokens(self, conversation: Conversation[T], params: SamplingParams) -> Generator[Turn, Written, T]:
+    def _in_tokens(
+        self, conversation: Conversation[T], params: SamplingParams
+    ) -> Generator[Turn | Future[Any], Written, T]:
         """The conversation as the decoder wants it."""
         try:
             prompt = next(conversation)
             while True:
+                if isinstance(prompt, Future):
+                    yield prompt
+                    prompt = next(conversation)
+                    continue
                 turn = self._turn(prompt, params)
                 written = yield turn
                 prompt = conversation.send(self._completion(turn, written, params))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -86,6 +87,7 @@ class VllmSampler:
         seeds = [random.Random(f"{params.seed}/{index}") for index in range(len(conversations))]
         results: dict[int, T] = {}
         in_work: set[int] = set()
+        away: dict[int, Future[Any]] = {}
 
         def go_on(index: int, completion: Completion | None) -> None:
             """Asks for the conversation's next turn, or keeps its result."""
@@ -96,6 +98,9 @@ class VllmSampler:
                 results[index] = end.value
                 self._on_end()
                 return
+            if isinstance(prompt, Future):
+                away[index] = prompt
+                return
             request = {"id": index, "prompt": self._in_json(prompt), "seed": seeds[index].getrandbits(63), **decoding}
             in_work.add(index)
             self._send(request)
@@ -104,9 +109,15 @@ class VllmSampler:
             for index in range(len(conversations)):
                 go_on(index, None)
             while len(results) < len(conversations):
-                answer = self._receive()
-                in_work.remove(answer["id"])
-                go_on(answer["id"], Completion(**answer["completion"]))
+                if in_work:
+                    answer = self._receive()
+                    in_work.remove(answer["id"])
+                    go_on(answer["id"], Completion(**answer["completion"]))
+                else:
+                    wait(away.values(), return_when=FIRST_COMPLETED)
+                for index in [index for index, pending in away.items() if pending.done()]:
+                    del away[index]
+                    go_on(index, None)
         except BaseException:
             if in_work:
                 self.close()  # the answers that are still to come would be taken for those of the next call

@@ -10,14 +10,12 @@ mini.py).
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import a2rl.handout
-import a2rl.sampling
 from a2rl.errors import IntegrityError
 from a2rl.files import folder_digest
+from a2rl.handout import hand_out
 from a2rl.hub import download
 from a2rl.task import Variant
 from tasks.alfworld import mini
@@ -51,10 +49,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 def copy_tools(visible: Path) -> None:
     """The engine as a package, and rollouts with it."""
-    shutil.copytree(HERE / "alfred", visible / "alfred", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(HERE / "workspace" / "rollout.py", visible / "rollout.py")
-    shutil.copyfile(Path(a2rl.handout.__file__).with_name("episodes.py"), visible / "episodes.py")
-    shutil.copyfile(Path(a2rl.sampling.__file__).with_name("decoder.py"), visible / "decoder.py")
+    hand_out(HERE, "alfred", visible)
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

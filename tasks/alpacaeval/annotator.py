@@ -20,7 +20,8 @@ from a2rl.errors import UsageError
 from a2rl.judge.client import Question, Unreadable
 from tasks.alpacaeval import package
 
-TEMPLATES = {"weighted_alpaca_eval_gpt4_turbo": "alpaca_eval_clf_gpt4_turbo/alpaca_eval_clf.txt"}
+ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
+TEMPLATES = {ANNOTATOR: "alpaca_eval_clf_gpt4_turbo/alpaca_eval_clf.txt"}
 """The annotators that are known here, with their prompts (in the package's evaluators_configs/)."""
 FIRST, SECOND = "m", "M"
 SEED = 0

@@ -14,9 +14,7 @@ mini: the judge is a rule that this repo serves over the same API (served.py). f
 """
 
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,14 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.errors import A2rlError, UsageError
 from a2rl.files import read_jsonl
 from a2rl.judge.client import Answer, Judge
-from a2rl.judge.local import LocalJudge
-from a2rl.judge.params import JudgeParams, Judging
+from a2rl.judge.local import rule_judging
+from a2rl.judge.params import Judging
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
 from a2rl.score import MAX_ERRORED_SHARE, Headline, Interval, ItemResult, Verdict, mean_interval
 from a2rl.settings import Settings
 from a2rl.task import Limits, Options
 from tasks.alpacaeval import package
-from tasks.alpacaeval.annotator import Pair, question
+from tasks.alpacaeval.annotator import ANNOTATOR, Pair, question
 from tasks.alpacaeval.package import NotComputable
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
 from tasks.alpacaeval.task import TASK
@@ -198,25 +196,11 @@ def _without_asking(item: Item, output: str) -> Answer | None:
 
 def _ask(pairs: Sequence[Pair], failures_allowed: int, judging: Judging | None) -> list[Answer]:
     if judging is None:
-        with _rule_judge() as served:
+        with rule_judging(SERVED, ANNOTATOR) as served:
             return _ask(pairs, failures_allowed, served)
     questions = [question(judging.params.annotator, pair) for pair in pairs]
     with Judge(judging) as judge:
         return judge.ask(questions, failures_allowed)
-
-
-@contextmanager
-def _rule_judge() -> Iterator[Judging]:
-    """The mini variant's judge while it is needed."""
-    with LocalJudge(SERVED, Settings.load()) as served, tempfile.TemporaryDirectory() as scratch:
-        params = JudgeParams(
-            base_url=served.base_url,
-            api_key_env=None,
-            model="rule",
-            dollars_per_million_prompt_tokens=0,
-            dollars_per_million_completion_tokens=0,
-        )
-        yield Judging(params, Path(scratch) / "judgements.db")
 
 
 def _result(item: Item, completion: Completion | None, answer: Answer | None) -> ItemResult:

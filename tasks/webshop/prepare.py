@@ -10,12 +10,10 @@ the goals of all others, those that people wrote included. mini: a generated sho
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import a2rl.handout
-import a2rl.sampling
+from a2rl.handout import hand_out
 from a2rl.hub import download
 from a2rl.task import Variant
 from tasks.webshop import goals, mini
@@ -37,10 +35,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 def copy_tools(visible: Path) -> None:
     """The shop's code as a package, and rollouts with it."""
-    shutil.copytree(HERE / "shop", visible / "shop", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(HERE / "workspace" / "rollout.py", visible / "rollout.py")
-    shutil.copyfile(Path(a2rl.handout.__file__).with_name("episodes.py"), visible / "episodes.py")
-    shutil.copyfile(Path(a2rl.sampling.__file__).with_name("decoder.py"), visible / "decoder.py")
+    hand_out(HERE, "shop", visible)
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

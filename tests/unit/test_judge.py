@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from a2rl.errors import UsageError
-from a2rl.judge.client import Answer, Judge, Question, Unreadable, _retry_after_s
+from a2rl.judge.client import Answer, Judge, Question, Unreadable
 from a2rl.judge.params import JudgeParams, Judging
 from a2rl.process import child_environment, grader_environment
+from a2rl.retries import retry_after_s
 from a2rl.settings import Settings
 from tests.fake_judge import FakeJudge, fake_judge
 
@@ -77,7 +78,7 @@ def test_retry_after_is_honoured(shared_judge: FakeJudge, tmp_path: Path) -> Non
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header: str, low: float, high: float) -> None:
-    assert low <= _retry_after_s(header) <= high
+    assert low <= retry_after_s(header) <= high
 
 
 @pytest.mark.parametrize(

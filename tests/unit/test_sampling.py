@@ -2,7 +2,9 @@
 
 import random
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -304,6 +306,43 @@ def test_a_conversation_may_forget_and_may_be_over_before_it_began(sampler) -> N
     params = SamplingParams(max_new_tokens=6)
     [last] = sampler.generate(["One apple. fox"], params)
     assert sampler.converse([forgetful("The quick brown fox"), silent()], params) == [last.text, "nothing to say"]
+
+
+def test_a_conversation_that_waits_holds_up_nobody_and_comes_to_the_same(sampler, batch_of) -> None:
+    first, second = threading.Event(), threading.Event()
+
+    def waiting(prompt: str, mine: threading.Event, others: threading.Event) -> Conversation[list[str]]:
+        """Goes on only when the other one has been here too, so that one that blocks would wait for ever."""
+        mine.set()
+        yield threads.submit(others.wait, 30)
+        said = yield from wordy(prompt, 2)
+        done = threads.submit(lambda: " and then")
+        yield done
+        completion = yield prompt + done.result()
+        yield threads.submit(lambda: None)
+        return [*said, completion.text]
+
+    params = SamplingParams(max_new_tokens=6)
+    expected = [
+        [*one_by_one(sampler, wordy(prompt, 2), params), sampler.generate([f"{prompt} and then"], params)[0].text]
+        for prompt in PROMPTS[:2]
+    ]
+    for rows in (1, 2, 6):
+        batch_of(rows)
+        first.clear(), second.clear()
+        with ThreadPoolExecutor(2) as threads:
+            conversations = [waiting(PROMPTS[0], first, second), waiting(PROMPTS[1], second, first), wordy("a", 3)]
+            assert sampler.converse(conversations, params)[:2] == expected
+
+
+def test_what_goes_wrong_while_a_conversation_waits_is_its_own_matter(sampler) -> None:
+    def careful() -> Conversation[str]:
+        failing = threads.submit(lambda: 1 / 0)
+        yield failing
+        return type(failing.exception()).__name__
+
+    with ThreadPoolExecutor(1) as threads:
+        assert sampler.converse([careful()], SamplingParams(max_new_tokens=6)) == ["ZeroDivisionError"]
 
 
 def test_every_conversation_that_ends_is_reported(model) -> None:

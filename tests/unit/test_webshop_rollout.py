@@ -31,7 +31,7 @@ for episode, goal in zip(episodes, training.goals * 2):
     assert tokenizer.decode(episode.prompt) == visit.prompt
     assert len(episode.tokens) == len(episode.logprobs) == len(episode.written)
     assert 0 < sum(episode.written) <= 4 * 5
-    for line in episode.lines:
+    for line in episode.turns:
         visit.write(line)
     assert (visit.invalid, visit.reward) == (episode.invalid, episode.reward)
     logits = model(torch.tensor([episode.prompt + episode.tokens])).logits[0, len(episode.prompt) - 1 : -1]

@@ -50,7 +50,7 @@ class Episode(episodes.Episode):
 
     @property
     def commands(self) -> list[str]:
-        return self.lines
+        return self.turns
 
     @property
     def won(self) -> bool:

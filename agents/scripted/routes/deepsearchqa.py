@@ -1,0 +1,95 @@
+"""Imitate an expert that searches; then work on the training questions and reward right answers.
+
+Some of the expert's searches are spoilt, which is not imitated: what is learned is how to go on when nothing useful was
+found. Where there are no pages to search (the full variant, whose web is outside), there is no expert either: the model
+learns to give the answer in the right form, and is rewarded by how much of it is right.
+"""
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from routes import Example, Grpo, Part
+
+
+class Route:
+    MISTAKES = 0.1
+    """In what share of the searches."""
+
+    def __init__(self, data: Path, seed: int) -> None:
+        sys.path.insert(0, str(data))
+        from research import Index, read_pages, read_questions
+
+        questions = read_questions(data / "train.jsonl")
+        random.Random(seed).shuffle(questions)
+        self.questions = {str(number): question for number, question in enumerate(questions)}
+        self.index = Index(read_pages(data / "pages"))
+        self.instructions = (data / "prompt.txt").read_text()
+        self.seed = seed
+
+    def examples(self) -> list[Example]:
+        if not self.index.pages:
+            return [self.answered(question) for question in self.questions.values()]
+        rng = random.Random(self.seed)
+        return [parts for question in self.questions.values() if (parts := self.searched(question, rng))]
+
+    def searched(self, question: Any, rng: random.Random) -> Example:
+        """An episode as a text to imitate; nothing where the expert does not come to an answer in time."""
+        from research import Episode, next_turn, observation
+        from research.episode import observed
+
+        episode = Episode(question, self.instructions)
+        parts = [Part(episode.text, False)]
+        while not episode.over:
+            written = right = next_turn(episode.text)
+            if "search[" in right and rng.random() < self.MISTAKES:
+                written = self.mistake(right, rng)
+            query = episode.take(written)
+            parts.append(Part(f" {written}", written == right))
+            if query is not None:
+                shown = observation(self.index.search(query))
+                episode.observe(shown)
+                parts += split_off_label(observed(shown))
+        return tuple(parts) if episode.answer else ()
+
+    def mistake(self, turn: str, rng: random.Random) -> str:
+        """The same thought, and a search for something else."""
+        thought, _, _ = turn.partition("search[")
+        title = rng.choice(self.index.pages).title
+        return f"{thought}search[ {title}]"
+
+    def answered(self, question: Any) -> Example:
+        from research import Episode
+
+        thought = f" I know this.\nAction: answer[{question.answer}]"
+        return (Part(Episode(question, self.instructions).text, False), Part(thought, True))
+
+    def grpo(self) -> Grpo:
+        from rollout import for_trl
+
+        settings: dict[str, Any] = {"instructions": self.instructions, "temperature": 1.0, "seed": self.seed}
+        if not self.index.pages:
+            settings |= {"reward": share_that_is_right, "max_new_tokens": 256}
+        rollout = for_trl(self.questions, self.index.search, **settings)
+        rows = [{"prompt": name} for name in self.questions]
+        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": as_rolled_out, "rollout_func": rollout}
+        return Grpo({}, trainer)
+
+
+def split_off_label(shown: str) -> list[Part]:
+    """The line break and label before an observation are learned: at them the grader stops generation."""
+    label, colon, rest = shown.partition(":")
+    return [Part(label + colon, True), Part(rest, False)]
+
+
+def share_that_is_right(rollout: Any) -> float:
+    from research import compare
+
+    return compare(rollout.answer or "", rollout.question.answer, rollout.question.answer_type).f1
+
+
+def as_rolled_out(reward: list[float], **_: Any) -> list[float]:
+    return reward

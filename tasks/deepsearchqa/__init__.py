@@ -1,0 +1,1 @@
+"""Questions that take several searches, and a judge for the answers."""

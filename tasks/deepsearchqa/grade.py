@@ -1,0 +1,183 @@
+"""DeepSearchQA's grader: the model searches and answers, greedily; a judge says whether the answer is right.
+
+The loop is the reference's (autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`; see research/episode.py): up
+to 6 turns, each a thought and a search or an answer; the three best results are shown as one line of snippets; a turn
+without an action makes the model answer. The reference works on one question at a time. Here every question is a
+conversation of its own: all of them share the model, and none waits for another's search.
+
+An item is correct if the judge says so; beside the score stand exact match, and for Set answers precision, recall and
+F1 over the items. No answer is wrong without the judge being asked. What is not the model's failure is not counted
+against it: a search that fails costs the model its turn (and the observation says so); a second one in an item, or a
+judgement that fails, makes the item errored.
+
+mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2rl.judge.client import Answer, Judge
+from a2rl.judge.local import rule_judging
+from a2rl.judge.params import Judging
+from a2rl.sampling import Conversation, Sampler, SamplingParams
+from a2rl.score import MAX_ERRORED_SHARE, ItemResult, Verdict
+from a2rl.settings import Settings
+from a2rl.task import Limits, Options
+from tasks.deepsearchqa.annotator import ANNOTATOR, Answered, question
+from tasks.deepsearchqa.blocklist import is_leak
+from tasks.deepsearchqa.research import Episode, Hit, Question, compare, observation, read_questions
+from tasks.deepsearchqa.research.episode import REFERENCE_STOPS, STOPS
+from tasks.deepsearchqa.research.match import SET_ANSWER
+from tasks.deepsearchqa.search import SHOWN, Ask, open_search
+from tasks.deepsearchqa.web import SearchFailed
+
+SERVED = "tasks.deepsearchqa.served"
+SEARCH_FAILED = "The search failed."
+FAILURES_ALLOWED = 1
+"""Failed searches in an item that is still graded."""
+ANSWER_SHOWN = 500
+DOLLARS = "judge's price, dollars"
+
+
+@dataclass(slots=True)
+class Work:
+    """What became of an item before it is judged."""
+
+    answer: str
+    tokens: int = 0
+    truncated: bool = False
+    """The model did not come to its end: of its turn, or of its context."""
+    searches: int = 0
+    failed: int = 0
+    blocked: int = 0
+    """Results that were not shown."""
+    problem: str = ""
+    """Why it cannot be judged."""
+
+    def measures(self) -> dict[str, float]:
+        """What it took; of an answer that was made elsewhere nothing is known."""
+        if not self.tokens:
+            return {}
+        shown = {"searches": self.searches, "failed searches": self.failed, "blocked results": self.blocked}
+        return {name: float(number) for name, number in shown.items()}
+
+
+def items_of(hidden: Path) -> dict[str, Question]:
+    """The eval set by id; an item's id is its row number from 0."""
+    return {str(place): row for place, row in enumerate(read_questions(hidden / "eval.jsonl"))}
+
+
+def item_ids(hidden: Path) -> list[str]:
+    """See `a2rl.task.Grader`."""
+    return list(items_of(hidden))
+
+
+def grade(
+    sampler: Sampler,
+    hidden: Path,
+    ids: Sequence[str],
+    limits: Limits,
+    options: Options,
+    judging: Judging | None = None,
+) -> list[ItemResult]:
+    """See `a2rl.task.JudgedGrader`."""
+    items, instructions = items_of(hidden), (hidden / "prompt.txt").read_text(encoding="utf-8")
+    stops = STOPS if options["turns"] == "repaired" else REFERENCE_STOPS
+    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops)
+    # As many in a row as make the score impossible: an item takes two to be errored.
+    failures_allowed = 2 * math.ceil(MAX_ERRORED_SHARE * len(ids)) + 2
+    with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
+        work = sampler.converse([_work_on(items[each], ask, instructions, limits) for each in ids], params)
+    return _judged({each: items[each] for each in ids}, dict(zip(ids, work, strict=True)), judging)
+
+
+def score_outputs(
+    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: Judging | None = None
+) -> list[ItemResult]:
+    """See `a2rl.task.JudgedGrader`. A completion is the answer alone."""
+    items = items_of(hidden)
+    work = {
+        each: Work(outputs[each].strip()) if each in outputs else Work("", problem="no completion was given")
+        for each in ids
+    }
+    return _judged({each: items[each] for each in ids}, work, judging)
+
+
+def gold_outputs(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.Grader`."""
+    return {item_id: item.answer for item_id, item in items_of(hidden).items()}
+
+
+def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Conversation[Work]:
+    """An item, from its question to its answer."""
+    episode, work, read = Episode(item, instructions, limits.max_steps), Work(""), 0
+    while not episode.over and not work.problem:
+        completion = yield episode.text
+        work.truncated = completion.finish == "length" or completion.prompt_tokens <= read
+        if completion.prompt_tokens <= read:
+            return work  # the context is full: the prompt has lost its beginning
+        read = completion.prompt_tokens
+        work.tokens += completion.tokens
+        query = episode.take(completion.text)
+        if query is not None:
+            searching = ask(query)
+            if not searching.done():
+                yield searching
+            episode.observe(_found(searching, item, work))
+    work.answer = episode.answer or ""
+    return work
+
+
+def _found(searching: Future[Sequence[Hit]], item: Question, work: Work) -> str:
+    """What the model is shown of a search that is done."""
+    work.searches += 1
+    try:
+        hits = searching.result()
+    except SearchFailed as failure:
+        work.failed += 1
+        if work.failed > FAILURES_ALLOWED:
+            work.problem = f"{work.failed} searches failed: {failure}"
+        return SEARCH_FAILED
+    clean = [hit for hit in hits if not is_leak(hit, item.problem)]
+    work.blocked += len(hits) - len(clean)
+    return observation(clean[:SHOWN])
+
+
+def _judged(items: Mapping[str, Question], work: Mapping[str, Work], judging: Judging | None) -> list[ItemResult]:
+    """One result for each item."""
+    answers = {each: Answer(None, done.problem) if done.problem else Answer(0.0) for each, done in work.items()}
+    asked = [each for each, done in work.items() if done.answer and not done.problem]
+    if asked:
+        answered = [Answered(items[each].answer_type, items[each].answer, work[each].answer) for each in asked]
+        answers |= dict(zip(asked, _ask(answered, int(MAX_ERRORED_SHARE * len(items)), judging), strict=True))
+    return [_result(each, item, work[each], answers[each]) for each, item in items.items()]
+
+
+def _ask(answered: Sequence[Answered], failures_allowed: int, judging: Judging | None) -> list[Answer]:
+    if judging is None:
+        with rule_judging(SERVED, ANNOTATOR) as served:
+            return _ask(answered, failures_allowed, served)
+    with Judge(judging) as judge:
+        return judge.ask([question(judging.params.annotator, each) for each in answered], failures_allowed)
+
+
+def _result(item_id: str, item: Question, work: Work, answer: Answer) -> ItemResult:
+    match = compare(work.answer, item.answer, item.answer_type)
+    lost: Verdict = "truncated" if work.truncated else "wrong"
+    value = answer.verdict or 0.0
+    measures = {"exact match": float(match.exact), DOLLARS: answer.dollars, **work.measures()}
+    if item.answer_type == SET_ANSWER:
+        measures |= {"precision": match.precision, "recall": match.recall, "F1": match.f1}
+    return ItemResult(
+        id=item_id,
+        verdict="errored" if answer.verdict is None else "correct" if value else lost,
+        value=value,
+        answer=work.answer[:ANSWER_SHOWN],
+        reason=answer.reason,
+        tokens=work.tokens,
+        group=item.category,
+        measures=measures | {f"right, {item.answer_type}s": value},
+    )

@@ -1,0 +1,125 @@
+"""DeepSearchQA's data. The agent gets training questions, the search and the episodes as a package, and examples of how
+to use them; the grader gets the eval questions.
+
+    visible/  train.jsonl   prompt.txt   research/ (the package)   pages/ (mini)
+              rollout.py, episodes.py, decoder.py
+    hidden/   eval.jsonl    prompt.txt   pages/ (mini, or a mirror's)                        about.json
+
+full: the data set's 900 questions, split as the reference does (autorl_bench/benchmarks/deepsearchqa/data.py,
+`split_dataset`: shuffled with seed 42, 100 for training, then the first 200 of the rest); from the hub, or from a
+mirror with DSQA-full.csv. A mirror may also have a folder pages/ (*.txt, *.md, or *.jsonl of title and text), which is
+then what the grader searches by default. mini: generated (see mini.py); the eval questions are about a world of their
+own, whose pages the agent does not get, so that nothing can be known by heart.
+"""
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from a2rl.errors import IntegrityError, UsageError
+from a2rl.files import file_digest, write_jsonl
+from a2rl.handout import hand_out
+from a2rl.hub import download
+from a2rl.task import Variant
+from tasks.deepsearchqa import mini
+from tasks.deepsearchqa.research import Index, Question
+from tasks.deepsearchqa.research.episode import INSTRUCTIONS
+from tasks.deepsearchqa.task import TASK
+from tasks.deepsearchqa.world import Split, World
+
+HERE = Path(__file__).parent
+MINI_TRAIN, MINI_SEED = 3000, 2604
+SHUFFLE_SEED, TRAIN_ROWS = 42, 100
+FILE = TASK.source.files[0]
+FILE_DIGEST = "25d48dcf7efa872e5467032e8b8eedf38d301f59a252d0da95cda584baa78396"
+
+
+def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
+    """See `a2rl.task.Preparer`."""
+    if variant == "mini":
+        instructions = ""  # every token counts for a small model, and it learns the format from examples
+        about = _prepare_mini(visible, hidden)
+    else:
+        instructions = INSTRUCTIONS
+        about = _prepare_full(source, visible, hidden)
+    for folder in (visible, hidden):
+        (folder / "prompt.txt").write_text(instructions, encoding="utf-8")
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    copy_tools(visible)
+
+
+def copy_tools(visible: Path) -> None:
+    """The environment as a package, and rollouts with it."""
+    hand_out(HERE, "research", visible)
+
+
+def pretraining_text(seed: int) -> Iterator[str]:
+    """See `a2rl.task.Preparer`."""
+    return mini.pretraining_text(seed)
+
+
+def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
+    _write_world("train", MINI_TRAIN, visible / "pages", visible / "train.jsonl")
+    _write_world("eval", TASK.mini.eval_items, hidden / "pages", hidden / "eval.jsonl")
+    return {"questions": "generated, with the pages"}
+
+
+def _write_world(split: Split, questions: int, pages: Path, path: Path) -> None:
+    world = World(split, MINI_SEED)
+    pages.mkdir()
+    write_jsonl(pages / "pages.jsonl", (page._asdict() for page in world.pages()))
+    _write(path, list(mini.generate(questions, world, Index(world.pages()), f"{split}/{MINI_SEED}")))
+
+
+def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str, str]:
+    train, test = split_of(read_published(source))
+    _write(visible / "train.jsonl", train)
+    _write(hidden / "eval.jsonl", test)
+    if source is None or not (source / "pages").is_dir():
+        return {"pages": "none: grade with --search serpapi or searxng"}
+    shutil.copytree(source / "pages", hidden / "pages")
+    return {"pages": "the mirror's"}
+
+
+def split_of(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+    """The training questions and the eval set. `Dataset.shuffle` is numpy's permutation under the same seed."""
+    import numpy as np
+
+    order = np.random.default_rng(SHUFFLE_SEED).permutation(len(questions))
+    shuffled = [questions[place] for place in order]
+    return shuffled[:TRAIN_ROWS], shuffled[TRAIN_ROWS : TRAIN_ROWS + TASK.full.eval_items]
+
+
+def read_published(source: Path | None) -> list[Question]:
+    """The published questions, from a local mirror or from the hub.
+
+    Raises:
+        UsageError: the mirror has none.
+        IntegrityError: the file is not the published one.
+        InfrastructureError: the hub cannot be reached.
+    """
+    path = download(TASK.source, FILE) if source is None else source / FILE
+    if not path.is_file():
+        raise UsageError(f"{source} has no {FILE}: a DeepSearchQA mirror holds the data set's file")
+    if file_digest(path) != FILE_DIGEST:
+        raise IntegrityError(f"{path} is not the published {FILE}: get a clean copy")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [Question(row["problem"], row["answer_type"], row["answer"], row["problem_category"]) for row in rows]
+
+
+def _write(path: Path, questions: Sequence[Question]) -> None:
+    write_jsonl(
+        path,
+        (
+            {
+                "problem": question.problem,
+                "problem_category": question.category,
+                "answer": question.answer,
+                "answer_type": question.answer_type,
+            }
+            for question in questions
+        ),
+    )

@@ -1,0 +1,33 @@
+"""Questions that take several searches: pages and their search engine, the ReAct episode, what a right answer is, and
+an expert for the generated questions. Needs numpy and nothing else.
+
+    from research import Episode, Index, Question, read_pages
+
+    index = Index(read_pages(Path("pages")))
+    episode = Episode(Question("What is the seat of Balco?", "Single Answer", "Dorton"))
+    query = episode.take(" Now the seat of Balco.\\nAction: search[seat of Balco]")   # "seat of Balco"
+    episode.observe(observation(index.search(query)))
+    print(episode.text)                                                                # what the model reads next
+"""
+
+from .episode import Episode, Question, observation, read_questions
+from .expert import next_turn
+from .index import Hit, Index, Page, read_pages
+from .match import Match, compare
+from .vector import Step, VectorEnv
+
+__all__ = [
+    "Episode",
+    "Hit",
+    "Index",
+    "Match",
+    "Page",
+    "Question",
+    "Step",
+    "VectorEnv",
+    "compare",
+    "next_turn",
+    "observation",
+    "read_pages",
+    "read_questions",
+]

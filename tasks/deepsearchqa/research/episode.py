@@ -1,0 +1,126 @@
+r"""How a question is worked on, as text: the ReAct loop (Yao et al. 2022, arXiv 2210.03629).
+
+Contract: the model goes on after `text`, which ends with "Thought:", with a thought and an action:
+
+    Question: What is the seat of the employer of Ann Bal?
+    Answer type: Single Answer
+
+    Thought: Now the seat of the employer of Ann Bal.
+    Action: search[employer of Ann Bal]
+    Observation: The employer of Ann Bal is Dortex. | The employer of Ann Bor is Calmex.
+    Thought: The employer of Ann Bal is Dortex. Now the seat of Dortex.
+    Action: search[seat of Dortex]
+    Observation: ...
+    Thought: The seat of Dortex is Fenby.
+    Action: answer[Fenby]
+
+A turn without an action is followed by "Action: answer[", which the model completes. So it is in the reference
+(autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`), with a fault that is mended here: it stops generation at
+"\nAction:", so that a model that follows the format never searches. See STOPS.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .index import Hit
+
+INSTRUCTIONS = """\
+Answer the question with the help of a search engine. Write a line that begins with Thought: and says what you need,
+then a line with one action:
+Action: search[what to look up]
+Action: answer[the answer alone]
+Answer as soon as you know. For a Set Answer give all items, separated by commas.
+
+"""
+"""What comes before a question of the full variant; its prompt.txt."""
+MAX_STEPS = 6
+"""Turns of the model, the one that answers among them."""
+STOPS = ("\nObservation:", "\nThought:")
+REFERENCE_STOPS = ("\nAction:", *STOPS)
+"""As the reference: an action counts only on the line of its thought."""
+FORCED = "\nAction: answer["
+NOTHING_FOUND = "No results found."
+SNIPPET_SHOWN = 300
+
+_ACTION = re.compile(r"Action:\s*(search|answer)\[(.+?)\]", re.DOTALL)
+_FORCED_END = re.compile(r"[\]\n]")
+
+
+class Question(NamedTuple):
+    """A row of the data set."""
+
+    problem: str
+    answer_type: str
+    """Single Answer or Set Answer."""
+    answer: str
+    category: str = ""
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The questions of a *.jsonl file with the columns of the data set."""
+    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return [Question(row["problem"], row["answer_type"], row["answer"], row["problem_category"]) for row in rows]
+
+
+def observation(hits: Iterable[Hit]) -> str:
+    """What a search shows: the snippets, each in one line, so that none can pass for a turn of the episode."""
+    snippets = (" ".join(hit.snippet.split())[:SNIPPET_SHOWN] for hit in hits)
+    return " | ".join(filter(None, snippets)) or NOTHING_FOUND
+
+
+class Episode:
+    """A question being worked on. `over` once it is answered or no turn is left."""
+
+    def __init__(self, question: Question, instructions: str = "", max_steps: int = MAX_STEPS) -> None:
+        self.text = f"{instructions}Question: {question.problem}\nAnswer type: {question.answer_type}\n\nThought:"
+        self.answer: str | None = None
+        self.queries: list[str] = []
+        self.steps = 0
+        self.forced = False
+        """Whether the last turn had no action: the next one completes "Action: answer["."""
+        self._max_steps = max_steps
+
+    @property
+    def over(self) -> bool:
+        return self.answer is not None or (self.steps >= self._max_steps and not self.forced)
+
+    def take(self, written: str) -> str | None:
+        """Takes in what the model wrote after `text`; the query, where it was a search."""
+        if self.forced:
+            self.answer, self.forced = _FORCED_END.split(written)[0].strip(), False
+            return None
+        self.steps += 1
+        action = _ACTION.search(written)
+        if action is None:
+            self.text, self.forced = f"{self.text} {written.strip()}{FORCED}", True
+            return None
+        self.text += f" {written[: action.end()].strip()}"
+        kind, content = action.groups()
+        if kind == "answer":
+            self.answer = content.strip()
+            return None
+        self.queries.append(content.strip())
+        return self.queries[-1]
+
+    def observe(self, text: str) -> None:
+        """Shows the model what its search came to."""
+        self.text += observed(text)
+
+
+def observed(text: str) -> str:
+    """What follows a search in the episode."""
+    return f"\nObservation: {text}\nThought:"
+
+
+def has_action(written: str) -> bool:
+    """Whether a turn is complete."""
+    return _ACTION.search(written) is not None
+
+
+def transcript(question: Question, turns: Sequence[tuple[str, str]], instructions: str = "") -> str:
+    """A whole episode: pairs of what the model wrote and what it was shown; the last one was shown nothing."""
+    text = Episode(question, instructions).text
+    return text + "".join(f" {written}{observed(shown) if shown else ''}" for written, shown in turns)

@@ -1,0 +1,46 @@
+"""When an answer is right, by rule: the judge of the mini variant, and what stands beside a judge's verdict elsewhere.
+
+compare("Salt, the Glass", "glass, salt", "Set Answer")     # Match(exact=True, precision=1.0, recall=1.0, f1=1.0)
+compare("salt", "glass, salt", "Set Answer")                # exact=False, precision 1.0, recall 0.5
+compare("1,240", "1240", "Single Answer").exact             # True
+"""
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+SET_ANSWER = "Set Answer"
+_ITEM_END = re.compile(r"(?:,(?!\d{3}\b)|[;\n])(?![^()]*\))")
+"""A comma inside a number or inside brackets ends nothing."""
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+class Match(NamedTuple):
+    """How an answer compares with the right one. Precision, recall and F1 are over the items of a Set answer; a Single
+    answer is one item."""
+
+    exact: bool
+    precision: float
+    recall: float
+    f1: float
+
+
+def compare(answer: str, gold: str, answer_type: str) -> Match:
+    """An empty answer matches nothing."""
+    said, right = (items(text) if answer_type == SET_ANSWER else {normal(text)} - {""} for text in (answer, gold))
+    common = len(said & right)
+    precision, recall = common / max(len(said), 1), common / max(len(right), 1)
+    f1 = 2 * precision * recall / (precision + recall) if common else 0.0
+    return Match(bool(said) and said == right, precision, recall, f1)
+
+
+def items(text: str) -> set[str]:
+    """The items of a Set answer."""
+    return {item for part in _ITEM_END.split(text) if (item := normal(part.strip().removeprefix("and ")))}
+
+
+def normal(text: str) -> str:
+    """Without case, accents' spellings, articles, punctuation and the commas of numbers."""
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", unicodedata.normalize("NFKC", text).casefold())
+    text = re.sub(r"[^\w\s.]|\.(?!\d)", " ", text)
+    return " ".join(_ARTICLES.sub(" ", text).split())

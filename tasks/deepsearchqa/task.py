@@ -1,0 +1,42 @@
+"""DeepSearchQA: questions that take several searches, judged (Google DeepMind 2026, arXiv 2601.20975)."""
+
+from a2rl.task import DataSource, Limits, Option, Task, TaskVariant
+
+TASK = Task(
+    id="deepsearchqa",
+    title="DeepSearchQA",
+    level=3,
+    metric="questions answered",
+    source=DataSource(
+        repo_id="google/deepsearchqa",
+        revision="b2623f8653065c2672de6d941fc5434cd652376c",
+        files=("DSQA-full.csv",),
+        url="https://huggingface.co/datasets/google/deepsearchqa",
+        licence="Apache-2.0",
+    ),
+    mini=TaskVariant(eval_items=240, limits=Limits(max_new_tokens=64, max_steps=6)),
+    # As the reference (autorl_bench/benchmarks/deepsearchqa/eval.py): 200 of the 800 that are held out, 6 steps.
+    full=TaskVariant(eval_items=200, limits=Limits(max_new_tokens=256, max_steps=6)),
+    options={
+        "search": Option(
+            default="pages",
+            choices=("pages", "serpapi", "searxng"),
+            help="What is searched. pages: those that come with the data (mini, or a mirror's); serpapi: Google, with"
+            " SERPAPI_API_KEY; searxng: your own, at SEARXNG_URL.",
+        ),
+        "recording": Option(
+            default="record",
+            choices=("record", "replay", "off"),
+            help="Of the live web. record: ask once and keep every answer; replay: only what was kept, offline; off:"
+            " ask anew each time.",
+        ),
+        "turns": Option(
+            default="repaired",
+            choices=("repaired", "faithful"),
+            help="Where a turn of the model ends. faithful: also before its action, as in the reference, so that an"
+            " action counts only on the line of its thought.",
+        ),
+    },
+    judged=("full",),
+)
+"""The mini variant brings its own judge: see served.py."""
