@@ -86,8 +86,8 @@ def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings,
     return StoredBaseline(list(result.items), reused=False)
 
 
-def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> None:
-    """Writes a baseline's files."""
+def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> BaselineMetrics:
+    """Writes a baseline's files, and returns what it comes to."""
     score = result.score
     if score.score is None or score.ci is None:
         raise InfrastructureError(f"the baseline could not be graded: {score.reason}")
@@ -96,6 +96,7 @@ def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> None
     write_jsonl(folder / "items.jsonl", (item.model_dump() for item in result.items))
     write_model(folder / "score.json", metrics)
     write_model(folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on))
+    return metrics
 
 
 def _find(job: GradeJob, key: str, baselines: Path) -> list[ItemResult] | None:

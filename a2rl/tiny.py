@@ -8,6 +8,7 @@ fast tokenizer with a pad and an end token, no chat template. Architecture: Qwen
 """
 
 import csv
+import math
 import random
 import sys
 import time
@@ -33,6 +34,14 @@ word before it in one hop of attention.
 """
 
 
+ROPE_THETA = 1e6
+"""Qwen3's."""
+EMBEDDING, KEEN, SHARPNESS, TELLING, SAYING = 0.1, 2.0, 1.5, 0.15, 1.5
+"""Of the two heads that are set up by hand: sizes of embeddings, of the weights of queries and keys, of their norms,
+and of the weights by which the heads write."""
+FAST_PAIRS = 3
+SLOW = 0.006
+"""Radians a token."""
 SORTED_TOGETHER = 800
 """Documents that are sorted by length before they are put into batches: enough for little padding."""
 
@@ -54,7 +63,7 @@ class TinyParams(BaseModel):
     """Query heads in a block."""
     kv_heads: int = Field(default=2, gt=0)
     """Key-value heads that the query heads share."""
-    vocab_size: int = Field(default=1024, ge=300)
+    vocab_size: int = Field(default=1152, ge=300)
     """Tokens at most; BPE stops earlier where the documents repeat no more pairs."""
     max_positions: int = Field(default=4096, gt=0)
     """`max_position_embeddings` of the config: the longest text that a grader may feed."""
@@ -62,7 +71,7 @@ class TinyParams(BaseModel):
     """Tokens of a document at most; the rest of a longer one is left out."""
     batch_tokens: int = Field(default=1300, gt=0)
     """Tokens in one step, padding included; a batch holds whole documents of about one length."""
-    steps: int = Field(default=750, gt=0)
+    steps: int = Field(default=700, gt=0)
     """Optimizer steps: a number, never a time, so that the weights do not depend on the machine's load."""
     learning_rate: float = Field(default=6e-3, gt=0)
     """Peak for embeddings and norms, which AdamW trains: linear warm-up, then linear decay to zero."""
@@ -176,13 +185,74 @@ def _new_model(tokenizer: Any, params: TinyParams) -> Any:
         num_key_value_heads=params.kv_heads,
         head_dim=params.hidden_size // params.heads,
         max_position_embeddings=params.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    return Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config)
+    if params.layers > 1:
+        _give_induction_heads(model)
+    return model
+
+
+def _give_induction_heads(model: Any) -> None:
+    """Sets two heads up so that the model can look things up: what came after this word when it last occurred?
+
+    One, in the first layer, tells each token what stands before it. The other, in the second layer, finds the token
+    that was told of the present one, and says what it is (Olsson et al. 2022, arXiv 2209.11895). Copying is half of
+    every task here, and a model of this size takes thousands of steps to find out how; it has some hundreds. Nothing
+    is frozen: training goes on from here.
+    """
+    import torch
+
+    size, head = model.config.hidden_size, model.config.head_dim
+    half = head // 2
+    angles = [ROPE_THETA ** (-pair / half) for pair in range(half)]
+    """By which a step to the next token turns each pair of a head's dimensions."""
+    first, second = (layer.self_attn for layer in model.model.layers[:2])
+
+    def directions() -> torch.Tensor:
+        """As many as a head has dimensions, at right angles; none has a part in the constant, dimension 0."""
+        basis, _ = torch.linalg.qr(torch.randn(size - 1, head))
+        return torch.cat([torch.zeros(head, 1), basis.T], dim=1)
+
+    with torch.no_grad():
+        embeddings = model.model.embed_tokens.weight
+        embeddings.normal_(0, EMBEDDING)
+        embeddings[:, 0] = 3 * EMBEDDING
+        # The head before: queries and keys are the same for all tokens, a turn apart, and match one step back.
+        content, told = directions(), directions()
+        query, key = torch.zeros(head, size), torch.zeros(head, size)
+        for pair in range(FAST_PAIRS):
+            query[pair, 0] = KEEN
+            key[pair, 0], key[pair + half, 0] = KEEN * math.cos(angles[pair]), KEEN * math.sin(angles[pair])
+        fast = [*range(FAST_PAIRS), *range(half, half + FAST_PAIRS)]
+        _set_head(first, query, key, content, TELLING * told.T, fast)
+        # The head that looks up: matches by content, in the dimensions that hardly turn over the length of a text.
+        slow = [pair + part for part in (0, half) for pair in range(half) if angles[pair] < SLOW]
+        query, key = torch.zeros(head, size), torch.zeros(head, size)
+        query[slow], key[slow] = KEEN * content[: len(slow)], KEEN * told[: len(slow)]
+        found = directions()
+        _set_head(second, query, key, found, SAYING * found.T, slow)
+
+
+def _set_head(
+    attention: Any,
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    out: "torch.Tensor",
+    used: list[int],
+) -> None:
+    """Of an attention layer's heads the first; `used`: the dimensions of queries and keys that decide."""
+    head = len(query)
+    attention.q_proj.weight[:head], attention.k_proj.weight[:head] = query, key
+    attention.v_proj.weight[:head], attention.o_proj.weight[:, :head] = value, out
+    for norm in (attention.q_norm, attention.k_norm):
+        norm.weight[used] = SHARPNESS
 
 
 def _pretrain(model: Any, documents: list[list[int]], params: TinyParams) -> Iterator[float]:

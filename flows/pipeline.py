@@ -3,9 +3,10 @@
 prefect deployment run a2rl/full-bench --param variant=full --param model=Qwen/Qwen2.5-7B
 """
 
-import threading
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 from prefect import flow
 from prefect.futures import PrefectFuture
@@ -17,7 +18,7 @@ from a2rl.process import STOP
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.tracking import Tracker
-from flows.policies import benchmark_run
+from flows.policies import benchmark_run, shares_of_cores
 
 
 class RunsFailed(A2rlError):
@@ -59,13 +60,16 @@ def a2rl(
         runs = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
     else:
         runs = [RunDir(settings.runs / run_id) for run_id in run_ids]
-    tracker, slots = Tracker(settings), threading.Semaphore(grid.concurrency)
+    runs.sort(key=lambda run: -run.spec.budget_s if grid.concurrency > 1 else 0)  # so that the last ones end together
+    tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
+    for cores in shares_of_cores(os.sched_getaffinity(0), min(grid.concurrency, len(runs))):
+        slots.put(cores)
     futures: dict[str, PrefectFuture[None]] = {}
     with stop_runs_on_exit():
         for run in runs:
-            slots.acquire()
-            futures[run.id] = benchmark_run.submit(run, settings, tracker)
-            futures[run.id].add_done_callback(lambda _: slots.release())
+            cores = slots.get()
+            futures[run.id] = benchmark_run.submit(run, settings, tracker, cores)
+            futures[run.id].add_done_callback(lambda _, free=cores: slots.put(free))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     errors = {run_id: outcome for run_id, outcome in outcomes.items() if isinstance(outcome, BaseException)}
     _raise_failures(errors, len(runs))

@@ -4,7 +4,9 @@ A crash or a timeout of the agent is a result, a bad setting stays bad, and a st
 `a2rl resume`. Prefect's caching is off: a stage's record says whether it is done.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prefect import Task, task
@@ -54,12 +56,34 @@ report_stage = stage_task("report", report)
 
 
 @task(name="run", task_run_name="{run.id}", cache_policy=NO_CACHE, persist_result=False)
-def benchmark_run(run: RunDir, settings: Settings, tracker: Tracker) -> None:
-    """One benchmark run, from its spec to its report; stages that are done already answer from their records."""
-    setup_stage(run, settings)
-    baseline_stage(run, settings)
-    tracker.sync(run)
-    execute_stage(run, settings, tracker.sync_new)
-    grade_stage(run, settings)
-    report_stage(run, settings)
-    tracker.sync(run)
+def benchmark_run(run: RunDir, settings: Settings, tracker: Tracker, cores: Collection[int]) -> None:
+    """One benchmark run, from its spec to its report; stages that are done already answer from their records.
+
+    Args:
+        cores: what its processes keep to, so that runs side by side do not slow each other down.
+    """
+    with on_cores(cores):
+        setup_stage(run, settings)
+        baseline_stage(run, settings)
+        tracker.sync(run)
+        execute_stage(run, settings, tracker.sync_new)
+        grade_stage(run, settings)
+        report_stage(run, settings)
+        tracker.sync(run)
+
+
+@contextmanager
+def on_cores(cores: Collection[int]) -> Iterator[None]:
+    """The calling thread, and every process and thread that it starts, keep to these processor cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def shares_of_cores(cores: Collection[int], runs: int) -> list[list[int]]:
+    """The cores dealt out to runs side by side; all to each where there are more runs than cores."""
+    count, ordered = len(cores) // runs, sorted(cores)
+    return [ordered[place * count : (place + 1) * count] if count else ordered for place in range(runs)]

@@ -34,34 +34,39 @@ def main() -> None:
     if arguments.stage in RUN_STAGES and not (arguments.run or (arguments.stage == "baseline" and arguments.task)):
         parser.error(f"{arguments.stage} needs --run")
     try:
-        _run_stage(arguments, Settings.load())
+        sys.stdout.write(_run_stage(arguments, Settings.load()) + "\n")
     except A2rlError as error:
         sys.exit(f"error: {error}")
 
 
-def _run_stage(arguments: argparse.Namespace, settings: Settings) -> None:
+def _run_stage(arguments: argparse.Namespace, settings: Settings) -> str:
+    """What there is to say of it."""
     from stages import data, task_baseline, tiny
 
     if arguments.stage == "data":
         data.data(arguments.task, arguments.variant, arguments.source, settings)
-    elif arguments.stage == "corpus":
+        return f"data: {arguments.task} {arguments.variant}"
+    if arguments.stage == "corpus":
         tiny.corpus(arguments.task, load_params(settings.root), settings)
-    elif arguments.stage == "tiny":
-        tiny.tiny(load_params(settings.root), settings)
-    elif arguments.run is None:
-        task_baseline.task_baseline(arguments.task, arguments.variant, load_params(settings.root), settings)
-    else:
-        from stages import baseline, execute, grade, report, setup
+        return f"corpus: what the base model reads of {arguments.task}"
+    if arguments.stage == "tiny":
+        sys.stderr.write("tiny: pretraining the base model, two minutes\n")
+        built = tiny.tiny(load_params(settings.root), settings)
+        return f"tiny: {built.parameters:,} parameters, loss {built.final_loss:.2f}, {built.seconds:.0f} s"
+    if arguments.run is None:
+        params = load_params(settings.root)
+        metrics = task_baseline.task_baseline(arguments.task, arguments.variant, params, settings)
+        return f"baseline: {arguments.task} {metrics.score:.1f} [{metrics.ci_low:.1f}, {metrics.ci_high:.1f}]"
+    from stages import baseline, execute, grade, report, setup
 
-        run_stages: dict[str, Callable[[RunDir, Settings], Record]] = {
-            "setup": setup.setup,
-            "baseline": baseline.baseline,
-            "execute": execute.execute,
-            "grade": grade.grade,
-            "report": report.report,
-        }
-        record = run_stages[arguments.stage](RunDir(settings.runs / arguments.run), settings)
-        sys.stdout.write(record.model_dump_json(indent=2) + "\n")
+    run_stages: dict[str, Callable[[RunDir, Settings], Record]] = {
+        "setup": setup.setup,
+        "baseline": baseline.baseline,
+        "execute": execute.execute,
+        "grade": grade.grade,
+        "report": report.report,
+    }
+    return run_stages[arguments.stage](RunDir(settings.runs / arguments.run), settings).model_dump_json(indent=2)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from a2rl.baseline import baseline_key, store
+from a2rl.baseline import BaselineMetrics, baseline_key, store
 from a2rl.catalog import load_task
 from a2rl.data import ensure_data, hidden_digest
 from a2rl.grading.job import GradeJob
@@ -13,7 +13,7 @@ from a2rl.settings import Settings
 from a2rl.task import Variant
 
 
-def task_baseline(task: str, variant: Variant, params: Params, settings: Settings) -> None:
+def task_baseline(task: str, variant: Variant, params: Params, settings: Settings) -> BaselineMetrics:
     """Grades `tiny` on the whole eval set, always anew, and writes `baselines/<variant>/<task>/`."""
     folder = settings.baselines / variant / task
     data, model = ensure_data(task, variant, None, settings), resolve_model(TINY, settings)
@@ -35,6 +35,6 @@ def task_baseline(task: str, variant: Variant, params: Params, settings: Setting
     job.result.unlink(missing_ok=True)
     try:
         depends_on = baseline_key(job, model_digest(model), hidden_digest(data), settings)
-        store(folder, depends_on, grade_now(job, settings))
+        return store(folder, depends_on, grade_now(job, settings))
     finally:
         Path(job.result).unlink(missing_ok=True)

@@ -280,7 +280,7 @@ def main() -> None:
     best = Best(base, -1.0)
     if mode != "rl-only":
         # In a short time imitation gets further; with more of it, trial and error takes over sooner.
-        share = 1.0 if mode == "sft-only" else 0.75 if grader.remaining_s() < SHORT_S else 0.5
+        share = 1.0 if mode == "sft-only" else 0.85 if grader.remaining_s() < SHORT_S else 0.5
         consider(grader, best, trainee.sft(base, "sft", share * (grader.remaining_s() - reserve_s)))
     if mode != "sft-only":
         reinforce(grader, best, trainee, reserve_s)

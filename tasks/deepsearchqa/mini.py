@@ -24,6 +24,8 @@ MOST_HOPS = 4
 PRETRAINING_DOCUMENTS = 1200
 PAGES_SHARE, NOTES_SHARE, SOLVED_SHARE = 0.2, 0.35, 0.1
 """Of the documents: pages, notes, and questions of one hop that are answered as the expert would."""
+PRETRAINING_WORLDS = 20
+"""What is true in one is not in the others, so that there is no use in knowing it by heart: it has to be read."""
 LOOKED_UP = 4
 """Facts in a document of notes."""
 LONGEST_WANDERING = 3
@@ -62,13 +64,13 @@ def pretraining_text(seed: int, documents: int = PRETRAINING_DOCUMENTS) -> Itera
     look up this and that and answer with what they saw last.
     """
     rng = random.Random(f"deepsearchqa-mini/pretraining/{seed}")
-    world = World("train", f"pretraining/{seed}")
-    pages = world.pages()
-    index = Index(pages)
-    for _ in range(documents):
+    worlds = [World("train", f"pretraining/{seed}/{number}") for number in range(PRETRAINING_WORLDS)]
+    indices = [Index(world.pages()) for world in worlds]
+    for number in range(documents):
+        world, index = worlds[number % PRETRAINING_WORLDS], indices[number % PRETRAINING_WORLDS]
         drawn = rng.random()
         if drawn < PAGES_SHARE:
-            yield rng.choice(pages).text
+            yield rng.choice(index.pages).text
         elif drawn < PAGES_SHARE + NOTES_SHARE:
             yield _notes(rng, world, index)
         elif drawn < PAGES_SHARE + NOTES_SHARE + SOLVED_SHARE:

@@ -26,7 +26,7 @@ LARGEST_CHANGE = 7
 LARGEST_FACTOR = 4
 """Numbers are this small so that a million parameters learn their sums in about a minute of CPU."""
 
-PRETRAINING_DOCUMENTS = 13_000
+PRETRAINING_DOCUMENTS = 6_000
 QUIZ_WORKED_ONE_STEP = 0.5
 QUIZ_WORKED_MORE_STEPS = 0.1
 """Which share of the quiz answers are worked out: many of the easy ones, few of the others."""

@@ -11,6 +11,7 @@ sees what a customer sees, buys for reward 1.
 
 import hashlib
 import random
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -40,13 +41,16 @@ CHEAPEST, DEAREST = 4, 60
 SURCHARGE = 30
 VALUES_OFFERED = 3
 """Of each option, at most."""
-PRETRAINING_DOCUMENTS = 900
+PRETRAINING_DOCUMENTS = 1100
 SOLVED_SHARE, NOTES_SHARE = 0.25, 0.35
 """Which share of the visits is an expert's, and which share of the documents are notes."""
 NOTES = 6
 """Products that a note looks at."""
 LONGEST_WANDERING = 7
 INVALID_SHARE = 0.03
+_CODE = re.compile(r"(?<=\[)[A-Z]{2}-[A-Z]{2}(?=\])")
+SYLLABLES = tuple(consonant + vowel for consonant in "BDFGKLMNRSTV" for vowel in "AEIOU")
+CODES = len(SYLLABLES) ** 2
 
 
 class Kind(NamedTuple):
@@ -104,15 +108,27 @@ def generate(products: int, goals: int, seed: int, split: Split, folder: Path) -
 def catalogue_of(count: int, seed: int, split: Split) -> Iterator[Product]:
     """Families of near-duplicates, kind by kind in turn; numbers of products differ between train and eval."""
     rng = random.Random(f"webshop-mini/{split}/{seed}")
-    numbers = list(range(0 if split == "train" else 1, 10_000, 2))
+    numbers = list(range(0 if split == "train" else 1, CODES, 2))
     rng.shuffle(numbers)
     produced = 0
     for kind in cycle(kinds()):
         for product in _family(kind, rng):
             if produced == count:
                 return
-            yield replace(product, id=f"B{numbers[produced]:04d}")
+            yield replace(product, id=_code(numbers[produced]))
             produced += 1
+
+
+def _code(number: int) -> str:
+    """The id of a product: syllables, which a small model copies more easily than digits."""
+    first, second = divmod(number, len(SYLLABLES))
+    return f"{SYLLABLES[first]}-{SYLLABLES[second]}"
+
+
+def _renumbered(document: str, rng: random.Random) -> str:
+    """The same with other ids, so that there is no use in knowing them by heart: they have to be read."""
+    codes: dict[str, str] = {}
+    return _CODE.sub(lambda found: codes.setdefault(found[0], _code(rng.randrange(CODES))), document)
 
 
 def goals_in(shop: Shop, catalogue: Sequence[Product], count: int, seed: int, split: Split) -> list[Goal]:
@@ -162,9 +178,9 @@ def pretraining_text(
                 continue
             documents -= 1
             if rng.random() < notes_share:
-                yield _notes(asked, catalogue, rng)
+                yield _renumbered(_notes(asked, catalogue, rng), rng)
             else:
-                yield _visit(shop, asked, rng, rng.random() < solved_share)
+                yield _renumbered(_visit(shop, asked, rng, rng.random() < solved_share), rng)
 
 
 def _hash(*words: str) -> bytes:
@@ -236,7 +252,7 @@ def _wander(session: Session, rng: random.Random) -> list[tuple[str, Step]]:
     while not session.done and len(turns) < LONGEST_WANDERING:
         action = _whim(session.page, rng)
         if rng.random() < INVALID_SHARE:
-            action = rng.choice(("click[search]", "click[Buy]", f"click[B{rng.randrange(10_000):04d}]"))
+            action = rng.choice(("click[search]", "click[Buy]", f"click[{_code(rng.randrange(CODES))}]"))
         turns.append((action, session.step(action)))
     return turns
 
@@ -254,11 +270,12 @@ def _whim(page: Page, rng: random.Random) -> str:
 
 
 def _notes(asked: Goal, catalogue: Sequence[Product], rng: random.Random) -> str:
-    """A wish held against products of its kind, one after the other."""
+    """A wish held against products of its kind, one after the other, and the one to look at first."""
     same = [product for product in catalogue if product.query == asked.query]
     lines = [f"Wanted: {', '.join(asked.attributes)} {asked.query} below {asked.price_upper:.2f} dollars."]
     for product in rng.sample(same, min(NOTES, len(same))):
         missing = [attribute for attribute in asked.attributes if attribute not in product.attributes]
         verdict = f"Not {missing[0]}." if missing else "Too dear." if product.price > asked.price_upper else "Yes."
         lines.append(f"[{product.id}] {product.title} {product.price_tag} {verdict}")
-    return "\n".join(lines)
+    chosen = next((line for line in lines if line.endswith("Yes.")), rng.choice(lines[1:]))
+    return "\n".join([*lines, f"> click{chosen.partition(' ')[0]}"])

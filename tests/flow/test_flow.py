@@ -1,6 +1,7 @@
 """The whole pipeline through the real command line: Prefect, service, worker, MLflow, on a very small model."""
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 @pytest.fixture(scope="module")
 def grid(checkout: Checkout) -> dict[tuple[str, str], dict[str, Any]]:
     """One flow over two tasks and two agents: one that submits three checkpoints, one that crashes."""
-    crash = checkout.script("crash", "exit 7 | tee /dev/null; exit 7\n")
+    crash = checkout.script("crash", "nproc; exit 7\n")
     agents = [argument for agent in (checkout.submitter(3), crash) for argument in ("--agent", str(agent))]
     tasks = ["--task", "steady", "--task", "flaky"]
     runs = checkout.json("bench", "smoke", *tasks, *agents, "--budget", "2m", "--concurrency", "2")
@@ -61,6 +62,13 @@ def test_a_stage_that_fails_twice_for_an_infrastructure_reason_is_retried_and_th
     assert run["submissions"] == 3
     counts = {name: count for name, count in prefect_runs(checkout) if "flaky" in name and name.startswith("setup")}
     assert max(counts.values()) == 3
+
+
+def test_runs_side_by_side_share_the_cores(checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]]) -> None:
+    cores = len(os.sched_getaffinity(0))
+    for task in ("steady", "flaky"):
+        log = checkout.root / "runs" / grid[task, "crash"]["run_id"] / "logs" / "agent.log"
+        assert int(log.read_text()) == (cores // 2 or cores)
 
 
 def test_an_agent_that_crashes_is_a_result_and_is_not_retried(

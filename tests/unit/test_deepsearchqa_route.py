@@ -35,6 +35,9 @@ for example in examples:
     for before, part in zip(example, example[1:]):
         if part.text == "\\nObservation:":
             assert part.learn and "Action: search[" in before.text
+    shown, _, answer = "".join(part.text for part in example).rpartition("Action: answer[ ")
+    assert answer.removesuffix("]") in shown, "other names are the same ones throughout"
+assert len({example[0].text for example in examples} & {Episode(each).text for each in route.questions.values()}) < 5
 assert set(route.questions.values()) == set(read_questions(data / "train.jsonl"))
 assert [row["prompt"] for row in route.grpo().trainer["train_dataset"]] == [*route.questions]
 

@@ -59,3 +59,16 @@ def test_long_documents_are_cut_and_none_is_lost() -> None:
         assert len(batch) * max(len(document) for document in batch) <= 100
         seen |= {document[0] for document in batch}
     assert seen == set(range(500))
+
+
+def test_it_can_look_things_up_before_it_has_read_anything(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    unread = TinyParams(steps=1, learning_rate=1e-9, matrix_learning_rate=1e-9)
+    build_tiny([f"word {chr(97 + number % 26) * number}" for number in range(1, 40)], tmp_path / "model", unread)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    once = torch.randint(300, model.config.vocab_size, (32, 8), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        guesses = model(torch.cat([once, once], dim=1)).logits[:, 8:-1].argmax(-1)
+    assert (guesses == once[:, 1:]).float().mean() > 0.25

@@ -171,11 +171,13 @@ def test_all_of_the_pretraining_text_is_of_the_size_that_the_base_model_can_read
 def test_notes_say_what_is_wrong_with_a_product() -> None:
     verdicts = Counter[str]()
     for document in pretraining_text(3, 60, notes_share=1.0):
-        wanted, *lines = document.splitlines()
+        wanted, *lines, chosen = document.splitlines()
+        right = [line for line in lines if line.endswith("Yes.")] or lines
+        assert chosen in {f"> click{line.partition(' ')[0]}" for line in right}
         found = re.fullmatch(r"Wanted: (.*) (\w+) below ([\d.]+) dollars\.", wanted)
         assert found
         for line in lines:
-            title, price, verdict = re.fullmatch(r"\[B\d{4}\] (.*) \$([\d.]+) (.*)", line).groups()  # type: ignore[union-attr]
+            title, price, verdict = re.fullmatch(r"\[[A-Z]{2}-[A-Z]{2}\] (.*) \$([\d.]+) (.*)", line).groups()  # type: ignore[union-attr]
             lacks = [attribute for attribute in found[1].split(", ") if attribute not in title]
             expected = f"Not {lacks[0]}." if lacks else "Too dear." if float(price) > float(found[3]) else "Yes."
             assert verdict == expected

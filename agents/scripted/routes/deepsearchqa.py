@@ -1,11 +1,13 @@
 """Imitate an expert that searches; then work on the training questions and reward right answers.
 
-Some of the expert's searches are spoilt, which is not imitated: what is learned is how to go on when nothing useful was
-found. Where there are no pages to search (the full variant, whose web is outside), there is no expert either: the model
-learns to give the answer in the right form, and is rewarded by how much of it is right.
+The facts of one small web are soon known by heart, which is no help with another one; so the names in what is imitated
+are changed at random. Some of the expert's searches are spoilt, which is not imitated: what is learned is how to go on
+when nothing useful was found. Where there are no pages to search (the full variant, whose web is outside), there is no
+expert either: the model learns to give the answer in the right form, and is rewarded by how much of it is right.
 """
 
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 from datasets import Dataset
 
 from routes import Example, Grpo, Part
+
+NAME = re.compile(r"[A-Z]\w+(?: [A-Z]\w+)?")
 
 
 class Route:
@@ -29,6 +33,13 @@ class Route:
         self.index = Index(read_pages(data / "pages"))
         self.instructions = (data / "prompt.txt").read_text()
         self.seed = seed
+        self.namesakes: dict[str, list[str]] = {}
+        """The names of a kind, by each of them."""
+        kinds: dict[str, list[str]] = {}
+        for page in self.index.pages:
+            kind = page.text.removeprefix(f"{page.title} is a ").partition(".")[0]
+            kinds.setdefault(kind, []).append(page.title)
+            self.namesakes[page.title] = kinds[kind]
 
     def examples(self) -> list[Example]:
         if not self.index.pages:
@@ -53,7 +64,19 @@ class Route:
                 shown = observation(self.index.search(query))
                 episode.observe(shown)
                 parts += split_off_label(observed(shown))
-        return tuple(parts) if episode.answer else ()
+        return self.renamed(parts, rng) if episode.answer else ()
+
+    def renamed(self, parts: list[Part], rng: random.Random) -> Example:
+        """The same with other names, each of the kind of the one that it stands for."""
+        names: dict[str, str] = {}
+
+        def rename(found: re.Match[str]) -> str:
+            name = found[0]
+            if name in self.namesakes and name not in names:
+                names[name] = rng.choice(self.namesakes[name])
+            return names.get(name, name)
+
+        return tuple(Part(NAME.sub(rename, part.text), part.learn) for part in parts)
 
     def mistake(self, turn: str, rng: random.Random) -> str:
         """The same thought, and a search for something else."""

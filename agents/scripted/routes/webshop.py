@@ -1,10 +1,12 @@
 """Imitate an expert; then shop for the training goals and reward what the shop does.
 
-The expert's visits are spoilt here and there by a mistake, which is not imitated: what is learned is how to go on after
-one.
+The products of one shop are soon known by heart, which is no help in another one; so their ids are changed at random in
+what is imitated. The expert's visits are spoilt here and there by a mistake, which is not imitated: what is learned is
+how to go on after one.
 """
 
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 from datasets import Dataset
 
 from routes import Example, Grpo, Part
+
+IN_BRACKETS = re.compile(r"(?<=\[)[^\[\]]+(?=\])")
 
 
 class Route:
@@ -36,14 +40,23 @@ class Route:
         from shop.transcript import Visit
 
         visit, expert = Visit(self.training.shop, goal, "whole"), Expert()
-        parts = [Part(visit.prompt, False)]
+        parts, ids = [Part(visit.prompt, False)], set[str]()
         while not visit.done and len(visit.actions) < self.MAX_STEPS:
+            ids |= {part.text for part in visit.session.page.parts() if part.kind == "product"}
             action = right = expert.act(visit.session.page)
             if rng.random() < self.MISTAKES:
                 action = self.mistake(visit.session.page, rng)
             answer = visit.write(action)
             parts += [Part(f" {action}\n", action == right), Part(answer, False)]
-        return tuple(parts) if visit.reward == 1 else ()
+        return self.renumbered(parts, ids, rng) if visit.reward == 1 else ()
+
+    def renumbered(self, parts: list[Part], ids: set[str], rng: random.Random) -> Example:
+        """The same with the ids of other products."""
+        shop = self.training.shop
+        others = {each: shop.product(rng.randrange(len(shop))).id for each in sorted(ids)}
+        return tuple(
+            Part(IN_BRACKETS.sub(lambda found: others.get(found[0], found[0]), part.text), part.learn) for part in parts
+        )
 
     @staticmethod
     def mistake(page: Any, rng: random.Random) -> str:
