@@ -6,6 +6,7 @@ prefect deployment run a2rl/full-bench --param variant=full --param model=Qwen/Q
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 
 from prefect import flow
@@ -69,7 +70,7 @@ def a2rl(
         for run in runs:
             cores = slots.get()
             futures[run.id] = benchmark_run.submit(run, settings, tracker, cores)
-            futures[run.id].add_done_callback(lambda _, free=cores: slots.put(free))
+            futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     errors = {run_id: outcome for run_id, outcome in outcomes.items() if isinstance(outcome, BaseException)}
     _raise_failures(errors, len(runs))
@@ -84,6 +85,11 @@ def stop_runs_on_exit() -> Iterator[None]:
     except BaseException:
         STOP.set()
         raise
+
+
+def _give_back(slots: SimpleQueue[list[int]], cores: list[int], _: object) -> None:
+    """A run is over: its cores are free for the next one."""
+    slots.put(cores)
 
 
 def _raise_failures(errors: dict[str, BaseException], total: int) -> None:
