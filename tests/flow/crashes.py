@@ -37,10 +37,12 @@ class Round(NamedTuple):
     """Empty: nothing lost, nothing twice, the run is whole."""
 
 
-def crash_round(checkout: Checkout, task: str, victim: str, rng: random.Random) -> Round:
+def crash_round(
+    checkout: Checkout, task: str, victim: str, rng: random.Random, submissions: int = SUBMISSIONS
+) -> Round:
     """One run with one kill."""
     before = {run.id for run in RunDir.all(checkout.root / "runs")}
-    script = checkout.submitter(SUBMISSIONS)
+    script = checkout.submitter(submissions)
     flow = checkout.start("run", "--task", task, "--agent", str(script), "--budget", "3m")
     try:
         run = _wait_for_agent(checkout, before, flow.pid)
@@ -52,23 +54,23 @@ def crash_round(checkout: Checkout, task: str, victim: str, rng: random.Random) 
         if run.read("report", ReportRecord) is None:
             done = checkout.run("resume", run.id)
             if done.returncode != 0:
-                return _round(run, victim, moment, f"resume failed: {done.stderr[-300:]}")
+                return _round(run, victim, moment, submissions, f"resume failed: {done.stderr[-300:]}")
         verified = checkout.run("verify", run.id)
         problem = "" if verified.returncode == 0 else verified.stdout
         lost = known - {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
-        return _round(run, victim, moment, problem or (f"lost {lost}" if lost else ""))
+        return _round(run, victim, moment, submissions, problem or (f"lost {lost}" if lost else ""))
     finally:
         if flow.poll() is None:
             flow.kill()
 
 
-def _round(run: RunDir, victim: str, moment: float, problem: str) -> Round:
+def _round(run: RunDir, victim: str, moment: float, submissions: int, problem: str) -> Round:
     accepted = {event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
     graded = Counter(event.weights_digest for event in run.ledger.events(Graded))
     if not problem and (set(graded) != accepted or set(graded.values()) - {1}):
         problem = f"accepted {len(accepted)} distinct checkpoints, graded {dict(graded)}"
-    if not problem and victim != "agent" and len(accepted) != SUBMISSIONS:
-        problem = f"the agent could submit {len(accepted)} of its {SUBMISSIONS} checkpoints only"
+    if not problem and victim != "agent" and len(accepted) != submissions:
+        problem = f"the agent could submit {len(accepted)} of its {submissions} checkpoints only"
     if not problem and (left := _leftovers(run)):
         problem = f"processes left behind: {left}"
     return Round(victim, moment, len(accepted), sum(graded.values()), len(run.ledger.events(AgentStarted)), problem)

@@ -82,7 +82,8 @@ def test_who_buys_nothing_within_the_limit_scores_0(hidden: Path) -> None:
 def test_a_purchase_worth_half_is_a_success_and_not_a_perfect_one(hidden: Path) -> None:
     [each, *_] = grader.item_ids(hidden)
     gold = grader.gold_outputs(hidden)[each].splitlines()
-    without_options = [action for action in gold if action.startswith("search") or "[B" in action]
+    options = Goal.from_json((hidden / "goals.jsonl").read_text(encoding="utf-8").splitlines()[0]).options
+    without_options = [action for action in gold if action not in {f"click[{value}]" for value in options.values()}]
     [item] = grader.score_outputs({each: "\n".join(without_options)}, hidden, [each])
     reward = item.measures["mean reward"]
     assert 0.5 <= reward < 1

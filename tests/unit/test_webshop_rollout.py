@@ -77,7 +77,7 @@ print("all is well")
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    world = mini.generate(400, 12, 1, "train", tmp_path / "data" / "catalogue")
+    world = mini.generate(400, 24, 1, "train", tmp_path / "data" / "catalogue")
     (tmp_path / "data" / "goals.jsonl").write_text("".join(goal.to_json() + "\n" for goal in world.goals))
     copy_tools(tmp_path / "data")
     return tmp_path / "data"
