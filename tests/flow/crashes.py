@@ -40,16 +40,17 @@ class Round(NamedTuple):
 def crash_round(
     checkout: Checkout, task: str, victim: str, rng: random.Random, submissions: int = SUBMISSIONS
 ) -> Round:
-    """One run with one kill."""
+    """One run with one kill; `victim` may name several parts, as in "service+worker", which are killed in turn."""
     before = {run.id for run in RunDir.all(checkout.root / "runs")}
     script = checkout.submitter(submissions)
     flow = checkout.start("run", "--task", task, "--agent", str(script), "--budget", "3m")
     try:
         run = _wait_for_agent(checkout, before, flow.pid)
-        moment = rng.uniform(0.0, KILL_WITHIN_S)
-        time.sleep(moment)
-        known = {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
-        _kill(victim, flow.pid, run)
+        for part in victim.split("+"):
+            moment = rng.uniform(0.0, KILL_WITHIN_S)
+            time.sleep(moment)
+            known = {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
+            _kill(part, flow.pid, run)
         flow.communicate(timeout=WAIT_S)
         if run.read("report", ReportRecord) is None:
             done = checkout.run("resume", run.id)

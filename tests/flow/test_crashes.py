@@ -13,7 +13,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("crashes") / "a2rl", {"steady": ""})
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("victim", ["flow", "service+worker", "agent"])
 def test_after_a_kill_nothing_accepted_is_lost_nothing_is_graded_twice_and_the_run_is_whole(
     checkout: Checkout, victim: str
 ) -> None:
