@@ -85,5 +85,5 @@ def on_cores(cores: Collection[int]) -> Iterator[None]:
 
 def shares_of_cores(cores: Collection[int], runs: int) -> list[list[int]]:
     """The cores dealt out to runs side by side; all to each where there are more runs than cores."""
-    count, ordered = len(cores) // runs, sorted(cores)
+    count, ordered = len(cores) // max(runs, 1), sorted(cores)
     return [ordered[place * count : (place + 1) * count] if count else ordered for place in range(runs)]

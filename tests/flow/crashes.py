@@ -46,10 +46,11 @@ def crash_round(
     flow = checkout.start("run", "--task", task, "--agent", str(script), "--budget", "3m")
     try:
         run = _wait_for_agent(checkout, before, flow.pid)
+        known = set[int]()
         for part in victim.split("+"):
             moment = rng.uniform(0.0, KILL_WITHIN_S)
             time.sleep(moment)
-            known = {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
+            known |= {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
             _kill(part, flow.pid, run)
         flow.communicate(timeout=WAIT_S)
         if run.read("report", ReportRecord) is None:

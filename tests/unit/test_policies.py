@@ -10,6 +10,7 @@ from flows.policies import on_cores, shares_of_cores
 @pytest.mark.parametrize(
     ("cores", "runs", "shares"),
     [
+        ({0, 1}, 0, []),
         ({0, 1}, 1, [[0, 1]]),
         ({0, 1}, 2, [[0], [1]]),
         ({4, 5, 6, 7, 8}, 2, [[4, 5], [6, 7]]),

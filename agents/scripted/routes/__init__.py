@@ -1,10 +1,12 @@
 """How each task is learned: what SFT imitates, what GRPO rolls out and rewards. Another task needs one more module."""
 
 import importlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from datasets import Dataset
 
 ON_GPU = torch.cuda.is_available()
 
@@ -24,6 +26,16 @@ class Grpo(NamedTuple):
 
     config: dict[str, Any]
     trainer: dict[str, Any]
+
+    @classmethod
+    def of_episodes(cls, names: Iterable[str], rollout: Any) -> "Grpo":
+        """GRPO on episodes that a `rollout_func` plays, and says the rewards of; prompts are the names of episodes."""
+        dataset = Dataset.from_list([{"prompt": name} for name in names])
+        return cls({}, {"train_dataset": dataset, "reward_funcs": as_rolled_out, "rollout_func": rollout})
+
+
+def as_rolled_out(reward: list[float], **_: Any) -> list[float]:
+    return reward
 
 
 class Route(Protocol):

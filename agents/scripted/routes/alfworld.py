@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from routes import Example, Grpo, Part
 
 
@@ -71,10 +69,4 @@ class Route:
 
         steps = 30 if self.crowded else 16  # the expert's longest plays, and a few mistakes
         rollout = for_trl(self.games, max_steps=steps, max_invalid=3, temperature=1.0, seed=self.seed)
-        rows = [{"prompt": name} for name in self.names]
-        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": as_rolled_out, "rollout_func": rollout}
-        return Grpo({}, trainer)
-
-
-def as_rolled_out(reward: list[float], **_: Any) -> list[float]:
-    return reward
+        return Grpo.of_episodes(self.names, rollout)

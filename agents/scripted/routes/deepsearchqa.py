@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from routes import Example, Grpo, Part
 
 NAME = re.compile(r"[A-Z]\w+(?: [A-Z]\w+)?")
@@ -97,9 +95,7 @@ class Route:
         if not self.index.pages:
             settings |= {"reward": share_that_is_right, "max_new_tokens": 256}
         rollout = for_trl(self.questions, self.index.search, **settings)
-        rows = [{"prompt": name} for name in self.questions]
-        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": as_rolled_out, "rollout_func": rollout}
-        return Grpo({}, trainer)
+        return Grpo.of_episodes(self.questions, rollout)
 
 
 def split_off_label(shown: str) -> list[Part]:
@@ -112,7 +108,3 @@ def share_that_is_right(rollout: Any) -> float:
     from research import compare
 
     return compare(rollout.answer or "", rollout.question.answer, rollout.question.answer_type).f1
-
-
-def as_rolled_out(reward: list[float], **_: Any) -> list[float]:
-    return reward

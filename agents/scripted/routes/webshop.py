@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from routes import Example, Grpo, Part
 
 IN_BRACKETS = re.compile(r"(?<=\[)[^\[\]]+(?=\])")
@@ -70,10 +68,4 @@ class Route:
         rollout = for_trl(
             self.training, max_steps=self.MAX_STEPS, max_new_tokens=32, max_invalid=3, temperature=1.0, seed=self.seed
         )
-        rows = [{"prompt": goal.id} for goal in self.training.goals]
-        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": as_rolled_out, "rollout_func": rollout}
-        return Grpo({}, trainer)
-
-
-def as_rolled_out(reward: list[float], **_: Any) -> list[float]:
-    return reward
+        return Grpo.of_episodes((goal.id for goal in self.training.goals), rollout)
