@@ -71,16 +71,25 @@ class Tracker:
             parent = self._find(run, f"tags.`{PARENT}` = '{run.id}'")
             return parent.data.tags.get("a2rl.ledger_head") if parent else None
 
+    def connect_soon(self) -> None:
+        """Connects in the background: to import mlflow takes seconds, in which a run has other things to do."""
+        threading.Thread(target=lambda: self.client, name="mlflow", daemon=True).start()
+
     @property
     def client(self) -> "MlflowClient":
-        if self._client is None:
-            with _SCHEMA_LOCK, quiet_mlflow():
-                from mlflow.tracking import MlflowClient
-
-                self._settings.mlruns.mkdir(exist_ok=True)
-                self._client = MlflowClient(tracking_uri=self.uri)
-                self._client.search_experiments(max_results=1)  # makes the database, once
+        with _SCHEMA_LOCK:
+            if self._client is None:
+                self._client = self._connect()
         return self._client
+
+    def _connect(self) -> "MlflowClient":
+        with quiet_mlflow():
+            from mlflow.tracking import MlflowClient
+
+            self._settings.mlruns.mkdir(exist_ok=True)
+            client = MlflowClient(tracking_uri=self.uri)
+            client.search_experiments(max_results=1)  # makes the database, once
+            return client
 
     @property
     def uri(self) -> str:

@@ -65,6 +65,7 @@ def a2rl(
     tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
     for cores in shares_of_cores(os.sched_getaffinity(0), min(grid.concurrency, len(runs))):
         slots.put(cores)
+    tracker.connect_soon()
     futures: dict[str, PrefectFuture[None]] = {}
     with stop_runs_on_exit():
         for run in runs:

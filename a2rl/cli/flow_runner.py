@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import httpx
@@ -31,17 +32,22 @@ def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings)
         A2rlError: as the flow does.
     """
     theirs = bool(settings.environ.get("PREFECT_API_URL"))
-    server: AbstractContextManager[None] = nullcontext() if theirs else embedded_server(settings)
+    server = nullcontext(_already_there) if theirs else embedded_server(settings)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with err.status("starting Prefect (the first time takes half a minute)") as status, server:
-            from flows.pipeline import a2rl
+        with err.status("starting Prefect (the first time takes half a minute)") as status, server as wait_until_ready:
+            from flows.pipeline import a2rl  # takes seconds, in which the server starts
 
+            wait_until_ready()
             status.stop()
             with Follower(settings.runs, err, set(run_ids)):
                 a2rl(**parameters)
     except (KeyboardInterrupt, Interrupted) as error:
         raise Interrupted(f"stopped; nothing is lost. Go on with: a2rl resume {' '.join(run_ids)}") from error
+
+
+def _already_there() -> None:
+    """There is nothing to wait for: the user's own server runs."""
 
 
 def _interrupt(*_: object) -> None:
@@ -50,11 +56,11 @@ def _interrupt(*_: object) -> None:
 
 
 @contextmanager
-def embedded_server(settings: Settings) -> Iterator[None]:
+def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
     """A Prefect server of this command's own, on a free port; its database is kept in .prefect/.
 
-    Raises:
-        InfrastructureError: it does not start.
+    Yields:
+        What waits until the server answers; raises InfrastructureError if it does not start.
     """
     quiet = {
         "PREFECT_HOME": str(settings.root / ".prefect"),
@@ -81,8 +87,7 @@ def embedded_server(settings: Settings) -> Iterator[None]:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             # Prefect reads its settings from the environment when it is imported, which is still to come.
             os.environ.update(quiet | {"PREFECT_API_URL": url})
-            _wait_until_ready(url, process, str(log))
-            yield
+            yield partial(_wait_until_ready, url, process, str(log))
         finally:
             end_child(process, END_TIMEOUT_S)
 

@@ -8,6 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import tasks
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+from a2rl.tracking import Tracker
+from a2rl.verify import verify_run
+
 REPO = Path(__file__).resolve().parents[2]
 A2RL = [sys.executable, "-P", "-m", "a2rl"]
 EVAL_ITEMS = 24
@@ -76,6 +82,14 @@ class Checkout:
         done = self.run(*arguments, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])
+
+    def problems(self, run_id: str) -> list[str]:
+        """What `a2rl verify` would find wrong with a run; in this process, as the command takes seconds to start."""
+        if str(self.root / "tasks") not in tasks.__path__:
+            tasks.__path__.append(str(self.root / "tasks"))  # its tasks are not ours
+        settings = Settings(self.root, self._environment())
+        checks = verify_run(RunDir(settings.runs / run_id), Tracker(settings))
+        return [f"{check.what}: {check.problem}" for check in checks if check.problem]
 
     def script(self, name: str, text: str) -> Path:
         """A start script for --agent, in a folder of its own."""

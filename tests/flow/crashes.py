@@ -57,8 +57,7 @@ def crash_round(
             done = checkout.run("resume", run.id)
             if done.returncode != 0:
                 return _round(run, victim, moment, submissions, f"resume failed: {done.stderr[-300:]}")
-        verified = checkout.run("verify", run.id)
-        problem = "" if verified.returncode == 0 else verified.stdout
+        problem = "; ".join(checkout.problems(run.id))
         lost = known - {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
         return _round(run, victim, moment, submissions, problem or (f"lost {lost}" if lost else ""))
     finally:
