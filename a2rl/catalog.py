@@ -10,33 +10,12 @@ from types import ModuleType
 from typing import cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from a2rl.agent import Agent
 from a2rl.errors import TaskDefinitionError, UsageError, unknown
 from a2rl.files import explain
 from a2rl.task import Grader, Preparer, Task
-
-
-class Agent(BaseModel):
-    """An agent system: `agents/<id>/agent.yaml`, or a start script of one's own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str
-    title: str
-    start: tuple[str, ...]
-    """Command line; `{agent_dir}` is the agent's own folder. It runs in the workspace."""
-    driver: str | None = None
-    """The LLM that drives it, unless the run names another."""
-    env: dict[str, str] = {}
-    """Plain settings, set in its environment."""
-    forward_env: tuple[str, ...] = ()
-    """Names of the user's variables (API keys) that it gets; nothing else of the user's environment reaches it."""
-    folder: Path = Path()
-    """Where the definition lies; filled in by the loader."""
-
-    def command(self) -> list[str]:
-        return [part.format(agent_dir=self.folder) for part in self.start]
 
 
 def task_ids(root: Path) -> list[str]:

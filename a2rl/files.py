@@ -1,5 +1,6 @@
 """Files that are whole or absent, and digests of what is in them."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -51,6 +52,30 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise InfrastructureError(f"cannot write {path}: {error.strerror}; free some disk space and resume") from error
+
+
+def write_beneath(root: Path, relative: str, text: str) -> None:
+    """Writes a file in a folder that others can write to, and follows none of the links that they may have put there.
+
+    Raises:
+        OSError: a link, or a file where a folder should be, is in the way.
+    """
+    *folders, name = Path(relative).parts
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, dir_fd=here)
+            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = below
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=here)
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=here)
+        with os.fdopen(file, "w", encoding="utf-8") as opened:
+            opened.write(text)
+    finally:
+        os.close(here)
 
 
 def write_model(path: Path, model: BaseModel) -> None:

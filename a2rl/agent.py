@@ -1,0 +1,114 @@
+"""An agent system as its `agents/<id>/agent.yaml` describes it: how it is installed, started, resumed and understood.
+
+Text in `start`, `resume`, `turn_limit`, `env`, `files` and `prompt_note` may hold these names in braces; a brace that is
+meant is doubled. `{program}` is the installed program, `{agent_dir}` the definition's folder, `{workspace}` and `{home}`
+where it works, `{prompt}` what it is told, `{driver}` and `{base_url}` the LLM and where its API is, `{max_turns}` the
+limit on turns, `{session}` the session to go on with, `{attempt}` the number of this start.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+Name = Literal[
+    "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
+]
+NAMES: tuple[Name, ...] = Name.__args__  # type: ignore[attr-defined]
+
+
+def _known_names(text: str) -> str:
+    try:
+        text.format(**dict.fromkeys(NAMES, ""))
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"only these names may stand in braces: {', '.join(NAMES)} (a meant brace is doubled)") from error
+    return text
+
+
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Text = Annotated[str, AfterValidator(_known_names)]
+Pins = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Install(_Section):
+    """Packages at pinned versions, from one of the two registries."""
+
+    npm: Pins = ()
+    """As in `@openai/codex@0.169.0`; the first one is the agent system itself."""
+    pip: Pins = ()
+    """As in `mini-swe-agent==2.4.6`; they get a virtual environment of their own."""
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        return self.npm + self.pip
+
+
+class TranscriptSource(_Section):
+    """Where an agent system writes down what it does."""
+
+    format: str
+    """A module of a2rl/transcripts."""
+    where: Text = Field(default="stdout", alias="from")
+    """stdout, or the files that match this pattern below its HOME."""
+
+
+class Agent(_Section):
+    """An agent system: `agents/<id>/agent.yaml`, or a start script of one's own."""
+
+    id: str
+    title: str
+    start: tuple[Text, ...]
+    """Command line. It runs in the workspace."""
+    resume: tuple[Text, ...] = ()
+    """Command line that goes on with a session; without it a resumed run starts anew, with a summary."""
+    turn_limit: tuple[Text, ...] = ()
+    """What is added to the command line where the run limits the turns."""
+    install: Install | None = None
+    program: str | None = None
+    """The executable that the installation brings."""
+    driver: str | None = None
+    """The LLM that drives it, unless the run names another."""
+    base_url: str | None = None
+    """Where the LLM's API is, unless the run names another place."""
+    env: dict[str, Text] = {}
+    """Plain settings, set in its environment."""
+    files: dict[str, Text] = {}
+    """Files below its HOME, written before each start."""
+    forward_env: tuple[str, ...] = ()
+    """Names of the user's variables (API keys) that it gets; nothing else of the user's environment reaches it."""
+    needs_one_of: tuple[str, ...] = ()
+    """Of those, the ones without which it cannot work, at the default base_url; any of them will do."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that it may reach, through a proxy that logs."""
+    transcript: TranscriptSource | None = None
+    exits: dict[int, str] = {}
+    """What its exit codes mean, in plain words."""
+    prompt_note: Text = ""
+    """What this agent system must be told beyond the common prompt."""
+    folder: Path = Path()
+    """Where the definition lies; filled in by the loader."""
+
+    @property
+    def calls_llm(self) -> bool:
+        """Whether an LLM drives it."""
+        return self.base_url is not None
+
+    def command(self, names: Mapping[Name, str]) -> list[str]:
+        """The command line of a first start."""
+        return self._filled(self.start, names)
+
+    def resume_command(self, names: Mapping[Name, str]) -> list[str]:
+        """The command line that goes on with `names["session"]`."""
+        return self._filled(self.resume, names)
+
+    def _filled(self, parts: tuple[str, ...], names: Mapping[Name, str]) -> list[str]:
+        limit = self.turn_limit if names["max_turns"] else ()
+        return [part.format(**names) for part in (*parts, *limit)]

@@ -1,0 +1,130 @@
+"""Agent systems' own programs: installed at their pinned versions into `.agents/<id>/` of the checkout, never globally.
+
+installation = Installation(find_agent("codex", root), settings)
+installation.install(print)          # npm or pip; a second call does nothing
+installation.program                 # .agents/codex/node_modules/.bin/codex
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from a2rl.agent import Agent
+from a2rl.errors import InfrastructureError, UsageError
+from a2rl.files import write_atomically
+from a2rl.settings import Settings
+
+VERSION_TIMEOUT_S = 60
+INSTALL_TIMEOUT_S = 1800
+
+
+class Installation:
+    """The program of one agent system on this machine. Agents without one need no installation."""
+
+    def __init__(self, agent: Agent, settings: Settings) -> None:
+        self.agent = agent
+        self.folder = settings.root / ".agents" / agent.id
+        self._settings = settings
+
+    @property
+    def is_needed(self) -> bool:
+        return self.agent.install is not None
+
+    @property
+    def program(self) -> Path | None:
+        """The executable; it is there once the agent is installed."""
+        if self.agent.install is None or self.agent.program is None:
+            return None
+        return self.folder / ("node_modules/.bin" if self.agent.install.npm else "bin") / self.agent.program
+
+    @property
+    def paths(self) -> list[Path]:
+        """Folders to be put before PATH: an npm installation may bring the Node.js that it needs."""
+        return [self.folder / "node_modules/.bin"] if self.agent.install and self.agent.install.npm else []
+
+    @property
+    def version(self) -> str | None:
+        """What the installed program says of itself; None: the pinned versions are not installed."""
+        try:
+            mark = json.loads(self._mark.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        pins = list(self.agent.install.pins) if self.agent.install else []
+        return str(mark["version"]) if mark["pins"] == pins else None
+
+    def missing(self, base_url: str | None) -> list[str]:
+        """What stands between this machine and a run with the agent, each with how to mend it.
+
+        Args:
+            base_url: where the LLM is, if not where the agent's definition says; keys are not asked for then.
+        """
+        found = []
+        if self.is_needed and self.version is None:
+            found.append(f"{self.agent.title} is not installed: `a2rl agents install {self.agent.id}`")
+        keys = self.agent.needs_one_of
+        if keys and not base_url and not self._settings.forwarded(keys):
+            found.append(f"no API key: set {' or '.join(keys)}")
+        return found
+
+    def install(self, say: Callable[[str], None]) -> None:
+        """Installs the pinned versions, unless they are there.
+
+        Raises:
+            UsageError: the agent needs no installation, or npm is not on this machine.
+            InfrastructureError: the registry failed.
+        """
+        install = self.agent.install
+        if install is None:
+            raise UsageError(f"{self.agent.id} needs no installation")
+        if self.version is not None:
+            say(f"{self.agent.id} {self.version} is installed")
+            return
+        if install.npm and shutil.which("npm") is None:
+            raise UsageError("npm is not on this machine: install Node.js 20 or newer with npm, then try again")
+        say(f"installing {', '.join(install.pins)}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        if install.npm:
+            options = ("--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(self.folder))
+            self._run("npm", "install", *options, *install.npm)
+        if install.pip:
+            self._run(sys.executable, "-m", "venv", str(self.folder))
+            self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *install.pip)
+        version = self._ask_version()
+        write_atomically(self._mark, json.dumps({"pins": install.pins, "version": version}))
+        say(f"{self.agent.id} {version} is installed")
+
+    @property
+    def _mark(self) -> Path:
+        return self.folder / "installed.json"  # written last: without it the folder is half made
+
+    def _ask_version(self) -> str:
+        if self.program is None or not self.program.exists():
+            raise InfrastructureError(f"the installation of {self.agent.id} brought no program {self.agent.program!r}")
+        pin = self.agent.install.pins[0] if self.agent.install else ""
+        pinned = pin.rpartition("@" if "==" not in pin else "==")[2]
+        home = self.folder / ".home"  # it may write settings there, even now
+        home.mkdir(exist_ok=True)
+        done = self._run(str(self.program), "--version", check=False, timeout_s=VERSION_TIMEOUT_S, HOME=str(home))
+        return pinned if pinned and pinned in done else (done.strip().splitlines() or [pinned])[0]
+
+    def _run(self, *command: str, check: bool = True, timeout_s: float = INSTALL_TIMEOUT_S, **env: str) -> str:
+        search = os.pathsep.join([*map(str, self.paths), self._settings.environ.get("PATH", os.defpath)])
+        environment = {**self._settings.environ, "PATH": search, **env}
+        for name in ("PIP_USER", "PYTHONPATH", "VIRTUAL_ENV"):
+            environment.pop(name, None)
+        try:
+            done = subprocess.run(
+                command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=timeout_s,
+                check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InfrastructureError(f"{Path(command[0]).name} failed: {error}") from error
+        if check and done.returncode != 0:
+            last = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+            raise InfrastructureError(f"{' '.join(map(str, command[:3]))} failed: {last}")
+        return done.stdout
