@@ -7,8 +7,9 @@ written as JSON again.
 
 def read(lines: Iterable[str]) -> Reading:
     draft = Draft()
-    for event in draft.events(lines, Event):
-        draft.say(event.text)
+    for line in draft.objects(lines):
+        if (event := draft.fit(line, Said)) is not None:
+            draft.turn("agent", event.text)
     return draft.reading()
 """
 
@@ -45,7 +46,7 @@ MAX_DEPTH = 32
 MAX_STRAY_CHARS = 4_000
 CUT = " [... cut]"
 
-Event = TypeVar("Event", bound=BaseModel)
+Shape = TypeVar("Shape", bound=BaseModel)
 
 
 class Reading(NamedTuple):
@@ -59,7 +60,7 @@ class Reading(NamedTuple):
     total: Metrics | None = None
     """What the agent system reports for the whole attempt, where it does: may hold requests that belong to no step."""
     failure: str | None = None
-    """The error that ended it, in the agent system's words; None: it ended well, or was cut off."""
+    """The error that ended it, or that it was struggling with at its end, in the agent system's words."""
     unreadable: int = 0
     """Lines that could not be understood."""
     stray: str = ""
@@ -170,23 +171,31 @@ class Draft:
         self._asked: dict[str, Turn] = {}
         self._stray = ""
 
-    def events(self, lines: Iterable[str], shape: type[Event]) -> Iterator[Event]:
-        """The lines that are JSON objects of this shape; the others are counted."""
+    def objects(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """The lines that are JSON objects; the others are counted."""
         for line in lines:
-            if line.strip() and (event := self._parsed(line, shape)) is not None:
-                yield event
+            if line.strip() and (value := self._parsed(line, MAX_LINE_CHARS)) is not None:
+                yield value
 
-    def document(self, lines: Iterable[str], shape: type[Event]) -> Event | None:
+    def document(self, lines: Iterable[str]) -> dict[str, Any]:
         """A transcript that is one JSON object, not one a line."""
         text = "".join(lines)
-        return self._parsed(text, shape, MAX_DOCUMENT_CHARS) if text.strip() else None
+        return (self._parsed(text, MAX_DOCUMENT_CHARS) if text.strip() else None) or {}
 
-    def _parsed(self, text: str, shape: type[Event], max_chars: int = MAX_LINE_CHARS) -> Event | None:
+    def fit(self, value: object, shape: type[Shape]) -> Shape | None:
+        """The value as this shape; None, and counted, where it is not."""
         try:
-            return shape.model_validate(_json_object(text, max_chars))
+            return shape.model_validate(value)
+        except ValidationError:
+            self.unreadable += 1
+            return None
+
+    def _parsed(self, text: str, max_chars: int) -> dict[str, Any] | None:
+        try:
+            return _json_object(text, max_chars)
         except NotJson:
             self._stray = (self._stray + clean(text[:MAX_STRAY_CHARS]).strip() + "\n")[-MAX_STRAY_CHARS:]
-        except (ValidationError, ValueError, RecursionError):
+        except (ValueError, RecursionError):
             pass
         self.unreadable += 1
         return None
