@@ -300,6 +300,21 @@ def report(run_id: str) -> None:
 
 
 @app.command()
+def driver(
+    scenario: Annotated[str, typer.Argument(help="The name of a scenario that comes with a2rl, or a YAML file.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    log: Annotated[Path | None, typer.Option(help="JSON Lines of what was served: tokens, turns, status.")] = None,
+) -> None:
+    """Serve a scripted LLM on this machine, for any agent system to run on: offline, repeatable, for nothing.
+
+    Example: `a2rl driver gsm8k --port 8765 --log served.jsonl`
+    """
+    from a2rl.driver.server import serve
+
+    serve(scenario, port, log)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """What this machine has for benchmark runs, and what to do about what is missing.
 
