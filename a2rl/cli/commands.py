@@ -309,9 +309,19 @@ def driver(
 
     Example: `a2rl driver gsm8k --port 8765 --log served.jsonl`
     """
+    from a2rl.cli.console import out
+    from a2rl.driver.scenario import load_scenario
     from a2rl.driver.server import serve
 
-    serve(scenario, port, log)
+    def announce(url: str) -> None:
+        out.print(
+            f"playing {scenario}; an agent system finds it by one of\n  ANTHROPIC_BASE_URL={url}\n"
+            f"  OPENAI_BASE_URL={url}/v1\n  GOOGLE_GEMINI_BASE_URL={url}",
+            soft_wrap=True,
+            markup=False,
+        )
+
+    serve(load_scenario(scenario), port, log, announce)
 
 
 @app.command()
