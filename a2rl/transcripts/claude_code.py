@@ -2,17 +2,18 @@
 
 One JSON object a line (code.claude.com/docs/en/headless, /en/agent-sdk/streaming-output). An answer of the LLM comes as
 one `assistant` line for each of its parts, all with the same message id; their `usage` is what was known when it began,
-so that its tokens are taken from its `message_delta` event. The `result` line has the sums of the session with all side
-requests (such as those of subagents and summaries) and what they cost at list prices. The prompt is not printed.
+so that its tokens are taken from its `message_delta` event. The `result` line has the sums with all side requests (such
+as those of subagents and summaries). Its costs, at list prices, and its `modelUsage` go on where a resumed session was;
+tokens of this attempt alone are in `model_usage_since_last_result`. The prompt is not printed.
 """
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator
 
 from a2rl.transcripts.atif import Count, Metrics, Usd
-from a2rl.transcripts.reading import Draft, Reading, Turn
+from a2rl.transcripts.reading import Draft, Reading, Turn, added
 
 Tokens = Annotated[Count, BeforeValidator(lambda value: 0 if value is None else value)]
 SYNTHETIC = "<synthetic>"
@@ -42,6 +43,9 @@ class ModelUsage(BaseModel):
     cacheCreationInputTokens: Count = 0
     cacheReadInputTokens: Count = 0
     outputTokens: Count = 0
+
+    def prompt_tokens(self) -> int:
+        return self.inputTokens + self.cacheCreationInputTokens + self.cacheReadInputTokens
 
 
 class Init(BaseModel):
@@ -103,7 +107,15 @@ class Result(BaseModel):
     result: str | None = None
     errors: list[str] = []
     total_cost_usd: Usd | None = None
-    modelUsage: dict[str, ModelUsage] = Field(default_factory=dict)
+    model_usage_since_last_result: dict[str, ModelUsage] = {}
+
+    def tokens(self) -> Metrics:
+        models = self.model_usage_since_last_result.values()
+        return Metrics(
+            prompt_tokens=sum(each.prompt_tokens() for each in models),
+            completion_tokens=sum(each.outputTokens for each in models),
+            cached_tokens=sum(each.cacheReadInputTokens for each in models),
+        )
 
 
 def read(lines: Iterable[str]) -> Reading:
@@ -192,14 +204,7 @@ def _system(draft: Draft, line: dict[str, Any]) -> None:
 
 
 def _result(draft: Draft, result: Result) -> None:
-    models = result.modelUsage.values()
-    draft.total = Metrics(
-        prompt_tokens=sum(
-            each.inputTokens + each.cacheCreationInputTokens + each.cacheReadInputTokens for each in models
-        ),
-        completion_tokens=sum(each.outputTokens for each in models),
-        cached_tokens=sum(each.cacheReadInputTokens for each in models),
-        cost_usd=result.total_cost_usd,
-    )
+    draft.total = added([*([draft.total] if draft.total else []), result.tokens()])
+    draft.cost_usd = result.total_cost_usd
     words = [*result.errors, result.result or ""] if result.is_error else []
     draft.failure = "\n".join(filter(None, words)) or (result.subtype if result.is_error else None)

@@ -6,6 +6,7 @@ leaves all but its last one. Costs are litellm's, from its own price list, where
 """
 
 import json
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -112,6 +113,8 @@ def read(lines: Iterable[str]) -> Reading:
         draft.agent_version, draft.model = info.mini_version, info.config.model.model_name
         if (status := info.exit_status or "") not in ENDED_WELL:
             draft.failure = ": ".join(filter(None, (status, draft.failure)))
+    costs = [turn.metrics.cost_usd for turn in draft.turns if turn.metrics]
+    draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
     return draft.reading()
 
 

@@ -58,7 +58,9 @@ class Reading(NamedTuple):
     model: str | None = None
     agent_version: str | None = None
     total: Metrics | None = None
-    """What the agent system reports for the whole attempt, where it does: may hold requests that belong to no step."""
+    """Tokens of the whole attempt, where it reports them: may hold requests that belong to no step."""
+    cost_usd: float | None = None
+    """What the session has cost, earlier attempts at it included."""
     failure: str | None = None
     """The error that ended it, or that it was struggling with at its end, in the agent system's words."""
     unreadable: int = 0
@@ -66,18 +68,17 @@ class Reading(NamedTuple):
     stray: str = ""
     """The end of what was printed between the lines of the transcript."""
 
-    def usage(self) -> Metrics:
-        """Tokens and cost of the attempt: as reported, or else the sum over its steps."""
+    def tokens(self) -> Metrics:
+        """As reported, or else the sum over the steps."""
         return self.total or added([step.metrics for step in self.steps if step.metrics])
 
 
 def added(parts: Sequence[Metrics]) -> Metrics:
-    """The sum; what none of the parts knows stays unknown."""
+    """The sum of the tokens; what none of the parts knows stays unknown."""
     return Metrics(
         prompt_tokens=_sum(part.prompt_tokens for part in parts),
         completion_tokens=_sum(part.completion_tokens for part in parts),
         cached_tokens=_sum(part.cached_tokens for part in parts),
-        cost_usd=_total_cost(parts),
     )
 
 
@@ -86,10 +87,11 @@ def _sum(counts: Iterable[int | None]) -> int | None:
     return min(sum(known), MAX_COUNT) if known else None
 
 
-def _total_cost(parts: Sequence[Metrics]) -> float | None:
-    known = [part.cost_usd for part in parts if part.cost_usd is not None]
-    total = math.fsum(known) if known and max(known) < MAX_COUNT else None
-    return total
+def _cost(readings: Sequence[Reading]) -> float | None:
+    """The last word of each session on what it cost; nothing if one of them does not say, as when it was cut off."""
+    sessions = {reading.session_id or str(number): reading.cost_usd for number, reading in enumerate(readings)}
+    known = [cost for cost in sessions.values() if cost is not None]
+    return math.fsum(known) if known and len(known) == len(sessions) else None
 
 
 def trajectory(readings: Sequence[Reading], agent: Agent) -> Trajectory:
@@ -99,7 +101,7 @@ def trajectory(readings: Sequence[Reading], agent: Agent) -> Trajectory:
         for attempt, reading in enumerate(readings, start=1)
         for step in reading.steps
     ] or [Step(step_id=1, source="system", message="The agent left no transcript that could be read.")]
-    total = added([reading.usage() for reading in readings])
+    total = added([reading.tokens() for reading in readings])
     in_steps = added([step.metrics for step in steps if step.metrics])
     unreadable = sum(reading.unreadable for reading in readings)
     beyond = _beyond(total, in_steps)
@@ -113,7 +115,7 @@ def trajectory(readings: Sequence[Reading], agent: Agent) -> Trajectory:
             total_prompt_tokens=total.prompt_tokens,
             total_completion_tokens=total.completion_tokens,
             total_cached_tokens=total.cached_tokens,
-            total_cost_usd=total.cost_usd,
+            total_cost_usd=_cost(readings),
             total_steps=len(steps),
             extra={"outside_steps": beyond} if beyond else None,
         ),
@@ -166,6 +168,7 @@ class Draft:
         self.model: str | None = None
         self.agent_version: str | None = None
         self.total: Metrics | None = None
+        self.cost_usd: float | None = None
         self.failure: str | None = None
         self.unreadable = 0
         self._asked: dict[str, Turn] = {}
@@ -230,6 +233,7 @@ class Draft:
             model=self.model,
             agent_version=self.agent_version,
             total=self.total,
+            cost_usd=self.cost_usd,
             failure=cut(self.failure) if self.failure else None,
             unreadable=self.unreadable,
             stray=self._stray.strip(),
