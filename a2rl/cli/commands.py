@@ -300,6 +300,31 @@ def report(run_id: str) -> None:
 
 
 @app.command()
+def driver(
+    scenario: Annotated[str, typer.Argument(help="The name of a scenario that comes with a2rl, or a YAML file.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    log: Annotated[Path | None, typer.Option(help="JSON Lines of what was served: tokens, turns, status.")] = None,
+) -> None:
+    """Serve a scripted LLM on this machine, for any agent system to run on: offline, repeatable, for nothing.
+
+    Example: `a2rl driver gsm8k --port 8765 --log served.jsonl`
+    """
+    from a2rl.cli.console import out
+    from a2rl.driver.scenario import load_scenario
+    from a2rl.driver.server import serve
+
+    def announce(url: str) -> None:
+        out.print(
+            f"playing {scenario}; an agent system finds it by one of\n  ANTHROPIC_BASE_URL={url}\n"
+            f"  OPENAI_BASE_URL={url}/v1\n  GOOGLE_GEMINI_BASE_URL={url}",
+            soft_wrap=True,
+            markup=False,
+        )
+
+    serve(load_scenario(scenario), port, log, announce)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """What this machine has for benchmark runs, and what to do about what is missing.
 

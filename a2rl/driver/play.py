@@ -1,0 +1,88 @@
+"""Decides what to answer. Which turn it is follows from the conversation alone: the commands that it has run so far.
+
+So a retry gets the same answer, a resumed session goes on where it stopped, and several agents share one driver. Only
+faults are counted, because they are about requests, not about turns.
+"""
+
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from a2rl.driver import tools
+from a2rl.driver.dialogue import Asked, Call, Reply, compact
+from a2rl.driver.scenario import Fault, Scenario, Turn, Usage
+from a2rl.files import digest_of
+
+CHARACTERS_PER_TOKEN = 4
+SIDE_ANSWER = "Post-training run"
+Kind = Literal["main", "side"]
+
+
+class Cue(NamedTuple):
+    """Where a request stands in the scenario."""
+
+    kind: Kind
+    turn: int | None
+    """None for a side request: a title, a summary, a probe of the quota."""
+    reply: Reply
+
+
+class Player:
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._faults: Counter[tuple[int, str]] = Counter()
+
+    def cue(self, asked: Asked) -> Cue:
+        shell = tools.find_shell(asked.tools)
+        if shell is None:
+            return Cue("side", None, _side_reply(asked))
+        number = min(tools.calls_of(asked, shell), len(self._scenario.turns) - 1)
+        turn = self._scenario.turns[number]
+        if waiting := tools.keep_waiting(asked):
+            return Cue("main", number, _reply(asked, "", waiting, None))
+        call = tools.run_command(shell, turn.run, turn.timeout_s) if turn.run else tools.finish(asked, shell)
+        return Cue("main", number, _reply(asked, turn.say, call, turn.usage))
+
+    def fault(self, asked: Asked, cue: Cue) -> Fault | None:
+        """The fault that this request meets, if any."""
+        fault = self._turn(cue).fault if cue.turn is not None else None
+        if fault is None or cue.turn is None:
+            return None
+        if fault.times == "always":
+            return fault
+        key = (cue.turn, digest_of(asked.messages[0].text if asked.messages else ""))
+        self._faults[key] += 1
+        return fault if self._faults[key] <= fault.times else None
+
+    def _turn(self, cue: Cue) -> Turn:
+        return self._scenario.turns[cue.turn or 0]
+
+
+def count_tokens(asked: Asked) -> int:
+    """Tokens of what is sent, by its length."""
+    return _tokens(len(asked.preamble) + sum(len(message.text) for message in asked.messages))
+
+
+def _side_reply(asked: Asked) -> Reply:
+    text = SIDE_ANSWER if asked.json_schema is None else compact(tools.example(asked.json_schema))
+    return _reply(asked, text, None, None)
+
+
+def _reply(asked: Asked, say: str, call: Call | None, usage: Usage | None) -> Reply:
+    written = len(say) + (len(compact(call.arguments)) if call else 0)
+    return Reply(say, call, usage or _estimate(asked, written))
+
+
+def _estimate(asked: Asked, written: int) -> Usage:
+    """What an earlier request has sent already, up to the last answer, counts as cached."""
+    answers = [number for number, message in enumerate(asked.messages) if message.role == "assistant"]
+    before = asked.messages[: answers[-1]] if answers else ()
+    known = len(asked.preamble) + sum(len(message.text) for message in before) if answers else 0
+    return Usage(
+        input_tokens=count_tokens(asked),
+        output_tokens=_tokens(written),
+        cached_tokens=known // CHARACTERS_PER_TOKEN,
+    )
+
+
+def _tokens(characters: int) -> int:
+    return -(-characters // CHARACTERS_PER_TOKEN)
