@@ -33,10 +33,11 @@ class BaselineKnown(Event):
 
 
 class AgentStarted(Event):
-    """The agent was started; attempt 2 and on are resumptions."""
+    """The agent was started; attempt 2 and on are resumptions, or the next trial of mode `multi`."""
 
     kind = "agent_started"
     attempt: int
+    trial: int = 1
     elapsed_s: float
 
 
@@ -47,8 +48,11 @@ class AgentEnded(Event):
     attempt: int
     elapsed_s: float
     reason: str
-    """finished, crashed, deadline, interrupted or lost (the pipeline itself died)."""
+    """finished, crashed, deadline, quota (of tokens or cost), unavailable (it could not be started), interrupted, or lost
+    (the pipeline itself died)."""
     exit_code: int | None
+    why: str = ""
+    """In plain words, where that is known."""
 
 
 class SubmissionRefused(Event):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from a2rl.budget import parse_duration
 from a2rl.errors import UsageError
@@ -45,9 +45,17 @@ class Grid(_Section):
     budgets: dict[str, str] = {}
     """Of single tasks, where `budget` is not right for them."""
     driver: str | None = None
+    base_url: str | None = None
+    """Where the driver's API is, instead of where the agent's definition says."""
+    trials: int | None = Field(default=None, ge=1)
+    """Attempts in sequence in mode `multi`; three unless given."""
+    max_turns: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Of the driver, in and out together."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
     source: str | None = None
-    max_submissions: int | None = None
-    concurrency: int = 1
+    max_submissions: int | None = Field(default=None, ge=1)
+    concurrency: int = Field(default=1, ge=1)
     """Runs side by side."""
     grading_port: int = 0
 

@@ -18,6 +18,8 @@ from a2rl.params import Grid, Params
 from a2rl.run import MODES, PROTOCOLS, RunSpec, new_run_id
 from a2rl.settings import Settings
 
+TRIALS = 3
+"""Attempts of mode `multi`, unless the suite says."""
 PACKAGES = ("torch", "transformers", "trl", "mlflow", "prefect")
 
 
@@ -50,6 +52,8 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
     for task in grid.tasks:
         load_task(task, settings.root)
     agents = {name: find_agent(name, settings.root) for name in grid.agents}
+    if grid.trials and grid.mode != "multi":
+        raise UsageError("--trials is for --mode multi")
     if grid.source and grid.variant == "mini":
         raise UsageError("--source is for the full variant; mini data is generated")
     commit, versions = git_commit(settings.root), package_versions()
@@ -61,7 +65,12 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             variant=grid.variant,
             agent=str(Path(agent).resolve()) if Path(agent).is_file() else agent,
             driver=grid.driver or agents[agent].driver,
+            base_url=grid.base_url,
             mode=grid.mode,
+            trials=(grid.trials or TRIALS) if grid.mode == "multi" else 1,
+            max_turns=grid.max_turns,
+            max_tokens=grid.max_tokens,
+            max_cost_usd=grid.max_cost_usd,
             model=grid.model,
             protocol=grid.protocol,
             seed=seed,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.run import Record
 from a2rl.score import Improvement, Interval, TaskScore
@@ -52,12 +52,31 @@ class BaselineRecord(Record):
     private: TaskScore
 
 
+class Usage(BaseModel):
+    """What an agent system reports of its own work, all attempts together. None: it does not say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: int
+    tool_calls: int
+    prompt_tokens: int | None
+    """Of all requests, what came from the provider's cache included."""
+    completion_tokens: int | None
+    cached_tokens: int | None
+    cost_usd: float | None
+    unreadable: int
+    """Lines of the transcript that could not be understood."""
+
+
 class ExecuteRecord(Record):
     """How the agent's part went."""
 
-    ended: Literal["finished", "crashed", "deadline"]
+    ended: Literal["finished", "crashed", "deadline", "quota", "unavailable"]
     exit_code: int | None
-    error: str = ""
+    why: str = ""
+    """In plain words, where that is known: a key that was refused, a program that is not installed."""
+    usage: Usage | None = None
+    """What the driver was used for; None for agents without one."""
     elapsed_s: float
     waited_s: float
     """Of that, spent waiting for grades."""

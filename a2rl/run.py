@@ -20,7 +20,7 @@ from a2rl.ledger import Ledger
 from a2rl.sampling import Backend
 from a2rl.task import Split, Variant
 
-Mode = Literal["free", "sft-only", "rl-only"]
+Mode = Literal["free", "sft-only", "rl-only", "multi"]
 Protocol = Literal["strict", "paper"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
@@ -44,6 +44,15 @@ class RunSpec(BaseModel):
     protocol: Protocol
     seed: int
     budget_s: float
+    base_url: str | None = None
+    """Where the driver's API is, if not where the agent's definition says."""
+    trials: int = 1
+    """Attempts in sequence (mode `multi`), each with a summary of those before."""
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    """Of the driver, in and out together."""
+    max_cost_usd: float | None = None
+    """Counted only where the agent system reports what it costs."""
     max_submissions: int | None
     source: str | None
     """A local mirror of the full variant's data."""

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import StrictUndefined, Template
 
 from a2rl.budget import format_duration
-from a2rl.catalog import Agent
+from a2rl.agent import Agent
 from a2rl.process import SPIN
 from a2rl.run import Mode, RunDir
 from a2rl.settings import Settings
@@ -22,6 +22,7 @@ from a2rl.settings import Settings
 MODE_RULES: dict[Mode, str] = {
     "free": "Any way of training is allowed: SFT, DPO, GRPO, PPO, online RL, or several in turn.",
     "sft-only": "Supervised fine-tuning only: no reward, no preference and no policy-gradient training.",
+    "multi": "Any way of training is allowed. You may be started several times, each time with what came of the last.",
     "rl-only": "Reinforcement learning only, straight from the base model: no supervised training on any answers.",
 }
 BASIC_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
