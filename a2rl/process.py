@@ -144,4 +144,7 @@ class AgentProcess:
         if not line:
             end_strays(self._workspace)
             raise InfrastructureError("the agent's supervisor was killed; the agent was ended with it")
-        return AgentExit(**json.loads(line))
+        ended = AgentExit(**json.loads(line))
+        if ended.unconfined:
+            raise InfrastructureError(f"the agent cannot be confined: {ended.unconfined}")
+        return ended

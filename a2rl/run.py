@@ -22,8 +22,10 @@ from a2rl.task import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only"]
 Protocol = Literal["strict", "paper"]
+Sandbox = Literal["landlock", "bwrap", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+SANDBOXES: tuple[Sandbox, ...] = get_args(Sandbox)
 
 
 class RunSpec(BaseModel):
@@ -57,6 +59,8 @@ class RunSpec(BaseModel):
     """Decides, under the strict protocol, which items are public; the agent never sees it."""
     grading_port: int
     """0: any free one."""
+    sandbox: Sandbox = "none"
+    """What is to confine the agent; the setup record says what does. Runs from before there was one had none."""
     git_commit: str
     versions: dict[str, str]
     created_at: str
@@ -112,6 +116,11 @@ class RunDir:
     @property
     def workspace(self) -> Path:
         return self.root / "workspace"
+
+    @property
+    def given(self) -> Path:
+        """The base model and the data, which the agent reads and cannot change."""
+        return self.root / "given"
 
     @property
     def checkpoints(self) -> Path:

@@ -39,23 +39,34 @@ QUIET = {
 def build_workspace(run: RunDir, base_model: Path, visible: Path, description: Path) -> None:
     """Fills a new workspace; an existing one is left as the agent has it.
 
-    Model and data are copies: what the agent does to them hurts nobody else.
+    Model and data are copies, so that what an agent without a sandbox does to them hurts nobody else. They lie beside
+    the workspace, since a sandbox can make a folder writable only as a whole; links lead to them.
     """
     if run.workspace.exists():
         return
-    spec, making = run.spec, run.root / ".workspace"
+    making = run.root / ".workspace"
+    _give(run, base_model, visible)
     shutil.rmtree(making, ignore_errors=True)
     for name in ("code", "output", ".home", ".tmp"):
         (making / name).mkdir(parents=True)
-    shutil.copytree(visible, making / "data")
-    shutil.copytree(base_model, making / "models" / model_name(spec.model))
-    for folder in ("data", "models"):
-        for path in (making / folder).rglob("*"):
-            if path.is_file():
-                path.chmod(0o444)
+    for name in ("data", "models"):
+        (making / name).symlink_to(Path("..", run.given.name, name))
     shutil.copyfile(description, making / "description.md")
     (making / "instructions.md").write_text(_instructions(run), encoding="utf-8")
     making.rename(run.workspace)
+
+
+def _give(run: RunDir, base_model: Path, visible: Path) -> None:
+    if run.given.exists():
+        return
+    making = run.root / ".given"
+    shutil.rmtree(making, ignore_errors=True)
+    shutil.copytree(visible, making / "data")
+    shutil.copytree(base_model, making / "models" / model_name(run.spec.model))
+    for path in making.rglob("*"):
+        if path.is_file():
+            path.chmod(0o444)
+    making.rename(run.given)
 
 
 def model_name(model: str) -> str:

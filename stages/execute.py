@@ -11,6 +11,7 @@ from a2rl.catalog import find_agent
 from a2rl.errors import Interrupted
 from a2rl.events import AgentEnded, AgentStarted, RunInterrupted, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
+from a2rl.isolation.reach import confinement_of
 from a2rl.process import AgentProcess, check_stop, end_strays
 from a2rl.records import ExecuteRecord
 from a2rl.run import RunDir
@@ -57,6 +58,7 @@ def _run_agent(run: RunDir, settings: Settings, server: GradingServer, observe: 
         str(run.workspace),
         agent_environment(run, agent, server.url, settings),
         str(run.logs / "agent.log"),
+        confinement_of(run, agent, settings, connect=(server.port,)),
     )
     clock.start()
     run.ledger.append(AgentStarted(attempt=attempt, elapsed_s=clock.elapsed_s()))

@@ -42,6 +42,7 @@ def run(
     source: Source = None,
     max_submissions: Annotated[int | None, typer.Option(min=1, help="Quota of submissions.")] = None,
     grading_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    sandbox: Annotated[str, typer.Option(help="landlock, bwrap or none (for debugging).")] = "landlock",
     as_json: Json = False,
 ) -> None:
     """One benchmark run, from the base model to the report.
@@ -58,7 +59,7 @@ def run(
     grid = choose_grid(
         params, "smoke", tasks=(task,), agents=(agent,), seeds=(seed,), variant=variant, model=model, mode=mode,
         protocol=protocol, budget=budget, driver=driver, source=str(source.resolve()) if source else None,
-        max_submissions=max_submissions, grading_port=grading_port,
+        max_submissions=max_submissions, grading_port=grading_port, sandbox=sandbox,
     )  # fmt: skip
     [spec] = plan_runs(grid, "runs", params, settings)
     created = RunDir.create(settings.runs, spec)
@@ -79,6 +80,7 @@ def bench(
     budget: Annotated[str | None, typer.Option(help="The agent's time for each run.")] = None,
     source: Source = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Runs side by side.")] = None,
+    sandbox: Annotated[str | None, typer.Option(help="landlock, bwrap or none (for debugging).")] = None,
     as_json: Json = False,
 ) -> None:
     """A grid of runs: every task with every agent and every seed.
@@ -98,6 +100,7 @@ def bench(
         "tasks": tuple(task) if task else None, "agents": tuple(agent) if agent else None,
         "seeds": tuple(seed) if seed else None, "variant": variant, "model": model, "mode": mode, "protocol": protocol,
         "budget": budget, "source": str(source.resolve()) if source else None, "concurrency": concurrency,
+        "sandbox": sandbox,
     }  # fmt: skip
     grid = choose_grid(params, suite, **overrides)
     created = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
@@ -340,16 +343,13 @@ def _find_run(run_id: str, settings: Settings) -> Any:
 
 def _show_run(found: Any, as_json: bool) -> None:
     from a2rl.cli.console import out, print_json
-    from a2rl.cli.results import run_object, sentence
+    from a2rl.cli.results import run_object, sandbox_warning, sentence
 
     out.print()
     out.print(sentence(found), soft_wrap=True)
     facts = run_object(found)
-    if facts["sandbox"] == "none":
-        out.print(
-            "[yellow]No sandbox: only good manners kept the agent in its workspace; the report says so too.[/yellow]",
-            soft_wrap=True,
-        )
+    if warning := sandbox_warning(facts["sandbox"]):
+        out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
     out.print(f"report: {facts['report']}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
     if as_json:
         print_json(facts)
@@ -367,17 +367,17 @@ def _show_runs(found: list[Any]) -> None:
         try:
             facts = run_object(each)
         except A2rlError as error:
-            rows.append((each.id, f"damaged: {error}", *["-"] * 6))
+            rows.append((each.id, f"damaged: {error}", *["-"] * 7))
             continue
         ci = f"[{facts['ci'][0]:+.1f}, {facts['ci'][1]:+.1f}]" if facts["ci"] else "-"
         final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
         rows.append(
             (
                 each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["improvement"], "+"),
-                ci, str(facts["submissions"]), facts["verdict"] or "-",
+                ci, str(facts["submissions"]), facts["verdict"] or "-", facts["sandbox"] or "-",
             )
         )  # fmt: skip
-    columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict")
+    columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict", "sandbox")
     print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
 
 
