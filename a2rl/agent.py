@@ -1,9 +1,9 @@
 """An agent system as its `agents/<id>/agent.yaml` describes it: how it is installed, started, resumed and understood.
 
-Text in `start`, `resume`, `turn_limit`, `env`, `files` and `prompt_note` may hold these names in braces; a brace that is
-meant is doubled. `{program}` is the installed program, `{agent_dir}` the definition's folder, `{workspace}` and `{home}`
-where it works, `{prompt}` what it is told, `{driver}` and `{base_url}` the LLM and where its API is, `{max_turns}` the
-limit on turns, `{session}` the session to go on with, `{attempt}` the number of this start.
+Text in `start`, `resume`, `turn_limit`, `env`, `files` and `prompt_note` may hold these names in braces; a brace that
+is meant is doubled. `{program}` is the installed program, `{agent_dir}` the definition's folder, `{workspace}` and
+`{home}` where it works, `{prompt}` what it is told, `{driver}` and `{base_url}` the LLM and where its API is,
+`{max_turns}` the limit on turns, `{session}` the session to go on with, `{attempt}` the number of this start.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def _known_names(text: str) -> str:
     try:
         text.format(**dict.fromkeys(NAMES, ""))
     except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"only these names may stand in braces: {', '.join(NAMES)} (a meant brace is doubled)") from error
+        raise ValueError(f"in braces only {', '.join(NAMES)} may stand (a meant brace is doubled)") from error
     return text
 
 

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from a2rl.errors import InfrastructureError
+from a2rl.errors import InfrastructureError, UsageError
 from a2rl.grading.pool import CPU, devices_here
+from a2rl.isolation.reach import available
+from a2rl.sandbox import landlock
 from a2rl.sandbox.pool import CodePool
 from a2rl.settings import Settings
 
@@ -33,13 +35,8 @@ def examine(settings: Settings) -> list[Finding]:
         _gpu(settings),
         _prepared(settings),
         _vllm(settings),
-        Finding(
-            "sandbox",
-            False,
-            True,
-            "none: agents run as ordinary child processes",
-            "run agents that you trust, or in a container",
-        ),
+        _sandbox(settings),
+        _bwrap(settings),
         _code_answers(),
         *(_cli(name, title) for name, title in CLIS.items()),
     ]
@@ -98,6 +95,34 @@ def _vllm(settings: Settings) -> Finding:
     query = "from importlib.metadata import distributions as d; print([x.version for x in d() if 'vllm' in x.name][0])"
     done = subprocess.run([settings.vllm_python, "-c", query], capture_output=True, text=True, check=False, timeout=60)
     return Finding("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
+
+
+def _sandbox(settings: Settings) -> Finding:
+    found = available("landlock", settings)
+    if found.kind == "none":
+        return Finding(
+            "sandbox",
+            False,
+            True,
+            str(found),
+            "agents run as ordinary processes: only those you trust, or in a container",
+        )
+    layers = f"Landlock (ABI {landlock.abi()}), seccomp, no capabilities"
+    if found.lacks:
+        return Finding(
+            "sandbox", False, True, f"{layers}; {found.lacks}", "a weaker sandbox: it takes Linux 5.9 or later"
+        )
+    return Finding("sandbox", True, True, f"{layers}, every connection looked at")
+
+
+def _bwrap(settings: Settings) -> Finding:
+    try:
+        found = available("bwrap", settings)
+    except UsageError as error:
+        return Finding("bwrap", False, True, str(error), "needed only for --sandbox bwrap")
+    return Finding(
+        "bwrap", not found.lacks, True, str(shutil.which("bwrap")) + (f"; {found.lacks}" if found.lacks else "")
+    )
 
 
 def _code_answers() -> Finding:

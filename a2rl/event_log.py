@@ -17,7 +17,9 @@ class EventLog:
 
     def write(self, **fields: Any) -> None:
         """Writes a line; once there is no room, none."""
-        line = (json.dumps({"t": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+        line = (json.dumps({"t": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n").encode(
+            "utf-8", "replace"
+        )
         self._left -= len(line)
         if self._left >= 0:
             with self.path.open("ab", buffering=0) as file:

@@ -9,7 +9,7 @@ from a2rl.budget import parse_duration
 from a2rl.errors import UsageError
 from a2rl.files import explain
 from a2rl.judge.params import JudgeParams
-from a2rl.run import Mode, Protocol
+from a2rl.run import Mode, Protocol, Sandbox
 from a2rl.sampling import Backend
 from a2rl.task import Task, Variant
 from a2rl.tiny import TinyParams
@@ -45,7 +45,7 @@ class Grid(_Section):
     budgets: dict[str, str] = {}
     """Of single tasks, where `budget` is not right for them."""
     driver: str | None = None
-    base_url: str | None = None
+    base_url: str | None = Field(default=None, pattern="^https?://[^/ ]+")
     """Where the driver's API is, instead of where the agent's definition says."""
     trials: int | None = Field(default=None, ge=1)
     """Attempts in sequence in mode `multi`; three unless given."""
@@ -58,6 +58,8 @@ class Grid(_Section):
     concurrency: int = Field(default=1, ge=1)
     """Runs side by side."""
     grading_port: int = 0
+    sandbox: Sandbox = "landlock"
+    """What confines the agents. landlock needs nothing, bwrap (bubblewrap) an installation; none is for debugging."""
 
     def budget_s(self, task: str) -> float:
         """Raises UsageError: it is no duration."""

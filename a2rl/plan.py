@@ -15,7 +15,7 @@ from a2rl.catalog import find_agent, load_task
 from a2rl.errors import UsageError, unknown
 from a2rl.files import explain
 from a2rl.params import Grid, Params
-from a2rl.run import MODES, PROTOCOLS, RunSpec, new_run_id
+from a2rl.run import MODES, PROTOCOLS, SANDBOXES, RunSpec, new_run_id
 from a2rl.settings import Settings
 
 TRIALS = 3
@@ -31,7 +31,7 @@ def choose_grid(params: Params, suite: str, **overrides: Any) -> Grid:
     """
     if suite not in params.suites:
         raise unknown("suite", suite, params.suites)
-    for key, known in (("mode", MODES), ("protocol", PROTOCOLS), ("variant", ("mini", "full"))):
+    for key, known in (("mode", MODES), ("protocol", PROTOCOLS), ("sandbox", SANDBOXES), ("variant", ("mini", "full"))):
         if overrides.get(key) is not None and overrides[key] not in known:
             raise unknown(key, overrides[key], known)
     given = {key: value for key, value in overrides.items() if value is not None}
@@ -83,6 +83,7 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             judge=params.judge_for(load_task(task, settings.root), grid.variant),
             split_seed=params.grading.split_seed,
             grading_port=grid.grading_port,
+            sandbox=grid.sandbox,
             git_commit=commit,
             versions=versions,
             created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -111,13 +111,22 @@ class AgentProcess:
         self._supervisor.stdin.write(json.dumps(command._asdict()) + "\n")
         self._supervisor.stdin.flush()
 
+    @property
+    def pid(self) -> int:
+        """The supervisor's; the agent is below it."""
+        return self._supervisor.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._supervisor.poll() is None
+
     def __enter__(self) -> "AgentProcess":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._supervisor.poll() is None:
+        if self.is_running:
             self.stop()
 
     def wait(self, timeout_s: float) -> AgentExit | None:
@@ -144,4 +153,7 @@ class AgentProcess:
         if not line:
             end_strays(self._workspace)
             raise InfrastructureError("the agent's supervisor was killed; the agent was ended with it")
-        return AgentExit(**json.loads(line))
+        ended = AgentExit(**json.loads(line))
+        if ended.unconfined:
+            raise InfrastructureError(f"the agent cannot be confined: {ended.unconfined}")
+        return ended

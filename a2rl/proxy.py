@@ -94,7 +94,9 @@ class Proxy:
         name = {"host": target.host, "port": target.port}
         if (target.host, target.port) not in self._allowed:
             self._log.write(**name, allowed=False)
-            await self._answer(writer, "403 Forbidden", f"{target.host}:{target.port} is not a host that this agent may reach")
+            await self._answer(
+                writer, "403 Forbidden", f"{target.host}:{target.port} is not a host that this agent may reach"
+            )
             return
         started = time.monotonic()
         try:

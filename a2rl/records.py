@@ -37,7 +37,12 @@ class SetupRecord(Record):
     data_about: dict[str, str] = Field(default_factory=dict)
     """What the task says about its data."""
     sandbox: str
-    """none, until a sandbox is there: nothing but the agent's good manners keeps it in its workspace."""
+    """What confines the agent: landlock, bwrap or none, with what is lacking in brackets."""
+
+    @property
+    def confined(self) -> bool:
+        """If not, nothing but good manners keeps the agent in its workspace."""
+        return not self.sandbox.startswith("none")
 
 
 class BaselineRecord(Record):

@@ -22,8 +22,10 @@ from a2rl.task import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 Protocol = Literal["strict", "paper"]
+Sandbox = Literal["landlock", "bwrap", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+SANDBOXES: tuple[Sandbox, ...] = get_args(Sandbox)
 
 
 class RunSpec(BaseModel):
@@ -66,6 +68,8 @@ class RunSpec(BaseModel):
     """Decides, under the strict protocol, which items are public; the agent never sees it."""
     grading_port: int
     """0: any free one."""
+    sandbox: Sandbox = "none"
+    """What is to confine the agent; the setup record says what does. Runs from before there was one had none."""
     git_commit: str
     versions: dict[str, str]
     created_at: str
@@ -123,6 +127,11 @@ class RunDir:
         return self.root / "workspace"
 
     @property
+    def given(self) -> Path:
+        """The base model and the data, which the agent reads and cannot change."""
+        return self.root / "given"
+
+    @property
     def checkpoints(self) -> Path:
         """The grader's copies, one folder per distinct set of weights."""
         return self.root / "submissions"
@@ -140,6 +149,11 @@ class RunDir:
     @property
     def logs(self) -> Path:
         return self.root / "logs"
+
+    @property
+    def trajectory(self) -> Path:
+        """What the agent did, in ATIF; of agents that write a transcript."""
+        return self.root / "trajectory.json"
 
     @property
     def report(self) -> Path:

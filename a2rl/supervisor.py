@@ -4,6 +4,9 @@ Run as `python -P -m a2rl.supervisor`; speaks JSON lines. Reads an `AgentCommand
 pipeline wants the agent to stop, or died) ends the tree. Writes one `AgentExit` to stdout when nothing of the agent is
 left.
 
+An agent with a confinement is started in it (a2rl/isolation/launch.py). The supervisor itself stays outside, where it
+can end the agent and answer for its connections.
+
 It is a subreaper: processes that detach from the agent (double forks, new sessions) become its children and are found.
 Only the standard library is imported, so that it starts at once and stays small.
 """
@@ -19,7 +22,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
+
+from a2rl.isolation.broker import Broker, NetworkLog
+from a2rl.isolation.confinement import Confinement
+from a2rl.isolation.launch import Launch, NotConfined
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,6 +44,16 @@ class AgentCommand(NamedTuple):
     env: dict[str, str]
     log: str
     """File for everything the agent prints; outside its reach, and limited in size."""
+    confinement: Confinement | None = None
+    """What the agent reaches; None: all that its user does."""
+    transcript: str = ""
+    """File for what it prints to its standard output, if that is to be kept apart; limited in size as well."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "AgentCommand":
+        """From JSON."""
+        confinement = fields.pop("confinement")
+        return cls(**fields, confinement=Confinement.of(confinement) if confinement else None)
 
 
 class AgentExit(NamedTuple):
@@ -48,6 +65,8 @@ class AgentExit(NamedTuple):
     """Why it could not be started."""
     killed: int
     """Processes that had to be ended."""
+    unconfined: str = ""
+    """Why its confinement could not be had; nothing was run then."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -135,35 +154,61 @@ def supervise(command: AgentCommand) -> AgentExit:
     """Runs the agent until it ends, or until stdin closes; nothing of it is left afterwards."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        agent = subprocess.Popen(
-            command.command,
-            cwd=command.cwd,
-            env=command.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_become_agent,  # noqa: PLW1509 - no threads yet
-        )
+        agent = _start(command)
     except OSError as error:
         return AgentExit(None, f"{command.command[0]}: {error.strerror}", 0)
-    assert agent.stdout is not None
-    log = threading.Thread(target=_keep_log, args=(agent.stdout, command.log), daemon=True)
-    log.start()
+    except NotConfined as error:
+        return AgentExit(None, "", end_tree(), unconfined=str(error))
+    logs = [
+        threading.Thread(target=_keep_log, args=(source, path), daemon=True)
+        for source, path in ((agent.stdout, command.transcript or command.log), (agent.stderr, command.log))
+        if source is not None
+    ]
+    for log in logs:
+        log.start()
     ended = os.pidfd_open(agent.pid)
     select.select([ended, sys.stdin], [], [])
     # The agent's status is taken before the reaping of its descendants can swallow it.
     stopped_by_us = not select.select([ended], [], [], 0)[0]
     exit_code = None if stopped_by_us else agent.wait()
     killed = end_tree()
-    log.join(LOG_TIMEOUT_S)  # nobody is left who could write; what is in the pipe still goes to the log
+    for log in logs:
+        log.join(LOG_TIMEOUT_S)  # nobody is left who could write; what is in the pipe still goes to the log
     return AgentExit(-signal.SIGTERM if exit_code is None else exit_code, "", killed)
+
+
+def _start(command: AgentCommand) -> "subprocess.Popen[bytes]":
+    """Raises OSError: its program cannot be run; NotConfined: nor may it."""
+    if command.confinement is None:
+        return _run(command, command.command)
+    launch = Launch(command.command, command.confinement, command.cwd)
+    agent = _run(command, launch.command, launch.theirs.fileno())
+    listener = launch.wait()
+    if listener is not None:
+        limits = command.confinement
+        folders = tuple(map(Path, limits.write))
+        Broker(listener, limits.connect, folders, NetworkLog(Path(limits.network_log))).start()
+    return agent
+
+
+def _run(command: AgentCommand, arguments: list[str], *files: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        arguments,
+        cwd=command.cwd,
+        env=command.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if command.transcript else subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=files,
+        preexec_fn=_become_agent,  # noqa: PLW1509 - no threads yet
+    )
 
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # ended by stdin alone, so that the tree is always ended first
-    command = AgentCommand(**json.loads(sys.stdin.readline()))
+    command = AgentCommand.of(json.loads(sys.stdin.readline()))
     report = json.dumps(supervise(command)._asdict())
     with contextlib.suppress(BrokenPipeError):  # the pipeline died: nobody asks
         os.write(1, f"{report}\n".encode())

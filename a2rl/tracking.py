@@ -120,6 +120,7 @@ class Tracker:
                     "data_digest": ready.data_digest,
                     "sandbox": ready.sandbox,
                 }
+                self.client.set_tag(found.info.run_id, "a2rl.sandbox", ready.sandbox)
             for name, value in params.items():
                 self.client.log_param(found.info.run_id, name, value)
         self._parents[run.id] = str(found.info.run_id)

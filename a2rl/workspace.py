@@ -8,13 +8,14 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import StrictUndefined, Template
 
+from a2rl.agent import Agent, Name
 from a2rl.budget import format_duration
-from a2rl.agent import Agent
 from a2rl.process import SPIN
 from a2rl.run import Mode, RunDir
 from a2rl.settings import Settings
@@ -40,23 +41,34 @@ QUIET = {
 def build_workspace(run: RunDir, base_model: Path, visible: Path, description: Path) -> None:
     """Fills a new workspace; an existing one is left as the agent has it.
 
-    Model and data are copies: what the agent does to them hurts nobody else.
+    Model and data are copies, so that what an agent without a sandbox does to them hurts nobody else. They lie beside
+    the workspace, since a sandbox can make a folder writable only as a whole; links lead to them.
     """
     if run.workspace.exists():
         return
-    spec, making = run.spec, run.root / ".workspace"
+    making = run.root / ".workspace"
+    _give(run, base_model, visible)
     shutil.rmtree(making, ignore_errors=True)
     for name in ("code", "output", ".home", ".tmp"):
         (making / name).mkdir(parents=True)
-    shutil.copytree(visible, making / "data")
-    shutil.copytree(base_model, making / "models" / model_name(spec.model))
-    for folder in ("data", "models"):
-        for path in (making / folder).rglob("*"):
-            if path.is_file():
-                path.chmod(0o444)
+    for name in ("data", "models"):
+        (making / name).symlink_to(Path("..", run.given.name, name))
     shutil.copyfile(description, making / "description.md")
     (making / "instructions.md").write_text(_instructions(run), encoding="utf-8")
     making.rename(run.workspace)
+
+
+def _give(run: RunDir, base_model: Path, visible: Path) -> None:
+    if run.given.exists():
+        return
+    making = run.root / ".given"
+    shutil.rmtree(making, ignore_errors=True)
+    shutil.copytree(visible, making / "data")
+    shutil.copytree(base_model, making / "models" / model_name(run.spec.model))
+    for path in making.rglob("*"):
+        if path.is_file():
+            path.chmod(0o444)
+    making.rename(run.given)
 
 
 def model_name(model: str) -> str:
@@ -79,17 +91,30 @@ def write_run_meta(run: RunDir, **fields: Any) -> None:
     temporary.rename(target)
 
 
-def agent_environment(run: RunDir, agent: Agent, grading_url: str, settings: Settings) -> dict[str, str]:
-    """All that the agent sees: the basics, its own settings, the secrets it may have, the benchmark's variables."""
+def agent_environment(
+    run: RunDir,
+    agent: Agent,
+    grading_url: str,
+    settings: Settings,
+    names: Mapping[Name, str] | None = None,
+    before_path: Sequence[Path] = (),
+) -> dict[str, str]:
+    """All that the agent sees: the basics, its own settings, the secrets it may have, the benchmark's variables.
+
+    Args:
+        names: what stands for the names in the texts of its definition.
+        before_path: folders of programs that come before all others.
+    """
     spec, workspace = run.spec, run.workspace
     name = model_name(spec.model)
+    path = [*map(str, before_path), str(settings.python_bin), settings.environ.get("PATH", os.defpath)]
     return {
         **settings.forwarded(BASIC_VARIABLES),
         **QUIET,
-        "PATH": f"{settings.python_bin}{os.pathsep}{settings.environ.get('PATH', os.defpath)}",
+        "PATH": os.pathsep.join(path),
         "HOME": str(workspace / ".home"),
         "TMPDIR": str(workspace / ".tmp"),
-        **agent.env,
+        **{key: text.format(**(names or {})) for key, text in agent.env.items()},
         **settings.forwarded(agent.forward_env),
         "TASK": spec.task,
         "BASE_MODEL": name,

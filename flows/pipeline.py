@@ -39,6 +39,7 @@ def a2rl(
     budget: str | None = None,
     source: str | None = None,
     concurrency: int | None = None,
+    sandbox: str | None = None,
     run_ids: list[str] | None = None,
 ) -> list[str]:
     """Runs a suite of params.yaml, with any of its settings replaced; or goes on with the runs named in `run_ids`.
@@ -55,7 +56,8 @@ def a2rl(
     params = load_params(settings.root)
     grid = choose_grid(
         params, suite, tasks=tasks, agents=agents, seeds=seeds, variant=variant, model=model, mode=mode,
-        protocol=protocol, budget=budget, source=source, concurrency=concurrency,
+        protocol=protocol, budget=budget, driver=driver, base_url=base_url, trials=trials, max_turns=max_turns,
+        max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_submissions=max_submissions, source=source, concurrency=concurrency, sandbox=sandbox,
     )  # fmt: skip
     if run_ids is None:
         runs = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]

@@ -5,21 +5,41 @@ Whatever the agent does is a result: that it crashed, ran out of time or submitt
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+from a2rl.agent import Agent
+from a2rl.briefing import Before, brief
 from a2rl.budget import waited_s
 from a2rl.catalog import find_agent
 from a2rl.errors import Interrupted
 from a2rl.events import AgentEnded, AgentStarted, RunInterrupted, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
+from a2rl.installation import Installation
+from a2rl.launch import Gateway, launch
 from a2rl.process import AgentProcess, check_stop, end_strays
+from a2rl.quota import Quota
+from a2rl.recorder import Recorder
 from a2rl.records import ExecuteRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
-from a2rl.workspace import agent_environment, write_run_meta
+from a2rl.trajectory import last_words, read_attempt, write_trajectory
+from a2rl.transcripts import why
+from a2rl.workspace import write_run_meta
 
 TICK_S = 0.5
-FINAL = {"finished", "crashed", "deadline"}
+CUT_OFF = {"interrupted", "lost"}
+"""How an attempt ends that is gone on with."""
+MIN_TRIAL_S = 30.0
+"""With less than that left, mode `multi` starts no further trial."""
+
+
+class Ended(NamedTuple):
+    """How an attempt ended."""
+
+    reason: str
+    exit_code: int | None = None
+    why: str = ""
 
 
 def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] = lambda run: None) -> ExecuteRecord:
@@ -36,63 +56,140 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
     """
     if (done := run.read("execute", ExecuteRecord)) is not None:
         return done
-    started = time.monotonic()
+    started, agent = time.monotonic(), find_agent(run.spec.agent, settings.root)
     _close_lost_attempt(run)
     with GradingServer(run, settings) as server:
         server.wait_until_ready()
-        if _final_end(run) is None:
-            _run_agent(run, settings, server, observe)
+        while (before := _next_start(run, agent)) is not None:
+            _attempt(run, agent, settings, server, observe, before)
         server.drain()
     observe(run)
-    return run.write("execute", _record(run, time.monotonic() - started))
+    return run.write("execute", _record(run, agent, settings, time.monotonic() - started))
 
 
-def _run_agent(run: RunDir, settings: Settings, server: GradingServer, observe: Callable[[RunDir], None]) -> None:
-    agent, clock = find_agent(run.spec.agent, settings.root), run.clock
+def _next_start(run: RunDir, agent: Agent) -> Before | None:
+    """What comes before the start that is due; None if the agent's part is over."""
+    starts, ends = run.ledger.events(AgentStarted), run.ledger.events(AgentEnded)
+    if not ends:
+        return Before()
+    trial, reason = starts[-1].trial, ends[-1].reason
+    words = last_words(read_attempt(run, agent, ends[-1].attempt))
+    if reason in CUT_OFF:
+        return Before("interrupted", trial, words)
+    goes_on = reason in {"finished", "deadline"} and trial < run.spec.trials
+    if goes_on and run.clock.remaining_s(run.ledger.entries()) > MIN_TRIAL_S:
+        return Before("finished", trial + 1, words)
+    return None
+
+
+def _attempt(
+    run: RunDir,
+    agent: Agent,
+    settings: Settings,
+    server: GradingServer,
+    observe: Callable[[RunDir], None],
+    before: Before,
+) -> None:
+    clock = run.clock
     attempt = len(run.ledger.events(AgentStarted)) + 1
-    remaining_s = clock.remaining_s(run.ledger.entries())
-    _tell_agent(run, remaining_s)
-    command = AgentCommand(
-        agent.command(),
-        str(run.workspace),
-        agent_environment(run, agent, server.url, settings),
-        str(run.logs / "agent.log"),
-    )
-    clock.start()
-    run.ledger.append(AgentStarted(attempt=attempt, elapsed_s=clock.elapsed_s()))
-    try:
-        with AgentProcess(command, settings) as process:
-            reason, ended = _watch(run, process, server, observe)
-    except Interrupted:
-        clock.stop()
-        run.ledger.append(
-            AgentEnded(attempt=attempt, elapsed_s=clock.elapsed_s(), reason="interrupted", exit_code=None)
-        )
-        run.ledger.append(RunInterrupted(stage="execute"))
-        raise
+    started = AgentStarted(attempt=attempt, elapsed_s=clock.elapsed_s(), trial=before.trial)
+    if missing := Installation(agent, settings).missing(run.spec.base_url):
+        run.ledger.append(started)
+        _close(run, attempt, Ended("unavailable", why="; ".join(missing)))
+        return
+    left = clock.remaining_s(run.ledger.entries())
+    # Trials share what is left evenly; what one does not use is the next one's.
+    share_s = left / (run.spec.trials - before.trial + 1)
+    _tell_agent(run, left)
+    with Gateway(run, agent) as gateway:
+        session = read_attempt(run, agent, attempt - 1).session_id if before.earlier == "interrupted" else None
+        prompt = brief(run, agent, share_s, before) if agent.calls_llm else ""
+        command = launch(run, agent, settings, server, gateway, attempt, prompt, session)
+        clock.start()
+        run.ledger.append(started)
+        try:
+            ended = _work(run, agent, settings, server, observe, command, attempt, left - share_s)
+        except Interrupted:
+            clock.stop()
+            _close(run, attempt, Ended("interrupted"))
+            run.ledger.append(RunInterrupted(stage="execute"))
+            raise
     clock.stop()
-    if ended.error:
+    _close(run, attempt, ended)
+
+
+def _work(
+    run: RunDir,
+    agent: Agent,
+    settings: Settings,
+    server: GradingServer,
+    observe: Callable[[RunDir], None],
+    command: AgentCommand,
+    attempt: int,
+    reserved_s: float,
+) -> Ended:
+    """Runs the agent's processes from start to end, and writes down what they do."""
+    with AgentProcess(command, settings) as process:
+        recorder, quota = Recorder(run, agent, process.pid, attempt), Quota(run, agent)
+        try:
+            reason, exited = _watch(run, process, server, observe, recorder, quota, reserved_s)
+        finally:
+            if process.is_running:
+                process.stop()
+            recorder.close()
+    if exited.error:
         (run.logs / "agent.log").open("a", encoding="utf-8").write(
-            f"[a2rl: the agent could not be started: {ended.error}]\n"
+            f"[a2rl: the agent could not be started: {exited.error}]\n"
         )
-    run.ledger.append(
-        AgentEnded(attempt=attempt, elapsed_s=clock.elapsed_s(), reason=reason, exit_code=ended.exit_code)
-    )
+        return Ended(reason, exited.exit_code, f"it could not be started: {exited.error}")
+    return Ended(reason, exited.exit_code, _why(run, agent, attempt, reason, exited.exit_code))
 
 
 def _watch(
-    run: RunDir, process: AgentProcess, server: GradingServer, observe: Callable[[RunDir], None]
+    run: RunDir,
+    process: AgentProcess,
+    server: GradingServer,
+    observe: Callable[[RunDir], None],
+    recorder: Recorder,
+    quota: Quota,
+    reserved_s: float,
 ) -> tuple[str, AgentExit]:
     while True:
         check_stop()
         server.keep_alive()
         run.clock.heartbeat()
-        left = run.clock.remaining_s(run.ledger.entries())
+        left = run.clock.remaining_s(run.ledger.entries()) - reserved_s
         if left <= 0:
             return "deadline", process.stop()
+        if quota.is_spent():
+            return "quota", process.stop()
         if (ended := process.wait(min(TICK_S, left))) is not None:
             return ("finished" if ended.exit_code == 0 else "crashed"), ended
+        recorder.look()
         observe(run)
+
+
+def _why(run: RunDir, agent: Agent, attempt: int, reason: str, exit_code: int | None) -> str:
+    """In plain words, what an agent system itself says of its end."""
+    if reason == "quota":
+        return "its quota of tokens or cost was used up"
+    if reason != "crashed" and agent.transcript is None:
+        return ""
+    known = agent.exits.get(exit_code) if exit_code is not None else None
+    told = why(read_attempt(run, agent, attempt), exit_code) if agent.transcript and reason != "deadline" else None
+    return told or known or ""
+
+
+def _close(run: RunDir, attempt: int, ended: Ended) -> None:
+    run.ledger.append(
+        AgentEnded(
+            attempt=attempt,
+            elapsed_s=run.clock.elapsed_s(),
+            reason=ended.reason,
+            exit_code=ended.exit_code,
+            why=ended.why,
+        )
+    )
 
 
 def _tell_agent(run: RunDir, remaining_s: float) -> None:
@@ -116,23 +213,18 @@ def _close_lost_attempt(run: RunDir) -> None:
     if len(starts) > len(ends):
         end_strays(str(run.workspace))
         run.clock.abandon()
-        lost = AgentEnded(attempt=starts[-1].attempt, elapsed_s=run.clock.elapsed_s(), reason="lost", exit_code=None)
-        run.ledger.append(lost)
+        _close(run, starts[-1].attempt, Ended("lost"))
 
 
-def _final_end(run: RunDir) -> AgentEnded | None:
-    ends = run.ledger.events(AgentEnded)
-    return ends[-1] if ends and ends[-1].reason in FINAL else None
-
-
-def _record(run: RunDir, seconds: float) -> ExecuteRecord:
-    end, entries = _final_end(run), run.ledger.entries()
-    assert end is not None
+def _record(run: RunDir, agent: Agent, settings: Settings, seconds: float) -> ExecuteRecord:
+    end, entries = run.ledger.events(AgentEnded)[-1], run.ledger.entries()
     return ExecuteRecord.model_validate(
         {
             "seconds": seconds,
             "ended": end.reason,
             "exit_code": end.exit_code,
+            "why": end.why,
+            "usage": write_trajectory(run, agent, Installation(agent, settings).version),
             "elapsed_s": end.elapsed_s,
             "waited_s": waited_s(entries, end.elapsed_s),
             "attempts": end.attempt,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from a2rl.cli.agents import app as agents_app
 from a2rl.errors import A2rlError, UsageError, unknown
 from a2rl.settings import Settings
 
@@ -19,9 +20,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(agents_app, name="agents")
+
 Task = Annotated[str, typer.Option(help="Task id; `a2rl tasks` lists them.")]
 Variant = Annotated[str, typer.Option(help="mini: small generated data. full: the real data.")]
 Source = Annotated[Path | None, typer.Option(help="Local mirror of the full variant's data, instead of the hub.")]
+Driver = Annotated[str | None, typer.Option(help="The LLM that drives the agent.")]
+MaxSubmissions = Annotated[int | None, typer.Option(min=1, help="Quota of submissions.")]
+BaseUrl = Annotated[str | None, typer.Option(help="Where the driver's API is: a proxy, a local server, `a2rl driver`.")]
+Mode = Annotated[str | None, typer.Option(help="free, sft-only, rl-only, or multi: several attempts in turn.")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Attempts of mode multi; 3 unless given.")]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Limit on the driver's turns, where the agent can.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Quota of the driver's tokens, in and out.")]
+MaxCost = Annotated[float | None, typer.Option(help="Quota in dollars, where the agent says what it costs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
 Split = Annotated[str, typer.Option(help="public, private or all.")]
 
@@ -33,15 +44,21 @@ def run(
     variant: Variant = "mini",
     model: Annotated[str, typer.Option(help="Base model: tiny, a folder, or a hub id.")] = "tiny",
     budget: Annotated[str, typer.Option(help="The agent's time: 90s, 30m, 12h, 1h30m.")] = "2m",
-    mode: Annotated[str, typer.Option(help="free, sft-only or rl-only.")] = "free",
+    mode: Mode = "free",
     protocol: Annotated[
         str, typer.Option(help="strict: result on held-out items. paper: best of all submissions.")
     ] = "strict",
     seed: Annotated[int, typer.Option(help="Told to the agent.")] = 0,
-    driver: Annotated[str | None, typer.Option(help="The LLM that drives the agent.")] = None,
+    driver: Driver = None,
+    base_url: BaseUrl = None,
+    trials: Trials = None,
+    max_turns: MaxTurns = None,
+    max_tokens: MaxTokens = None,
+    max_cost_usd: MaxCost = None,
     source: Source = None,
-    max_submissions: Annotated[int | None, typer.Option(min=1, help="Quota of submissions.")] = None,
+    max_submissions: MaxSubmissions = None,
     grading_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    sandbox: Annotated[str, typer.Option(help="landlock, bwrap or none (for debugging).")] = "landlock",
     as_json: Json = False,
 ) -> None:
     """One benchmark run, from the base model to the report.
@@ -57,8 +74,9 @@ def run(
     params = load_params(settings.root)
     grid = choose_grid(
         params, "smoke", tasks=(task,), agents=(agent,), seeds=(seed,), variant=variant, model=model, mode=mode,
-        protocol=protocol, budget=budget, driver=driver, source=str(source.resolve()) if source else None,
-        max_submissions=max_submissions, grading_port=grading_port,
+        protocol=protocol, budget=budget, driver=driver, base_url=base_url, trials=trials, max_turns=max_turns,
+        max_tokens=max_tokens, max_cost_usd=max_cost_usd, source=str(source.resolve()) if source else None,
+        max_submissions=max_submissions, grading_port=grading_port, sandbox=sandbox,
     )  # fmt: skip
     [spec] = plan_runs(grid, "runs", params, settings)
     created = RunDir.create(settings.runs, spec)
@@ -74,11 +92,19 @@ def bench(
     seed: Annotated[list[int] | None, typer.Option(help="Instead of the suite's seeds; may be repeated.")] = None,
     variant: Annotated[str | None, typer.Option(help="mini or full.")] = None,
     model: Annotated[str | None, typer.Option(help="Base model.")] = None,
-    mode: Annotated[str | None, typer.Option(help="free, sft-only or rl-only.")] = None,
+    mode: Mode = None,
     protocol: Annotated[str | None, typer.Option(help="strict or paper.")] = None,
     budget: Annotated[str | None, typer.Option(help="The agent's time for each run.")] = None,
+    driver: Driver = None,
+    base_url: BaseUrl = None,
+    trials: Trials = None,
+    max_turns: MaxTurns = None,
+    max_tokens: MaxTokens = None,
+    max_cost_usd: MaxCost = None,
+    max_submissions: MaxSubmissions = None,
     source: Source = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Runs side by side.")] = None,
+    sandbox: Annotated[str | None, typer.Option(help="landlock, bwrap or none (for debugging).")] = None,
     as_json: Json = False,
 ) -> None:
     """A grid of runs: every task with every agent and every seed.
@@ -97,7 +123,10 @@ def bench(
     overrides: dict[str, Any] = {
         "tasks": tuple(task) if task else None, "agents": tuple(agent) if agent else None,
         "seeds": tuple(seed) if seed else None, "variant": variant, "model": model, "mode": mode, "protocol": protocol,
-        "budget": budget, "source": str(source.resolve()) if source else None, "concurrency": concurrency,
+        "budget": budget, "driver": driver, "base_url": base_url, "trials": trials, "max_turns": max_turns,
+        "max_tokens": max_tokens, "max_cost_usd": max_cost_usd, "max_submissions": max_submissions,
+        "source": str(source.resolve()) if source else None, "concurrency": concurrency,
+        "sandbox": sandbox,
     }  # fmt: skip
     grid = choose_grid(params, suite, **overrides)
     created = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
@@ -249,23 +278,6 @@ def tasks(as_json: Json = False) -> None:
 
 
 @app.command()
-def agents(as_json: Json = False) -> None:
-    """The agent systems there are.
-
-    Example: `a2rl agents`
-    """
-    from a2rl.catalog import agent_ids, find_agent
-    from a2rl.cli.console import print_json, print_table
-
-    settings = Settings.load()
-    found = [find_agent(agent_id, settings.root) for agent_id in agent_ids(settings.root)]
-    if as_json:
-        print_json([agent.model_dump(mode="json") for agent in found])
-        return
-    print_table(("agent", "what it does", "driver"), [(agent.id, agent.title, agent.driver or "-") for agent in found])
-
-
-@app.command()
 def runs(as_json: Json = False) -> None:
     """The runs there are, and where each stands.
 
@@ -365,16 +377,13 @@ def _find_run(run_id: str, settings: Settings) -> Any:
 
 def _show_run(found: Any, as_json: bool) -> None:
     from a2rl.cli.console import out, print_json
-    from a2rl.cli.results import run_object, sentence
+    from a2rl.cli.results import run_object, sandbox_warning, sentence
 
     out.print()
     out.print(sentence(found), soft_wrap=True)
     facts = run_object(found)
-    if facts["sandbox"] == "none":
-        out.print(
-            "[yellow]No sandbox: only good manners kept the agent in its workspace; the report says so too.[/yellow]",
-            soft_wrap=True,
-        )
+    if warning := sandbox_warning(facts["sandbox"]):
+        out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
     out.print(f"report: {facts['report']}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
     if as_json:
         print_json(facts)
@@ -392,17 +401,17 @@ def _show_runs(found: list[Any]) -> None:
         try:
             facts = run_object(each)
         except A2rlError as error:
-            rows.append((each.id, f"damaged: {error}", *["-"] * 6))
+            rows.append((each.id, f"damaged: {error}", *["-"] * 7))
             continue
         ci = f"[{facts['ci'][0]:+.1f}, {facts['ci'][1]:+.1f}]" if facts["ci"] else "-"
         final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
         rows.append(
             (
                 each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["improvement"], "+"),
-                ci, str(facts["submissions"]), facts["verdict"] or "-",
+                ci, str(facts["submissions"]), facts["verdict"] or "-", facts["sandbox"] or "-",
             )
         )  # fmt: skip
-    columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict")
+    columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict", "sandbox")
     print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
 
 

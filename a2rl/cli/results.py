@@ -74,6 +74,15 @@ def sentence(run: RunDir) -> str:
     )
 
 
+def sandbox_warning(sandbox: str | None) -> str:
+    """What a user must be told of a run's sandbox; nothing if it is whole, or not known yet."""
+    if sandbox is None or ("(" not in sandbox and sandbox != "none"):
+        return ""
+    if sandbox.startswith("none"):
+        return f"No sandbox ({sandbox}): only good manners keep the agent in its workspace; the report says so too."
+    return f"A weaker sandbox than it should be: {sandbox}; the report says so too."
+
+
 class Follower:
     """Prints what happens in some runs while a flow works on them in this process."""
 
@@ -132,7 +141,10 @@ class Follower:
             return Text(f"baseline {event.public}")
         if isinstance(event, AgentStarted):
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-            return Text(f"agent {run.spec.agent} started{again}")
+            sandbox = run.need("setup", SetupRecord).sandbox
+            started = Text(f"agent {run.spec.agent} started{again}, sandbox {sandbox}")
+            warning = sandbox_warning(sandbox)
+            return Text.assemble(started, "\n", (warning, "bold yellow")) if warning else started
         if isinstance(event, SubmissionAccepted):
             self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
             return Text(

@@ -33,7 +33,11 @@ class GradingServer:
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self._listener.getsockname()[1]}"
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
 
     def keep_alive(self) -> None:
         """Starts the service again if it has died; to be called often.

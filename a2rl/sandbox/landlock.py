@@ -24,6 +24,9 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_REMOVE_FILE, _MAKE_REG = 1 << 5, 1 << 8
+_USE = _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_SHARE = _WRITE_FILE | _READ_FILE | _TRUNCATE | _REMOVE_FILE | _MAKE_REG
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 """All rights on files, by the ABI that brought the last of them."""
 _BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
@@ -40,8 +43,14 @@ class Reach:
     """Files and folders to read and execute."""
     write: tuple[Path, ...] = ()
     """Files and folders to read, change, make and remove."""
+    use: tuple[Path, ...] = ()
+    """Devices, or folders of devices, to read, write and control."""
+    share: tuple[Path, ...] = ()
+    """Folders in which to make, use and remove files, for those who know their names: they cannot be listed."""
     connect: tuple[int, ...] = ()
     """TCP ports, on any host."""
+    listen: bool = False
+    """Whether it may listen on TCP ports, any of them."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -67,13 +76,15 @@ def restrict(reach: Reach) -> None:
     rights = _FILE_RIGHTS[max((known for known in _FILE_RIGHTS if known <= version), default=1)]
     fields = [rights]
     if version >= _NET_ABI:
-        fields.append(_BIND_TCP | _CONNECT_TCP)
+        fields.append(_CONNECT_TCP if reach.listen else _BIND_TCP | _CONNECT_TCP)
     if version >= _SCOPE_ABI:
         fields.append(_SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS)
     ruleset = _call(_CREATE_RULESET, struct.pack(f"{len(fields)}Q", *fields), len(fields) * 8, 0)
     try:
         _allow_paths(ruleset, reach.read, _READ & rights)
         _allow_paths(ruleset, reach.write, rights)
+        _allow_paths(ruleset, reach.use, _USE & rights)
+        _allow_paths(ruleset, reach.share, _SHARE & rights)
         if version >= _NET_ABI:
             for port in reach.connect:
                 _call(_ADD_RULE, ruleset, _RULE_NET_PORT, struct.pack("QQ", _CONNECT_TCP, port), 0)

@@ -16,14 +16,19 @@ import os
 import platform
 import struct
 import sys
+from collections.abc import Sequence
 
 from a2rl.sandbox.landlock import PR_SET_NO_NEW_PRIVS, prctl
 
 PR_SET_SECCOMP, _MODE_FILTER = 22, 2
-_ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.ENOSYS, 0x80000000
-_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_SECCOMP_CALL, _SET_MODE_FILTER = {"x86_64": 317, "aarch64": 277}, 1
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT = 0, 4
 """Offsets in what the kernel shows the filter of a call."""
+
+Step = tuple[int, int, int, int]
+"""An instruction of a filter: what, how far to jump if it holds, how far if not, with which value."""
 
 _AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _COMPUTING = {
@@ -73,29 +78,58 @@ def only_compute(files: bool) -> None:
     Raises:
         OSError: the kernel has no seccomp, or the architecture is none of those that we know.
     """
+    machine = supported_machine()
+    allowed = [number for group in _COMPUTING[machine] for number in group] + list(_FILES[machine] if files else ())
+    install(
+        [
+            *((JUMP_IF_EQUAL, len(allowed) - place, 0, number) for place, number in enumerate(allowed)),
+            (RETURN, 0, 0, refusal(errno.ENOSYS)),
+            (RETURN, 0, 0, ALLOW),
+        ]
+    )
+
+
+def refusal(error: int) -> int:
+    """What a filter returns to make a call fail with this error; 0 makes it do nothing and succeed."""
+    return 0x00050000 | error
+
+
+def supported_machine() -> str:
+    """Raises OSError: it is none whose calls we know."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
-    allowed = [number for group in _COMPUTING[machine] for number in group] + list(_FILES[machine] if files else ())
-    program = _filter(_AUDIT_ARCHITECTURES[machine], allowed)
+    return machine
+
+
+def install(steps: Sequence[Step], flags: int = 0) -> int:
+    """Binds the calling thread and all that it starts to a filter, for good; a call of another architecture, whose
+    numbers mean other calls, kills.
+
+    Args:
+        steps: begin with the number of the call loaded, and end with a return.
+        flags: of seccomp(2).
+
+    Returns:
+        What the kernel returns: a file to answer from, if the flags ask for one.
+
+    Raises:
+        OSError: the kernel has no seccomp, or the architecture is none of those that we know.
+    """
+    machine = supported_machine()
+    start = [
+        (LOAD, 0, 0, _ARCHITECTURE_AT),
+        (JUMP_IF_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[machine]),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, _NUMBER_AT),
+    ]
+    program = b"".join(struct.pack("HBBI", *step) for step in [*start, *steps])
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     code = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0):
+    result = int(libc.syscall(_SECCOMP_CALL[machine], _SET_MODE_FILTER, ctypes.c_uint(flags), header))
+    if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"seccomp is not to be had: {os.strerror(error)}")
-
-
-def _filter(architecture: int, allowed: list[int]) -> bytes:
-    """The filter: killed if of another architecture, whose numbers mean other calls; else allowed or refused."""
-    steps = [
-        (_LOAD, 0, 0, _ARCHITECTURE_AT),
-        (_JUMP_IF_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER_AT),
-        *((_JUMP_IF_EQUAL, len(allowed) - place, 0, number) for place, number in enumerate(allowed)),
-        (_RETURN, 0, 0, _REFUSE),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-    return b"".join(struct.pack("HBBI", *step) for step in steps)
+    return result

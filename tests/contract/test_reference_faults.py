@@ -102,7 +102,7 @@ def test_the_agent_gets_copies_a_clean_environment_and_no_hidden_data(
     agent = Agent(id="a", title="a", start=("true",))
     assert "sk-secret" not in agent_environment(run, agent, "http://x", host).values()
     before = model_digest(base_model)
-    for path in [path for path in run.workspace.rglob("*") if path.is_file()]:
+    for path in [path for folder in (run.workspace, run.given) for path in folder.rglob("*") if path.is_file()]:
         assert not path.is_symlink()
         path.chmod(0o644)
         path.write_bytes(b"spoilt")

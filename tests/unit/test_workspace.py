@@ -70,11 +70,13 @@ def test_the_references_variables_are_there_and_point_into_the_workspace(
         assert Path(environment[name]).is_relative_to(agent_run.workspace)
 
 
-def test_nothing_in_the_workspace_is_a_link_and_what_is_given_is_for_reading(agent_run: RunDir) -> None:
-    paths = list(agent_run.workspace.rglob("*"))
-    assert not any(path.is_symlink() for path in paths)
-    for folder in ("data", "models"):
-        files = [path for path in (agent_run.workspace / folder).rglob("*") if path.is_file()]
+def test_what_is_given_is_a_copy_for_reading_beside_the_workspace_and_the_only_thing_linked(agent_run: RunDir) -> None:
+    links = {path.name: path.resolve() for path in agent_run.workspace.rglob("*") if path.is_symlink()}
+    assert links == {name: agent_run.given / name for name in ("data", "models")}
+    assert not agent_run.given.is_relative_to(agent_run.workspace)
+    for folder in links.values():
+        assert not any(path.is_symlink() for path in folder.rglob("*"))
+        files = [path for path in folder.rglob("*") if path.is_file()]
         assert files
         assert all(path.stat().st_mode & 0o777 == 0o444 for path in files)
         assert all(path.stat().st_nlink == 1 for path in files)

@@ -1,0 +1,17 @@
+"""What confines an agent: what it reaches, and what becomes of everything else that it tries.
+
+    confinement = confinement_of(run, agent, settings, connect=(grading_port,))     # reach.py
+    AgentCommand(..., confinement=confinement)                                       # the supervisor does the rest
+
+The layers, each of which needs neither root nor an installation, and holds as root as well:
+- Landlock (a2rl/sandbox/landlock.py): of all files it reaches those that it needs; it signals and traces nobody
+  outside; no TCP connection is its own to make;
+- no capabilities, and no way to get any: set-user-id programs do not work (launch.py);
+- seccomp (calls.py): TCP and local sockets only, no namespaces, mounts, io_uring and what else serves to break out;
+- the broker (broker.py): a thread of the supervisor that is asked for every connection, looks at the address, connects
+  the socket itself, and writes a log of it.
+
+With bwrap (bwrap.py), all of that inside a file system and a table of processes of its own.
+
+What they do not hold back: README.md, "What an agent can do".
+"""

@@ -1,0 +1,79 @@
+"""What an agent did, read from the transcripts of all its attempts: for the report, for quotas, and to go on from.
+
+`trajectory.json` of a run is the whole of it in ATIF (a2rl/transcripts/atif.py), which other tools can read.
+"""
+
+from pathlib import Path
+
+from a2rl.agent import Agent
+from a2rl.events import AgentStarted
+from a2rl.files import write_atomically
+from a2rl.records import Usage
+from a2rl.run import RunDir
+from a2rl.transcripts import Agent as AtifAgent
+from a2rl.transcripts import Reading, read_transcript, trajectory
+
+
+def transcript_path(run: RunDir, agent: Agent, attempt: int) -> Path | None:
+    """Where what the agent prints is kept apart, because it is its transcript."""
+    if agent.transcript is None or agent.transcript.where != "stdout":
+        return None
+    return run.logs / f"transcript-{attempt}.jsonl"
+
+
+def read_attempt(run: RunDir, agent: Agent, attempt: int) -> Reading:
+    """What one attempt left behind; nothing if it left nothing."""
+    if agent.transcript is None:
+        return Reading()
+    printed = transcript_path(run, agent, attempt)
+    kept = sorted((run.logs / f"transcript-{attempt}").glob("*"))
+    return read_transcript(agent.transcript.format, *([printed] if printed else kept))
+
+
+def read_attempts(run: RunDir, agent: Agent) -> list[Reading]:
+    """The readings of all attempts. One that holds its session's earlier attempts as well stands for them."""
+    attempts = [event.attempt for event in run.ledger.events(AgentStarted)]
+    readings = [read_attempt(run, agent, attempt) for attempt in attempts]
+    if agent.transcript is None or agent.transcript.where == "stdout":
+        return readings
+    later = [{after.session_id for after in readings[place + 1 :]} for place in range(len(readings))]
+    return [
+        reading
+        for reading, sessions in zip(readings, later, strict=True)
+        if reading.session_id is None or reading.session_id not in sessions
+    ]
+
+
+def usage_of(readings: list[Reading], agent: AtifAgent) -> Usage:
+    """The figures of all attempts together."""
+    whole = trajectory(readings, agent)
+    total = whole.final_metrics
+    return Usage(
+        steps=len([step for step in whole.steps if step.source == "agent"]),
+        tool_calls=sum(len(step.tool_calls or ()) for step in whole.steps),
+        prompt_tokens=total.total_prompt_tokens if total else None,
+        completion_tokens=total.total_completion_tokens if total else None,
+        cached_tokens=total.total_cached_tokens if total else None,
+        cost_usd=total.total_cost_usd if total else None,
+        unreadable=sum(reading.unreadable for reading in readings),
+    )
+
+
+def atif_agent(run: RunDir, agent: Agent, version: str | None) -> AtifAgent:
+    """The agent system as ATIF names it."""
+    return AtifAgent(name=agent.id, version=version or "unknown", model_name=run.spec.driver)
+
+
+def write_trajectory(run: RunDir, agent: Agent, version: str | None) -> Usage | None:
+    """Writes `trajectory.json` and returns its figures; None for agents that write no transcript."""
+    if agent.transcript is None:
+        return None
+    readings, described = read_attempts(run, agent), atif_agent(run, agent, version)
+    write_atomically(run.trajectory, trajectory(readings, described).to_json())
+    return usage_of(readings, described)
+
+
+def last_words(reading: Reading) -> str:
+    """The last that the agent said."""
+    said = [step.message for step in reading.steps if step.source == "agent" and step.message]
+    return str(said[-1]) if said else ""
