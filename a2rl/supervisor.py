@@ -183,12 +183,21 @@ def _start(command: AgentCommand) -> "subprocess.Popen[bytes]":
         return _run(command, command.command)
     launch = Launch(command.command, command.confinement, command.cwd)
     agent = _run(command, launch.command, launch.theirs.fileno())
-    listener = launch.wait()
+    try:
+        listener = launch.wait()
+    except NotConfined as error:
+        raise NotConfined(str(error) or _last_words(agent)) from error
     if listener is not None:
         limits = command.confinement
         folders = tuple(map(Path, limits.write))
         Broker(listener, limits.connect, folders, NetworkLog(Path(limits.network_log))).start()
     return agent
+
+
+def _last_words(process: "subprocess.Popen[bytes]") -> str:
+    process.kill()
+    said = process.communicate()[0].decode(errors="replace").split("\n")
+    return next((line for line in reversed(said) if line), "it died without a word")
 
 
 def _run(command: AgentCommand, arguments: list[str], *files: int) -> "subprocess.Popen[bytes]":

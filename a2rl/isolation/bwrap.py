@@ -1,11 +1,12 @@
 """bwrap (bubblewrap): the same confinement inside a file system and a table of processes of its own.
 
 Contract: `bwrap_command` is a prefix for a command. What a `Confinement` does not name is not there at all; names,
-metadata and command lines of what is outside cannot be seen either, and /dev/shm and /tmp are the agent's own. The
-network is the machine's: inside, the launcher goes on to apply Landlock, seccomp and the broker as it does without bwrap.
+metadata and command lines of what is outside cannot be seen either, and /dev/shm and the terminals are the agent's own.
+The network is the machine's: inside, the launcher applies Landlock, seccomp and the broker as it does without bwrap.
 Source: the manual's bwrap(1).
 """
 
+import os
 from pathlib import Path
 
 import a2rl
@@ -13,17 +14,22 @@ from a2rl.isolation.confinement import Confinement
 
 ALONE = ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
 MADE = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--tmpfs", "/tmp")
-OWN = ("/proc", "/dev")
+OWN = ("proc", "dev")
 """Made anew inside; not taken from the machine."""
 
 
 def bwrap_command(confinement: Confinement, cwd: str) -> list[str]:
     """To be followed by the launcher's command."""
     library = str(Path(a2rl.__file__).parent)  # for the launcher; Landlock then hides it from the agent
-    binds = [("--ro-bind-try", path) for path in (*confinement.read, library)]
-    binds += [("--bind-try", path) for path in confinement.write]
-    binds = [(kind, path) for kind, path in binds if not path.startswith(OWN)]
+    binds = [("--ro-bind", path) for path in (*confinement.read, library)]
+    binds += [("--bind", path) for path in confinement.write]
+    # Not Path.exists, which fails for what lies in a folder that is not this user's.
+    binds = [(kind, path) for kind, path in binds if _top(path) not in OWN and os.path.exists(path)]  # noqa: PTH110
     devices = [("--dev-bind-try", path) for path in confinement.use if Path(path).name.startswith("nvidia")]
     mounts = [word for kind, path in sorted(binds, key=lambda bind: len(Path(bind[1]).parts)) + devices
               for word in (kind, path, path)]  # fmt: skip
     return [confinement.bwrap, *ALONE, *MADE, *mounts, "--chdir", cwd, "--"]
+
+
+def _top(path: str) -> str:
+    return Path(path).parts[1]

@@ -2,12 +2,12 @@
 
 Contract: after `withhold` there are no sockets but TCP's, local streams and the kernel's list of network interfaces; no
 connection that Landlock or the broker does not see (TCP Fast Open, io_uring); no namespaces, mounts, kernel modules,
-keyrings, tracing of the kernel, or input forged for a terminal; no memory or queues of System V, which know no folders.
-What programs have a second way for fails as if the kernel did not know it. `broker=True` hands `connect` and `listen` to
-whoever reads the returned file. Source: docs.kernel.org/userspace-api/seccomp_filter.html, and the kernel's tables.
+keyrings, tracing of the kernel, or input forged for a terminal; no System V memory or queues, which know no folders.
+What programs have a second way for fails as if the kernel did not know it. `broker=True` hands `connect` and `listen`
+to whoever reads the returned file. Source: docs.kernel.org/userspace-api/seccomp_filter.html, and the kernel's tables.
 
-An agent may do anything else that the user's programs may: the list says what is forbidden, and a new kind of call that a
-future kernel adds is not on it. Files stay a matter of Landlock, which knows no such gap.
+An agent may do anything else that the user's programs may: the list says what is forbidden, and a call that a future
+kernel adds is not on it. Files are Landlock's matter, which has no such gap.
 """
 
 import errno
@@ -69,7 +69,7 @@ class Condition(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What becomes of a call if all of `where` holds. The first rule of a call that fits counts; if none does, it is allowed."""
+    """What becomes of a call if all of `where` holds. The first rule of a call that fits counts; none allows it."""
 
     call: str
     becomes: int
@@ -120,8 +120,8 @@ def _dangers() -> Iterator[Rule]:
         yield Rule("prlimit64", refusal(errno.EPERM), (Condition(2, 0xFFFFFFFF, any_bit=True, high=high),))
     # Nobody can answer for a filter of the agent's own, and so be asked in the broker's place.
     yield Rule("seccomp", refusal(errno.EBUSY), (Condition(1, _NEW_LISTENER, any_bit=True),))
-    # A process that hides from its user hides from the broker too, and could not connect. Nothing is lost: no other user
-    # can look into it, and none of the agent's processes knows more than the others.
+    # A process that hides from its user hides from the broker too, and could not connect. Nothing is lost: no other
+    # user can look into it, and none of the agent's processes knows more than the others.
     yield Rule("prctl", refusal(0), (Condition(0, _PR_SET_DUMPABLE),))
 
 

@@ -53,14 +53,14 @@ class Launch:
         """To be called when `command` was started with `theirs` open in it: the file to broker connections from.
 
         Raises:
-            NotConfined: with what is missing.
+            NotConfined: with what is missing, where the process that should have become the agent could say it.
             OSError: the agent's program could not be started.
         """
         self.theirs.close()
         with self._ours:
             message, files, _, _ = socket.recv_fds(self._ours, MAX_MESSAGE, 1)
             if message[:1] != _CONFINED:
-                raise NotConfined(message[1:].decode() or "the process that should have become the agent died")
+                raise NotConfined(message[1:].decode())
             if failed := self._ours.recv(MAX_MESSAGE):
                 raise OSError(*json.loads(failed[1:]))
         return files[0] if files else None

@@ -10,6 +10,7 @@ Three system calls through ctypes, and not the package py-landlock (0.1.1): that
 
 import ctypes
 import os
+import stat
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ _SCOPE_ABI = 6
 
 @dataclass(frozen=True)
 class Reach:
-    """What a restricted process can still reach. Paths that do not exist are left out."""
+    """What a restricted process can still reach. Paths that do not exist, or not for it, are left out."""
 
     read: tuple[Path, ...] = ()
     """Files and folders to read and execute."""
@@ -96,11 +97,12 @@ def restrict(reach: Reach) -> None:
 
 def _allow_paths(ruleset: int, paths: Iterable[Path], rights: int) -> None:
     for path in paths:
-        if not path.exists():
-            continue
-        beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            allowed = rights if path.is_dir() else rights & _OF_A_FILE
+            beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        try:
+            allowed = rights if stat.S_ISDIR(os.fstat(beneath).st_mode) else rights & _OF_A_FILE
             _call(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", allowed, beneath), 0)
         finally:
             os.close(beneath)
