@@ -1,6 +1,6 @@
 """An agent system as its `agents/<id>/agent.yaml` describes it: how it is installed, started, resumed and understood.
 
-Text in `start`, `resume`, `turn_limit`, `env`, `files` and `prompt_note` may hold these names in braces; a brace that
+Text in `start`, `resume`, `turn_limit`, `env` and `files` may hold these names in braces; a brace that
 is meant is doubled. `{program}` is the installed program, `{agent_dir}` the definition's folder, `{workspace}` and
 `{home}` where it works, `{prompt}` what it is told, `{driver}` and `{base_url}` the LLM and where its API is,
 `{max_turns}` the limit on turns, `{session}` the session to go on with, `{attempt}` the number of this start.
@@ -91,7 +91,7 @@ class Agent(_Section):
     transcript: TranscriptSource | None = None
     exits: dict[int, str] = {}
     """What its exit codes mean, in plain words."""
-    prompt_note: Text = ""
+    prompt_note: str = ""
     """What this agent system must be told beyond the common prompt."""
     folder: Path = Path()
     """Where the definition lies; filled in by the loader."""

@@ -45,9 +45,7 @@ def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:
         left=format_duration(remaining_s),
         deadline=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time.time() + remaining_s)),
         max_turns=spec.max_turns,
-        note=agent.prompt_note.format(workspace=run.workspace, home=run.workspace / ".home")
-        if agent.prompt_note
-        else "",
+        note=agent.prompt_note,
         baseline=next((str(entry.event.public) for entry in entries if isinstance(entry.event, BaselineKnown)), "-"),
         submissions=_submissions(entries),
     )

@@ -9,7 +9,7 @@ MAX_BYTES = 64 << 20
 
 
 class EventLog:
-    """Appends one JSON object a line, with the time `t` (seconds since 1970), until the file is as large as it may be."""
+    """Appends a JSON object a line, with the time `t` (seconds since 1970), until the file is as large as it may be."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self.path = path
@@ -17,9 +17,8 @@ class EventLog:
 
     def write(self, **fields: Any) -> None:
         """Writes a line; once there is no room, none."""
-        line = (json.dumps({"t": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n").encode(
-            "utf-8", "replace"
-        )
+        text = json.dumps({"t": round(time.time(), 3), **fields}, ensure_ascii=False)
+        line = f"{text}\n".encode("utf-8", "replace")
         self._left -= len(line)
         if self._left >= 0:
             with self.path.open("ab", buffering=0) as file:

@@ -48,8 +48,8 @@ class AgentEnded(Event):
     attempt: int
     elapsed_s: float
     reason: str
-    """finished, crashed, deadline, quota (of tokens or cost), unavailable (it could not be started), interrupted, or lost
-    (the pipeline itself died)."""
+    """finished, crashed, deadline, quota (of tokens or cost), unavailable (it could not be started), interrupted, or
+    lost (the pipeline itself died)."""
     exit_code: int | None
     why: str = ""
     """In plain words, where that is known."""

@@ -37,6 +37,13 @@ def a2rl(
     mode: str | None = None,
     protocol: str | None = None,
     budget: str | None = None,
+    driver: str | None = None,
+    base_url: str | None = None,
+    trials: int | None = None,
+    max_turns: int | None = None,
+    max_tokens: int | None = None,
+    max_cost_usd: float | None = None,
+    max_submissions: int | None = None,
     source: str | None = None,
     concurrency: int | None = None,
     sandbox: str | None = None,
@@ -57,7 +64,8 @@ def a2rl(
     grid = choose_grid(
         params, suite, tasks=tasks, agents=agents, seeds=seeds, variant=variant, model=model, mode=mode,
         protocol=protocol, budget=budget, driver=driver, base_url=base_url, trials=trials, max_turns=max_turns,
-        max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_submissions=max_submissions, source=source, concurrency=concurrency, sandbox=sandbox,
+        max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_submissions=max_submissions, source=source,
+        concurrency=concurrency, sandbox=sandbox,
     )  # fmt: skip
     if run_ids is None:
         runs = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
