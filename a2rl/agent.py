@@ -101,14 +101,14 @@ class Agent(_Section):
         """Whether an LLM drives it."""
         return self.base_url is not None
 
-    def command(self, names: Mapping[Name, str]) -> list[str]:
+    def command(self, names: Mapping[str, str]) -> list[str]:
         """The command line of a first start."""
         return self._filled(self.start, names)
 
-    def resume_command(self, names: Mapping[Name, str]) -> list[str]:
+    def resume_command(self, names: Mapping[str, str]) -> list[str]:
         """The command line that goes on with `names["session"]`."""
         return self._filled(self.resume, names)
 
-    def _filled(self, parts: tuple[str, ...], names: Mapping[Name, str]) -> list[str]:
+    def _filled(self, parts: tuple[str, ...], names: Mapping[str, str]) -> list[str]:
         limit = self.turn_limit if names["max_turns"] else ()
         return [part.format(**names) for part in (*parts, *limit)]

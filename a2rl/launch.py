@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from a2rl.agent import Agent, Name
+from a2rl.agent import Agent
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.files import write_beneath
 from a2rl.grading.server_process import GradingServer
@@ -82,7 +82,7 @@ def launch(
         InfrastructureError: its settings cannot be written.
     """
     spec, installation, home = run.spec, Installation(agent, settings), run.workspace / ".home"
-    names: dict[Name, str] = {
+    names: dict[str, str] = {
         "program": str(installation.program or ""),
         "agent_dir": str(agent.folder),
         "workspace": str(run.workspace),

@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import StrictUndefined, Template
 
-from a2rl.agent import Agent, Name
+from a2rl.agent import Agent
 from a2rl.budget import format_duration
 from a2rl.process import SPIN
 from a2rl.run import Mode, RunDir
@@ -96,7 +96,7 @@ def agent_environment(
     agent: Agent,
     grading_url: str,
     settings: Settings,
-    names: Mapping[Name, str] | None = None,
+    names: Mapping[str, str] | None = None,
     before_path: Sequence[Path] = (),
 ) -> dict[str, str]:
     """All that the agent sees: the basics, its own settings, the secrets it may have, the benchmark's variables.
