@@ -4,6 +4,7 @@ with Gateway(run, agent, settings) as gateway:                      # the way to
     command = launch(run, agent, settings, grading, gateway, attempt, prompt, session)
 """
 
+import shlex
 from contextlib import AbstractContextManager
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -94,12 +95,17 @@ def launch(
         "session": session or "",
         "attempt": str(attempt),
     }
-    for path, text in agent.files.items():
+    environment = agent_environment(run, agent, grading.url, settings, names, installation.paths)
+    # A login shell, which some systems run commands in, begins with the machine's own PATH.
+    profile = f"export PATH={shlex.quote(environment['PATH'])}\n"
+    for path, text in {
+        ".profile": profile,
+        **{path: text.format(**names) for path, text in agent.files.items()},
+    }.items():
         try:
-            write_beneath(home, path, text.format(**names))
+            write_beneath(home, path, text)
         except OSError as error:
             raise InfrastructureError(f"cannot write {path} in the agent's HOME: {error.strerror}") from error
-    environment = agent_environment(run, agent, grading.url, settings, names, installation.paths)
     printed = transcript_path(run, agent, attempt)
     return AgentCommand(
         command=agent.resume_command(names) if session and agent.resume else agent.command(names),
