@@ -13,7 +13,6 @@ from a2rl.sandbox.pool import CodePool
 from a2rl.settings import Settings
 
 ENOUGH_DISK_GIB = 10
-CLIS = {"claude": "Claude Code", "codex": "Codex CLI", "gemini": "Gemini CLI", "opencode": "OpenCode"}
 
 
 class Finding(NamedTuple):
@@ -38,7 +37,7 @@ def examine(settings: Settings) -> list[Finding]:
         _sandbox(settings),
         _bwrap(settings),
         _code_answers(),
-        *(_cli(name, title) for name, title in CLIS.items()),
+        _npm(),
     ]
 
 
@@ -133,8 +132,7 @@ def _code_answers() -> Finding:
         return Finding("code answers", False, True, str(error), "humaneval needs it; the other tasks do not")
 
 
-def _cli(name: str, title: str) -> Finding:
-    found = shutil.which(name)
-    return Finding(
-        name, bool(found), True, found or f"{title} is not installed", "" if found else "needed only for runs with it"
-    )
+def _npm() -> Finding:
+    found = shutil.which("npm")
+    mend = "install Node.js 20 or newer: several agent systems come from npm; `a2rl agents` lists them all"
+    return Finding("npm", bool(found), True, found or "not found", "" if found else mend)

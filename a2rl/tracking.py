@@ -168,6 +168,8 @@ class Tracker:
             "submissions": executed.submissions,
             "agent_seconds": executed.elapsed_s,
         }
+        if executed.usage:
+            metrics |= executed.usage.model_dump()
         if result.public and result.final:
             metrics |= {
                 "best_score": result.public.score,
@@ -183,8 +185,9 @@ class Tracker:
                 self.client.log_metric(parent, name, float(value))
         self.client.set_tag(parent, "a2rl.verdict", result.verdict)
         self.client.set_tag(parent, "a2rl.ledger_head", run.ledger.verify())
-        if run.report.exists():
-            self.client.log_artifact(parent, str(run.report))
+        for artifact in (run.report, run.trajectory):
+            if artifact.exists():
+                self.client.log_artifact(parent, str(artifact))
         self.client.set_terminated(parent, "FINISHED")
 
     def _child(

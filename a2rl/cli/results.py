@@ -157,7 +157,8 @@ class Follower:
         if isinstance(event, SubmissionRefused):
             return Text(f"submission refused: {event.reason}", "yellow")
         if isinstance(event, AgentEnded):
-            return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}")
+            why = f": {event.why}" if event.why else ""
+            return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}{why}", "yellow" if why else "")
         if isinstance(event, PrivateGraded):
             return Text.assemble("private score ", (str(event.result), "bold"))
         return None

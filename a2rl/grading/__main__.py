@@ -7,6 +7,7 @@ end of stdin (the parent is gone) ends the service and its workers.
 import sys
 from pathlib import Path
 
+from a2rl.event_log import EventLog
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import CPU, GraderPool, devices_here
 from a2rl.grading.service import GradingService
@@ -23,7 +24,8 @@ def main() -> None:
     devices = devices_here(settings)
     with GraderPool(settings, devices) as pool:
         service = GradingService(run, settings.root, pool)
-        app = create_app(service, run.spec.task, [device for device in devices if device != CPU])
+        gpus = [device for device in devices if device != CPU]
+        app = create_app(service, run.spec.task, gpus, EventLog(run.logs / "api.jsonl"))
         serve_for_parent(app, int(sys.argv[2]), lifespan="off")
 
 

@@ -15,9 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2rl.errors import InfrastructureError, InvalidSubmission
+from a2rl.event_log import EventLog
 from a2rl.grading.service import BudgetSpent, GradingService, SubmitAnswer, TimeAnswer
 
 MAX_BODY_BYTES = 64 << 10
+MAX_PATH = 200
+"""Characters of a path that are written down."""
 USAGE = 'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}'
 
 
@@ -37,10 +40,12 @@ class Health(BaseModel):
     available_gpus: list[str]
 
 
-def create_app(service: GradingService, task: str, gpus: list[str]) -> FastAPI:
-    """The API over one run's service."""
+def create_app(service: GradingService, task: str, gpus: list[str], log: EventLog | None = None) -> FastAPI:
+    """The API over one run's service; every call is written to the log."""
     app = FastAPI(title="a2rl grading service", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(BodyLimit)
+    if log is not None:
+        app.add_middleware(CallLog, log=log)
 
     @app.post("/submit")
     async def submit(submission: Submission) -> SubmitAnswer:
@@ -78,6 +83,32 @@ def create_app(service: GradingService, task: str, gpus: list[str]) -> FastAPI:
 def _problem(status: int, detail: str) -> JSONResponse:
     # "error" is the reference's key, "detail" FastAPI's; agents look for either.
     return JSONResponse({"error": detail, "detail": detail}, status_code=status)
+
+
+class CallLog:
+    """Writes down every call: when it began, what was asked, how it was answered and how long that took."""
+
+    def __init__(self, app: ASGIApp, log: EventLog) -> None:
+        self.app = app
+        self.log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        status, started = 0, time.monotonic()
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        finally:
+            seconds = round(time.monotonic() - started, 3)
+            self.log.write(method=scope["method"], path=scope["path"][:MAX_PATH], status=status, seconds=seconds)
 
 
 class BodyLimit:

@@ -19,7 +19,7 @@ from a2rl.events import (
 )
 from a2rl.files import write_atomically
 from a2rl.ledger import Entry
-from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
 from a2rl.report.chart import Point, draw
 from a2rl.run import RunDir
 from a2rl.score import Group
@@ -76,6 +76,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         kinds=_kinds(grade) if grade else [],
         measures=_measures(grade) if grade else [],
         story=_story(entries),
+        usage=_usage(executed.usage if executed else None),
         budget=format_duration(spec.budget_s),
         elapsed=format_duration(run.clock.elapsed_s()),
         settings=_settings(run, ready),
@@ -158,24 +159,45 @@ def _short(path: str) -> str:
 
 def _story(entries: list[Entry]) -> list[str]:
     """What happened to the agent, in words; one sentence for each thing out of the ordinary."""
-    told, starts = [], sum(isinstance(entry.event, AgentStarted) for entry in entries)
-    if starts > 1:
-        told.append(f"The agent was started {starts} times: the run was resumed.")
+    starts = [entry.event for entry in entries if isinstance(entry.event, AgentStarted)]
+    told, trials = [], starts[-1].trial if starts else 1
+    if trials > 1:
+        told.append(f"It made {trials} attempts, each with a summary of those before.")
+    if len(starts) > trials:
+        told.append(f"The agent was started {len(starts)} times: the run was resumed.")
     for event in (entry.event for entry in entries):
         if isinstance(event, RunInterrupted):
             told.append("It was interrupted by the user.")
         elif isinstance(event, AgentEnded):
             status = f" with exit code {event.exit_code}" if event.exit_code is not None else ""
-            told.append(
-                {
-                    "finished": "The agent ended of its own accord.",
-                    "crashed": f"The agent crashed{status}.",
-                    "deadline": "The agent worked until the deadline and was then ended.",
-                    "lost": "The pipeline died under the agent, which was ended with it.",
-                    "interrupted": "The agent was ended.",
-                }[event.reason]
-            )
+            sentence = {
+                "finished": "The agent ended of its own accord.",
+                "crashed": f"The agent crashed{status}.",
+                "deadline": "The agent worked until the deadline and was then ended.",
+                "quota": "The agent was ended.",
+                "unavailable": "The agent could not be started.",
+                "lost": "The pipeline died under the agent, which was ended with it.",
+                "interrupted": "The agent was ended.",
+            }[event.reason]
+            told.append(sentence.removesuffix(".") + f": {event.why}." if event.why else sentence)
     return told
+
+
+def _usage(usage: Usage | None) -> list[tuple[str, str]]:
+    """What an agent system reports of its own work."""
+    if usage is None:
+        return []
+    figures = [
+        ("steps", usage.steps),
+        ("tool calls", usage.tool_calls),
+        ("tokens in", usage.prompt_tokens),
+        ("of them cached", usage.cached_tokens),
+        ("tokens out", usage.completion_tokens),
+    ]
+    shown = [(name, "not reported" if value is None else f"{value:,}") for name, value in figures]
+    cost = "not reported" if usage.cost_usd is None else f"${usage.cost_usd:.2f}"
+    unread = [("lines not understood", f"{usage.unreadable:,}")] if usage.unreadable else []
+    return [*shown, ("cost", cost), *unread]
 
 
 def _settings(run: RunDir, ready: SetupRecord) -> list[tuple[str, str]]:
