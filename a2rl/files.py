@@ -4,7 +4,9 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import shutil
+import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,27 +57,35 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_beneath(root: Path, relative: str, text: str) -> None:
-    """Writes a file in a folder that others can write to, and follows none of the links that they may have put there.
-
-    Raises:
-        OSError: a link, or a file where a folder should be, is in the way.
-    """
+    """Writes a file in a folder that others can write to; links that they put in its way are removed, not followed."""
     *folders, name = Path(relative).parts
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for folder in folders:
+            _clear(folder, here, stat.S_ISDIR)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, dir_fd=here)
             below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = below
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=here)
+        _clear(name, here, lambda mode: False)
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=here)
         with os.fdopen(file, "w", encoding="utf-8") as opened:
             opened.write(text)
     finally:
         os.close(here)
+
+
+def _clear(name: str, folder: int, may_stay: Callable[[int], bool]) -> None:
+    """Removes what is there under a name, unless it may stay."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if may_stay(mode):
+            return
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(name, dir_fd=folder)
+        else:
+            os.unlink(name, dir_fd=folder)
 
 
 def write_model(path: Path, model: BaseModel) -> None:

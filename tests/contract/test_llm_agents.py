@@ -1,0 +1,225 @@
+"""What the pipeline does around an agent system that an LLM drives: told, recorded, resumed, limited, explained.
+
+The agent system is a fake one: a shell script that plays a recorded transcript and writes down how it was called.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl import process
+from a2rl.errors import Interrupted
+from a2rl.events import AgentEnded, AgentStarted
+from a2rl.records import ExecuteRecord
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+from stages.execute import execute
+from tests.conftest import REPOSITORY
+
+TRANSCRIPTS = REPOSITORY / "tests" / "transcripts" / "claude-code"
+DEFINITION = """
+title: a fake
+start: ["bash", "{agent_dir}/start.sh", "started", "{prompt}"]
+resume: ["bash", "{agent_dir}/start.sh", "resumed {session}", "{prompt}"]
+driver: a-model
+base_url: http://127.0.0.1:9
+env: {WHERE: "{base_url}"}
+forward_env: [FAKE_KEY]
+needs_one_of: [FAKE_KEY]
+files: {".fake/settings.json": '{{"model": "{driver}"}}'}
+transcript: {format: claude-code, from: stdout}
+exits: {3: it had enough}
+"""
+NOTE = 'n=$(ls output | wc -l); printf "%s\\n%s" "$1" "$2" > output/told-$n.txt\n'
+
+
+@pytest.fixture
+def checkout(settings: Settings) -> Settings:
+    """A checkout with a folder of agents of its own, and a key for the fake."""
+    (settings.root / "agents").unlink()
+    return Settings(settings.root, {**settings.environ, "FAKE_KEY": "sk-fake"})
+
+
+@pytest.fixture
+def work(checkout: Settings, new_run: Callable[..., RunDir]) -> Callable[..., RunDir]:
+    """A run whose agent does what the lines of shell say."""
+
+    def make(script: str, more: str = "", **changes: object) -> RunDir:
+        folder = checkout.root / "agents" / "fake"
+        folder.mkdir(parents=True)
+        (folder / "agent.yaml").write_text(DEFINITION + more)
+        (folder / "start.sh").write_text(NOTE + script)
+        for name in ("work", "refused"):
+            (folder / f"{name}.jsonl").write_bytes((TRANSCRIPTS / f"{name}.jsonl").read_bytes())
+        run = new_run(**{"agent": "fake", "driver": "a-model", "started": False, **changes})
+        (run.workspace / ".home").mkdir()
+        return run
+
+    return make
+
+
+def play(name: str) -> str:
+    return f'cat "$(dirname "$0")/{name}.jsonl"\n'
+
+
+def told(run: RunDir) -> list[list[str]]:
+    """How the fake was started each time, and its prompt."""
+    return [path.read_text().split("\n", 1) for path in sorted((run.workspace / "output").glob("told-*"))]
+
+
+def test_it_is_told_its_task_its_mode_and_its_real_deadline(work: Callable[..., RunDir], checkout: Settings) -> None:
+    run = work(play("work"), mode="sft-only", budget_s=90.0, max_turns=7)
+    record = execute(run, checkout)
+    [[how, prompt]] = told(run)
+    assert (record.ended, how) == ("finished", "started")
+    for part in (str(run.workspace), "instructions.md", "sft-only", "1m30s from now", "at most 7 turns"):
+        assert part in prompt
+    assert json.loads((run.workspace / ".home/.fake/settings.json").read_text()) == {"model": "a-model"}
+
+
+def test_what_it_did_is_read_from_its_transcript(work: Callable[..., RunDir], checkout: Settings) -> None:
+    run = work("mkdir -p code; echo 'lr = 1' > code/train.py\n" + play("work"))
+    record = execute(run, checkout)
+    assert record.usage is not None
+    served = [json.loads(line) for line in (TRANSCRIPTS / "work.served.jsonl").read_text().splitlines()]
+    assert record.usage.prompt_tokens == sum(each["input_tokens"] for each in served)
+    assert record.usage.completion_tokens == sum(each["output_tokens"] for each in served)
+    assert record.usage.tool_calls == 3
+    whole = json.loads(run.trajectory.read_text())
+    assert (whole["schema_version"][:6], whole["agent"]["name"]) == ("ATIF-v", "fake")
+    assert [json.loads(line) for line in (run.logs / "output.jsonl").read_text().splitlines()]
+    assert (run.code / "train.py").read_text() == "lr = 1\n"
+
+
+def test_a_refused_key_is_a_result_with_the_reason_in_plain_words(
+    work: Callable[..., RunDir], checkout: Settings
+) -> None:
+    run = work(play("refused") + "exit 1\n")
+    record = execute(run, checkout)
+    assert (record.ended, record.exit_code, record.attempts) == ("crashed", 1, 1)
+    assert "refused the key" in record.why
+
+
+def test_garbage_and_an_exit_code_that_says_something(work: Callable[..., RunDir], checkout: Settings) -> None:
+    run = work("head -c 3000 /dev/urandom; echo; echo '{\"type\": [[]]}'; exit 3\n")
+    record = execute(run, checkout)
+    assert record.ended == "crashed"
+    assert record.why
+    assert record.usage is not None
+    assert record.usage.unreadable > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ('install: {pip: "x==1"}\nprogram: x\n', "is not installed: `a2rl agents install fake`"),
+        ("", "no API key: set FAKE_KEY"),
+    ],
+    ids=["a program that is not installed", "a key that is missing"],
+)
+def test_what_is_missing_ends_the_run_as_a_result_and_costs_no_time(
+    work: Callable[..., RunDir], settings: Settings, more: str, says: str
+) -> None:
+    run = work(play("work"), more)
+    record = execute(run, settings)
+    assert record.ended == "unavailable"
+    assert says in record.why
+    assert run.clock.elapsed_s() == 0
+    assert told(run) == []
+
+
+def test_an_llm_of_ones_own_needs_no_key(work: Callable[..., RunDir], settings: Settings) -> None:
+    run = work('echo "$FAKE_KEY $WHERE" > output/key\n' + play("work"), base_url="http://127.0.0.1:7")
+    assert execute(run, settings).ended == "finished"
+    assert (run.workspace / "output/key").read_text() == "none-needed http://127.0.0.1:7\n"
+
+
+def test_a_run_that_was_cut_off_goes_on_in_its_session(
+    work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = work(play("work") + 'case "$1" in started) sleep 100;; esac\n')
+    stop = threading.Event()
+    monkeypatch.setattr(process, "STOP", stop)
+
+    def stop_when_it_has_spoken(_: RunDir) -> None:
+        if (run.logs / "transcript-1.jsonl").exists() and (run.logs / "transcript-1.jsonl").stat().st_size:
+            stop.set()
+
+    with pytest.raises(Interrupted):
+        execute(run, checkout, stop_when_it_has_spoken)
+    stop.clear()
+    record = execute(run, checkout)
+    [_, [how, prompt]] = told(run)
+    session = json.loads((TRANSCRIPTS / "work.jsonl").read_text().splitlines()[0])["session_id"]
+    assert how == f"resumed {session}"
+    assert "cut off" in prompt
+    assert "All done." in prompt
+    assert (record.ended, record.attempts) == ("finished", 2)
+
+
+def test_mode_multi_tries_again_with_what_came_of_the_last(work: Callable[..., RunDir], checkout: Settings) -> None:
+    run = work(play("work"), mode="multi", trials=3, budget_s=600.0)
+    execute(run, checkout)
+    assert [event.trial for event in run.ledger.events(AgentStarted)] == [1, 2, 3]
+    assert [how for how, _ in told(run)] == ["started"] * 3
+    assert "attempt 3 of 3" in told(run)[2][1]
+    assert "3m20s from now" in told(run)[0][1]
+
+
+def test_a_crash_ends_even_mode_multi(work: Callable[..., RunDir], checkout: Settings) -> None:
+    run = work("exit 1\n", mode="multi", trials=3)
+    assert execute(run, checkout).attempts == 1
+
+
+def test_a_quota_of_tokens_ends_it(
+    work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.quota.INTERVAL_S", 0.1)
+    run = work(play("work") + "sleep 100\n", max_tokens=1000)
+    record = execute(run, checkout)
+    assert (record.ended, record.why) == ("quota", "its quota of tokens or cost was used up")
+
+
+def test_a_hanging_agent_is_ended_at_its_deadline_and_nothing_is_lost(
+    work: Callable[..., RunDir], checkout: Settings
+) -> None:
+    run = work(
+        "mkdir -p code; echo x > code/a.py\n" + play("work") + "trap '' TERM; sleep 100 & wait; sleep 100\n",
+        budget_s=3.0,
+    )
+    record = execute(run, checkout)
+    assert record.ended == "deadline"
+    assert record.usage is not None
+    assert record.usage.steps > 0
+    assert (run.code / "a.py").exists()
+
+
+def test_planted_links_in_its_home_lead_no_write_outside(
+    work: Callable[..., RunDir], checkout: Settings, tmp_path: Path
+) -> None:
+    run = work(play("work"), mode="multi", trials=2)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (run.workspace / ".home/.fake").symlink_to(outside)
+    assert execute(run, checkout).ended == "finished"
+    assert list(outside.iterdir()) == []
+    assert (run.workspace / ".home/.fake/settings.json").is_file()
+
+
+def test_every_call_of_the_grading_api_is_written_down(work: Callable[..., RunDir], checkout: Settings) -> None:
+    run = work('curl -s "$GRADING_SERVER_URL/time"; curl -s "$GRADING_SERVER_URL/nothing"\n' + play("work"))
+    execute(run, checkout)
+    calls = [json.loads(line) for line in (run.logs / "api.jsonl").read_text().splitlines()]
+    assert {("/time", 200), ("/nothing", 404)} <= {(call["path"], call["status"]) for call in calls}
+
+
+def test_the_end_of_an_attempt_is_in_the_ledger_with_its_reason(
+    work: Callable[..., RunDir], checkout: Settings
+) -> None:
+    run = work(play("refused") + "exit 1\n")
+    record: ExecuteRecord = execute(run, checkout)
+    [end] = run.ledger.events(AgentEnded)
+    assert (end.reason, end.why) == ("crashed", record.why)
