@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -153,6 +154,11 @@ def _keep_log(source: IO[bytes], path: str) -> None:
 def supervise(command: AgentCommand) -> AgentExit:
     """Runs the agent until it ends, or until stdin closes; nothing of it is left afterwards."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    with _short_temporary_folder(command) as shortened:
+        return _supervise(shortened)
+
+
+def _supervise(command: AgentCommand) -> AgentExit:
     try:
         agent = _start(command)
     except OSError as error:
@@ -177,11 +183,28 @@ def supervise(command: AgentCommand) -> AgentExit:
     return AgentExit(-signal.SIGTERM if exit_code is None else exit_code, "", killed)
 
 
+@contextlib.contextmanager
+def _short_temporary_folder(command: AgentCommand) -> Iterator[AgentCommand]:
+    """Gives the agent's TMPDIR a short name besides its own.
+
+    Programs (Python's multiprocessing, vLLM, tmux) make local sockets there, and a socket's path has 107 characters.
+    """
+    if not (folder := command.env.get("TMPDIR")):
+        yield command
+        return
+    link = Path("/tmp", f"a2rl-{os.urandom(6).hex()}")
+    link.symlink_to(folder)
+    try:
+        yield command._replace(env={**command.env, "TMPDIR": str(link)})
+    finally:
+        link.unlink(missing_ok=True)
+
+
 def _start(command: AgentCommand) -> "subprocess.Popen[bytes]":
     """Raises OSError: its program cannot be run; NotConfined: nor may it."""
     if command.confinement is None:
         return _run(command, command.command)
-    launch = Launch(command.command, command.confinement, command.cwd)
+    launch = Launch(command.command, command.confinement, command.cwd, command.env)
     agent = _run(command, launch.command, launch.theirs.fileno())
     try:
         listener = launch.wait()

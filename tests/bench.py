@@ -18,10 +18,14 @@ from a2rl.data import ensure_data
 from a2rl.events import AgentStarted
 from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import GraderPool, devices_here, grade_now
+from a2rl.isolation.confinement import Confinement
+from a2rl.isolation.reach import available, confinement_in
 from a2rl.ledger import Ledger
 from a2rl.models import resolve_model
+from a2rl.process import SPIN, AgentProcess
 from a2rl.sandbox.pool import CodeCase, CodePool
 from a2rl.settings import Settings
+from a2rl.supervisor import AgentCommand
 from a2rl.task import Variant
 from tasks.alfworld.verify import verify
 from tasks.humaneval.grade import program, published_items
@@ -33,6 +37,23 @@ GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
 SHOPS = (1_000, 100_000)
 """Products; the whole catalogue has 1,180,000: `python -m tests.webshop.scale 1180000`."""
+TRAINING_STEPS, ROUNDS = 150, 5
+TRAINING = """
+import sys, time, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.TransformerEncoderLayer(128, 4, 512, batch_first=True) for _ in range(4)])
+optimizer = torch.optim.AdamW(model.parameters())
+batch = torch.randn(16, 64, 128)
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+train(10)
+started = time.perf_counter()
+train(int(sys.argv[1]))
+print(time.perf_counter() - started)
+"""
 ANSWERS = 8
 """To each problem of humaneval."""
 
@@ -197,6 +218,36 @@ def command_line() -> list[tuple[str, str]]:
     return [("a2rl --help / starting Python", f"{help_s / bare_s:.1f}x ({help_s:.2f} s)")]
 
 
+def isolation(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """Training and starting a process inside the sandbox and outside, in turn."""
+    workspace, log = folder / "workspace", folder / "agent.log"
+    workspace.mkdir()
+    found = available("landlock", settings)
+    confined = confinement_in(workspace, found, settings, (), (), folder / "network.jsonl")
+
+    def run(confinement: Confinement | None, *command: str) -> str:
+        log.unlink(missing_ok=True)
+        environment = settings.forwarded(("PATH",)) | {"GOMP_SPINCOUNT": SPIN}
+        with AgentProcess(
+            AgentCommand(list(command), str(workspace), environment, str(log), confinement), settings
+        ) as process:
+            assert process.wait(600) is not None
+        return log.read_text()
+
+    train = (sys.executable, "-c", TRAINING, str(TRAINING_STEPS))
+    trained = [(float(run(confined, *train)), float(run(None, *train))) for _ in range(ROUNDS)]
+    started = [(seconds(lambda: run(confined, "true")), seconds(lambda: run(None, "true"))) for _ in range(ROUNDS)]
+    inside_s, outside_s = (min(each) for each in zip(*trained, strict=True))
+    start_s, plain_s = (min(each) for each in zip(*started, strict=True))
+    return [
+        (
+            f"sandbox ({found}): training inside / outside",
+            f"{inside_s / outside_s:.2f}x ({inside_s:.1f} s, {outside_s:.1f} s)",
+        ),
+        ("sandbox: starting an agent, inside - outside", f"{1000 * (start_s - plain_s):.0f} ms"),
+    ]
+
+
 def main() -> None:
     settings, table = Settings.load(), Table(box=None)
     sys.path.insert(0, str(settings.root))
@@ -207,7 +258,7 @@ def main() -> None:
         for row in [
             *grading(settings, folder), *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
-            *code_answers(settings), *ledger(folder), *digest(settings, folder), *command_line(),
+            *isolation(settings, folder), *code_answers(settings), *ledger(folder), *digest(settings, folder), *command_line(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)

@@ -35,14 +35,14 @@ from a2rl.isolation.calls import number_of
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """Requests of ioctl(2); the sizes in them are those of the structures below."""
 _NOTIFICATION, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
-_PIDFD_GETFD, _OPENAT2 = 438, 437
-_NO_MAGIC_LINKS, _BENEATH = 0x02, 0x08
+_PIDFD_GETFD = 438
 _LISTENING = "0A"
 _LOCAL = struct.pack("=H", socket.AF_UNIX)
 _INTERNET = {socket.AF_INET: struct.Struct("!HH4s"), socket.AF_INET6: struct.Struct("!HHI16s")}
 """The kernel's addresses: family, port, of IPv6 the flow, and the host."""
 MAPPED = bytes(10) + b"\xff\xff"
 """What makes an IPv6 address of an IPv4 one."""
+LOOPBACK_START = (b"\x7f", MAPPED + b"\x7f", bytes(15) + b"\1")
 LOOPBACK = {b"\x7f\0\0\1", MAPPED + b"\x7f\0\0\1", bytes(15) + b"\1"}
 ANYWHERE = {bytes(4): b"\x7f\0\0\1", MAPPED + bytes(4): MAPPED + b"\x7f\0\0\1", bytes(16): bytes(15) + b"\1"}
 """The kernel takes these for loopback, unless the socket is bound elsewhere."""
@@ -51,7 +51,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 MAX_ADDRESS = 128
 AT_ONCE = 256
 """Connections under way; more than that are told to try again."""
-LINES_PER_S, MAX_LINES = 50, 200_000
+LINES_PER_S, MAX_LINES = 20, 20_000
 MANY_SERVERS = 4096
 
 
@@ -65,25 +65,27 @@ class Call(NamedTuple):
 
 
 class NetworkLog:
-    """One line for each connection, as many a second and altogether as somebody may want to read."""
+    """A line for each connection, of each kind as many as somebody may want to read: a flood of one hides no other."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        self._second, self._lines, self._left, self._dropped = 0, 0, MAX_LINES, 0
+        self._kinds: dict[tuple[Any, ...], list[int]] = {}
+        """By kind: a second, the lines of that second, all lines, and those left out since the last one."""
 
-    def write(self, **fields: Any) -> None:
+    def write(self, call: str, family: str, address: str, port: int | None, allowed: bool) -> None:
+        now = time.time()
         with self._lock:
-            now = time.time()
-            if int(now) != self._second:
-                self._second, self._lines = int(now), 0
-            if self._lines >= LINES_PER_S or self._left <= 0:
-                self._dropped += 1
+            kind = self._kinds.setdefault((call, family, allowed), [0, 0, 0, 0])
+            if kind[0] != int(now):
+                kind[:2] = int(now), 0
+            if kind[1] >= LINES_PER_S or kind[2] >= MAX_LINES:
+                kind[3] += 1
                 return
-            if self._dropped:
-                fields["dropped_before"] = self._dropped
-            self._lines, self._left, self._dropped = self._lines + 1, self._left - 1, 0
+            line = {"t": round(now, 3), "call": call, "family": family, "address": address, "port": port}
+            line |= {"allowed": allowed, **({"left_out_before": kind[3]} if kind[3] else {})}
+            kind[1:] = kind[1] + 1, kind[2] + 1, 0
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"t": round(now, 3), **fields}) + "\n")
+                file.write(json.dumps(line) + "\n")
 
 
 class Broker:
@@ -98,7 +100,7 @@ class Broker:
             log: of what was asked.
         """
         self._listener, self._ports, self._log = listener, frozenset(ports), log
-        self._folders = [(str(folder), os.open(folder, os.O_PATH | os.O_DIRECTORY)) for folder in folders]
+        self._folders = [folder.resolve() for folder in folders]
         self._servers: set[int] = set()
         """Sockets that listen for the agent, by inode."""
         self._slots = threading.BoundedSemaphore(AT_ONCE)
@@ -146,7 +148,7 @@ class Broker:
 
     def _do(self, call: Call) -> int:
         """Does what is asked, if it may be done; the error that it ends with, 0 if none."""
-        with _memory_of(call) as memory, _socket_of(call) as taken:
+        with _opened(Path(f"/proc/{call.thread}/mem"), os.O_RDONLY) as memory, _socket_of(call) as taken:
             fcntl.ioctl(self._listener, _IS_VALID, struct.pack("=Q", call.id))  # so both are of who asked
             if call.number == self._listen:
                 return self._start_server(taken, call.arguments[1])
@@ -167,39 +169,34 @@ class Broker:
                 self._servers &= {inode for _, _, inode in _servers_here()}
             self._servers.add(os.fstat(taken.fileno()).st_ino)
             host, port = taken.getsockname()[:2]
-            self._log.write(call="listen", family=taken.family.name, address=host, port=port, allowed=True)
+            self._log.write("listen", taken.family.name, host, port, allowed=True)
         return 0
 
     def _connect(self, taken: socket.socket, address: bytes) -> int:
         family = _family(address)
         if family is None or len(address) < _INTERNET[family].size:
-            self._log.write(call="connect", family=address[:2].hex(), address="", port=None, allowed=False)
+            self._log.write("connect", "other", address.hex(), None, allowed=False)
             return errno.EACCES
         end = _INTERNET[family].size
         _, port, *_, host = _INTERNET[family].unpack_from(address)
         host = ANYWHERE.get(host, host)
         address = address[: end - len(host)] + host + address[end:]
-        allowed = (host in LOOPBACK and port in self._ports) or self._is_own_server(host, port)
-        self._log.write(
-            call="connect", family=family.name, address=socket.inet_ntop(family, host), port=port, allowed=allowed
-        )
+        given = host in LOOPBACK and port in self._ports
+        servers = set() if given else _servers_at(host, port)
+        allowed = given or (bool(servers) and servers <= self._servers)
+        self._log.write("connect", family.name, socket.inet_ntop(family, host), port, allowed)
+        if not allowed:  # who waits for a server of its own to start is told what it expects
+            return errno.EACCES if servers or not host.startswith(LOOPBACK_START) else errno.ECONNREFUSED
         # A server on all interfaces makes any address look like its own: only what cannot leave the machine is.
-        if not allowed or not (_keep_to_loopback(taken) or host in LOOPBACK):
+        if not (_keep_to_loopback(taken) or host in LOOPBACK):
             return errno.EACCES
         return _connect(taken, address)
-
-    def _is_own_server(self, host: bytes, port: int) -> bool:
-        """Whether all that may get a connection to this address are servers of the agent."""
-        long = host if len(host) == 16 else MAPPED + host
-        wide = (bytes(16), MAPPED + bytes(4))
-        serving = {inode for address, at, inode in _servers_here() if at == port and address in (long, *wide)}
-        return bool(serving) and serving <= self._servers
 
     def _connect_locally(self, call: Call, taken: socket.socket, address: bytes) -> int:
         path = os.fsdecode(address[2:].partition(b"\0")[0])
         target = self._open_socket(call, path) if path else None
         shown = path or "@" + os.fsdecode(address[3:])
-        self._log.write(call="connect", family="AF_UNIX", address=shown, port=None, allowed=target is not None)
+        self._log.write("connect", "AF_UNIX", shown, None, allowed=target is not None)
         if target is None:
             return errno.EACCES
         try:
@@ -208,16 +205,18 @@ class Broker:
             os.close(target)
 
     def _open_socket(self, call: Call, path: str) -> int | None:
-        """The socket at this path if it lies in one of the agent's folders, whatever links there are on the way."""
-        whole = os.path.join(os.readlink(f"/proc/{call.thread}/cwd"), path)  # noqa: PTH115, PTH118 - hostile text
-        for folder, opened in self._folders:
-            if whole.startswith(f"{folder}/"):
-                found = _open_beneath(opened, whole.removeprefix(f"{folder}/"))
-                if stat.S_ISSOCK(os.fstat(found).st_mode):
-                    return found
-                os.close(found)
-                raise ConnectionRefusedError(errno.ECONNREFUSED, "no socket")
-        return None
+        """The socket at this path if it lies in one of the agent's folders, whatever links lead to its own folder."""
+        whole = Path(f"/proc/{call.thread}/cwd").readlink() / path
+        with _opened(whole.parent, os.O_PATH | os.O_DIRECTORY) as parent:
+            # What is open stays the same folder, wherever links point meanwhile.
+            where = Path(f"/proc/self/fd/{parent}").readlink()
+            if not any(where.is_relative_to(folder) for folder in self._folders):
+                return None
+            found = os.open(whole.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
+        if stat.S_ISSOCK(os.fstat(found).st_mode):
+            return found
+        os.close(found)
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "no socket")
 
 
 def _family(address: bytes) -> socket.AddressFamily | None:
@@ -226,12 +225,12 @@ def _family(address: bytes) -> socket.AddressFamily | None:
 
 
 @contextmanager
-def _memory_of(call: Call) -> Iterator[int]:
-    memory = os.open(f"/proc/{call.thread}/mem", os.O_RDONLY)
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags)
     try:
-        yield memory
+        yield descriptor
     finally:
-        os.close(memory)
+        os.close(descriptor)
 
 
 def _socket_of(call: Call) -> socket.socket:
@@ -272,13 +271,11 @@ def _connect(taken: socket.socket, address: bytes) -> int:
     return ctypes.get_errno() if _LIBC.connect(taken.fileno(), address, len(address)) else 0
 
 
-def _open_beneath(folder: int, path: str) -> int:
-    how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _BENEATH | _NO_MAGIC_LINKS)
-    found = int(_LIBC.syscall(_OPENAT2, folder, os.fsencode(path), how, len(how)))
-    if found < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return found
+def _servers_at(host: bytes, port: int) -> set[int]:
+    """All that may get a connection to this address, by inode."""
+    long = host if len(host) == 16 else MAPPED + host
+    addresses = (long, bytes(16), MAPPED + bytes(4))
+    return {inode for address, at, inode in _servers_here() if at == port and address in addresses}
 
 
 def _servers_here() -> Iterator[tuple[bytes, int, int]]:

@@ -7,6 +7,7 @@ Source: the manual's bwrap(1).
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import a2rl
@@ -14,11 +15,12 @@ from a2rl.isolation.confinement import Confinement
 
 ALONE = ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
 MADE = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--tmpfs", "/tmp")
+TMP = Path("/tmp")
 OWN = ("proc", "dev")
 """Made anew inside; not taken from the machine."""
 
 
-def bwrap_command(confinement: Confinement, cwd: str) -> list[str]:
+def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) -> list[str]:
     """To be followed by the launcher's command."""
     library = str(Path(a2rl.__file__).parent)  # for the launcher; Landlock then hides it from the agent
     binds = [("--ro-bind", path) for path in (*confinement.read, library)]
@@ -28,7 +30,9 @@ def bwrap_command(confinement: Confinement, cwd: str) -> list[str]:
     devices = [("--dev-bind-try", path) for path in confinement.use if Path(path).name.startswith("nvidia")]
     mounts = [word for kind, path in sorted(binds, key=lambda bind: len(Path(bind[1]).parts)) + devices
               for word in (kind, path, path)]  # fmt: skip
-    return [confinement.bwrap, *ALONE, *MADE, *mounts, "--chdir", cwd, "--"]
+    links = [word for path in env.values() if Path(path).parent == TMP and os.path.islink(path)  # noqa: PTH114
+             for word in ("--symlink", os.readlink(path), path)]  # fmt: skip # noqa: PTH115
+    return [confinement.bwrap, *ALONE, *MADE, *links, *mounts, "--chdir", cwd, "--"]
 
 
 def _top(path: str) -> str:

@@ -16,7 +16,7 @@ import resource
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import a2rl
@@ -41,12 +41,12 @@ class NotConfined(Exception):
 class Launch:
     """One start of an agent."""
 
-    def __init__(self, command: Sequence[str], confinement: Confinement, cwd: str) -> None:
+    def __init__(self, command: Sequence[str], confinement: Confinement, cwd: str, env: Mapping[str, str]) -> None:
         self._name = command[0]
         self._ours, self.theirs = socket.socketpair()
         root = str(Path(a2rl.__file__).parent.parent)
         own = [sys.executable, "-I", "-S", "-c", START, root, str(self.theirs.fileno()), json.dumps(confinement)]
-        prefix = bwrap_command(confinement, cwd) if confinement.bwrap else []
+        prefix = bwrap_command(confinement, cwd, env) if confinement.bwrap else []
         self.command = [*prefix, *own, *command]
 
     def wait(self) -> int | None:

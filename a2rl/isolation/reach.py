@@ -99,18 +99,19 @@ def confinement_of(
         extra_read: files and folders to read besides, such as those of a CLI.
     """
     isolation = Isolation.of(run.need("setup", SetupRecord))
-    own = (run.root / "given", *_definition(agent, settings), *extra_read)
-    return _confinement(isolation, settings, own, run.workspace, connect, run.logs / "network.jsonl")
+    own = (run.given, *_definition(agent, settings), *extra_read)
+    return confinement_in(run.workspace, isolation, settings, own, connect, run.logs / "network.jsonl")
 
 
-def _confinement(
+def confinement_in(
+    workspace: Path,
     isolation: Isolation,
     settings: Settings,
     read: Iterable[Path],
-    workspace: Path,
     connect: tuple[int, ...],
     network_log: Path,
 ) -> Confinement | None:
+    """The same for any workspace; `read` is what its user may read besides the system and Python."""
     if isolation.kind == "none":
         return None
     return Confinement(
@@ -146,7 +147,7 @@ def _problem(isolation: Isolation, settings: Settings) -> str:
         workspace, log = Path(folder, "workspace"), Path(folder, "log")
         workspace.mkdir()
         port = server.getsockname()[1]
-        confinement = _confinement(isolation, settings, (), workspace, (port,), Path(folder, "network"))
+        confinement = confinement_in(workspace, isolation, settings, (), (port,), Path(folder, "network"))
         command = [sys.executable, "-I", "-S", "-c", PROBE, str(port)]
         try:
             with AgentProcess(

@@ -45,6 +45,7 @@ class Usage(BaseModel):
 
 
 class TokenUsageRecord(BaseModel):
+    response_id: str = ""
     usage: Usage
 
 
@@ -106,12 +107,14 @@ class Session:
     def __init__(self) -> None:
         self.draft = Draft()
         self._answer: Turn | None = None
+        self._counted: set[str] = set()
 
     def take(self, line: Line) -> None:
         draft, payload = self.draft, line.payload
         match line.type, payload.get("type"):
             case "session_meta", _ if meta := draft.fit(payload, SessionMeta):
-                draft.session_id, draft.agent_version = meta.id, meta.cli_version
+                draft.session_id = draft.session_id or meta.id  # the others are those of its subagents
+                draft.agent_version = meta.cli_version
             case "turn_context", _ if context := draft.fit(payload, TurnContext):
                 draft.model = context.model
             case "response_item", "message" | "reasoning":
@@ -123,7 +126,7 @@ class Session:
             ):
                 draft.result(output.call_id, output.text())
             case "token_usage_record", _ if record := draft.fit(payload, TokenUsageRecord):
-                self._count(line, record.usage)
+                self._count(line, record)
             case "event_msg", "task_complete" if end := draft.fit(payload, TaskComplete):
                 draft.failure = end.error.message if end.error else None
 
@@ -154,13 +157,17 @@ class Session:
             self._answer = self.draft.turn("agent", timestamp=line.timestamp, model=self.draft.model)
         return self._answer
 
-    def _count(self, line: Line, usage: Usage) -> None:
+    def _count(self, line: Line, record: TokenUsageRecord) -> None:
         """The answer is complete. One without parts (a summary, for example) becomes a step of its own."""
-        self._answering(line).metrics = Metrics(
-            prompt_tokens=usage.input_tokens,
-            completion_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_input_tokens,
-        )
+        usage, turn = record.usage, self._answering(line)
+        if record.response_id not in self._counted:  # else copied into another rollout with the history of a subagent
+            turn.metrics = Metrics(
+                prompt_tokens=usage.input_tokens,
+                completion_tokens=usage.output_tokens,
+                cached_tokens=usage.cached_input_tokens,
+            )
+        if record.response_id:
+            self._counted.add(record.response_id)
         self._answer = None
 
 

@@ -3,19 +3,29 @@
 The attempts are in tests/isolation/attempts.py, one function each; one agent under a real supervisor tries them all.
 """
 
+import contextlib
 import functools
+import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
-from a2rl.run import Sandbox
+from a2rl.errors import InfrastructureError
+from a2rl.isolation.confinement import Confinement
+from a2rl.isolation.reach import NO_BROKER
+from a2rl.process import AgentProcess
 from a2rl.sandbox import landlock
+from a2rl.settings import Settings
+from a2rl.supervisor import AgentCommand, AgentExit
 from tests.isolation.attempts import BREAKOUTS, WORK
 from tests.isolation.scene import Scene, make_scene
+from tests.run_maker import alive, wait_for
 
 pytestmark = [
     pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock"),
@@ -35,7 +45,7 @@ TAKES_A_KERNEL = {
 """What some kernels, containers and machines have not."""
 USERS = ("root", "nobody") if os.geteuid() == 0 else ("user",)
 BWRAP = pytest.mark.skipif(not shutil.which("bwrap"), reason="bwrap is not installed")
-Outcomes = Callable[[str, Sandbox], dict[str, str]]
+Outcomes = Callable[[str, str], dict[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +64,7 @@ def scenes() -> Iterator[Callable[[str], Scene]]:
 @pytest.fixture(scope="module")
 def outcomes(scenes: Callable[[str], Scene]) -> Outcomes:
     @functools.cache
-    def of(user: str, sandbox: Sandbox) -> dict[str, str]:
+    def of(user: str, sandbox: str) -> dict[str, str]:
         return scenes(user).attempts(sandbox)
 
     return of
@@ -72,6 +82,30 @@ def test_an_agent_cannot(outcomes: Outcomes, user: str, attempt: str) -> None:
     assert outcomes(user, "landlock")[attempt]
 
 
+@pytest.mark.parametrize("user", USERS)
+def test_connections_are_logged_allowed_or_not(scenes: Callable[[str], Scene], outcomes: Outcomes, user: str) -> None:
+    outcomes(user, "landlock")
+    facts, logged = scenes(user).facts, scenes(user).network
+    seen = {(line["family"], line["address"], line["port"], line["allowed"]) for line in logged}
+    assert ("AF_INET", "127.0.0.1", facts["grading_port"], True) in seen
+    assert ("AF_INET", "127.0.0.1", facts["other_port"], False) in seen
+    assert ("AF_INET", facts["foreign"], facts["grading_port"], False) in seen
+    assert ("AF_UNIX", facts["local_socket"], None, False) in seen
+    assert ("AF_UNIX", f"@{facts['abstract_socket']}", None, False) in seen
+    assert not [line for line in logged if line["allowed"] and line["port"] == facts["other_port"]]
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_without_a_broker_ports_are_still_limited_and_it_says_what_it_lacks(outcomes: Outcomes, user: str) -> None:
+    weaker = outcomes(user, f"landlock ({NO_BROKER})")
+    assert not weaker["read_what_is_given"]
+    let_out = {name for name in BREAKOUT_NAMES if not outcomes(user, "none")[name] and not weaker[name]}
+    assert let_out == {
+        "connect_to_another_host", "connect_to_another_host_behind_a_server_of_ones_own", "connect_to_a_local_socket",
+        "connect_to_a_local_socket_through_a_link", "connect_to_a_local_socket_upwards",
+    }  # fmt: skip
+
+
 @BWRAP
 @pytest.mark.parametrize("user", USERS)
 def test_bwrap_lets_nothing_out_either_and_all_work_go_on(outcomes: Outcomes, user: str) -> None:
@@ -84,3 +118,72 @@ def test_bwrap_lets_nothing_out_either_and_all_work_go_on(outcomes: Outcomes, us
 @pytest.mark.parametrize("attempt", WORK_NAMES)
 def test_an_agent_can(outcomes: Outcomes, user: str, attempt: str) -> None:
     assert not outcomes(user, "landlock")[attempt]
+
+
+FAMILY = """
+import os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("pids", "w").write(f"{os.getpid()} {os.getppid()}")
+        os.rename("pids", "daemon.pid")
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["none", "landlock", pytest.param("bwrap", marks=BWRAP)])
+def test_a_daemon_that_ignores_signals_is_gone_with_the_agent(scenes: Callable[[str], Scene], sandbox: str) -> None:
+    scene = scenes(USERS[0])
+    file = scene.run.workspace / "daemon.pid"
+    file.unlink(missing_ok=True)
+    with scene.start([scene.python, "-I", "-S", "-c", FAMILY], sandbox) as supervisor:
+        wait_for(file.exists)
+        before = processes_in(scene.run.workspace)
+        assert len(before) >= 2
+        assert supervisor.stdin is not None
+        supervisor.stdin.close()
+        supervisor.wait(30)
+        assert not processes_in(scene.run.workspace)
+        assert not any(alive(pid) for pid in before)
+
+
+def processes_in(folder: Path) -> set[int]:
+    """Those that work in it."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder):
+                found.add(process.pid)
+    return found
+
+
+@pytest.mark.parametrize("sandbox", ["landlock", pytest.param("bwrap", marks=BWRAP)])
+def test_the_agents_exit_status_is_its_own(scenes: Callable[[str], Scene], sandbox: str) -> None:
+    for command, code in (("exit 3", 3), ("true", 0)):
+        assert ended(scenes(USERS[0]).start(["sh", "-c", command], sandbox)).exit_code == code
+
+
+@pytest.mark.parametrize("sandbox", ["landlock", pytest.param("bwrap", marks=BWRAP)])
+def test_an_agent_that_cannot_be_started_is_reported(scenes: Callable[[str], Scene], sandbox: str) -> None:
+    exit_of_none = ended(scenes(USERS[0]).start(["no-such-agent"], sandbox))
+    assert (exit_of_none.exit_code, exit_of_none.error) == (None, "no-such-agent: No such file or directory")
+
+
+def ended(supervisor: "subprocess.Popen[str]") -> AgentExit:
+    with supervisor:
+        assert supervisor.stdout is not None
+        return AgentExit(**json.loads(supervisor.stdout.readline()))
+
+
+def test_what_cannot_be_confined_is_not_started(settings: Settings, tmp_path: Path) -> None:
+    confinement = Confinement((), (), (), (), (), "", bwrap="/bin/false")
+    command = AgentCommand(
+        ["touch", "ran"], str(tmp_path), {"PATH": os.environ["PATH"]}, str(tmp_path / "log"), confinement
+    )
+    with pytest.raises(InfrastructureError, match="cannot be confined"), AgentProcess(command, settings) as process:
+        process.wait(30)
+    assert not (tmp_path / "ran").exists()

@@ -1,20 +1,21 @@
-"""An agent that tries to get out, and one that just works: all functions here are tried, and what came of it is printed.
+"""An agent that tries to get out, and one that just works: it tries every function here and prints what came of it.
 
 Run as `python attempts.py FACTS`, with the scene's facts as JSON; only the standard library is used. A function that
 returns has succeeded. Its name says what it is after.
 """
-# ruff: noqa: PTH, T201 - an attacker takes the calls as they are, and printing is how it reports
+# An attacker takes the calls as they are, and reports by printing.
+# ruff: noqa: PTH104, PTH116, PTH123, PTH208, T201
 
 import array
 import contextlib
 import ctypes
 import fcntl
-import itertools
 import json
 import mmap
 import multiprocessing
 import os
 import pty
+import random
 import resource
 import select
 import signal
@@ -281,15 +282,14 @@ def connect_while_the_address_changes(facts: Any) -> None:
     address, over = ctypes.create_string_buffer(good, 16), threading.Event()
 
     def swap() -> None:
-        for each in itertools.cycle((bad, good)):
-            ctypes.memmove(address, each, 16)
-            if over.is_set():
-                return
+        while not over.is_set():
+            ctypes.memmove(address, random.choice((bad, good)), 16)
 
     swapper = threading.Thread(target=swap)
     swapper.start()
     try:
-        for _ in range(150):
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
             with socket.socket() as client:
                 if LIBC.connect(client.fileno(), address, 16) == 0 and client.getpeername()[1] == facts.other_port:
                     return
@@ -605,13 +605,13 @@ def connections_that_wait_keep_nobody_else_waiting(facts: Any) -> None:
 
 
 @work
-def refused_connections_say_so(facts: Any) -> None:
+def wait_for_a_server_that_is_not_there_yet(facts: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
     try:
         reach(socket.AF_INET, address)
-    except PermissionError:
-        return  # nobody listens there any more: it is nobody's port
+    except ConnectionRefusedError:
+        return
     raise AssertionError
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from a2rl.catalog import Agent
 from a2rl.isolation.reach import confinement_of
 from a2rl.records import SetupRecord
-from a2rl.run import RunDir, Sandbox
+from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
 from tests.run_maker import spec
@@ -53,7 +53,7 @@ class Scene:
         path = self.run.logs / "network.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def start(self, command: list[str], sandbox: Sandbox) -> "subprocess.Popen[str]":
+    def start(self, command: list[str], sandbox: str) -> "subprocess.Popen[str]":
         """A supervisor with an agent."""
         self.run.record_path("setup").unlink(missing_ok=True)
         record = SetupRecord(
@@ -76,7 +76,7 @@ class Scene:
         supervisor.stdin.flush()
         return supervisor
 
-    def attempts(self, sandbox: Sandbox) -> dict[str, str]:
+    def attempts(self, sandbox: str) -> dict[str, str]:
         """What became of everything that attempts.py tries: empty where it succeeded."""
         log = self.run.logs / "agent.log"
         log.unlink(missing_ok=True)

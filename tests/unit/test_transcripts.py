@@ -132,6 +132,20 @@ def test_a_resumed_session_is_one_session_and_its_tokens_count_once(transcript_f
     assert why(reading, 0) is None
 
 
+def test_tokens_that_two_rollouts_of_codex_share_count_once() -> None:
+    twice = read_transcript("codex", *files("codex", "work")[:1] * 2)
+    assert twice.tokens() == recorded("codex", "work").tokens()
+
+
+def test_an_attempt_of_claude_code_that_was_cut_off_still_has_its_tokens(tmp_path: Path) -> None:
+    lines = files("claude-code", "work")[0].read_text(encoding="utf-8").splitlines(keepends=True)
+    cut_off = tmp_path / "log"
+    cut_off.write_text("".join(line for line in lines if '"type": "result"' not in line), encoding="utf-8")
+    reading = read_transcript("claude-code", cut_off)
+    assert reading.tokens() == sums(served("claude-code", "work"))
+    assert reading.cost_usd is None
+
+
 def test_costs_of_a_resumed_session_count_once_and_those_of_others_add_up() -> None:
     first, second = Reading(session_id="a", cost_usd=1.0), Reading(session_id="a", cost_usd=1.5)
     other, cut_off = Reading(session_id="b", cost_usd=2.0), Reading(session_id="c")

@@ -1,0 +1,107 @@
+"""What agents do for a living goes on inside the sandbox: training, tools, servers of their own, the grading API."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from a2rl.catalog import Agent
+from a2rl.isolation.reach import confinement_of
+from a2rl.process import AgentProcess
+from a2rl.records import SetupRecord
+from a2rl.run import RunDir
+from a2rl.sandbox import landlock
+from a2rl.settings import Settings
+from a2rl.supervisor import AgentCommand
+from a2rl.workspace import agent_environment, build_workspace
+
+pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
+TIMEOUT_S = 120
+TRAINING = """
+import os, subprocess, sys, torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+if __name__ == "__main__":
+    rows = [row for batch in DataLoader(torch.arange(100), batch_size=10, num_workers=2) for row in batch.tolist()]
+    assert rows == list(range(100))
+    store = torch.distributed.TCPStore("localhost", 0, 1, is_master=True)
+    store.set("key", "value")
+    model = AutoModelForCausalLM.from_pretrained(os.environ["MODEL_PATH"])
+    tokenizer = AutoTokenizer.from_pretrained(os.environ["MODEL_PATH"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = tokenizer("one plus one is two", return_tensors="pt")
+    model(**batch, labels=batch["input_ids"]).loss.backward()
+    optimizer.step()
+    model.save_pretrained(os.path.join(os.environ["OUTPUT_DIR"], "v1"))
+    print("trained")
+"""
+TOOLS = {
+    "python": "python -c 'import a2rl' && exit 1; python -c 'print(\"ran\")'",
+    "pip": "pip --version && echo ran",
+    "venv": "python -m venv --without-pip made && made/bin/python -c 'print(\"ran\")'",
+    "git": "git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && echo ran",
+    "curl": "curl --fail --silent $GRADING_SERVER_URL/time && echo ran",
+    "node": "node -e \"fetch(process.env.GRADING_SERVER_URL).then(r => r.text()).then(() => console.log('ran'))\"",
+    "gcc": "echo 'int main(void) { return 0; }' > x.c && gcc x.c -o x && ./x && echo ran",
+    "tmux": "tmux -S $TMPDIR/s new -d 'sleep 9' && tmux -S $TMPDIR/s ls && tmux -S $TMPDIR/s kill-server && echo ran",
+}
+Work = Callable[[list[str]], str]
+
+
+class Grader(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def grader() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Grader) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture
+def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, tmp_path: Path, grader: int) -> Work:
+    """Runs a command as an agent in its sandbox; returns what it printed."""
+    run = new_run()
+    ready = run.need("setup", SetupRecord)
+    run.write("setup", ready.model_copy(update={"sandbox": "landlock"}))
+    shutil.rmtree(run.workspace)
+    (tmp_path / "visible").mkdir()
+    (tmp_path / "description.md").write_text("Do sums.")
+    build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    agent = Agent(id="mine", title="mine", start=("true",), folder=tmp_path / "visible")
+
+    def do(command: list[str]) -> str:
+        environment = agent_environment(run, agent, f"http://127.0.0.1:{grader}", settings)
+        confinement = confinement_of(run, agent, settings, connect=(grader,))
+        log = run.logs / "agent.log"
+        arguments = AgentCommand(command, str(run.workspace), environment, str(log), confinement)
+        with AgentProcess(arguments, settings) as process:
+            ended = process.wait(TIMEOUT_S)
+        assert ended is not None
+        assert ended.exit_code == 0, log.read_text()
+        return log.read_text()
+
+    return do
+
+
+def test_training_goes_on(work: Work) -> None:
+    assert "trained" in work(["python", "-c", TRAINING])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_works(work: Work, tool: str) -> None:
+    if not shutil.which(tool):
+        pytest.skip(f"{tool} is not installed")
+    assert work(["bash", "-c", TOOLS[tool]]).endswith("ran\n")
