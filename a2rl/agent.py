@@ -8,6 +8,7 @@ is meant is doubled. `{program}` is the installed program, `{agent_dir}` the def
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -101,8 +102,8 @@ class Agent(_Section):
         """Whether an LLM drives it."""
         return self.base_url is not None
 
-    def command(self, names: Mapping[str, str]) -> list[str]:
-        """The command line of a first start."""
+    def command(self, names: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        """The command line of a first start. Names that are not given stay empty, but for its own folder."""
         return self._filled(self.start, names)
 
     def resume_command(self, names: Mapping[str, str]) -> list[str]:
@@ -110,5 +111,7 @@ class Agent(_Section):
         return self._filled(self.resume, names)
 
     def _filled(self, parts: tuple[str, ...], names: Mapping[str, str]) -> list[str]:
-        limit = self.turn_limit if names["max_turns"] else ()
-        return [part.format(**names) for part in (*parts, *limit)]
+        known: dict[str, str] = dict.fromkeys(NAMES, "")
+        known |= {"agent_dir": str(self.folder), **names}
+        limit = self.turn_limit if known["max_turns"] else ()
+        return [part.format(**known) for part in (*parts, *limit)]

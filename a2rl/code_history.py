@@ -38,7 +38,7 @@ def snapshot_code(code: Path, repository: Path, message: str) -> str | None:
     Raises:
         InfrastructureError: git is missing or failed.
     """
-    repository.mkdir(parents=True, exist_ok=True)
+    repository.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(repository.with_name(".code.lock"), timeout=LOCK_TIMEOUT_S):
             return _commit([path for path, _ in _regular_files(code)], code, repository, message)
@@ -49,6 +49,7 @@ def snapshot_code(code: Path, repository: Path, message: str) -> str | None:
 def _commit(files: list[Path], code: Path, repository: Path, message: str) -> str | None:
     if not files:
         return None
+    repository.mkdir(exist_ok=True)
     _git(repository, "init", "--quiet", "--initial-branch=main")  # again and again: mends one that is half made
     (repository / ".git" / "index.lock").unlink(missing_ok=True)  # of a process that was killed; the lock is ours
     for old in repository.iterdir():

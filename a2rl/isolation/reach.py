@@ -138,7 +138,7 @@ def _definition(agent: Agent, settings: Settings) -> tuple[Path, ...]:
     private = [settings.root, Path(settings.environ.get("HOME") or "/root")]
     if not any(place.is_relative_to(agent.folder) for place in private):
         return (agent.folder,)
-    return tuple(path for part in agent.start if (path := Path(part)).is_absolute() and path.is_file())
+    return tuple(path for part in agent.command() if (path := Path(part)).is_absolute() and path.is_file())
 
 
 def _problem(isolation: Isolation, settings: Settings) -> str:

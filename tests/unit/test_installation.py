@@ -1,0 +1,102 @@
+"""Installing agent systems: pinned, apart from everything else, and once. npm is a fake one that writes a program."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.agent import Agent, Install
+from a2rl.errors import InfrastructureError, UsageError
+from a2rl.installation import Installation
+from a2rl.settings import Settings
+
+NPM = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/calls"
+[ -e "$(dirname "$0")/broken" ] && { echo "npm error 404 no such version" >&2; exit 1; }
+while [ "$1" != --prefix ]; do shift; done
+mkdir -p "$2/node_modules/.bin"
+printf '#!/bin/sh\\necho tool 1.2.3 from "$HOME"\\n' > "$2/node_modules/.bin/tool"
+chmod +x "$2/node_modules/.bin/tool"
+"""
+
+
+@pytest.fixture
+def npm(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "npm").write_text(NPM)
+    (folder / "npm").chmod(stat.S_IRWXU)
+    return folder
+
+
+@pytest.fixture
+def installation(settings: Settings, npm: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Installation]:
+    path = f"{npm}:{settings.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    here = Settings(settings.root, {**settings.environ, "PATH": path})
+
+    def of(pin: str = "tool@1.2.3", **fields: object) -> Installation:
+        values = {"id": "a", "title": "A", "start": ("{program}",), "program": "tool", "install": Install(npm=(pin,))}
+        return Installation(Agent(**{**values, **fields}), here)  # type: ignore[arg-type]
+
+    return of
+
+
+def test_a_program_is_installed_at_its_version_in_a_folder_of_the_checkout(
+    installation: Callable[..., Installation], settings: Settings
+) -> None:
+    tool = installation()
+    assert tool.version is None
+    tool.install(lambda _: None)
+    assert tool.version == "1.2.3"
+    assert tool.program == settings.root / ".agents/a/node_modules/.bin/tool"
+    assert tool.program.exists()
+    assert tool.missing(None) == []
+
+
+def test_a_second_time_does_nothing(installation: Callable[..., Installation], npm: Path) -> None:
+    said: list[str] = []
+    installation().install(said.append)
+    installation().install(said.append)
+    assert len((npm / "calls").read_text().splitlines()) == 1
+    assert said[-1] == "a 1.2.3 is installed"
+
+
+def test_another_pin_is_not_installed_until_it_is(installation: Callable[..., Installation], npm: Path) -> None:
+    installation().install(lambda _: None)
+    newer = installation("tool@2.0.0")
+    assert newer.version is None
+    newer.install(lambda _: None)
+    assert "tool@2.0.0" in (npm / "calls").read_text().splitlines()[-1]
+
+
+def test_a_registry_that_fails_leaves_nothing_that_looks_installed(
+    installation: Callable[..., Installation], npm: Path
+) -> None:
+    (npm / "broken").touch()
+    with pytest.raises(InfrastructureError, match="404 no such version"):
+        installation().install(lambda _: None)
+    assert installation().version is None
+    assert installation().missing(None) == ["A is not installed: `a2rl agents install a`"]
+
+
+def test_a_package_without_its_program_is_a_failure(installation: Callable[..., Installation]) -> None:
+    with pytest.raises(InfrastructureError, match="brought no program 'other'"):
+        installation(program="other").install(lambda _: None)
+
+
+def test_a_key_that_is_missing_is_named_and_none_is_needed_for_an_llm_of_ones_own(
+    installation: Callable[..., Installation],
+) -> None:
+    tool = installation(needs_one_of=("ONE_KEY", "OTHER_KEY"))
+    tool.install(lambda _: None)
+    assert tool.missing(None) == ["no API key: set ONE_KEY or OTHER_KEY"]
+    assert tool.missing("http://127.0.0.1:8000") == []
+
+
+def test_what_comes_with_a2rl_needs_no_installation(installation: Callable[..., Installation]) -> None:
+    built_in = installation(install=None, program=None)
+    assert built_in.missing(None) == []
+    with pytest.raises(UsageError, match="needs no installation"):
+        built_in.install(lambda _: None)
