@@ -11,14 +11,16 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 from a2rl.errors import unknown
 from a2rl.transcripts.atif import Agent, Trajectory
+from a2rl.transcripts.failure import why
 from a2rl.transcripts.reading import MAX_LINE_CHARS, Reading, trajectory
 
-__all__ = ["Agent", "Reading", "Trajectory", "formats", "read_transcript", "trajectory"]
+__all__ = ["Agent", "Reading", "Trajectory", "formats", "read_transcript", "trajectory", "why"]
 
 MAX_BYTES = 256 << 20
 NO_FORMATS = {"__init__", "atif", "reading", "failure"}
@@ -30,8 +32,8 @@ def formats() -> list[str]:
     return sorted(name.replace("_", "-") for name in modules if name not in NO_FORMATS)
 
 
-def read_transcript(transcript_format: str, path: Path) -> Reading:
-    """The reading of a transcript; an empty one where there is no such file.
+def read_transcript(transcript_format: str, *paths: Path) -> Reading:
+    """The reading of a transcript, which may lie in several files; files that are not there hold nothing.
 
     Raises:
         UsageError: there is no such format.
@@ -40,11 +42,7 @@ def read_transcript(transcript_format: str, path: Path) -> Reading:
         raise unknown("transcript format", transcript_format, known)
     module = importlib.import_module(f"a2rl.transcripts.{transcript_format.replace('-', '_')}")
     read = cast(Callable[[Iterable[str]], Reading], module.read)
-    try:
-        with _opened(path) as file:
-            return read(_lines(file))
-    except OSError:
-        return Reading()
+    return read(line for path in paths for line in _lines(path))
 
 
 def _opened(path: Path) -> io.BufferedReader:
@@ -57,9 +55,10 @@ def _opened(path: Path) -> io.BufferedReader:
     return file
 
 
-def _lines(file: io.BufferedReader) -> Iterator[str]:
+def _lines(path: Path) -> Iterator[str]:
     """Lines in pieces of limited size: no line can fill the memory."""
     left = MAX_BYTES
-    while left > 0 and (line := file.readline(min(MAX_LINE_CHARS, left))):
-        left -= len(line)
-        yield line.decode("utf-8", "replace")
+    with suppress(OSError), _opened(path) as file:
+        while left > 0 and (line := file.readline(min(MAX_LINE_CHARS, left))):
+            left -= len(line)
+            yield line.decode("utf-8", "replace")

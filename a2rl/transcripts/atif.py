@@ -19,7 +19,7 @@ MAX_COUNT = 2**53
 """Whole numbers up to here survive every JSON reader."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
-Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Usd = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Extra = dict[str, Any] | None
 
 

@@ -72,6 +72,11 @@ class Block(BaseModel):
     content: str | list["Block"] | None = None
     is_error: bool | None = None
 
+    def content_text(self) -> str:
+        if isinstance(self.content, list):
+            return "\n".join(block.text or f"[{block.type}]" for block in self.content)
+        return self.content or ""
+
 
 class Message(BaseModel):
     id: str = ""
@@ -91,6 +96,9 @@ class Said(BaseModel):
     parent_tool_use_id: str | None = None
     timestamp: str | None = None
 
+    def extra(self) -> dict[str, Any] | None:
+        return {"parent_tool_use_id": self.parent_tool_use_id} if self.parent_tool_use_id else None
+
 
 class MessageDelta(BaseModel):
     usage: Usage
@@ -109,6 +117,10 @@ class Result(BaseModel):
     total_cost_usd: Usd | None = None
     model_usage_since_last_result: dict[str, ModelUsage] = {}
 
+    def failure(self) -> str | None:
+        words = "\n".join(filter(None, [*self.errors, self.result]))
+        return (words or self.subtype) if self.is_error else None
+
     def tokens(self) -> Metrics:
         models = self.model_usage_since_last_result.values()
         return Metrics(
@@ -118,93 +130,101 @@ class Result(BaseModel):
         )
 
 
-def read(lines: Iterable[str]) -> Reading:
-    """What was said and done, and what it took."""
-    draft = Draft()
-    answers: dict[str, Turn] = {}
-    usages: dict[str, Usage] = {}
-    for line in draft.objects(lines):
-        match line.get("type"):
-            case "assistant" | "user":
-                if (said := draft.fit(line, Said)) is not None:
-                    _message(draft, answers, said)
-            case "stream_event":
-                _tokens(draft, usages, line)
-            case "system":
-                _system(draft, line)
-            case "result":
-                if (result := draft.fit(line, Result)) is not None:
-                    _result(draft, result)
-    for message_id, turn in answers.items():
-        if message_id in usages:
-            turn.metrics = usages[message_id].metrics()
-    return draft.reading()
+class Session:
+    """The log read so far; attempts to go on with a session follow each other in it."""
 
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self._answers: dict[str, Turn] = {}
+        self._unsettled: dict[str, Metrics] = {}
+        """Tokens by message, since the last `result`."""
 
-def _message(draft: Draft, answers: dict[str, Turn], said: Said) -> None:
-    if said.type == "user":
-        _user(draft, said)
-    elif said.message.model == SYNTHETIC:
-        for block in said.message.blocks():
-            draft.turn("system", block.text, timestamp=said.timestamp)
-    else:
-        draft.failure = None
-        if said.message.id not in answers:
-            answers[said.message.id] = draft.turn(
+    def take(self, line: dict[str, Any]) -> None:
+        draft = self.draft
+        match line.get("type"), line.get("subtype"):
+            case "assistant" | "user", _ if said := draft.fit(line, Said):
+                self._hear(said)
+            case "stream_event", _:
+                self._count(line)
+            case "system", "init" if init := draft.fit(line, Init):
+                self.settle(None)
+                draft.session_id, draft.model, draft.agent_version = (
+                    init.session_id,
+                    init.model,
+                    init.claude_code_version,
+                )
+            case "system", "api_retry" if retry := draft.fit(line, ApiRetry):
+                draft.failure = f"API Error: {retry.error_status or ''} {retry.error}".strip()
+            case "result", _ if result := draft.fit(line, Result):
+                self.settle(result.tokens())
+                draft.cost_usd, draft.failure = result.total_cost_usd, result.failure()
+
+    def settle(self, tokens: Metrics | None) -> None:
+        """Adds what was used up to a `result`, or where it was cut off before that, what its answers say."""
+        used = [tokens] if tokens else list(self._unsettled.values())
+        self.draft.total = added([*([self.draft.total] if self.draft.total else []), *used])
+        if not tokens and used:
+            self.draft.cost_usd = None
+        self._unsettled = {}
+
+    def _hear(self, said: Said) -> None:
+        blocks = said.message.blocks()
+        if said.type == "user":
+            for block in blocks:
+                self._told(said, block)
+        elif said.message.model == SYNTHETIC:
+            for block in blocks:
+                self.draft.turn("system", block.text, timestamp=said.timestamp)
+        else:
+            turn = self._answer(said)
+            for block in blocks:
+                self._part(turn, block)
+
+    def _told(self, said: Said, block: Block) -> None:
+        if block.type == "tool_result":
+            extra = {"is_error": True} if block.is_error else {}
+            self.draft.result(block.tool_use_id, block.content_text(), **extra)
+        elif block.type == "text":
+            self.draft.turn("user", block.text, timestamp=said.timestamp, extra=said.extra())
+
+    def _answer(self, said: Said) -> Turn:
+        self.draft.failure = None  # what it had to retry has worked
+        message = said.message
+        if message.id not in self._answers:
+            self._unsettled[message.id] = message.usage.metrics()
+            self._answers[message.id] = self.draft.turn(
                 "agent",
                 timestamp=said.timestamp,
-                model=said.message.model,
-                metrics=said.message.usage.metrics(),
-                extra=_extra(said),
+                model=message.model,
+                metrics=self._unsettled[message.id],
+                extra=said.extra(),
             )
-        for block in said.message.blocks():
-            _answer(draft, answers[said.message.id], block)
+        return self._answers[message.id]
+
+    def _part(self, turn: Turn, block: Block) -> None:
+        match block.type:
+            case "text":
+                turn.message.append(block.text)
+            case "thinking":
+                turn.reasoning.append(block.thinking)
+            case "tool_use":
+                self.draft.call(turn, block.id, block.name, block.input)
+
+    def _count(self, line: dict[str, Any]) -> None:
+        event = line.get("event")
+        if not isinstance(event, dict) or event.get("type") != "message_delta":
+            return
+        if delta := self.draft.fit(line, StreamEvent):
+            metrics = delta.event.usage.metrics()
+            self._unsettled[delta.api_message_id] = metrics
+            if turn := self._answers.get(delta.api_message_id):
+                turn.metrics = metrics
 
 
-def _answer(draft: Draft, turn: Turn, block: Block) -> None:
-    match block.type:
-        case "text":
-            turn.message.append(block.text)
-        case "thinking":
-            turn.reasoning.append(block.thinking)
-        case "tool_use":
-            draft.call(turn, block.id, block.name, block.input)
-
-
-def _user(draft: Draft, said: Said) -> None:
-    for block in said.message.blocks():
-        if block.type == "tool_result":
-            draft.result(block.tool_use_id, _text(block.content), **({"is_error": True} if block.is_error else {}))
-        elif block.type == "text":
-            draft.turn("user", block.text, timestamp=said.timestamp, extra=_extra(said))
-
-
-def _text(content: str | list[Block] | None) -> str:
-    if isinstance(content, list):
-        return "\n".join(block.text or f"[{block.type}]" for block in content)
-    return content or ""
-
-
-def _extra(said: Said) -> dict[str, Any] | None:
-    return {"parent_tool_use_id": said.parent_tool_use_id} if said.parent_tool_use_id else None
-
-
-def _tokens(draft: Draft, usages: dict[str, Usage], line: dict[str, Any]) -> None:
-    event = line.get("event")
-    if isinstance(event, dict) and event.get("type") == "message_delta" and (delta := draft.fit(line, StreamEvent)):
-        usages[delta.api_message_id] = delta.event.usage
-
-
-def _system(draft: Draft, line: dict[str, Any]) -> None:
-    match line.get("subtype"):
-        case "init" if init := draft.fit(line, Init):
-            draft.session_id, draft.model, draft.agent_version = init.session_id, init.model, init.claude_code_version
-        case "api_retry" if retry := draft.fit(line, ApiRetry):
-            draft.failure = f"API Error: {retry.error_status or ''} {retry.error}".strip()
-
-
-def _result(draft: Draft, result: Result) -> None:
-    draft.total = added([*([draft.total] if draft.total else []), result.tokens()])
-    draft.cost_usd = result.total_cost_usd
-    words = [*result.errors, result.result or ""] if result.is_error else []
-    draft.failure = "\n".join(filter(None, words)) or (result.subtype if result.is_error else None)
+def read(lines: Iterable[str]) -> Reading:
+    """What was said and done, and what it took."""
+    session = Session()
+    for line in session.draft.objects(lines):
+        session.take(line)
+    session.settle(None)
+    return session.draft.reading()

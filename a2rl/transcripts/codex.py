@@ -2,23 +2,26 @@
 
 One JSON object a line, `{"timestamp", "type", "payload"}` (github.com/openai/codex, codex-rs/protocol). A resumed
 session goes on in the same file. What an answer of the LLM took follows its parts as a `token_usage_record`; cached
-tokens are part of the input there. Codex reports no cost. What `codex exec --json` prints instead has tokens only in
-sum, and only if the session ended by itself.
+tokens are part of the input there. Codex reports no cost.
+
+What `codex exec --json` prints has tokens only in sum, and only if the session ended by itself; but only there it says
+what went wrong with requests (github.com/openai/codex, docs/exec.md). Read after the rollouts, it tells of failures.
 """
 
-import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from a2rl.transcripts.atif import Count, Metrics
-from a2rl.transcripts.reading import Draft, Reading, Turn
+from a2rl.transcripts.reading import Draft, Reading, Turn, arguments
 
 SOURCES: dict[str, Literal["system", "user"]] = {"user": "user", "developer": "system", "system": "system"}
 
 
 class Line(BaseModel):
+    """Of a rollout."""
+
     timestamp: str | None = None
     type: str
     payload: dict[str, Any]
@@ -69,13 +72,7 @@ class Call(BaseModel):
     input: str = ""
 
     def values(self) -> dict[str, Any]:
-        if self.arguments is None:
-            return {"input": self.input}
-        try:
-            values = json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            values = None
-        return values if isinstance(values, dict) else {"arguments": self.arguments}
+        return {"input": self.input} if self.arguments is None else arguments(self.arguments)
 
 
 class Output(BaseModel):
@@ -92,6 +89,15 @@ class Failure(BaseModel):
 
 class TaskComplete(BaseModel):
     error: Failure | None = None
+
+
+class Printed(BaseModel):
+    """A line that Codex prints: `thread.started`, `turn.failed`, `item.completed`, ..."""
+
+    type: str
+    message: str | None = None
+    error: Failure | None = None
+    thread_id: str | None = None
 
 
 class Session:
@@ -120,6 +126,17 @@ class Session:
                 self._count(line, record.usage)
             case "event_msg", "task_complete" if end := draft.fit(payload, TaskComplete):
                 draft.failure = end.error.message if end.error else None
+
+    def hear(self, printed: Printed) -> None:
+        match printed.type:
+            case "error":
+                self.draft.failure = printed.message
+            case "turn.failed" if printed.error:
+                self.draft.failure = printed.error.message
+            case "item.completed" | "turn.completed":
+                self.draft.failure = None
+            case "thread.started":
+                self.draft.session_id = self.draft.session_id or printed.thread_id
 
     def _say(self, line: Line) -> None:
         if (said := self.draft.fit(line.payload, Said)) is None:
@@ -151,6 +168,9 @@ def read(lines: Iterable[str]) -> Reading:
     """What was said and done, and what it took."""
     session = Session()
     for value in session.draft.objects(lines):
-        if (line := session.draft.fit(value, Line)) is not None:
+        if "payload" not in value:
+            if printed := session.draft.fit(value, Printed):
+                session.hear(printed)
+        elif line := session.draft.fit(value, Line):
             session.take(line)
     return session.draft.reading()

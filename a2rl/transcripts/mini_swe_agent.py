@@ -5,16 +5,15 @@ One JSON object: `info`, and `messages` as they went to the LLM, each with what 
 leaves all but its last one. Costs are litellm's, from its own price list, where a model without price costs 0: unknown.
 """
 
-import json
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from a2rl.transcripts.atif import Count, Metrics, Usd
-from a2rl.transcripts.reading import Draft, Reading, Turn
+from a2rl.transcripts.reading import Draft, Reading, Turn, arguments
 
 ENDED_WELL = {"", "Submitted"}
 
@@ -64,13 +63,6 @@ class Extra(BaseModel):
 class Function(BaseModel):
     name: str
     arguments: str = ""
-
-    def values(self) -> dict[str, Any]:
-        try:
-            values = json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            values = None
-        return values if isinstance(values, dict) else {"arguments": self.arguments}
 
 
 class Call(BaseModel):
@@ -123,7 +115,7 @@ def _take(draft: Draft, message: Message) -> None:
         case "assistant":
             turn = _answer(draft, message)
             for call in message.tool_calls or ():
-                draft.call(turn, call.id, call.function.name, call.function.values())
+                draft.call(turn, call.id, call.function.name, arguments(call.function.arguments))
         case "tool":
             draft.result(message.tool_call_id, message.content or "")
         case "exit":

@@ -278,6 +278,14 @@ def _clean_value(value: Any, depth: int) -> Any:
     return value
 
 
+def arguments(text: str) -> dict[str, Any]:
+    """Those of a tool call that come as JSON text; where it is no object, the text itself."""
+    try:
+        return _json_object(text, MAX_LINE_CHARS)
+    except (ValueError, RecursionError):
+        return {"arguments": text}
+
+
 def clean(text: str) -> str:
     """Lone surrogates, which JSON allows and UTF-8 does not, become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
