@@ -3,9 +3,11 @@
 One JSON object a line (github.com/google-gemini/gemini-cli, packages/core/src/services/chatRecordingService.ts): a
 header, messages, and `$set` lines that change the record. A message is written again under its id when its tool calls
 have ended; the last version counts. A resumed session goes on in the same file (and leaves another one, without
-answers, for the new start). Cached tokens are part of the input, thoughts are not part of the output. Errors of the API
-are not recorded; the exit status and what the program prints tell of them. What `--output-format stream-json` prints
-has tokens only in sum, and only if the session ended by itself.
+answers, for the new start). Cached tokens are part of the input, thoughts are not part of the output.
+
+What `--output-format stream-json` prints (geminicli.com/docs/cli/headless) has tokens only in sum, and only if the
+session ended by itself; but only there it says which error ended it, and the sum holds requests that no message shows,
+such as those of subagents and summaries. It is read after the session files.
 """
 
 import json
@@ -15,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from a2rl.transcripts.atif import Count, Metrics
-from a2rl.transcripts.reading import Draft, Reading, Turn
+from a2rl.transcripts.reading import Draft, Reading, Turn, added
 
 SOURCES: dict[str, Literal["system", "user", "agent"]] = {"user": "user", "gemini": "agent"}
 """Anything else is a notice of the CLI's own."""
@@ -91,12 +93,41 @@ class Change(BaseModel):
     messages: list[Any] = []
 
 
+class Stats(BaseModel):
+    """What a start of the program has used; thoughts are only in `total_tokens`."""
+
+    total_tokens: Count = 0
+    input_tokens: Count = 0
+    cached: Count = 0
+
+    def metrics(self) -> Metrics:
+        return Metrics(
+            prompt_tokens=self.input_tokens,
+            completion_tokens=max(0, self.total_tokens - self.input_tokens),
+            cached_tokens=self.cached,
+        )
+
+
+class Failure(BaseModel):
+    message: str = ""
+
+
+class Printed(BaseModel):
+    """A line that Gemini CLI prints: `init`, `message`, `tool_use`, `tool_result`, `error`, `result`."""
+
+    type: str
+    session_id: str | None = None
+    error: Failure | None = None
+    stats: Stats | None = None
+
+
 class Session:
     """The messages read so far, in the order in which they first appeared."""
 
     def __init__(self) -> None:
         self.draft = Draft()
         self._messages: dict[str, Message] = {}
+        self._used: list[Metrics] = []
 
     def take(self, line: dict[str, Any]) -> None:
         draft = self.draft
@@ -108,13 +139,26 @@ class Session:
             for each in change.messages if change else []:
                 if (message := draft.fit(each, Message)) is not None:
                     self._messages.setdefault(message.id, message)
-        elif "id" in line and (message := draft.fit(line, Message)) is not None:
+        elif "id" not in line:
+            if (printed := draft.fit(line, Printed)) is not None:
+                self._hear(printed)
+        elif (message := draft.fit(line, Message)) is not None:
             self._messages[message.id] = message
 
     def reading(self) -> Reading:
         for message in self._messages.values():
             self._tell(message)
-        return self.draft.reading()
+        reading, used = self.draft.reading(), added(self._used)
+        whole = (used.prompt_tokens or 0) > (reading.tokens().prompt_tokens or 0)  # not where a start was cut off
+        return reading._replace(total=used) if whole else reading
+
+    def _hear(self, printed: Printed) -> None:
+        self.draft.session_id = self.draft.session_id or printed.session_id
+        if printed.type == "init":
+            self.draft.failure = None
+        elif printed.type == "result":
+            self.draft.failure = printed.error.message if printed.error else None
+            self._used += [printed.stats.metrics()] if printed.stats else []
 
     def _tell(self, message: Message) -> None:
         source = SOURCES.get(message.type, "system")

@@ -3,7 +3,8 @@
 One JSON object a line (opencode.ai/docs/cli, github.com/sst/opencode, packages/opencode/src/cli/cmd/run.ts): the parts
 of the session's messages as they are completed, and errors. The parts of an answer share a message id; `step_finish`
 has its tokens, in which cached input is not part of the input and reasoning not part of the output. The prompt and the
-model are not printed, nor are the sessions of subagents or what the LLM was asked for a title.
+model are not printed, nor are the sessions of subagents or what the LLM was asked for a title; of an answer that is cut
+off in a tool call, neither the call nor the tokens.
 """
 
 from collections.abc import Iterable
@@ -62,11 +63,16 @@ class Part(BaseModel):
 
 class ErrorData(BaseModel):
     message: str = ""
+    statusCode: int | None = None
 
 
 class Failure(BaseModel):
     name: str = "error"
     data: ErrorData = ErrorData()
+
+    def words(self) -> str:
+        status = f" {self.data.statusCode}" if self.data.statusCode else ""
+        return f"{self.name}{status}: {self.data.message}"
 
 
 class Event(BaseModel):
@@ -91,7 +97,7 @@ class Session:
         draft, part = self.draft, event.part
         draft.session_id = event.sessionID or draft.session_id
         if event.error:
-            draft.failure = f"{event.error.name}: {event.error.data.message}"
+            draft.failure = event.error.words()
         if part is None:
             return
         turn = self._answer(event, part)
