@@ -10,7 +10,7 @@ export DO_NOT_TRACK := 1
 # The locks name everything, so nothing is left to resolve.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm data demo test test-all check bench ui worker clean lock
+.PHONY: help setup setup-vllm data demo test test-all test-agents check bench ui worker clean lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,7 +41,11 @@ test: setup ## the tests that need no GPU, no network and little time
 	@python -m pytest
 
 test-all: setup ## these and the slow ones
-	@python -m pytest -m "not gpu and not network"
+	@python -m pytest -m "not gpu and not network and not agents"
+
+test-agents: setup ## the real agent systems, installed and driven by a script; needs npm and a registry
+	@dvc repro --quiet baseline@gsm8k
+	@python -m pytest -m agents tests/agents
 
 check: setup ## lint, format, types
 	@ruff check --quiet .

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 Name = Literal[
     "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
 ]
+STDOUT = "stdout"
 NAMES: tuple[Name, ...] = Name.__args__  # type: ignore[attr-defined]
 
 
@@ -32,7 +33,7 @@ def _one_or_more(value: object) -> object:
 
 
 Text = Annotated[str, AfterValidator(_known_names)]
-Pins = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 
 
 class _Section(BaseModel):
@@ -42,9 +43,9 @@ class _Section(BaseModel):
 class Install(_Section):
     """Packages at pinned versions, from one of the two registries."""
 
-    npm: Pins = ()
+    npm: OneOrMore = ()
     """As in `@openai/codex@0.169.0`; the first one is the agent system itself."""
-    pip: Pins = ()
+    pip: OneOrMore = ()
     """As in `mini-swe-agent==2.4.6`; they get a virtual environment of their own."""
 
     @property
@@ -57,8 +58,17 @@ class TranscriptSource(_Section):
 
     format: str
     """A module of a2rl/transcripts."""
-    where: Text = Field(default="stdout", alias="from")
-    """stdout, or the files that match this pattern below its HOME."""
+    sources: OneOrMore = Field(default=(STDOUT,), alias="from")
+    """stdout, or patterns of files below its HOME; files are read first."""
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether what the agent prints is its transcript, or part of it."""
+        return STDOUT in self.sources
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(source for source in self.sources if source != STDOUT)
 
 
 class Agent(_Section):

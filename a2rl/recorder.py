@@ -126,8 +126,7 @@ class TranscriptCopies:
     """Copies of the transcripts in an agent's HOME that were written to since the attempt began."""
 
     def __init__(self, run: RunDir, agent: Agent, attempt: int) -> None:
-        source = agent.transcript
-        self._pattern = None if source is None or source.where == "stdout" else source.where
+        self._patterns = agent.transcript.patterns if agent.transcript else ()
         self._home = run.workspace / ".home"
         self._target = run.logs / f"transcript-{attempt}"
         self._since_ns = time.time_ns()
@@ -135,9 +134,8 @@ class TranscriptCopies:
 
     def update(self) -> None:
         """Copies what has changed. A transcript that the agent has removed is kept as it was last seen."""
-        if self._pattern is None:
-            return
-        for path in sorted(self._home.glob(self._pattern))[:MAX_TRANSCRIPTS]:
+        found = [path for pattern in self._patterns for path in sorted(self._home.glob(pattern))]
+        for path in found[:MAX_TRANSCRIPTS]:
             try:
                 self._copy(path)
             except OSError:

@@ -16,7 +16,7 @@ from a2rl.transcripts import Reading, read_transcript, trajectory
 
 def transcript_path(run: RunDir, agent: Agent, attempt: int) -> Path | None:
     """Where what the agent prints is kept apart, because it is its transcript."""
-    if agent.transcript is None or agent.transcript.where != "stdout":
+    if agent.transcript is None or not agent.transcript.is_printed:
         return None
     return run.logs / f"transcript-{attempt}.jsonl"
 
@@ -25,16 +25,16 @@ def read_attempt(run: RunDir, agent: Agent, attempt: int) -> Reading:
     """What one attempt left behind; nothing if it left nothing."""
     if agent.transcript is None:
         return Reading()
-    printed = transcript_path(run, agent, attempt)
     kept = sorted((run.logs / f"transcript-{attempt}").glob("*"))
-    return read_transcript(agent.transcript.format, *([printed] if printed else kept))
+    printed = transcript_path(run, agent, attempt)
+    return read_transcript(agent.transcript.format, *kept, *([printed] if printed else ()))
 
 
 def read_attempts(run: RunDir, agent: Agent) -> list[Reading]:
     """The readings of all attempts. One that holds its session's earlier attempts as well stands for them."""
     attempts = [event.attempt for event in run.ledger.events(AgentStarted)]
     readings = [read_attempt(run, agent, attempt) for attempt in attempts]
-    if agent.transcript is None or agent.transcript.where == "stdout":
+    if agent.transcript is None or not agent.transcript.patterns:
         return readings
     later = [{after.session_id for after in readings[place + 1 :]} for place in range(len(readings))]
     return [

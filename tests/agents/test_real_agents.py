@@ -1,0 +1,165 @@
+"""The real agent systems, installed from the registries, each through a whole run in the sandbox, driven by a script.
+
+Each writes code, trains `tiny` on mini gsm8k, submits, looks at its score, trains on and submits again. Needs npm, a
+registry and `make data`'s gsm8k; `make test-agents` sees to it.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from a2rl.catalog import find_agent
+from a2rl.driver.app import Served, read_log
+from a2rl.driver.scenario import SHIPPED
+from a2rl.driver.server import driver_process
+from a2rl.events import AgentStarted, Graded, SubmissionAccepted
+from a2rl.installation import Installation
+from a2rl.records import BaselineRecord, ExecuteRecord, SetupRecord
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+from a2rl.transcripts import Trajectory
+from tests.conftest import REPOSITORY
+from tests.run_maker import wait_for
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]
+AGENTS = ("claude-code", "codex", "gemini-cli", "opencode", "mini-swe-agent")
+WITH_V1 = {"codex", "opencode", "mini-swe-agent"}
+TRAIN_S = 9
+"""For each of the two trainings, instead of the scenario's 25 s."""
+
+
+class Place:
+    """A checkout for the runs, with this one's code, model, data and installed agents; and a driver."""
+
+    def __init__(self, root: Path, url: str, log: Path) -> None:
+        self.root, self.url, self.log = root, url, log
+
+    def base_url(self, agent: str) -> str:
+        return self.url + ("/v1" if agent in WITH_V1 else "")
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "a2rl", *arguments],
+            cwd=self.root,
+            env=keep | {"A2RL_ROOT": str(self.root), "PYTHONPATH": str(self.root), "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str) -> str:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, out + err
+        return out
+
+    def runs(self) -> list[RunDir]:
+        return list(RunDir.all(self.root / "runs"))
+
+    def served(self) -> list[Served]:
+        return read_log(self.log)
+
+
+@pytest.fixture(scope="session")
+def installed() -> None:
+    """Each agent system once, though several processes run these tests."""
+    settings = Settings.load(REPOSITORY)
+    for agent in AGENTS:
+        with FileLock(REPOSITORY / f".agents.{agent}.lock"):
+            Installation(find_agent(agent, REPOSITORY), settings).install(lambda _: None)
+
+
+@pytest.fixture
+def place(installed: None, tmp_path: Path) -> Iterator[Place]:
+    root = tmp_path / "a2rl"
+    root.mkdir()
+    for name in ("a2rl", "agents", "baselines", "data", "flows", "models", "stages", "tasks", "params.yaml", ".agents"):
+        assert (REPOSITORY / name).exists(), f"no {name}: `make test-agents` makes it"
+        (root / name).symlink_to(REPOSITORY / name)
+    scenario = tmp_path / "scenario.yaml"
+    text = (SHIPPED / "gsm8k.yaml").read_text(encoding="utf-8")
+    scenario.write_text(re.sub(r"--seconds \d+", f"--seconds {TRAIN_S}", text), encoding="utf-8")
+    with driver_process(str(scenario), tmp_path / "served.jsonl") as url:
+        yield Place(root, url, tmp_path / "served.jsonl")
+
+
+def assert_sound(place: Place, run: RunDir, agent: str) -> Trajectory:
+    """The run is whole and improved, its sandbox stood, its code is tied to what it submitted."""
+    assert run.need("setup", SetupRecord).sandbox == "landlock"
+    executed = run.need("execute", ExecuteRecord)
+    assert (executed.ended, executed.why) == ("finished", "")
+    accepted, graded = run.ledger.events(SubmissionAccepted), run.ledger.events(Graded)
+    assert len(accepted) >= 2
+    baseline = run.need("baseline", BaselineRecord).public.score
+    second = next(grade for grade in graded if grade.weights_digest == accepted[1].weights_digest)
+    assert baseline is not None
+    assert second.result.score is not None
+    assert second.result.score > baseline
+    commits = subprocess.run(
+        ["git", "log", "--format=%H"], cwd=run.code, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert accepted[0].code_revision in commits
+    assert accepted[1].code_revision in commits
+    assert accepted[0].code_revision != accepted[1].code_revision
+    place.run("verify", run.id)
+    whole = Trajectory.model_validate_json(run.trajectory.read_text(encoding="utf-8"))
+    assert whole.agent.name == agent
+    return whole
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str) -> None:
+    place.run("run", "--task", "gsm8k", "--agent", agent, "--base-url", place.base_url(agent), "--budget", "4m")
+    [run] = place.runs()
+    whole = assert_sound(place, run, agent)
+    served, total = place.served(), whole.final_metrics
+    assert total is not None
+    assert total.total_prompt_tokens == sum(each.input_tokens for each in served)
+    assert total.total_completion_tokens == sum(each.output_tokens for each in served)
+    assert total.total_cached_tokens == sum(each.cached_tokens for each in served)
+    commands = [call for step in whole.steps for call in step.tool_calls or ()]
+    assert any("train.py" in json.dumps(call.arguments) for call in commands)
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex"])
+def test_a_run_that_was_killed_goes_on_in_the_same_session(place: Place, agent: str) -> None:
+    url = place.base_url(agent)
+    flow = place.start("run", "--task", "gsm8k", "--agent", agent, "--base-url", url, "--budget", "4m")
+    wait_for(lambda: any(run.ledger.events(SubmissionAccepted) for run in place.runs()), 300)
+    time.sleep(3)
+    flow.kill()
+    flow.communicate()
+    [run] = place.runs()
+    place.run("resume", run.id)
+    whole = assert_sound(place, run, agent)
+    assert len(run.ledger.events(AgentStarted)) == 2
+    sessions = {step.extra.get("session_id") for step in whole.steps if step.extra and "session_id" in step.extra}
+    assert len(sessions) <= 1
+    turns = [each.turn for each in place.served() if each.kind == "main" and each.status == 200]
+    assert turns == sorted(turns)  # it never began anew
+
+
+def test_the_readmes_section_on_real_agents_works_word_for_word(place: Place) -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## Run a real agent")[2].partition("\n## ")[0]
+    block = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)[0]
+    assert "https://api.anthropic.com" in block
+    script = place.root / "readme.sh"
+    script.write_text("set -e\n" + block.replace("https://api.anthropic.com", place.url), encoding="utf-8")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": os.environ["HOME"], "A2RL_ROOT": str(place.root), "COLUMNS": "200"}
+    done = subprocess.run(
+        ["bash", str(script)], cwd=place.root, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the model got better" in done.stdout
