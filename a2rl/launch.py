@@ -25,6 +25,8 @@ from a2rl.workspace import agent_environment
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 NO_KEY = "none-needed"
 """Instead of a key, where the LLM is one of the user's own: some agent systems do not start without any."""
+UNLIMITED = 1_000_000
+"""Turns."""
 PORTS = {"http": 80, "https": 443}
 
 
@@ -96,11 +98,12 @@ def launch(
         "attempt": str(attempt),
     }
     environment = agent_environment(run, agent, grading.url, settings, names, installation.paths)
+    settled = {**names, "max_turns": str(spec.max_turns or UNLIMITED)}  # a settings file has no place for nothing
     # A login shell, which some systems run commands in, begins with the machine's own PATH.
     profile = f"export PATH={shlex.quote(environment['PATH'])}\n"
     for path, text in {
         ".profile": profile,
-        **{path: text.format(**names) for path, text in agent.files.items()},
+        **{path: text.format(**settled) for path, text in agent.files.items()},
     }.items():
         try:
             write_beneath(home, path, text)
