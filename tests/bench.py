@@ -37,23 +37,22 @@ GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
 SHOPS = (1_000, 100_000)
 """Products; the whole catalogue has 1,180,000: `python -m tests.webshop.scale 1180000`."""
-TRAINING_STEPS, ROUNDS = 150, 5
+ROUNDS = 4
 TRAINING = """
-import sys, time, torch
+import time, torch
 torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.TransformerEncoderLayer(128, 4, 512, batch_first=True) for _ in range(4)])
+model = torch.nn.Sequential(*[torch.nn.TransformerEncoderLayer(64, 4, 256, batch_first=True) for _ in range(2)])
 optimizer = torch.optim.AdamW(model.parameters())
-batch = torch.randn(16, 64, 128)
-def train(steps):
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-train(10)
-started = time.perf_counter()
-train(int(sys.argv[1]))
-print(time.perf_counter() - started)
+batch = torch.randn(8, 32, 64)
+def step():
+    started = time.perf_counter()
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+    return time.perf_counter() - started
+print(min(step() for _ in range(500)))
 """
+"""Prints the time of its fastest step: the others were held up by somebody else."""
 ANSWERS = 8
 """To each problem of humaneval."""
 
@@ -228,22 +227,19 @@ def isolation(settings: Settings, folder: Path) -> list[tuple[str, str]]:
     def run(confinement: Confinement | None, *command: str) -> str:
         log.unlink(missing_ok=True)
         environment = settings.forwarded(("PATH",)) | {"GOMP_SPINCOUNT": SPIN}
-        with AgentProcess(
-            AgentCommand(list(command), str(workspace), environment, str(log), confinement), settings
-        ) as process:
+        work = AgentCommand(list(command), str(workspace), environment, str(log), confinement)
+        with AgentProcess(work, settings) as process:
             assert process.wait(600) is not None
         return log.read_text()
 
-    train = (sys.executable, "-c", TRAINING, str(TRAINING_STEPS))
+    train = (sys.executable, "-c", TRAINING)
     trained = [(float(run(confined, *train)), float(run(None, *train))) for _ in range(ROUNDS)]
     started = [(seconds(lambda: run(confined, "true")), seconds(lambda: run(None, "true"))) for _ in range(ROUNDS)]
     inside_s, outside_s = (min(each) for each in zip(*trained, strict=True))
     start_s, plain_s = (min(each) for each in zip(*started, strict=True))
+    milliseconds = f"({1000 * inside_s:.1f} ms, {1000 * outside_s:.1f} ms)"
     return [
-        (
-            f"sandbox ({found}): training inside / outside",
-            f"{inside_s / outside_s:.2f}x ({inside_s:.1f} s, {outside_s:.1f} s)",
-        ),
+        (f"sandbox ({found}): a step of training, inside / outside", f"{inside_s / outside_s:.2f}x {milliseconds}"),
         ("sandbox: starting an agent, inside - outside", f"{1000 * (start_s - plain_s):.0f} ms"),
     ]
 
@@ -258,7 +254,8 @@ def main() -> None:
         for row in [
             *grading(settings, folder), *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
-            *isolation(settings, folder), *code_answers(settings), *ledger(folder), *digest(settings, folder), *command_line(),
+            *isolation(settings, folder), *code_answers(settings), *ledger(folder), *digest(settings, folder),
+            *command_line(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)

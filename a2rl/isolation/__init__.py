@@ -13,5 +13,5 @@ The layers, each of which needs neither root nor an installation, and holds as r
 
 With bwrap (bwrap.py), all of that inside a file system and a table of processes of its own.
 
-What they do not hold back: README.md, "What an agent can do".
+What they do not hold back is in README.md, "What an agent can do".
 """

@@ -34,7 +34,7 @@ class Confinement(NamedTuple):
     @classmethod
     def of(cls, fields: Sequence[Any]) -> "Confinement":
         """From JSON, which knows no tuples."""
-        return cls(*(tuple(field) if isinstance(field, list) else field for field in fields))
+        return cls._make(tuple(field) if isinstance(field, list) else field for field in fields)
 
     def reach(self) -> Reach:
         """In Landlock's terms. With a broker, no connection is the agent's own to make."""

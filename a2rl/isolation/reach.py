@@ -40,6 +40,7 @@ SETTINGS_OF_THE_SYSTEM = (
 """Below /etc."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 """Below /dev, besides those of NVIDIA's driver. Terminals need `pts` as a whole: README.md, "What an agent can do"."""
+KERNEL_SWITCHES = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger")
 SHARED_MEMORY = "/dev/shm"
 PROBE = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10).close()"
 PROBE_TIMEOUT_S = 30.0
@@ -118,7 +119,7 @@ def confinement_in(
         read=(*SYSTEM, *HARDWARE, *(f"/etc/{name}" for name in SETTINGS_OF_THE_SYSTEM),
               *map(str, (*python_folders(settings), *read))),
         write=(str(workspace),),
-        use=(*(f"/dev/{name}" for name in DEVICES), *map(str, Path("/dev").glob("nvidia*"))),
+        use=(*(f"/dev/{name}" for name in DEVICES), *_gpus(isolation)),
         share=(SHARED_MEMORY,),
         connect=connect,
         network_log=str(network_log),
@@ -128,15 +129,32 @@ def confinement_in(
     )  # fmt: skip
 
 
+def _gpus(isolation: Isolation) -> tuple[str, ...]:
+    """NVIDIA's devices, and /proc, where CUDA writes the names of its threads as it starts.
+
+    In /proc are switches of the kernel, too, which root reaches even without its rights. So root gets CUDA only where
+    they are read-only, as in most containers and under bwrap.
+    """
+    devices = tuple(map(str, Path("/dev").glob("nvidia*")))
+    safe = isolation.kind == "bwrap" or not any(os.access(switch, os.W_OK) for switch in KERNEL_SWITCHES)
+    return (*devices, "/proc") if devices and safe else devices
+
+
 def python_folders(settings: Settings) -> tuple[Path, ...]:
     """The environment that agents train with, and the Python that it is made from."""
-    return tuple({settings.python_bin.parent, Path(sys.prefix), Path(sys.base_prefix), Path(sys.base_exec_prefix)})
+    found = {settings.python_bin.parent, Path(sys.prefix), Path(sys.base_prefix), Path(sys.base_exec_prefix)}
+    return tuple(folder for folder in sorted(found) if not _holds_more(folder, settings))
+
+
+def _holds_more(folder: Path, settings: Settings) -> bool:
+    """Whether a checkout or a home lies in it, which are nobody's to read."""
+    private = (settings.root, Path(settings.environ.get("HOME") or "/root"))
+    return any(place.is_relative_to(folder) for place in private)
 
 
 def _definition(agent: Agent, settings: Settings) -> tuple[Path, ...]:
     """The agent's folder; where that holds more than the agent, such as a checkout or a home, the files it names."""
-    private = [settings.root, Path(settings.environ.get("HOME") or "/root")]
-    if not any(place.is_relative_to(agent.folder) for place in private):
+    if not _holds_more(agent.folder, settings):
         return (agent.folder,)
     return tuple(path for part in agent.command() if (path := Path(part)).is_absolute() and path.is_file())
 

@@ -653,7 +653,7 @@ def share_memory(facts: Any) -> None:
     from multiprocessing.shared_memory import SharedMemory
 
     memory = SharedMemory(create=True, size=16)
-    memory.buf[0] = 1
+    must(memory.buf is not None)
     memory.close()
     memory.unlink()
 

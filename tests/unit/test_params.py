@@ -76,6 +76,7 @@ def test_a_grid_is_every_task_with_every_agent_and_every_seed(settings: Settings
     [
         ({"mode": "fre"}, "no mode 'fre'. Did you mean 'free'"),
         ({"protocol": "papr"}, "Did you mean 'paper'"),
+        ({"sandbox": "landlok"}, "Did you mean 'landlock'"),
         ({"variant": "huge"}, "Known: full, mini"),
         ({"budget": "soon"}, "not a duration"),
         ({"agents": ("nop",)}, "Did you mean 'noop'"),
