@@ -89,11 +89,11 @@ class Index:
             if (number := self._numbers.get(name)) is not None
         ]
         docs = np.sort(_candidates(asked, top))
-        total = np.zeros(len(docs))
+        found = _Found(docs, np.zeros(len(docs)))
         for term in asked:
             # In the order of the query, so that float64 rounds as it does where all documents are scored.
-            total += scores(term.weight, term.gains_of(docs))
-        rounded = total.astype(np.float32)
+            found.add(term)
+        rounded = found.sums.astype(np.float32)
         best = np.lexsort((self._ranks[docs], -rounded))[:top]
         rows = zip(self._ids[docs[best]].tolist(), rounded[best].tolist(), docs[best].tolist(), strict=True)
         return [Hit(name.decode(), points, number) for name, points, number in rows]
@@ -128,13 +128,24 @@ class _Term(NamedTuple):
     gain_of_one: Floats
     """Of each document, by any term that it has once."""
 
-    def gains_of(self, docs: Docs) -> Floats:
-        """0 where a document does not have it."""
+    def among(self, docs: Docs) -> "_Having":
+        """Those of some documents that have it."""
         if self.row is not None:
-            return self.row[docs] * self.gain_of_one[docs]
-        # Without the last one, so that each place is one of the list.
-        place = np.searchsorted(self.docs[:-1], docs)
-        return self.gains[place] * (self.docs[place] == docs)
+            places = np.flatnonzero(self.row[docs])
+            having = docs[places]
+            return _Having(places, self.row[having] * self.gain_of_one[having])
+        # Without the last one, so that each place found is one of the list.
+        found = np.searchsorted(self.docs[:-1], docs)
+        places = np.flatnonzero(self.docs[found] == docs)
+        return _Having(places, self.gains[found[places]])
+
+
+class _Having(NamedTuple):
+    """Which of some documents have a term."""
+
+    places: NDArray[np.int64]
+    """Among these documents."""
+    gains: Floats
 
 
 class _Found(NamedTuple):
@@ -143,8 +154,19 @@ class _Found(NamedTuple):
     docs: Docs
     sums: NDArray[np.float64]
 
-    def only(self, those: NDArray[np.bool_]) -> "_Found":
-        return self if those.all() else _Found(self.docs[those], self.sums[those])
+    def add(self, term: _Term) -> None:
+        having = term.among(self.docs)
+        self.sums[having.places] += scores(term.weight, having.gains)
+
+    def reaching(self, bar: float) -> "_Found":
+        """Those whose sums reach the bar."""
+        kept = np.flatnonzero(self.sums >= bar)
+        return self if len(kept) == len(self.docs) else _Found(self.docs[kept], self.sums[kept])
+
+    def without(self, term: _Term) -> "_Found":
+        """Those that do not have the term."""
+        having = term.among(self.docs).places
+        return _Found(np.delete(self.docs, having), np.delete(self.sums, having)) if len(having) else self
 
 
 class _Best:
@@ -157,10 +179,11 @@ class _Best:
         self._top = top
 
     def add(self, more: _Found) -> None:
-        both = _Found(*(np.concatenate(pair) for pair in zip(self.found, more, strict=True)))
+        docs = np.concatenate((self.found.docs, more.docs))
+        both = _Found(docs, np.concatenate((self.found.sums, more.sums)))
         if (beyond := len(both.sums) - self._top) >= 0:
             self.bar = float(np.partition(both.sums, beyond)[beyond]) * LOW
-        self.found = both.only(both.sums >= self.bar)
+        self.found = both.reaching(self.bar)
 
 
 def _candidates(asked: Sequence[_Term], top: int) -> Docs:
@@ -169,7 +192,8 @@ def _candidates(asked: Sequence[_Term], top: int) -> Docs:
     best = _Best(top)
     short = sum(size <= FIRST for size in accumulate(len(term.docs) for term in ranked))
     if short:
-        docs = np.unique(np.concatenate([term.docs for term in ranked[:short]]))
+        docs = np.sort(np.concatenate([term.docs for term in ranked[:short]]))
+        docs = docs[np.diff(docs, prepend=-1) > 0]
         best.add(_summed(_Found(docs, np.zeros(len(docs))), ranked, best.bar))
     for place, term in enumerate(ranked[short:], start=short):
         later = ranked[place + 1 :]
@@ -181,7 +205,7 @@ def _candidates(asked: Sequence[_Term], top: int) -> Docs:
             near = np.flatnonzero(points >= best.bar - rest)
             found = _summed(_Found(term.docs[part][near], points[near].astype(np.float64)), later, best.bar)
             for earlier in ranked[:place]:
-                found = found.only(earlier.gains_of(found.docs) == 0)
+                found = found.without(earlier)
             best.add(found)
     return best.found.docs
 
@@ -194,8 +218,8 @@ def _summed(found: _Found, terms: Sequence[_Term], bar: float) -> _Found:
         if not len(found.docs):
             break
         rest -= term.most
-        sums = found.sums + scores(term.weight, term.gains_of(found.docs))
-        found = _Found(found.docs, sums).only(sums >= bar - rest)
+        found.add(term)
+        found = found.reaching(bar - rest)
     return found
 
 

@@ -17,7 +17,7 @@ from .index import META, SCHEMA_VERSION
 CHUNK = 20_000
 """Documents that are counted at a time."""
 COMMON = 32
-"""A term that more than one document in so many has gets a row: what that takes is an eighth of what lists take."""
+"""A term that more than one document in so many has gets a row. Together rows take less room than the lists."""
 
 
 def build(documents: Iterable[tuple[str, str]], folder: Path) -> None:
