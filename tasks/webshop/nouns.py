@@ -95,7 +95,8 @@ def compare(mirror: Path, one: Tagger, other: Tagger, limit: int | None = None) 
     """Buys, for each synthetic goal, the product it was made from and the best that a search for it finds."""
     from tasks.webshop.goals import synthetic
     from tasks.webshop.release import read_listings
-    from tasks.webshop.shop.index import Index, build
+    from tasks.webshop.shop.index import Index
+    from tasks.webshop.shop.indexing import build
     from tasks.webshop.shop.reward import match_type
 
     listings = [read_listings(mirror, tagger) for tagger in (one, other)]

@@ -21,7 +21,8 @@ from rich.console import Console
 
 from a2rl.errors import A2rlError, UsageError
 from a2rl.settings import Settings
-from tasks.webshop.shop.index import Index, NoIndex, build
+from tasks.webshop.shop.index import Index, NoIndex
+from tasks.webshop.shop.indexing import build
 from tasks.webshop.shop.product import Product
 
 EPILOG = """example:

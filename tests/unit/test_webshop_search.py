@@ -8,14 +8,17 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from a2rl.errors import UsageError
 from a2rl.files import folder_digest
 from tasks.webshop.search import documents, open_index, queries
+from tasks.webshop.shop import bm25, indexing
 from tasks.webshop.shop import index as engine
 from tasks.webshop.shop.analysis import terms, words
-from tasks.webshop.shop.index import Index, NoIndex, build
+from tasks.webshop.shop.index import Index, NoIndex
+from tasks.webshop.shop.indexing import build
 from tasks.webshop.shop.porter import stem
 
 
@@ -75,7 +78,7 @@ def scores_by_definition(texts: list[tuple[str, str]], query: str) -> dict[str, 
     found: dict[str, float] = {}
     for term, times in Counter(query.split()).items():
         frequency = sum(term in row for row in filled)
-        idf = engine.np.log(1 + (len(filled) - frequency + 0.5) / (frequency + 0.5))
+        idf = np.log(1 + (len(filled) - frequency + 0.5) / (frequency + 0.5))
         for name, row in rows.items():
             if term in row:
                 length = 60 if row.total() == 63 else row.total()
@@ -86,7 +89,7 @@ def scores_by_definition(texts: list[tuple[str, str]], query: str) -> dict[str, 
 
 @pytest.mark.parametrize("chunk", [7, 20_000])
 def test_scores_are_those_of_the_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(engine, "CHUNK", chunk)
+    monkeypatch.setattr(indexing, "CHUNK", chunk)
     texts = corpus(120, seed=1)
     build(texts, tmp_path / "index")
     index = Index.open(tmp_path / "index")
@@ -97,6 +100,47 @@ def test_scores_are_those_of_the_definition(tmp_path: Path, monkeypatch: pytest.
         assert [hit.id for hit in hits] == order[:30]
         assert [hit.score for hit in hits] == pytest.approx([expected[name] for name in order[:30]], abs=1e-5)
         assert all(texts[hit.number][0] == hit.id for hit in hits)
+
+
+def all_scored(texts: list[tuple[str, str]], query: str) -> list[tuple[str, float]]:
+    """Every document that has a word of the query, best first: each is scored, in the float32 of Lucene."""
+    rows = [Counter(text.split()) for _, text in texts]
+    lengths = np.array([row.total() for row in rows], np.int32)
+    filled = int((lengths > 0).sum())
+    gain_of_one = bm25.gains_of_one(filled, int(lengths.sum()))[bm25.length_bytes(lengths)]
+    total = np.zeros(len(rows))
+    for word, times in Counter(query.split()).items():
+        counts = np.array([row[word] for row in rows], np.float32)
+        weight = np.float32(times) * bm25.rarity(filled, int((counts > 0).sum()))
+        total += bm25.scores(weight, counts * gain_of_one)
+    rounded = total.astype(np.float32).tolist()
+    return sorted(((texts[n][0], rounded[n]) for n in np.flatnonzero(total)), key=lambda hit: (-hit[1], hit[0]))
+
+
+@pytest.mark.parametrize("common", [1, 8, 1000], ids=["no_rows", "some_rows", "all_rows"])
+@pytest.mark.parametrize(("first", "growth"), [(1, 2), (16, 3), (1024, 16)])
+def test_what_a_search_leaves_out_is_not_among_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, common: int, first: int, growth: int
+) -> None:
+    monkeypatch.setattr(indexing, "COMMON", common)
+    monkeypatch.setattr(engine, "FIRST", first)
+    monkeypatch.setattr(engine, "GROWTH", growth)
+    rng = random.Random(f"{common} {first}")
+    # Few words of very different frequency in short texts: many documents are alike, so that ties are cut through.
+    vocabulary, frequencies = [f"w{n}" for n in range(30)], [1 / (n + 1) for n in range(30)]
+    for catalogue in range(4):
+        names = rng.sample([f"D{n:03d}" for n in range(900)], 400)
+        texts = [
+            (name, " ".join(rng.choices(vocabulary, frequencies, k=rng.choice((0, 1, 2, 3, 9, 63))))) for name in names
+        ]
+        texts[7] = (texts[7][0], " ".join(["w0"] * 300 + ["w5"]))
+        build(texts, tmp_path / str(catalogue))
+        index = Index.open(tmp_path / str(catalogue))
+        for _ in range(30):
+            query = " ".join(rng.choices(vocabulary, k=rng.choice((1, 1, 2, 3, 5, 12))))
+            expected = all_scored(texts, query)
+            for top in (1, 7, 50, 500):
+                assert [(hit.id, hit.score) for hit in index.search(query, top)] == expected[:top]
 
 
 def test_equal_scores_are_in_the_order_of_ids(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""`python -m tests.webshop.scale 100000` measures a shop of so many products: stocking, opening, memory, steps.
+"""`python -m tests.webshop.scale 1000 100000 1180000` measures shops of so many products: stocking, opening, steps.
 
-The products are made up, as long as real ones and with words as frequent as in real text; the real catalogue has
-1,180,000. Stocking and use are measured in processes of their own, so that each one's memory is its own.
+The products are made up (catalogue.py); the real catalogue has 1,180,000. Stocking and use are measured in processes of
+their own, so that each one's memory is its own, and in processor time, since all of it is one thread's. Every search is
+for other words, so that none is answered from what the shop remembers of earlier ones.
 """
 
 import json
@@ -11,82 +12,69 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from tasks.webshop.shop import Goal, Product, Shop, VectorEnv, stock
+from tests.webshop.catalogue import products
 
-WORDS = 3_000_000
-"""Different words at most; the word of rank r is 1/r as frequent as the first."""
-LENGTH, SPREAD = 110, 0.7
-"""Words of a product's text: the mean, and the spread of its logarithm."""
-OPEN, STEPS = 64, 20
-BLOCK = 1000
+OPEN, STEPS = 64, 60
+SEARCHED = 5
+"""Words of a title that a customer searches for."""
+SEARCHES = 200
+
+
+class Stocked(NamedTuple):
+    """What making a shop costs."""
+
+    stock_s: float
+    stock_mib: float
+    """At most while it is made, the files that are written included."""
+    disk_mib: float
+
+
+class Used(NamedTuple):
+    """What an open shop costs."""
+
+    open_s: float
+    use_mib: float
+    """With sessions open, the parts of files that were read included."""
+    steps_per_s: float
+    """Searches, items, pages under them and so on, in sessions side by side."""
+    searches_pct: float
+    """Of the steps."""
+    search_ms: float
+    """For words of a title."""
+    title_ms: float
+    """For a whole title."""
 
 
 class Scale(NamedTuple):
-    """What a shop of some size costs, in processor time: all of it is one thread's."""
+    """What a shop of some size costs."""
 
     products: int
-    stock_s: float
-    stock_mib: float
-    open_s: float
-    use_mib: float
-    """With sessions open."""
-    steps_per_s: float
-    """A search, an item, a page under it and so on, in sessions side by side."""
-
-
-def products(count: int, seed: int = 0) -> Iterator[Product]:
-    """Products that differ as real ones do, one by one."""
-    rng = np.random.default_rng(seed)
-    made = 0
-    while made < count:
-        lengths = np.maximum(20, rng.lognormal(np.log(LENGTH) - SPREAD**2 / 2, SPREAD, BLOCK)).astype(int)
-        ranks = WORDS ** rng.random(lengths.sum())
-        words = [_word(rank) for rank in ranks.astype(int).tolist()]
-        for length in lengths.tolist()[: count - made]:
-            text, words = words[:length], words[length:]
-            yield _product(f"B{made:09d}", text)
-            made += 1
-
-
-def _product(name: str, text: list[str]) -> Product:
-    return Product(
-        id=name, title=" ".join(text[:12]), price=10.0, price_tag="$10.0", category="garden", query=text[0],
-        product_category="Home", description=" ".join(text[12:-8]), bullets=(" ".join(text[-8:-4]),),
-        options={"color": tuple(text[-4:])}, attributes=(text[1],), nouns=tuple(text[:6]),
-    )  # fmt: skip
-
-
-def _word(rank: int) -> str:
-    """A word for each rank, shorter for frequent ones: its digits, in letters."""
-    letters = "aeioubcdfghjklmnprstvwxyz"
-    word = ""
-    while rank:
-        rank, digit = divmod(rank, len(letters))
-        word += letters[digit]
-    return word or "a"
+    stocked: Stocked
+    used: Used
 
 
 def measure(count: int) -> Scale:
     """Stocks a shop and uses it."""
     with tempfile.TemporaryDirectory() as folder:
-        stocked = _child("stock", count, folder)
-        used = _child("use", count, folder)
-    return Scale(count, *stocked, *used)
+        stocked = Stocked(*_child("stock", count, folder))
+        return Scale(count, stocked, Used(*_child("use", count, folder)))
 
 
 def _child(what: str, count: int, folder: str) -> list[float]:
     call = [sys.executable, "-m", "tests.webshop.scale", str(count), what, folder]
-    return list(json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout))
+    return list(json.loads(subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
-def _stock(count: int, folder: Path) -> list[float]:
-    """Seconds without those that making the products up takes, and MiB."""
+def _stock(count: int, folder: Path) -> Stocked:
+    """Without the seconds that making the products up takes."""
     making_s = 0.0
 
     def timed() -> Iterator[Product]:
@@ -102,47 +90,85 @@ def _stock(count: int, folder: Path) -> list[float]:
 
     started = time.process_time()
     stock(timed(), folder)
-    return [time.process_time() - started - making_s, _memory_mib()]
+    stock_s = time.process_time() - started - making_s
+    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Stocked(stock_s, _memory_mib(), disk / 2**20)
 
 
-def _use(folder: Path) -> list[float]:
+def _use(folder: Path) -> Used:
     started = time.process_time()
     shop = Shop.open(folder)
     open_s = time.process_time() - started
     rng = random.Random(0)
     some = [shop.product(rng.randrange(len(shop))) for _ in range(OPEN)]
-    env = VectorEnv(shop)
+    env = VectorEnv(shop, max_steps=STEPS)
     env.reset([_goal(product) for product in some])
-    started = time.process_time()
+    steps_s, searches = 0.0, 0
     for _ in range(STEPS):
-        env.step([_action(session.available().clickables, session.goal, rng) for session in env.sessions])
-    return [open_s, _memory_mib(), OPEN * STEPS / (time.process_time() - started)]
+        actions = [_action(session.available().clickables, session.goal, rng) for session in env.sessions]
+        searches += sum(action.startswith("search") for action in actions)
+        started = time.process_time()
+        env.step(actions)
+        steps_s += time.process_time() - started
+    titles = [shop.product(rng.randrange(len(shop))).title for _ in range(SEARCHES)]
+    search_ms, title_ms = (
+        _mean_ms(shop, queries) for queries in ([_some_words(title, rng) for title in titles], titles)
+    )
+    steps = OPEN * STEPS
+    return Used(open_s, _memory_mib(), steps / steps_s, 100 * searches / steps, search_ms, title_ms)
+
+
+def _mean_ms(shop: Shop, queries: Sequence[str]) -> float:
+    started = time.process_time()
+    for query in queries:
+        shop.search(query)
+    return 1000 * (time.process_time() - started) / len(queries)
 
 
 def _goal(product: Product) -> Goal:
-    text = " ".join(product.title.split()[:5])
-    return Goal(product.id, product.id, text, product.attributes, {}, 20.0, product.query, "Home", product.nouns)
+    return Goal(
+        product.id, product.id, product.title, product.attributes, {}, 20.0, product.query, "Home", product.nouns
+    )
 
 
 def _action(clickables: list[str], goal: Goal, rng: random.Random) -> str:
     if clickables == ["search"]:
-        return f"search[{goal.instruction}]"
+        return f"search[{_some_words(goal.instruction, rng)}]"
     return f"click[{rng.choice([name for name in clickables if name != 'buy now'])}]"
+
+
+def _some_words(title: str, rng: random.Random) -> str:
+    """In some order: of a title's there are 95,040, so that hardly any query comes twice."""
+    return " ".join(rng.sample(title.split(" "), SEARCHED))
 
 
 def _memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def table(scales: Sequence[Scale]) -> Table:
+    """A row for each figure; after the first shop, each one's also as a multiple of the first's."""
+    found = Table("", *(f"{scale.products:,} products" for scale in scales), box=None)
+    for column in found.columns[1:]:
+        column.justify = "right"
+    found.add_row("growth", *(f"{scale.products / scales[0].products:,.0f}x" for scale in scales))
+    for part, names in (("stocked", Stocked._fields), ("used", Used._fields)):
+        for name in names:
+            values = [getattr(getattr(scale, part), name) for scale in scales]
+            found.add_row(name.replace("_", " "), *(_figure(value, values[0]) for value in values))
+    return found
+
+
+def _figure(value: float, first: float) -> str:
+    return f"{value:,.3g} ({value / first:,.2f}x)" if value < 100 else f"{value:,.0f} ({value / first:,.2f}x)"
+
+
 def main() -> None:
-    count = int(sys.argv[1])
-    if sys.argv[2:]:
-        what, folder = sys.argv[2:]
-        found = _stock(count, Path(folder)) if what == "stock" else _use(Path(folder))
-        sys.stdout.write(json.dumps(found))
+    if sys.argv[2:] and sys.argv[2] in ("stock", "use"):
+        count, what, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+        sys.stdout.write(json.dumps(_stock(count, folder) if what == "stock" else _use(folder)))
         return
-    for name, value in measure(count)._asdict().items():
-        sys.stdout.write(f"{name.replace('_', ' '):<12} {value:>12,.1f}\n")
+    Console().print(table([measure(int(count)) for count in sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .index import Hit, Index, build
+from .index import Hit, Index
+from .indexing import build
 from .product import Product
 
 PRODUCTS, INDEX = "products.ndjson", "index"

@@ -1,18 +1,22 @@
 """BM25 as WebShop's search engine ranks: Lucene 8.11 through pyserini 0.17, k1 0.9 and b 0.4, ties by id.
 
-Scores are Lucene's to the last float32: the length of a document is kept in one byte, and what a term adds is
-`w - w / (1 + tf * norm)`. The index is a folder of arrays, built once, in one pass over the documents and in memory
-proportional to their distinct words, and memory-mapped after that.
+The index is a folder of arrays, built once (indexing.py) and memory-mapped after that. Each term has a list of the
+documents that have it, and what each of them gains by it (bm25.py); a common one also has a row, in which a document is
+looked up at once.
 
     build([("B1", "red cotton shirt"), ("B2", "blue shirt")], Path("index"))
     [best, *_] = Index.open(Path("index")).search("red shirts")      # Hit(id="B1", score=0.53..., number=0)
+
+A search reads a few of its terms' lists and is exact all the same, by MaxScore (Turtle and Flood 1995), list by list,
+from the term on that can add most to that which can add least. A document is met first in the list of the first term
+that it has, where what the later terms can add at most bounds its score from above: below the score of the last of the
+best found so far, it is left out, and the search ends where this holds for all documents not met yet.
 """
 
 import json
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,13 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .analysis import terms
+from .bm25 import Floats, gains_of_one, rarity, scores
 
-K1, B = np.float32(0.9), np.float32(0.4)
-CHUNK = 20_000
-"""Documents that are counted at a time."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 META = "index.json"
 """Written last: a folder that has it is whole."""
+FIRST, GROWTH = 1024, 16
+"""Documents that are looked at together: few at first, so that the others meet a high bar."""
+LOW = 1 - 1e-6
+"""Scores are compared in float64 before they are rounded to float32, which changes 6e-8 of them at most: whatever is
+lower by this much is lower after that, too."""
+
+Docs = NDArray[np.int32]
 
 
 class Hit(NamedTuple):
@@ -42,51 +51,21 @@ class NoIndex(Exception):
     """The folder holds no index, or one of another version."""
 
 
-def build(documents: Iterable[tuple[str, str]], folder: Path) -> None:
-    """Indexes documents, pairs of an id and a text, into an empty folder.
-
-    Raises:
-        ValueError: two documents have the same id.
-    """
-    vocabulary, ids, lengths = _Vocabulary(), list[str](), list[NDArray[np.int32]]()
-    chunks: list[_Postings] = []
-    source = iter(documents)
-    while chunk := list(islice(source, CHUNK)):
-        postings, length = _count([text for _, text in chunk], vocabulary, first=len(ids))
-        ids += [each for each, _ in chunk]
-        chunks.append(postings)
-        lengths.append(length)
-    encoded = np.array([each.encode() for each in ids], dtype=bytes)
-    order = np.argsort(encoded, kind="stable")
-    if (encoded[order][1:] == encoded[order][:-1]).any():
-        raise ValueError("two documents have the same id")
-    length = np.concatenate([*lengths, np.zeros(0, np.int32)])
-    folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / "ids.npy", encoded)
-    np.save(folder / "ranks.npy", _inverse(order))
-    np.save(folder / "norms.npy", (np.searchsorted(_LENGTHS, length, side="right") - 1).astype(np.uint8))
-    _write_postings(chunks, vocabulary, folder)
-    filled, total = int((length > 0).sum()), int(length.sum())
-    meta = {"schema_version": SCHEMA_VERSION, "filled_documents": filled, "terms": total}
-    (folder / META).write_text(json.dumps(meta))
-
-
 class Index:
     """A built index, open for searching. Any number of readers may share the folder."""
 
     def __init__(self, folder: Path, meta: dict[str, int]) -> None:
-        self._ids, self._ranks, self._norms, self._docs, self._counts = (
+        self._ids, self._ranks, norms, self._docs, self._gains, self._peaks, self._rows = (
             # As plain arrays, which the mapping stays behind: slicing a numpy.memmap costs ten times as much.
             np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
-            for name in ("ids", "ranks", "norms", "docs", "counts")
+            for name in ("ids", "ranks", "norms", "docs", "gains", "peaks", "rows")
         )
         self._starts = np.load(folder / "starts.npy")
+        self._row_of = {number: row for row, number in enumerate(np.load(folder / "common.npy").tolist())}
         text = (folder / "vocabulary.txt").read_text(encoding="utf-8")
         self._numbers = {word: number for number, word in enumerate(text.split("\n"))} if text else {}
         self._filled = meta["filled_documents"]
-        average = np.float32(meta["terms"] / max(1, self._filled))
-        one = np.float32(1)
-        self._inverse_norms = one / (K1 * ((one - B) + B * _LENGTHS.astype(np.float32) / max(average, one)))
+        self._gain_of_one: Floats = gains_of_one(self._filled, meta["terms"])[norms]
 
     @classmethod
     def open(cls, folder: Path) -> "Index":
@@ -104,122 +83,148 @@ class Index:
 
     def search(self, query: str, top: int = 50) -> list[Hit]:
         """The best documents, best first; equal scores in the order of ids."""
-        score = np.zeros(len(self))
-        for name, times in Counter(terms(query)).items():
-            if (number := self._numbers.get(name)) is not None:
-                docs = self._docs[self._starts[number] : self._starts[number + 1]]
-                score[docs] += self._term_scores(number, times, docs)
-        rounded = score.astype(np.float32)
-        found = np.flatnonzero(rounded)
-        if len(found) > top:
-            least = np.partition(rounded[found], len(found) - top)[len(found) - top]
-            found = found[rounded[found] >= least]
-        best = found[np.lexsort((self._ranks[found], -rounded[found]))][:top]
-        rows = zip(self._ids[best].tolist(), rounded[best].tolist(), best.tolist(), strict=True)
+        asked = [
+            self._term(number, times)
+            for name, times in Counter(terms(query)).items()
+            if (number := self._numbers.get(name)) is not None
+        ]
+        docs = np.sort(_candidates(asked, top))
+        found = _Found(docs, np.zeros(len(docs)))
+        for term in asked:
+            # In the order of the query, so that float64 rounds as it does where all documents are scored.
+            found.add(term)
+        rounded = found.sums.astype(np.float32)
+        best = np.lexsort((self._ranks[docs], -rounded))[:top]
+        rows = zip(self._ids[docs[best]].tolist(), rounded[best].tolist(), docs[best].tolist(), strict=True)
         return [Hit(name.decode(), points, number) for name, points, number in rows]
 
-    def _term_scores(self, number: int, times: int, docs: NDArray[np.int32]) -> NDArray[np.float32]:
-        """What a term adds to each document that has it; a word that a query repeats weighs as much more."""
-        counts = self._counts[self._starts[number] : self._starts[number + 1]].astype(np.float32)
-        rarity = np.float32(np.log(1 + (self._filled - len(docs) + 0.5) / (len(docs) + 0.5)))
-        weight = np.float32(times) * rarity
-        scores: NDArray[np.float32] = weight - weight / (1 + counts * self._inverse_norms[self._norms[docs]])
-        return scores
+    def _term(self, number: int, times: int) -> "_Term":
+        """A word that a query repeats weighs as much more."""
+        begin, end = self._starts[number : number + 2].tolist()
+        weight = np.float32(times) * rarity(self._filled, end - begin)
+        row = self._row_of.get(number)
+        return _Term(
+            weight=weight,
+            most=float(scores(weight, self._peaks[number])),
+            docs=self._docs[begin:end],
+            gains=self._gains[begin:end],
+            row=None if row is None else self._rows[row],
+            gain_of_one=self._gain_of_one,
+        )
 
 
-class _Postings(NamedTuple):
-    """Which term is in which document how often, sorted by term, then by document."""
+class _Term(NamedTuple):
+    """A term of a query."""
 
-    terms: NDArray[np.int32]
-    docs: NDArray[np.int32]
-    counts: NDArray[np.uint16]
+    weight: np.float32
+    most: float
+    """That it adds to a score."""
+    docs: Docs
+    """That have it, in order."""
+    gains: Floats
+    """Of these documents."""
+    row: NDArray[np.uint8] | None
+    """Of a common term: how often each document has it."""
+    gain_of_one: Floats
+    """Of each document, by any term that it has once."""
 
-
-class _Vocabulary(dict[str, int]):
-    """The number of a piece of text between two spaces; `terms[starts[n] : starts[n + 1]]` are the terms of piece n.
-
-    No word spans a space, and few pieces are new: looking them up is several times as fast as cutting each text anew.
-    """
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        """Of the terms."""
-        self.terms = array("i")
-        self.starts = array("q", [0])
-
-    def __missing__(self, piece: str) -> int:
-        number = self[piece] = len(self.starts) - 1
-        for name in terms(piece):
-            self.terms.append(self.numbers.setdefault(name, len(self.numbers)))
-        self.starts.append(len(self.terms))
-        return number
-
-
-def _count(texts: Sequence[str], vocabulary: _Vocabulary, first: int) -> tuple[_Postings, NDArray[np.int32]]:
-    """The postings of some documents, numbered from `first`, and how many terms each has."""
-    flat, sizes = list[str](), list[int]()
-    for text in texts:
-        pieces = text.split(" ")
-        flat += pieces
-        sizes.append(len(pieces))
-    numbers = np.fromiter(map(vocabulary.__getitem__, flat), np.int64, len(flat))
-    starts, known = np.array(vocabulary.starts), np.array(vocabulary.terms, np.int64)
-    runs = (starts[1:] - starts[:-1])[numbers]
-    docs = np.repeat(np.repeat(np.arange(len(texts)), sizes), runs)
-    found = known[np.arange(len(docs)) + np.repeat(starts[numbers] - np.cumsum(runs) + runs, runs)]
-    pairs, counts = np.unique(found * len(texts) + docs, return_counts=True)
-    postings = _Postings(
-        (pairs // len(texts)).astype(np.int32),
-        (pairs % len(texts) + first).astype(np.int32),
-        np.minimum(counts, np.iinfo(np.uint16).max).astype(np.uint16),
-    )
-    return postings, np.bincount(docs, minlength=len(texts)).astype(np.int32)
+    def among(self, docs: Docs) -> "_Having":
+        """Those of some documents that have it."""
+        if self.row is not None:
+            places = np.flatnonzero(self.row[docs])
+            having = docs[places]
+            return _Having(places, self.row[having] * self.gain_of_one[having])
+        # Without the last one, so that each place found is one of the list.
+        found = np.searchsorted(self.docs[:-1], docs)
+        places = np.flatnonzero(self.docs[found] == docs)
+        return _Having(places, self.gains[found[places]])
 
 
-def _write_postings(chunks: list[_Postings], vocabulary: _Vocabulary, folder: Path) -> None:
-    """All postings by term; within a term the documents stay in order, as the chunks are."""
-    size = len(vocabulary.numbers)
-    frequency = sum((np.bincount(chunk.terms, minlength=size) for chunk in chunks), np.zeros(size, np.int64))
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(frequency)])
-    (folder / "vocabulary.txt").write_text("\n".join(vocabulary.numbers), encoding="utf-8")
-    np.save(folder / "starts.npy", starts)
-    docs = _array_file(folder / "docs.npy", np.int32, int(starts[-1]))
-    counts = _array_file(folder / "counts.npy", np.uint16, int(starts[-1]))
-    free = starts[:-1].copy()
-    for chunk in _consumed(chunks):
-        found, begins, runs = np.unique(chunk.terms, return_index=True, return_counts=True)
-        place = np.arange(len(chunk.terms)) + np.repeat(free[found] - begins, runs)
-        docs[place], counts[place] = chunk.docs, chunk.counts
-        free[found] += runs
-    docs.flush()
-    counts.flush()
+class _Having(NamedTuple):
+    """Which of some documents have a term."""
+
+    places: NDArray[np.int64]
+    """Among these documents."""
+    gains: Floats
 
 
-def _consumed(chunks: list[_Postings]) -> Iterator[_Postings]:
-    """The chunks from the first on, each one freed as soon as the next is asked for."""
-    chunks.reverse()
-    while chunks:
-        yield chunks.pop()
+class _Found(NamedTuple):
+    """Documents, and the sum of their scores for some of the terms."""
+
+    docs: Docs
+    sums: NDArray[np.float64]
+
+    def add(self, term: _Term) -> None:
+        having = term.among(self.docs)
+        self.sums[having.places] += scores(term.weight, having.gains)
+
+    def reaching(self, bar: float) -> "_Found":
+        """Those whose sums reach the bar."""
+        kept = np.flatnonzero(self.sums >= bar)
+        return self if len(kept) == len(self.docs) else _Found(self.docs[kept], self.sums[kept])
+
+    def without(self, term: _Term) -> "_Found":
+        """Those that do not have the term."""
+        having = term.among(self.docs).places
+        return _Found(np.delete(self.docs, having), np.delete(self.sums, having)) if len(having) else self
 
 
-def _array_file(path: Path, dtype: type, size: int) -> "np.memmap[tuple[int, ...], np.dtype[np.int64]]":
-    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(size,))
+class _Best:
+    """The best documents so far, and those that rounding may put among them."""
+
+    def __init__(self, top: int) -> None:
+        self.found = _Found(np.zeros(0, np.int32), np.zeros(0))
+        self.bar = 0.0
+        """What is below is not among the best."""
+        self._top = top
+
+    def add(self, more: _Found) -> None:
+        docs = np.concatenate((self.found.docs, more.docs))
+        both = _Found(docs, np.concatenate((self.found.sums, more.sums)))
+        if (beyond := len(both.sums) - self._top) >= 0:
+            self.bar = float(np.partition(both.sums, beyond)[beyond]) * LOW
+        self.found = both.reaching(self.bar)
 
 
-def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
-    ranks = np.empty(len(order), np.int32)
-    ranks[order] = np.arange(len(order), dtype=np.int32)
-    return ranks
+def _candidates(asked: Sequence[_Term], top: int) -> Docs:
+    """Documents, the best ones of a query among them. Short lists are read together, and to the end."""
+    ranked = sorted(asked, key=lambda term: -term.most)
+    best = _Best(top)
+    short = sum(size <= FIRST for size in accumulate(len(term.docs) for term in ranked))
+    if short:
+        docs = np.sort(np.concatenate([term.docs for term in ranked[:short]]))
+        docs = docs[np.diff(docs, prepend=-1) > 0]
+        best.add(_summed(_Found(docs, np.zeros(len(docs))), ranked, best.bar))
+    for place, term in enumerate(ranked[short:], start=short):
+        later = ranked[place + 1 :]
+        rest = sum(each.most for each in later)
+        if term.most + rest < best.bar:
+            break
+        for part in _parts(len(term.docs)):
+            points = scores(term.weight, term.gains[part])
+            near = np.flatnonzero(points >= best.bar - rest)
+            found = _summed(_Found(term.docs[part][near], points[near].astype(np.float64)), later, best.bar)
+            for earlier in ranked[:place]:
+                found = found.without(earlier)
+            best.add(found)
+    return best.found.docs
 
 
-def _length_of(byte: int) -> int:
-    """The length that Lucene's SmallFloat.byte4ToInt decodes: exact up to 40, then four significant bits."""
-    exact = 24
-    if byte < exact:
-        return byte
-    mantissa, shift = (byte - exact) & 7, ((byte - exact) >> 3) - 1
-    return exact + (mantissa if shift < 0 else (mantissa | 8) << shift)
+def _summed(found: _Found, terms: Sequence[_Term], bar: float) -> _Found:
+    """With the scores for more terms; without documents that stay below the bar."""
+    rest = sum(term.most for term in terms)
+    # Rows first: looking a document up costs a tenth of what it does in a list.
+    for term in sorted(terms, key=lambda term: term.row is None):
+        if not len(found.docs):
+            break
+        rest -= term.most
+        found.add(term)
+        found = found.reaching(bar - rest)
+    return found
 
 
-_LENGTHS = np.array([_length_of(byte) for byte in range(256)], dtype=np.int64)
-"""What each byte means; the byte of a length is the last one that does not exceed it."""
+def _parts(size: int) -> Iterator[slice]:
+    begin, length = 0, FIRST
+    while begin < size:
+        yield slice(begin, begin + length)
+        begin, length = begin + length, length * GROWTH
