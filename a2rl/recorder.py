@@ -10,6 +10,7 @@ there is to look at.
 """
 
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -28,8 +29,8 @@ from a2rl.supervisor import die_with_parent
 
 INTERVAL_S = 3.0
 TELEMETRY_S = 6.0
-REST = 80
-"""At least so many times as long as a look takes, it rests: with what git uses beside it, less than 2% of a core."""
+REST = 60
+"""At least so many times the processor time that a look took, git's included, it rests: less than 2% of a core."""
 MAX_ENTRIES = 5000
 MAX_TRANSCRIPT_BYTES = 256 << 20
 MAX_TRANSCRIPTS = 100
@@ -62,12 +63,12 @@ class Recorder:
         now = time.monotonic()
         if now < self._next_look:
             return
+        before_s = _cpu_s()
         self._look()
         if now >= self._next_telemetry:
             self._measure()
             self._next_telemetry = now + TELEMETRY_S
-        done = time.monotonic()
-        self._next_look = done + max(INTERVAL_S, REST * (done - now))
+        self._next_look = time.monotonic() + max(INTERVAL_S, REST * (_cpu_s() - before_s))
 
     def close(self) -> None:
         """The last look, when the agent is gone."""
@@ -157,6 +158,12 @@ class TranscriptCopies:
                     left -= len(block)
             target.with_suffix(".part").replace(target)
         self._seen[path] = seen
+
+
+def _cpu_s() -> float:
+    """Processor time of this thread, and of the children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + children.ru_utime + children.ru_stime
 
 
 def _files_below(folder: Path) -> dict[str, Seen]:

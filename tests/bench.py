@@ -289,8 +289,8 @@ def main() -> None:
         for row in [
             *grading(settings, folder), *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
-            *isolation(settings, folder), *recorder(folder), *code_answers(settings), *ledger(folder), *digest(settings, folder),
-            *command_line(),
+            *isolation(settings, folder), *recorder(folder), *code_answers(settings), *ledger(folder),
+            *digest(settings, folder), *command_line(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)
