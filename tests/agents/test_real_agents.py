@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from filelock import FileLock
 
 from a2rl.catalog import find_agent
@@ -34,13 +35,15 @@ AGENTS = ("claude-code", "codex", "gemini-cli", "opencode", "mini-swe-agent")
 WITH_V1 = {"codex", "opencode", "mini-swe-agent"}
 TRAIN_S = 9
 """For each of the two trainings, instead of the scenario's 25 s."""
+THINK_S = 4
 
 
 class Place:
     """A checkout for the runs, with this one's code, model, data and installed agents; and a driver."""
 
-    def __init__(self, root: Path, url: str, log: Path) -> None:
-        self.root, self.url, self.log = root, url, log
+    def __init__(self, root: Path, url: str, log: Path, thinks: int) -> None:
+        """Args: thinks: the turn after the first submission, in which nothing is lost if it is cut off."""
+        self.root, self.url, self.log, self.thinks = root, url, log, thinks
 
     def base_url(self, agent: str) -> str:
         return self.url + ("/v1" if agent in WITH_V1 else "")
@@ -88,9 +91,12 @@ def place(installed: None, tmp_path: Path) -> Iterator[Place]:
         (root / name).symlink_to(REPOSITORY / name)
     scenario = tmp_path / "scenario.yaml"
     text = (SHIPPED / "gsm8k.yaml").read_text(encoding="utf-8")
-    scenario.write_text(re.sub(r"--seconds \d+", f"--seconds {TRAIN_S}", text), encoding="utf-8")
+    played = yaml.safe_load(re.sub(r"--seconds \d+", f"--seconds {TRAIN_S}", text))
+    submitted = next(place for place, turn in enumerate(played["turns"]) if "/submit" in turn.get("run", ""))
+    played["turns"].insert(submitted + 1, {"say": "I think.", "run": f"sleep {THINK_S}"})
+    scenario.write_text(yaml.safe_dump(played), encoding="utf-8")
     with driver_process(str(scenario), tmp_path / "served.jsonl") as url:
-        yield Place(root, url, tmp_path / "served.jsonl")
+        yield Place(root, url, tmp_path / "served.jsonl", submitted + 1)
 
 
 def assert_sound(place: Place, run: RunDir, agent: str) -> Trajectory:
@@ -135,8 +141,8 @@ def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str)
 def test_a_run_that_was_killed_goes_on_in_the_same_session(place: Place, agent: str) -> None:
     url = place.base_url(agent)
     flow = place.start("run", "--task", "gsm8k", "--agent", agent, "--base-url", url, "--budget", "4m")
-    wait_for(lambda: any(run.ledger.events(SubmissionAccepted) for run in place.runs()), 300)
-    time.sleep(3)
+    wait_for(lambda: any(each.turn == place.thinks for each in place.served()), 300)
+    time.sleep(1)
     flow.kill()
     flow.communicate()
     [run] = place.runs()
