@@ -194,6 +194,8 @@ def _candidates(asked: Sequence[_Term], top: int) -> Docs:
     if short:
         docs = np.sort(np.concatenate([term.docs for term in ranked[:short]]))
         docs = docs[np.diff(docs, prepend=-1) > 0]
+        if short == len(ranked):
+            return docs
         best.add(_summed(_Found(docs, np.zeros(len(docs))), ranked, best.bar))
     for place, term in enumerate(ranked[short:], start=short):
         later = ranked[place + 1 :]
