@@ -100,6 +100,8 @@ class Agent(_Section):
     hosts: tuple[str, ...] = ()
     """Hosts that it may reach, through a proxy that logs."""
     transcript: TranscriptSource | None = None
+    messages: Literal["claude-code"] | None = None
+    """The form in which it takes its prompt, and messages while it works, on its standard input; None: it does not."""
     exits: dict[int, str] = {}
     """What its exit codes mean, in plain words."""
     prompt_note: str = ""

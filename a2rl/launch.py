@@ -116,6 +116,7 @@ def launch(
         env={**environment, **_key(run, agent, settings), **gateway.environment},
         log=str(run.logs / "agent.log"),
         transcript=str(printed or ""),
+        takes_messages=agent.messages is not None,
         confinement=confinement_of(
             run, agent, settings, (grading.port, *gateway.ports), (installation.folder,) if agent.install else ()
         ),

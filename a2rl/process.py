@@ -4,6 +4,7 @@ Every child that outlives a call watches its standard input: when the pipeline d
 and the child ends.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -128,6 +129,20 @@ class AgentProcess:
     ) -> None:
         if self.is_running:
             self.stop()
+
+    def send(self, line: str) -> None:
+        """Gives a line to the standard input of an agent that takes messages."""
+        self._tell({"line": line})
+
+    def end_input(self) -> None:
+        """Tells such an agent that no more will come."""
+        self._tell({"end": True})
+
+    def _tell(self, message: dict[str, object]) -> None:
+        assert self._supervisor.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._supervisor.stdin.write(json.dumps(message) + "\n")
+            self._supervisor.stdin.flush()
 
     def wait(self, timeout_s: float) -> AgentExit | None:
         """How the agent ended; None if it still runs after the timeout."""

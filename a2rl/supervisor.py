@@ -1,8 +1,9 @@
 """The process between the pipeline and an agent: it ends the agent's whole process tree, whatever happens.
 
 Run as `python -P -m a2rl.supervisor`; speaks JSON lines. Reads an `AgentCommand` on stdin; the end of stdin (the
-pipeline wants the agent to stop, or died) ends the tree. Writes one `AgentExit` to stdout when nothing of the agent is
-left.
+pipeline wants the agent to stop, or died) ends the tree. Until then lines may follow for an agent that takes messages:
+`{"line": TEXT}` goes to the agent's standard input, `{"end": true}` closes that. Writes one `AgentExit` to stdout when
+nothing of the agent is left.
 
 An agent with a confinement is started in it (a2rl/isolation/launch.py). The supervisor itself stays outside, where it
 can end the agent and answer for its connections.
@@ -18,10 +19,10 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -49,6 +50,8 @@ class AgentCommand(NamedTuple):
     """What the agent reaches; None: all that its user does."""
     transcript: str = ""
     """File for what it prints to its standard output, if that is to be kept apart; limited in size as well."""
+    takes_messages: bool = False
+    """Whether lines for its standard input will follow."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "AgentCommand":
@@ -151,14 +154,14 @@ def _keep_log(source: IO[bytes], path: str) -> None:
                     log.write(b"\n[a2rl: the log is full; the rest is dropped]\n")
 
 
-def supervise(command: AgentCommand) -> AgentExit:
-    """Runs the agent until it ends, or until stdin closes; nothing of it is left afterwards."""
+def supervise(command: AgentCommand, inbox: FileIO) -> AgentExit:
+    """Runs the agent until it ends, or until the inbox closes; nothing of it is left afterwards."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     with _short_temporary_folder(command) as shortened:
-        return _supervise(shortened)
+        return _supervise(shortened, inbox)
 
 
-def _supervise(command: AgentCommand) -> AgentExit:
+def _supervise(command: AgentCommand, inbox: FileIO) -> AgentExit:
     try:
         agent = _start(command)
     except OSError as error:
@@ -173,7 +176,8 @@ def _supervise(command: AgentCommand) -> AgentExit:
     for log in logs:
         log.start()
     ended = os.pidfd_open(agent.pid)
-    select.select([ended, sys.stdin], [], [])
+    while ended not in select.select([ended, inbox.fileno()], [], [])[0] and (line := inbox.readline()):
+        _hand_on(agent, json.loads(line))
     # The agent's status is taken before the reaping of its descendants can swallow it.
     stopped_by_us = not select.select([ended], [], [], 0)[0]
     exit_code = None if stopped_by_us else agent.wait()
@@ -181,6 +185,17 @@ def _supervise(command: AgentCommand) -> AgentExit:
     for log in logs:
         log.join(LOG_TIMEOUT_S)  # nobody is left who could write; what is in the pipe still goes to the log
     return AgentExit(-signal.SIGTERM if exit_code is None else exit_code, "", killed)
+
+
+def _hand_on(agent: "subprocess.Popen[bytes]", message: dict[str, Any]) -> None:
+    """Gives the agent a line, or tells it that there will be no more."""
+    if agent.stdin is None or agent.stdin.closed:
+        return
+    if message.get("end"):
+        agent.stdin.close()
+        return
+    with contextlib.suppress(OSError):  # it has ended, or its pipe is full because it does not read
+        os.write(agent.stdin.fileno(), f"{message['line']}\n".encode())
 
 
 @contextlib.contextmanager
@@ -219,7 +234,7 @@ def _start(command: AgentCommand) -> "subprocess.Popen[bytes]":
 
 def _last_words(process: "subprocess.Popen[bytes]") -> str:
     process.kill()
-    said = process.communicate()[0].decode(errors="replace").split("\n")
+    said = b"\n".join(filter(None, process.communicate())).decode(errors="replace").split("\n")
     return next((line for line in reversed(said) if line), "it died without a word")
 
 
@@ -228,7 +243,7 @@ def _run(command: AgentCommand, arguments: list[str], *files: int) -> "subproces
         arguments,
         cwd=command.cwd,
         env=command.env,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if command.takes_messages else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if command.transcript else subprocess.STDOUT,
         start_new_session=True,
@@ -240,8 +255,9 @@ def _run(command: AgentCommand, arguments: list[str], *files: int) -> "subproces
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # ended by stdin alone, so that the tree is always ended first
-    command = AgentCommand.of(json.loads(sys.stdin.readline()))
-    report = json.dumps(supervise(command)._asdict())
+    inbox = FileIO(0, closefd=False)  # without a buffer, so that select knows of every line
+    command = AgentCommand.of(json.loads(inbox.readline()))
+    report = json.dumps(supervise(command, inbox)._asdict())
     with contextlib.suppress(BrokenPipeError):  # the pipeline died: nobody asks
         os.write(1, f"{report}\n".encode())
 

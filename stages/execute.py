@@ -5,12 +5,14 @@ Whatever the agent does is a result: that it crashed, ran out of time or submitt
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from a2rl.agent import Agent
 from a2rl.briefing import Before, brief
 from a2rl.budget import waited_s
 from a2rl.catalog import find_agent
+from a2rl.conversation import Conversation
 from a2rl.errors import Interrupted
 from a2rl.events import AgentEnded, AgentStarted, RunInterrupted, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
@@ -60,8 +62,9 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
     _close_lost_attempt(run)
     with GradingServer(run, settings) as server:
         server.wait_until_ready()
+        execution = Execution(run, agent, settings, server, observe)
         while (before := _next_start(run, agent)) is not None:
-            _attempt(run, agent, settings, server, observe, before)
+            execution.attempt(before)
         server.drain()
     observe(run)
     return run.write("execute", _record(run, agent, settings, time.monotonic() - started))
@@ -82,91 +85,90 @@ def _next_start(run: RunDir, agent: Agent) -> Before | None:
     return None
 
 
-def _attempt(
-    run: RunDir,
-    agent: Agent,
-    settings: Settings,
-    server: GradingServer,
-    observe: Callable[[RunDir], None],
-    before: Before,
-) -> None:
-    clock = run.clock
-    attempt = len(run.ledger.events(AgentStarted)) + 1
-    started = AgentStarted(attempt=attempt, elapsed_s=clock.elapsed_s(), trial=before.trial)
-    if missing := Installation(agent, settings).missing(run.spec.base_url):
-        run.ledger.append(started)
-        _close(run, attempt, Ended("unavailable", why="; ".join(missing)))
-        return
-    left = clock.remaining_s(run.ledger.entries())
-    # Trials share what is left evenly; what one does not use is the next one's.
-    share_s = left / (run.spec.trials - before.trial + 1)
-    _tell_agent(run, left)
-    with Gateway(run, agent) as gateway:
-        session = read_attempt(run, agent, attempt - 1).session_id if before.earlier == "interrupted" else None
-        prompt = brief(run, agent, share_s, before) if agent.calls_llm else ""
-        command = launch(run, agent, settings, server, gateway, attempt, prompt, session)
-        clock.start()
-        run.ledger.append(started)
-        try:
-            ended = _work(run, agent, settings, server, observe, command, attempt, left - share_s)
-        except Interrupted:
-            clock.stop()
-            _close(run, attempt, Ended("interrupted"))
-            run.ledger.append(RunInterrupted(stage="execute"))
-            raise
-    clock.stop()
-    _close(run, attempt, ended)
+@dataclass(frozen=True)
+class Execution:
+    """The agent's part of a run, with what it takes."""
 
+    run: RunDir
+    agent: Agent
+    settings: Settings
+    server: GradingServer
+    observe: Callable[[RunDir], None]
 
-def _work(
-    run: RunDir,
-    agent: Agent,
-    settings: Settings,
-    server: GradingServer,
-    observe: Callable[[RunDir], None],
-    command: AgentCommand,
-    attempt: int,
-    reserved_s: float,
-) -> Ended:
-    """Runs the agent's processes from start to end, and writes down what they do."""
-    with AgentProcess(command, settings) as process:
-        recorder, quota = Recorder(run, agent, process.pid, attempt), Quota(run, agent)
-        try:
-            reason, exited = _watch(run, process, server, observe, recorder, quota, reserved_s)
-        finally:
-            if process.is_running:
-                process.stop()
-            recorder.close()
-    if exited.error:
-        (run.logs / "agent.log").open("a", encoding="utf-8").write(
-            f"[a2rl: the agent could not be started: {exited.error}]\n"
-        )
-        return Ended(reason, exited.exit_code, f"it could not be started: {exited.error}")
-    return Ended(reason, exited.exit_code, _why(run, agent, attempt, reason, exited.exit_code))
+    def attempt(self, before: Before) -> None:
+        """Starts the agent and writes into the ledger how it ended.
 
+        Raises:
+            Interrupted: the user stopped the pipeline; the agent is gone, and the ledger says so.
+        """
+        run, agent, clock = self.run, self.agent, self.run.clock
+        attempt = len(run.ledger.events(AgentStarted)) + 1
+        started = AgentStarted(attempt=attempt, elapsed_s=clock.elapsed_s(), trial=before.trial)
+        if missing := Installation(agent, self.settings).missing(run.spec.base_url):
+            run.ledger.append(started)
+            _close(run, attempt, Ended("unavailable", why="; ".join(missing)))
+            return
+        left_s = clock.remaining_s(run.ledger.entries())
+        # Trials share what is left evenly; what one does not use is the next one's.
+        share_s = left_s / (run.spec.trials - before.trial + 1)
+        _tell_agent(run, left_s)
+        with Gateway(run, agent) as gateway:
+            session = read_attempt(run, agent, attempt - 1).session_id if before.earlier == "interrupted" else None
+            prompt = brief(run, agent, share_s, before) if agent.calls_llm else ""
+            command = launch(run, agent, self.settings, self.server, gateway, attempt, prompt, session)
+            clock.start()
+            run.ledger.append(started)
+            try:
+                ended = self._work(command, attempt, prompt, share_s, left_s)
+            except Interrupted:
+                clock.stop()
+                _close(run, attempt, Ended("interrupted"))
+                run.ledger.append(RunInterrupted(stage="execute"))
+                raise
+        clock.stop()
+        _close(run, attempt, ended)
 
-def _watch(
-    run: RunDir,
-    process: AgentProcess,
-    server: GradingServer,
-    observe: Callable[[RunDir], None],
-    recorder: Recorder,
-    quota: Quota,
-    reserved_s: float,
-) -> tuple[str, AgentExit]:
-    while True:
-        check_stop()
-        server.keep_alive()
-        run.clock.heartbeat()
-        left = run.clock.remaining_s(run.ledger.entries()) - reserved_s
-        if left <= 0:
-            return "deadline", process.stop()
-        if quota.is_spent():
-            return "quota", process.stop()
-        if (ended := process.wait(min(TICK_S, left))) is not None:
-            return ("finished" if ended.exit_code == 0 else "crashed"), ended
-        recorder.look()
-        observe(run)
+    def _work(self, command: AgentCommand, attempt: int, prompt: str, share_s: float, left_s: float) -> Ended:
+        """Runs the agent's processes from start to end, and writes down what they do."""
+        run, agent = self.run, self.agent
+        with AgentProcess(command, self.settings) as process:
+            recorder = Recorder(run, agent, process.pid, attempt)
+            conversation = Conversation(agent, process, prompt, command.transcript, share_s)
+            try:
+                reason, exited = self._watch(process, recorder, conversation, left_s - share_s)
+            finally:
+                if process.is_running:
+                    process.stop()
+                recorder.close()
+        if exited.error:
+            with (run.logs / "agent.log").open("a", encoding="utf-8") as log:
+                log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
+            return Ended(reason, exited.exit_code, f"it could not be started: {exited.error}")
+        return Ended(reason, exited.exit_code, _why(run, agent, attempt, reason, exited.exit_code))
+
+    def _watch(
+        self, process: AgentProcess, recorder: Recorder, conversation: Conversation, reserved_s: float
+    ) -> tuple[str, AgentExit]:
+        """Returns when the agent has ended or was ended, and why it was.
+
+        Args:
+            reserved_s: what the run has left when this attempt must end.
+        """
+        run, quota = self.run, Quota(self.run, self.agent)
+        while True:
+            check_stop()
+            self.server.keep_alive()
+            run.clock.heartbeat()
+            left_s = run.clock.remaining_s(run.ledger.entries()) - reserved_s
+            if left_s <= 0:
+                return "deadline", process.stop()
+            if quota.is_spent():
+                return "quota", process.stop()
+            if (ended := process.wait(min(TICK_S, left_s))) is not None:
+                return ("finished" if ended.exit_code == 0 else "crashed"), ended
+            conversation.look(left_s)
+            recorder.look()
+            self.observe(run)
 
 
 def _why(run: RunDir, agent: Agent, attempt: int, reason: str, exit_code: int | None) -> str:

@@ -209,6 +209,38 @@ def test_planted_links_in_its_home_lead_no_write_outside(
     assert (run.workspace / ".home/.fake/settings.json").is_file()
 
 
+MESSAGES = """messages: claude-code
+start: ["python", "{agent_dir}/listen.py"]
+"""
+LISTENER = '''
+"""Takes messages as Claude Code does: answers the first one late, and ends when there are no more."""
+import json, pathlib, sys, time
+heard = pathlib.Path("output/heard.jsonl").open("a")
+for line in sys.stdin:
+    heard.write(line)
+    heard.flush()
+    if "10%" in line:
+        print(json.dumps({"type": "user", "message": {"content": '{"type":"result"} is no result'}}), flush=True)
+    if "20%" in line:
+        print(json.dumps({"type": "result", "subtype": "success"}), flush=True)
+'''
+
+
+def test_one_that_takes_messages_is_warned_twice_and_told_when_no_more_will_come(
+    work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.conversation.WARN_AT", (0.1, 0.2))
+    run = work("", budget_s=10.0)
+    folder = checkout.root / "agents" / "fake"
+    definition = [line for line in DEFINITION.splitlines() if not line.startswith(("start:", "resume:"))]
+    (folder / "agent.yaml").write_text("\n".join(definition) + "\n" + MESSAGES)
+    (folder / "listen.py").write_text(LISTENER)
+    record = execute(run, checkout)
+    heard = [json.loads(line)["message"]["content"] for line in (run.workspace / "output/heard.jsonl").open()]
+    assert [said[:3] for said in heard] == ["You", "10%", "20%"]
+    assert record.ended == "finished"
+
+
 def test_every_call_of_the_grading_api_is_written_down(work: Callable[..., RunDir], checkout: Settings) -> None:
     run = work('curl -s "$GRADING_SERVER_URL/time"; curl -s "$GRADING_SERVER_URL/nothing"\n' + play("work"))
     execute(run, checkout)
