@@ -14,8 +14,6 @@ from a2rl.process import AgentProcess
 
 WARN_AT = (0.8, 0.95)
 """Shares of the time."""
-ANSWERED = b'{"type":"result"'
-"""How a line begins that ends an answer, in the stream that Claude Code prints."""
 
 
 class Conversation:
@@ -55,7 +53,7 @@ class Conversation:
         self._process.send(json.dumps({"type": "user", "message": {"role": "user", "content": text}}))
 
     def _has_answered(self) -> bool:
-        """Whether an answer has ended since the last look. Inside of a message the mark cannot begin a line."""
+        """Whether an answer has ended since the last look."""
         try:
             with self._transcript.open("rb") as file:
                 file.seek(self._read)
@@ -64,4 +62,15 @@ class Conversation:
             return False
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
-        return any(line.replace(b" ", b"")[: len(ANSWERED)] == ANSWERED for line in whole.splitlines())
+        return any(_ends_an_answer(line) for line in whole.splitlines())
+
+
+def _ends_an_answer(line: bytes) -> bool:
+    """In the stream that Claude Code prints, an event does; what only speaks of one is no such event."""
+    if b'"result"' not in line:
+        return False
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(event, dict) and event.get("type") == "result"
