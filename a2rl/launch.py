@@ -113,9 +113,7 @@ def launch(
         env={**environment, **_key(run, agent, settings), **gateway.environment},
         log=str(run.logs / "agent.log"),
         transcript=str(printed or ""),
-        confinement=confinement_of(
-            run, agent, settings, (grading.port, *gateway.ports), (installation.folder,) if agent.install else ()
-        ),
+        confinement=confinement_of(run, agent, settings, (grading.port, *gateway.ports), installation.extra_read),
     )
 
 
