@@ -107,8 +107,8 @@ class Installation:
             self._run("npm", "install", *options, *install.npm)
         if install.pip:
             self._run(python, "-m", "venv", str(self.folder))
-            versions = ("--constraint", str(self.agent.folder / install.constraints)) if install.constraints else ()
-            self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *versions, *install.pip)
+            lock = ("--no-deps", "--requirement", str(self.agent.folder / install.lock)) if install.lock else ()
+            self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *install.pip, *lock)
         version = self._ask_version()
         write_atomically(self._mark, json.dumps({"pins": install.pins, "version": version}))
         say(f"{self.agent.id} {version} is installed")
@@ -120,9 +120,15 @@ class Installation:
         minor = int(oldest.partition(".")[2]) if oldest else 0
         if sys.version_info.minor >= minor:
             return sys.executable
-        search = self._settings.environ.get("PATH", os.defpath)
-        names = (f"python3.{each}" for each in range(NEWEST_PYTHON, minor - 1, -1))
-        return next((path for name in names if (path := shutil.which(name, path=search))), None)
+        return next(filter(None, map(self._found, range(NEWEST_PYTHON, minor - 1, -1))), None)
+
+    def _found(self, minor: int) -> str | None:
+        """Where Python 3.`minor` is, if it is on PATH and starts: pyenv's stand-ins do for a chosen version only."""
+        ask = (f"python3.{minor}", "-c", "import sys; print(sys.executable)")
+        try:
+            return self._run(*ask, timeout_s=VERSION_TIMEOUT_S, PYENV_VERSION=f"3.{minor}").strip()
+        except InfrastructureError:
+            return None
 
     @property
     def _python_wanted(self) -> str:
@@ -152,8 +158,8 @@ class Installation:
             environment.pop(name, None)
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=timeout_s,
-                check=False, stdin=subprocess.DEVNULL,
+                command, cwd=self.folder if self.folder.is_dir() else None, env=environment, capture_output=True,
+                text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InfrastructureError(f"{Path(command[0]).name} failed: {error}") from error

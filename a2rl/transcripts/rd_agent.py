@@ -6,13 +6,14 @@ written as a call of `run_code` in the step of the last answer before it, and it
 """
 
 import json
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.transcripts.atif import Count, Metrics
+from a2rl.transcripts.atif import Count, Metrics, Usd
 from a2rl.transcripts.reading import Draft, Reading, Turn
 
 
@@ -27,11 +28,12 @@ class Usage(BaseModel):
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
 
-    def metrics(self) -> Metrics:
+    def metrics(self, cost_usd: float | None) -> Metrics:
         return Metrics(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cached_tokens=self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None,
+            cost_usd=cost_usd or None,
         )
 
 
@@ -49,6 +51,8 @@ class Line(BaseModel):
     text: str | None = None
     reasoning: str | None = None
     usage: Usage | None = None
+    cost: Usd | None = None
+    """Litellm's, from its own price list; None or 0 where it does not know the model's."""
     exit_code: int | None = None
     stdout: str = ""
     running_time: float | None = None
@@ -88,7 +92,7 @@ class Session:
             line.text or "",
             timestamp=line.when(),
             model=line.model,
-            metrics=line.usage.metrics() if line.usage else None,
+            metrics=line.usage.metrics(line.cost) if line.usage else None,
             extra={"stage": line.stage} if line.stage else None,
         )
         if line.reasoning:
@@ -109,4 +113,6 @@ def read(lines: Iterable[str]) -> Reading:
     for value in session.draft.objects(lines):
         if (line := session.draft.fit(value, Line)) is not None:
             session.take(line)
+    costs = [turn.metrics.cost_usd for turn in session.draft.turns if turn.metrics]
+    session.draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
     return session.draft.reading()

@@ -23,6 +23,7 @@ from openhands.sdk.conversation.exceptions import ConversationRunError
 from openhands.sdk.event import SystemPromptEvent
 from openhands.tools.preset.default import get_default_condenser, get_default_tools
 from openhands.tools.terminal import TerminalTool
+from openhands.tools.terminal.metadata import CmdOutputMetadata
 
 COMMAND_TIMEOUT_S = 86_400
 """Training prints nothing for hours."""
@@ -67,9 +68,15 @@ def main() -> int:
 
 def _agent(llm: LLM) -> Agent:
     """OpenHands' own agent without its browser; its terminal works everywhere and waits for silent commands."""
-    waiting = {"terminal_type": "subprocess", "no_change_timeout_seconds": COMMAND_TIMEOUT_S}
+    terminal = {
+        "terminal_type": "subprocess",
+        "no_change_timeout_seconds": COMMAND_TIMEOUT_S,
+        "shell_path": str(Path(__file__).with_name("shell.sh")),
+        # The prompt by which it sees that a command has ended, for the shells that come after the first.
+        "env": {"PROMPT_COMMAND": f'export PS1="{CmdOutputMetadata.to_ps1_prompt()}"'},
+    }
     tools = [
-        Tool(name=tool.name, params=waiting) if tool.name == TerminalTool.name else tool
+        Tool(name=tool.name, params=terminal) if tool.name == TerminalTool.name else tool
         for tool in get_default_tools(enable_browser=False)
     ]
     condenser = get_default_condenser(llm.model_copy(update={"usage_id": "condenser"}))

@@ -20,9 +20,9 @@ def installation(python: str | None, root: Path, path: Path) -> Installation:
     return Installation(agent, Settings(root=root, environ={"PATH": str(path)}))
 
 
-def executable(path: Path) -> Path:
+def executable(path: Path, says: str) -> Path:
     path.parent.mkdir(exist_ok=True)
-    path.write_text("#!/bin/sh\n")
+    path.write_text(f"#!/bin/sh\n{says}\n")
     path.chmod(0o755)
     return path
 
@@ -35,12 +35,17 @@ def test_a_python_that_is_too_old_is_said_before_anything_is_installed(tmp_path:
 
 
 def test_a_newer_python_is_found_on_path_and_may_be_read(tmp_path: Path) -> None:
-    python = executable(tmp_path / "bin" / f"python{NEWER}")
+    python = executable(tmp_path / "bin" / f"python{NEWER}", "echo /somewhere")
     found = installation(NEWER, tmp_path, tmp_path / "bin")
     assert "Python" not in found.missing(None)[0]
     (found.folder / "bin").mkdir(parents=True)
     (found.folder / "bin/python").symlink_to(python)
     assert found.extra_read == (found.folder, tmp_path)
+
+
+def test_a_stand_in_for_a_python_that_is_not_there_is_none(tmp_path: Path) -> None:
+    executable(tmp_path / "bin" / f"python{NEWER}", "exit 127")
+    assert f"Python {NEWER} or newer" in installation(NEWER, tmp_path, tmp_path / "bin").missing(None)[0]
 
 
 def test_without_a_wish_the_python_of_a2rl_will_do(tmp_path: Path) -> None:
