@@ -12,6 +12,10 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rdagent.utils.workflow import LoopBase
 
 LOGS = Path.home() / ".rdagent/log"
 
@@ -33,10 +37,8 @@ def main() -> int:
 
     RL_RD_SETTING.base_model = os.environ["BASE_MODEL"]
     RL_RD_SETTING.benchmark = os.environ["TASK"]
-    session = LOGS / args.session / "__session__"
-    if args.resume and any(session.glob("*/*_*")):
-        loop = RLPostTrainingRDLoop.load(session, checkout=True)
-    else:
+    loop = _resumed(LOGS / args.session) if args.resume else None
+    if loop is None:
         loop = RLPostTrainingRDLoop(RL_RD_SETTING)
         vars(loop.trace).pop("__orig_class__", None)  # a type's forward reference, with which no session can be saved
     try:
@@ -45,6 +47,20 @@ def main() -> int:
         parts.say("Failure", detail=str(error))
         return 1
     return 0
+
+
+def _resumed(log: Path) -> "LoopBase | None":
+    """The loop as its last whole session has it; the newest may have been cut off while it was written."""
+    from rdagent.scenarios.rl.loop import RLPostTrainingRDLoop
+
+    saved = {path: (int(path.parent.name), int(path.name.split("_")[0])) for path in log.glob("__session__/*/*_*")}
+    for path in sorted(saved, key=lambda path: saved[path], reverse=True):
+        try:
+            return RLPostTrainingRDLoop.load(path, checkout=True)
+        except Exception as error:  # noqa: BLE001 - whatever half a pickle raises
+            print(f"{path} cannot be read: {error}", file=sys.stderr)
+            path.unlink()
+    return None
 
 
 def _arguments() -> argparse.Namespace:

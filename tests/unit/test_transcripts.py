@@ -2,7 +2,8 @@
 
 tests/transcripts/<format>/<case>.*: as the agent system wrote it, but with neutral paths, its own prompts shortened and
 without the lists of its features. `<case>.served.jsonl` is the driver's log. Cases: `work` plays
-tests/transcripts/work.yaml (rd-agent's plain.yaml); `resumed` was killed in its third turn and resumed; `refused` had a wrong key.
+tests/transcripts/work.yaml, or plain.yaml for rd-agent; `resumed` was killed in its third turn and resumed; `refused`
+had a wrong key.
 """
 
 import copy
@@ -143,7 +144,7 @@ def test_sessions_models_and_costs_are_read() -> None:
     assert mini.cost_usd == pytest.approx(sum(step.metrics.cost_usd or 0 for step in acts(mini) if step.metrics))
 
 
-@pytest.mark.parametrize("transcript_format", ["claude-code", "codex"])
+@pytest.mark.parametrize("transcript_format", ["claude-code", "codex", "openhands"])
 def test_a_resumed_session_is_one_session_and_its_tokens_count_once(transcript_format: str) -> None:
     reading = recorded(transcript_format, "resumed")
     assert [step.message for step in acts(reading)][-2:] == ["That file is missing. I wait a little.", "All done."]
