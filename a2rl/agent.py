@@ -47,6 +47,10 @@ class Install(_Section):
     """As in `@openai/codex@0.169.0`; the first one is the agent system itself."""
     pip: OneOrMore = ()
     """As in `mini-swe-agent==2.4.6`; they get a virtual environment of their own."""
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")] | None = None
+    """The oldest Python that the pip packages take, as in `3.12`; unless given, the one of a2rl does."""
+    lock: str | None = None
+    """A file beside agent.yaml: the versions of all that the pip packages need, where pip would search for long."""
 
     @property
     def pins(self) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ from a2rl.settings import Settings
 
 VERSION_TIMEOUT_S = 60
 INSTALL_TIMEOUT_S = 1800
+NEWEST_PYTHON = 15
+"""Up to which minor version a `python3.N` is looked for."""
 
 
 class Installation:
@@ -47,6 +49,14 @@ class Installation:
         return [self.folder / "node_modules/.bin"] if self.agent.install and self.agent.install.npm else []
 
     @property
+    def extra_read(self) -> tuple[Path, ...]:
+        """Folders that the program needs: its own, and the Python that its virtual environment is made from."""
+        if self.agent.install is None:
+            return ()
+        python = self.folder / "bin/python"
+        return (self.folder, python.resolve().parent.parent) if python.exists() else (self.folder,)
+
+    @property
     def version(self) -> str | None:
         """What the installed program says of itself; None: the pinned versions are not installed."""
         try:
@@ -65,6 +75,8 @@ class Installation:
         found = []
         if self.is_needed and self.version is None:
             found.append(f"{self.agent.title} is not installed: `a2rl agents install {self.agent.id}`")
+            if self._python is None:
+                found[-1] += f", once there is a {self._python_wanted}"
         keys = self.agent.needs_one_of
         if keys and not base_url and not self._settings.forwarded(keys):
             found.append(f"no API key: set {' or '.join(keys)}")
@@ -74,7 +86,7 @@ class Installation:
         """Installs the pinned versions, unless they are there.
 
         Raises:
-            UsageError: the agent needs no installation, or npm is not on this machine.
+            UsageError: the agent needs no installation, or npm or the Python that it needs is not on this machine.
             InfrastructureError: the registry failed.
         """
         install = self.agent.install
@@ -85,6 +97,8 @@ class Installation:
             return
         if install.npm and shutil.which("npm") is None:
             raise UsageError("npm is not on this machine: install Node.js 20 or newer with npm, then try again")
+        if (python := self._python) is None:
+            raise UsageError(f"{self.agent.title} needs a {self._python_wanted}: `uv python install` brings one")
         say(f"installing {', '.join(install.pins)}")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -92,11 +106,34 @@ class Installation:
             options = ("--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(self.folder))
             self._run("npm", "install", *options, *install.npm)
         if install.pip:
-            self._run(sys.executable, "-m", "venv", str(self.folder))
-            self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *install.pip)
+            self._run(python, "-m", "venv", str(self.folder))
+            lock = ("--no-deps", "--requirement", str(self.agent.folder / install.lock)) if install.lock else ()
+            self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *install.pip, *lock)
         version = self._ask_version()
         write_atomically(self._mark, json.dumps({"pins": install.pins, "version": version}))
         say(f"{self.agent.id} {version} is installed")
+
+    @property
+    def _python(self) -> str | None:
+        """A Python that is new enough: the one of a2rl, or the newest on PATH."""
+        oldest = self.agent.install.python if self.agent.install else None
+        minor = int(oldest.partition(".")[2]) if oldest else 0
+        if sys.version_info.minor >= minor:
+            return sys.executable
+        return next(filter(None, map(self._found, range(NEWEST_PYTHON, minor - 1, -1))), None)
+
+    def _found(self, minor: int) -> str | None:
+        """Where Python 3.`minor` is, if it is on PATH and starts: pyenv's stand-ins do for a chosen version only."""
+        ask = (f"python3.{minor}", "-c", "import sys; print(sys.executable)")
+        try:
+            return self._run(*ask, timeout_s=VERSION_TIMEOUT_S, PYENV_VERSION=f"3.{minor}").strip()
+        except InfrastructureError:
+            return None
+
+    @property
+    def _python_wanted(self) -> str:
+        oldest = self.agent.install.python if self.agent.install else None
+        return f"Python {oldest} or newer on PATH"
 
     @property
     def _mark(self) -> Path:
@@ -107,6 +144,8 @@ class Installation:
             raise InfrastructureError(f"the installation of {self.agent.id} brought no program {self.agent.program!r}")
         pin = self.agent.install.pins[0] if self.agent.install else ""
         pinned = pin.rpartition("@" if "==" not in pin else "==")[2]
+        if self.program.name == "python":
+            return pinned  # a library, which a script of ours runs
         home = self.folder / ".home"  # it may write settings there, even now
         home.mkdir(exist_ok=True)
         done = self._run(str(self.program), "--version", check=False, timeout_s=VERSION_TIMEOUT_S, HOME=str(home))
@@ -119,8 +158,8 @@ class Installation:
             environment.pop(name, None)
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=timeout_s,
-                check=False, stdin=subprocess.DEVNULL,
+                command, cwd=self.folder if self.folder.is_dir() else None, env=environment, capture_output=True,
+                text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InfrastructureError(f"{Path(command[0]).name} failed: {error}") from error

@@ -117,9 +117,7 @@ def launch(
         log=str(run.logs / "agent.log"),
         transcript=str(printed or ""),
         takes_messages=agent.messages is not None,
-        confinement=confinement_of(
-            run, agent, settings, (grading.port, *gateway.ports), (installation.folder,) if agent.install else ()
-        ),
+        confinement=confinement_of(run, agent, settings, (grading.port, *gateway.ports), installation.extra_read),
     )
 
 

@@ -4,6 +4,7 @@ So a retry gets the same answer, a resumed session goes on where it stopped, and
 faults are counted, because they are about requests, not about turns.
 """
 
+import re
 from collections import Counter
 from typing import Literal, NamedTuple
 
@@ -34,7 +35,7 @@ class Player:
     def cue(self, asked: Asked) -> Cue:
         shell = tools.find_shell(asked.tools)
         if shell is None:
-            return Cue("side", None, _side_reply(asked))
+            return Cue("side", None, self._side_reply(asked))
         number = min(tools.calls_of(asked, shell), len(self._scenario.turns) - 1)
         turn = self._scenario.turns[number]
         if waiting := tools.keep_waiting(asked):
@@ -53,6 +54,12 @@ class Player:
         self._faults[key] += 1
         return fault if self._faults[key] <= fault.times else None
 
+    def _side_reply(self, asked: Asked) -> Reply:
+        request = asked.preamble + "".join(message.text for message in asked.messages)
+        prepared = (aside.say for aside in self._scenario.asides if re.search(aside.asked, request))
+        default = SIDE_ANSWER if asked.json_schema is None else compact(tools.example(asked.json_schema))
+        return _reply(asked, next(prepared, default), None, None)
+
     def _turn(self, cue: Cue) -> Turn:
         return self._scenario.turns[cue.turn or 0]
 
@@ -60,11 +67,6 @@ class Player:
 def count_tokens(asked: Asked) -> int:
     """Tokens of what is sent, by its length."""
     return _tokens(len(asked.preamble) + sum(len(message.text) for message in asked.messages))
-
-
-def _side_reply(asked: Asked) -> Reply:
-    text = SIDE_ANSWER if asked.json_schema is None else compact(tools.example(asked.json_schema))
-    return _reply(asked, text, None, None)
 
 
 def _reply(asked: Asked, say: str, call: Call | None, usage: Usage | None) -> Reply:

@@ -8,14 +8,19 @@
         fault: {status: 429, times: 2}
       - say: Done.
 
-Every turn but the last runs a command; the last one only says something, which ends the agent's work.
+    asides:
+      - {asked: JSON, say: '{"decision": true}'}
+
+Every turn but the last runs a command; the last one only says something, which ends the agent's work. Requests that
+offer no tool for commands are answered by the first aside whose `asked` is found in them.
 """
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from a2rl.errors import UsageError, unknown
 from a2rl.files import explain
@@ -66,8 +71,26 @@ class Turn(Strict):
     fault: Fault | None = None
 
 
+class Aside(Strict):
+    """The answer to requests of one kind, for agents that ask without tools."""
+
+    asked: str
+    """A regular expression that is found in such requests."""
+    say: str
+
+    @field_validator("asked")
+    @classmethod
+    def _is_an_expression(cls, asked: str) -> str:
+        try:
+            re.compile(asked)
+        except re.error as error:
+            raise ValueError(f"{asked!r} is no regular expression: {error}") from error
+        return asked
+
+
 class Scenario(Strict):
     turns: tuple[Turn, ...] = Field(min_length=1)
+    asides: tuple[Aside, ...] = ()
     models: tuple[str, ...] = ("scripted-driver",)
     """What `GET /v1/models` lists; requests for any other model are answered all the same."""
     api_key: str | None = None

@@ -14,6 +14,8 @@ SHELLS = (
     "Bash", "bash", "exec_command", "shell_command", "shell", "local_shell", "container.exec", "run_shell_command",
     "terminal", "execute_bash",
 )  # fmt: skip
+ONE_AT_A_TIME = {"terminal", "execute_bash"}
+"""OpenHands' tools refuse several commands; a group of them is one."""
 COMMANDS = ("command", "cmd", "script")
 PREFERRED = {"security_risk": "LOW"}
 LONGEST_TIMEOUT_S = 600
@@ -36,6 +38,8 @@ def calls_of(asked: Asked, tool: Tool) -> int:
 
 def run_command(tool: Tool, command: str, timeout_s: int) -> Call:
     """The call that runs a bash command."""
+    if tool.name in ONE_AT_A_TIME and "\n" in command.strip():
+        command = f"{{\n{command.strip()}\n}}"
     properties: Json = tool.schema.get("properties", {})
     wanted = set(tool.schema.get("required", ()))
     arguments: Json = {}

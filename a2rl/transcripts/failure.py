@@ -23,7 +23,7 @@ class Cause(NamedTuple):
 
 
 CAUSES = (
-    Cause(r"max[_ ]turns|maximum number of turns|LimitsExceeded", "it reached its turn limit"),
+    Cause(r"max[_ ]turns|maximum number of turns|maximum iterations|LimitsExceeded", "it reached its turn limit"),
     Cause(r"\b401\b|authentication|unauthorized|invalid.api.key|api_key_invalid", "the API refused the key (401)"),
     Cause(r"not logged in|missing environment variable|no api key|api.key.*(not set|must be set)", "it has no API key"),
     Cause(r"credit balance|insufficient_quota|billing|payment", "the account has no credit left"),

@@ -294,6 +294,15 @@ def test_a_request_without_a_shell_gets_a_short_text_and_moves_nothing(
 
 
 @each_protocol
+def test_a_request_without_a_shell_gets_the_first_aside_that_suits_it(
+    play: Callable[..., Client], protocol: Protocol
+) -> None:
+    client = play(asides=[{"asked": "no such words", "say": "wrong"}, {"asked": ".", "say": "right"}])
+    assert spoken(protocol, protocol.ask(client, 0, False, tools=False), False).text == "right"
+    assert spoken(protocol, protocol.ask(client, 0, False), False).command is not None
+
+
+@each_protocol
 @pytest.mark.parametrize("status", [401, 429, 500, 529])
 def test_a_fault_is_met_so_many_times_and_then_the_turn_is_played(
     play: Callable[..., Client], protocol: Protocol, status: int

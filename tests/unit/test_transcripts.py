@@ -2,8 +2,8 @@
 
 tests/transcripts/<format>/<case>.*: as the agent system wrote it, but with neutral paths, its own prompts shortened and
 without the lists of its features. `<case>.served.jsonl` is the driver's log. Cases: `work` plays
-tests/transcripts/work.yaml; `resumed` was killed in its third turn and resumed, as was `cut`, where some tokens remain
-unknown; `refused` had a wrong key.
+tests/transcripts/work.yaml, or plain.yaml for rd-agent; `resumed` was killed in its third turn and resumed, as was
+`cut`, where some tokens remain unknown; `refused` had a wrong key.
 """
 
 import copy
@@ -27,6 +27,7 @@ FORMATS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
 NAMELESS = {"opencode"}
 VERSIONLESS = {"opencode", "gemini-cli"}
 """These do not say which LLM they work with, or their own version."""
+WITH_TOOLS = [each for each in FORMATS if each != "rd-agent"]
 AGENT = Agent(name="an agent", version="1")
 HOSTILE = [
     "", "\n", "garbage", "\x00\xff", "[1, 2]", '"text"', "null", "[" * 100_000, '{"a":' * 5_000, '{"type": NaN}',
@@ -84,7 +85,7 @@ def test_tokens_are_those_that_the_driver_served(transcript_format: str) -> None
         )
 
 
-@pytest.mark.parametrize("transcript_format", FORMATS)
+@pytest.mark.parametrize("transcript_format", WITH_TOOLS)
 def test_each_step_has_the_tokens_of_its_own_answer(transcript_format: str) -> None:
     main = [each for each in served(transcript_format, "work") if each.kind == "main"]
     steps = acts(recorded(transcript_format, "work"))
@@ -93,7 +94,7 @@ def test_each_step_has_the_tokens_of_its_own_answer(transcript_format: str) -> N
     ]
 
 
-@pytest.mark.parametrize("transcript_format", FORMATS)
+@pytest.mark.parametrize("transcript_format", WITH_TOOLS)
 def test_what_was_said_and_run_is_read(transcript_format: str) -> None:
     reading = recorded(transcript_format, "work")
     steps = acts(reading)
@@ -118,6 +119,24 @@ def test_what_was_said_and_run_is_read(transcript_format: str) -> None:
     assert reading.failure is None
 
 
+def test_a_loop_of_rd_agent_is_read() -> None:
+    reading = recorded("rd-agent", "work")
+    steps = acts(reading)
+    assert [step.extra and step.extra["stage"] for step in steps] == [
+        "Loop_0.direct_exp_gen",
+        "Loop_0.coding",
+        "Loop_0.feedback",
+    ]
+    assert [step.metrics and step.metrics.model_copy(update={"cost_usd": None}) for step in steps] == [
+        sums([each]) for each in served("rd-agent", "work")
+    ]
+    assert [list(outputs(step).values()) for step in steps] == [[], ["héllo ✓\n"], []]
+    assert steps[1].observation is not None
+    assert (steps[1].observation.results[0].extra or {})["exit_code"] == 3
+    assert reading.cost_usd == pytest.approx(sum(step.metrics.cost_usd or 0 for step in steps if step.metrics))
+    assert (reading.session_id, reading.unreadable, reading.failure) == ("1", 0, None)
+
+
 def test_sessions_models_and_costs_are_read() -> None:
     assert recorded("claude-code", "work").cost_usd == pytest.approx(0.1403, abs=1e-3)
     assert recorded("claude-code", "work").model == "claude-opus-4-6"
@@ -128,7 +147,7 @@ def test_sessions_models_and_costs_are_read() -> None:
     assert mini.cost_usd == pytest.approx(sum(step.metrics.cost_usd or 0 for step in acts(mini) if step.metrics))
 
 
-@pytest.mark.parametrize("transcript_format", ["claude-code", "codex", "gemini-cli"])
+@pytest.mark.parametrize("transcript_format", ["claude-code", "codex", "gemini-cli", "openhands"])
 def test_a_resumed_session_is_one_session_and_its_tokens_count_once(transcript_format: str) -> None:
     reading = recorded(transcript_format, "resumed")
     assert [step.message for step in acts(reading)][-2:] == ["That file is missing. I wait a little.", "All done."]

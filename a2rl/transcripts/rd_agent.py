@@ -1,0 +1,118 @@
+"""RD-Agent: what agents/rd-agent/run.py prints.
+
+One JSON object a line, of the kinds that agents/rd-agent/parts.py names. RD-Agent asks its LLM without tools, each time
+anew: the request is a step of the user, the answer one of the agent. The code of an answer is run by RD-Agent; that is
+written as a call of `run_code` in the step of the last answer before it, and its result holds the grader's answer.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from a2rl.transcripts.atif import Count, Metrics, Usd
+from a2rl.transcripts.reading import Draft, Reading, Turn
+
+
+class PromptDetails(BaseModel):
+    cached_tokens: Count | None = None
+
+
+class Usage(BaseModel):
+    """OpenAI's: cached tokens are part of the prompt."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+    def metrics(self, cost_usd: float | None) -> Metrics:
+        return Metrics(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None,
+            cost_usd=cost_usd or None,
+        )
+
+
+class Line(BaseModel):
+    """A line of any kind."""
+
+    kind: str
+    time: Annotated[float, Field(ge=0, le=1e11)] | None = None
+    id: str | None = None
+    model: str | None = None
+    version: str | None = None
+    prompt: str = ""
+    stage: str = ""
+    asked: str = ""
+    text: str | None = None
+    reasoning: str | None = None
+    usage: Usage | None = None
+    cost: Usd | None = None
+    """Litellm's, from its own price list; None or 0 where it does not know the model's."""
+    exit_code: int | None = None
+    stdout: str = ""
+    running_time: float | None = None
+    benchmark: dict[str, Any] | None = None
+    detail: str = ""
+
+    def when(self) -> str | None:
+        return None if self.time is None else datetime.fromtimestamp(self.time, UTC).isoformat()
+
+
+class Session:
+    """The lines read so far."""
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self._answer: Turn | None = None
+        self._runs = 0
+
+    def take(self, line: Line) -> None:
+        draft = self.draft
+        match line.kind:
+            case "Session":
+                draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
+                draft.turn("user", line.prompt, timestamp=line.when())
+            case "Answer":
+                draft.failure = None  # it went on
+                draft.turn("user", line.asked, timestamp=line.when())
+                self._answer = self._answered(line)
+            case "Run" if self._answer is not None:
+                self._ran(self._answer, line)
+            case "Error" | "Failure":
+                draft.failure = line.detail
+
+    def _answered(self, line: Line) -> Turn:
+        turn = self.draft.turn(
+            "agent",
+            line.text or "",
+            timestamp=line.when(),
+            model=line.model,
+            metrics=line.usage.metrics(line.cost) if line.usage else None,
+            extra={"stage": line.stage} if line.stage else None,
+        )
+        if line.reasoning:
+            turn.reasoning.append(line.reasoning)
+        return turn
+
+    def _ran(self, answer: Turn, line: Line) -> None:
+        self._runs += 1
+        call_id = f"run-{self._runs}"
+        self.draft.call(answer, call_id, "run_code", {})
+        graded = f"\nThe grader's answer: {json.dumps(line.benchmark)}" if line.benchmark else ""
+        self.draft.result(call_id, line.stdout + graded, exit_code=line.exit_code, seconds=line.running_time)
+
+
+def read(lines: Iterable[str]) -> Reading:
+    """What was said and done, and what it took."""
+    session = Session()
+    for value in session.draft.objects(lines):
+        if (line := session.draft.fit(value, Line)) is not None:
+            session.take(line)
+    costs = [turn.metrics.cost_usd for turn in session.draft.turns if turn.metrics]
+    session.draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
+    return session.draft.reading()
