@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -33,6 +34,13 @@ class Target(NamedTuple):
     port: int
     opening: bytes
     """Empty for a tunnel."""
+
+
+@dataclass
+class Count:
+    """What went one way."""
+
+    bytes: int = 0
 
 
 class Proxy:
@@ -110,11 +118,12 @@ class Proxy:
             far_writer.write(target.opening)
         else:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        sent, received = Count(), Count()
         try:
-            sent, received = await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
-            seconds = round(time.monotonic() - started, 3)
-            self._log.write(**name, allowed=True, sent=sent, received=received, seconds=seconds)
+            await asyncio.gather(_pump(reader, far_writer, sent), _pump(far_reader, writer, received))
         finally:
+            seconds = round(time.monotonic() - started, 3)
+            self._log.write(**name, allowed=True, sent=sent.bytes, received=received.bytes, seconds=seconds)
             far_writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, status: str, reason: str) -> None:
@@ -124,17 +133,15 @@ class Proxy:
         writer.close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-    """Copies until the end, and hands the end on; returns how many bytes there were."""
-    total = 0
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Count) -> None:
+    """Copies until the end, and hands the end on."""
     with suppress(OSError):
         while block := await reader.read(BLOCK):
             writer.write(block)
             await writer.drain()
-            total += len(block)
+            count.bytes += len(block)
         if writer.can_write_eof():
             writer.write_eof()
-    return total
 
 
 def endpoint(host: str) -> tuple[str, int]:

@@ -43,6 +43,36 @@ def checkout(settings: Settings) -> Settings:
     return Settings(settings.root, {**settings.environ, "FAKE_KEY": "sk-fake"})
 
 
+class FakeGradingServer:
+    """Stands where the grading service would, which takes seconds to load its libraries, and grades nothing."""
+
+    url, port = "http://127.0.0.1:9", 9
+
+    def __init__(self, run: RunDir, settings: Settings) -> None:
+        return
+
+    def __enter__(self) -> "FakeGradingServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def wait_until_ready(self) -> None:
+        return
+
+    def keep_alive(self) -> None:
+        return
+
+    def drain(self) -> None:
+        return
+
+
+@pytest.fixture(autouse=True)
+def no_grading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "grading_api" not in request.node.name:
+        monkeypatch.setattr("stages.execute.GradingServer", FakeGradingServer)
+
+
 @pytest.fixture
 def work(checkout: Settings, new_run: Callable[..., RunDir]) -> Callable[..., RunDir]:
     """A run whose agent does what the lines of shell say."""

@@ -70,7 +70,7 @@ def _round(run: RunDir, victim: str, moment: float, submissions: int, problem: s
     graded = Counter(event.weights_digest for event in run.ledger.events(Graded))
     if not problem and (set(graded) != accepted or set(graded.values()) - {1}):
         problem = f"accepted {len(accepted)} distinct checkpoints, graded {dict(graded)}"
-    if not problem and victim != "agent" and len(accepted) != submissions:
+    if not problem and "agent" not in victim and len(accepted) != submissions:
         problem = f"the agent could submit {len(accepted)} of its {submissions} checkpoints only"
     if not problem and (left := _leftovers(run)):
         problem = f"processes left behind: {left}"

@@ -120,7 +120,7 @@ def test_what_a_user_sees_has_no_warnings_and_no_stack_traces(bench: "subprocess
         assert noise not in bench.stderr + bench.stdout
 
 
-@pytest.mark.parametrize("victim", ["flow", "service+worker", "agent"])
+@pytest.mark.parametrize("victim", ["flow", "service+worker+agent"])
 def test_after_a_kill_nothing_accepted_is_lost_nothing_is_graded_twice_and_the_run_is_whole(
     checkout: Checkout, victim: str
 ) -> None:
