@@ -44,8 +44,9 @@ test-all: setup ## these and the slow ones
 	@python -m pytest -m "not gpu and not network and not agents"
 
 test-agents: setup ## the real agent systems, installed and driven by a script; needs npm and a registry
-	@dvc repro --quiet baseline@gsm8k
-	@python -m pytest -m agents tests/agents
+	@a2rl agents install claude-code codex gemini-cli opencode mini-swe-agent & installing=$$!; \
+	dvc repro --quiet baseline@gsm8k && wait $$installing
+	@python -m pytest -m agents -n 2 tests/agents
 
 check: setup ## lint, format, types
 	@ruff check --quiet .
