@@ -1,7 +1,7 @@
 """The real agent systems, installed from the registries, each through a whole run in the sandbox, driven by a script.
 
 Each writes code, trains `tiny` on mini gsm8k, submits, looks at its score, trains on and submits again. Needs npm, a
-registry and `make data`'s gsm8k; `make test-agents` sees to it.
+registry and `make data`'s gsm8k; `make test-agents` sees to it. `pytest -m agents tests/agents` also kills some.
 """
 
 import json
@@ -137,6 +137,7 @@ def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str)
     assert any("train.py" in json.dumps(call.arguments) for call in commands)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", ["claude-code", "codex"])
 def test_a_run_that_was_killed_goes_on_in_the_same_session(place: Place, agent: str) -> None:
     url = place.base_url(agent)
