@@ -46,7 +46,7 @@ test-all: setup ## these and the slow ones
 test-agents: setup ## the real agent systems, installed and driven by a script; needs npm and a registry
 	@a2rl agents install claude-code codex gemini-cli opencode mini-swe-agent & installing=$$!; \
 	dvc repro --quiet baseline@gsm8k && wait $$installing
-	@python -m pytest -m "agents and not slow" -n 2 tests/agents
+	@python -m pytest -m "agents and not slow" -n 2 --dist load tests/agents
 
 check: setup ## lint, format, types
 	@ruff check --quiet .

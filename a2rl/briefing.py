@@ -24,6 +24,8 @@ class Before(NamedTuple):
     """Of the attempts that mode `multi` makes, the one that starts now."""
     words: str = ""
     """The last that the agent said."""
+    session: str | None = None
+    """To go on with, where one was cut off."""
 
 
 def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:

@@ -75,13 +75,13 @@ def _next_start(run: RunDir, agent: Agent) -> Before | None:
     starts, ends = run.ledger.events(AgentStarted), run.ledger.events(AgentEnded)
     if not ends:
         return Before()
-    trial, reason = starts[-1].trial, ends[-1].reason
-    words = last_words(read_attempt(run, agent, ends[-1].attempt))
-    if reason in CUT_OFF:
-        return Before("interrupted", trial, words)
-    goes_on = reason in {"finished", "deadline"} and trial < run.spec.trials
+    last, trial = ends[-1], starts[-1].trial
+    if last.reason in CUT_OFF:
+        reading = read_attempt(run, agent, last.attempt)
+        return Before("interrupted", trial, last_words(reading), reading.session_id)
+    goes_on = last.reason in {"finished", "deadline"} and trial < run.spec.trials
     if goes_on and run.clock.remaining_s(run.ledger.entries()) > MIN_TRIAL_S:
-        return Before("finished", trial + 1, words)
+        return Before("finished", trial + 1, last_words(read_attempt(run, agent, last.attempt)))
     return None
 
 
@@ -113,9 +113,8 @@ class Execution:
         share_s = left_s / (run.spec.trials - before.trial + 1)
         _tell_agent(run, left_s)
         with Gateway(run, agent) as gateway:
-            session = read_attempt(run, agent, attempt - 1).session_id if before.earlier == "interrupted" else None
             prompt = brief(run, agent, share_s, before) if agent.calls_llm else ""
-            command = launch(run, agent, self.settings, self.server, gateway, attempt, prompt, session)
+            command = launch(run, agent, self.settings, self.server, gateway, attempt, prompt, before.session)
             clock.start()
             run.ledger.append(started)
             try:

@@ -12,27 +12,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from a2rl.transcripts.atif import Count, Metrics, Usd
-from a2rl.transcripts.reading import Draft, Reading, Turn, arguments
+from a2rl.transcripts.atif import Metrics, Usd
+from a2rl.transcripts.reading import ChatUsage, Draft, Reading, Turn, arguments
 
 ENDED_WELL = {"", "Submitted"}
 
 
-class PromptDetails(BaseModel):
-    cached_tokens: Count | None = None
-
-
-class Usage(BaseModel):
-    """OpenAI's: cached tokens are part of the prompt."""
-
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-    prompt_tokens_details: PromptDetails | None = None
-
-
 class Response(BaseModel):
     model: str | None = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
 
 
 Answered = Annotated[Response | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
@@ -50,14 +38,7 @@ class Extra(BaseModel):
 
     def metrics(self) -> Metrics | None:
         usage = self.response.usage if self.response else None
-        if usage is None:
-            return None
-        return Metrics(
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
-            cost_usd=self.cost or None,
-        )
+        return usage.metrics(self.cost) if usage else None
 
 
 class Function(BaseModel):

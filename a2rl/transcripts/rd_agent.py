@@ -13,28 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.transcripts.atif import Count, Metrics, Usd
-from a2rl.transcripts.reading import Draft, Reading, Turn
-
-
-class PromptDetails(BaseModel):
-    cached_tokens: Count | None = None
-
-
-class Usage(BaseModel):
-    """OpenAI's: cached tokens are part of the prompt."""
-
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-    prompt_tokens_details: PromptDetails | None = None
-
-    def metrics(self, cost_usd: float | None) -> Metrics:
-        return Metrics(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cached_tokens=self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None,
-            cost_usd=cost_usd or None,
-        )
+from a2rl.transcripts.atif import Usd
+from a2rl.transcripts.reading import ChatUsage, Draft, Reading, Turn
 
 
 class Line(BaseModel):
@@ -50,7 +30,7 @@ class Line(BaseModel):
     asked: str = ""
     text: str | None = None
     reasoning: str | None = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     cost: Usd | None = None
     """Litellm's, from its own price list; None or 0 where it does not know the model's."""
     exit_code: int | None = None

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 from a2rl.transcripts.atif import (
     MAX_COUNT,
     Agent,
+    Count,
     FinalMetrics,
     Metrics,
     Observation,
@@ -127,6 +128,26 @@ def _beyond(total: Metrics, in_steps: Metrics) -> dict[str, int]:
     names = ("prompt_tokens", "completion_tokens", "cached_tokens")
     differences = {name: (getattr(total, name) or 0) - (getattr(in_steps, name) or 0) for name in names}
     return {name: difference for name, difference in differences.items() if difference}
+
+
+class PromptDetails(BaseModel):
+    cached_tokens: Count | None = None
+
+
+class ChatUsage(BaseModel):
+    """Of an answer of OpenAI's chat API, whose form many pass on: cached tokens are part of the prompt."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+    def metrics(self, cost_usd: float | None) -> Metrics:
+        return Metrics(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None,
+            cost_usd=cost_usd or None,
+        )
 
 
 @dataclass
