@@ -7,8 +7,8 @@ export PATH := $(BIN):$(PATH)
 export GOMP_SPINCOUNT := 3000
 export TOKENIZERS_PARALLELISM := false
 export DO_NOT_TRACK := 1
-# The locks name everything, so nothing is left to resolve.
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps
+# The locks name everything, so nothing is left to resolve: but what torch's CUDA build takes, and its CPU build does not.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm data demo test test-all test-agents check bench ui worker clean lock
 
@@ -21,9 +21,10 @@ $(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11: install it, or name it with make PYTHON=..."; exit 1; }
 	@echo "setup: installing the versions of requirements.lock into $(VENV) (2-5 minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) -r requirements.lock
-	@$(PIP) --editable .
-	@$(PIP) -r requirements-textworld.lock 2>/dev/null || echo "setup: went on without TextWorld, the original \
+	@$(PIP) --no-deps -r requirements.lock
+	@$(PIP) --constraint requirements.lock torch
+	@$(PIP) --no-deps --editable .
+	@$(PIP) --no-deps -r requirements-textworld.lock 2>/dev/null || echo "setup: went on without TextWorld, the original \
 	engine of ALFWorld, which has to be compiled (it takes gcc, cmake and make); only --engine textworld needs it"
 	@touch $@
 
