@@ -15,7 +15,7 @@ best found so far, it is left out, and the search ends where this holds for all 
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -29,13 +29,15 @@ from .bm25 import Floats, gains_of_one, rarity, scores
 SCHEMA_VERSION = 2
 META = "index.json"
 """Written last: a folder that has it is whole."""
-FIRST, GROWTH = 1024, 16
-"""Documents that are looked at together: few at first, so that the others meet a high bar."""
+FIRST = 1024
+"""Documents that are looked at together at first, so that the others meet a high bar."""
 LOW = 1 - 1e-6
 """Scores are compared in float64 before they are rounded to float32, which changes 6e-8 of them at most: whatever is
 lower by this much is lower after that, too."""
 
 Docs = NDArray[np.int32]
+Places = NDArray[np.intp]
+"""What numpy takes an index by without making it over."""
 
 
 class Hit(NamedTuple):
@@ -128,14 +130,19 @@ class _Term(NamedTuple):
     gain_of_one: Floats
     """Of each document, by any term that it has once."""
 
-    def among(self, docs: Docs) -> "_Having":
-        """Those of some documents that have it."""
+    def among(self, docs: Places) -> "_Having":
+        """Those of some documents, in order, that have it."""
         if self.row is not None:
-            places = np.flatnonzero(self.row[docs])
-            having = docs[places]
-            return _Having(places, self.row[having] * self.gain_of_one[having])
-        # Without the last one, so that each place found is one of the list.
-        found = np.searchsorted(self.docs[:-1], docs)
+            # The quickest of numpy's ways: half the time of indexing, and a third of flatnonzero's on bytes.
+            times = self.row.take(docs, mode="clip")
+            places = np.flatnonzero(times != 0)
+            return _Having(places, times[places] * self.gain_of_one[docs[places]])
+        if len(self.docs) < len(docs):
+            found = np.searchsorted(docs[:-1], self.docs)
+            of_list = np.flatnonzero(docs[found] == self.docs)
+            return _Having(found[of_list], self.gains[of_list])
+        # Without the last one, so that each place found is one of the list; of the list's type, lest that be made over.
+        found = np.searchsorted(self.docs[:-1], docs.astype(np.int32))
         places = np.flatnonzero(self.docs[found] == docs)
         return _Having(places, self.gains[found[places]])
 
@@ -151,7 +158,7 @@ class _Having(NamedTuple):
 class _Found(NamedTuple):
     """Documents, and the sum of their scores for some of the terms."""
 
-    docs: Docs
+    docs: Places
     sums: NDArray[np.float64]
 
     def add(self, term: _Term) -> None:
@@ -163,52 +170,54 @@ class _Found(NamedTuple):
         kept = np.flatnonzero(self.sums >= bar)
         return self if len(kept) == len(self.docs) else _Found(self.docs[kept], self.sums[kept])
 
-    def without(self, term: _Term) -> "_Found":
-        """Those that do not have the term."""
-        having = term.among(self.docs).places
-        return _Found(np.delete(self.docs, having), np.delete(self.sums, having)) if len(having) else self
-
 
 class _Best:
     """The best documents so far, and those that rounding may put among them."""
 
     def __init__(self, top: int) -> None:
-        self.found = _Found(np.zeros(0, np.int32), np.zeros(0))
+        self.found = _Found(np.zeros(0, np.intp), np.zeros(0))
         self.bar = 0.0
         """What is below is not among the best."""
         self._top = top
 
     def add(self, more: _Found) -> None:
+        """Documents that may have been added before: it is their first sum that counts."""
+        more = self._best(more)
+        if len(self.found.docs):
+            new = np.flatnonzero(np.isin(more.docs, self.found.docs, invert=True, kind="sort"))
+            more = _Found(more.docs[new], more.sums[new])
         docs = np.concatenate((self.found.docs, more.docs))
-        both = _Found(docs, np.concatenate((self.found.sums, more.sums)))
-        if (beyond := len(both.sums) - self._top) >= 0:
-            self.bar = float(np.partition(both.sums, beyond)[beyond]) * LOW
-        self.found = both.reaching(self.bar)
+        self.found = self._best(_Found(docs, np.concatenate((self.found.sums, more.sums))))
+
+    def _best(self, found: _Found) -> _Found:
+        """Those of some different documents that may be among the best."""
+        if (beyond := len(found.sums) - self._top) >= 0:
+            self.bar = max(self.bar, float(np.partition(found.sums, beyond)[beyond]) * LOW)
+        return found.reaching(self.bar)
 
 
-def _candidates(asked: Sequence[_Term], top: int) -> Docs:
+def _candidates(asked: Sequence[_Term], top: int) -> Places:
     """Documents, the best ones of a query among them. Short lists are read together, and to the end."""
     ranked = sorted(asked, key=lambda term: -term.most)
     best = _Best(top)
     short = sum(size <= FIRST for size in accumulate(len(term.docs) for term in ranked))
     if short:
-        docs = np.sort(np.concatenate([term.docs for term in ranked[:short]]))
-        docs = docs[np.diff(docs, prepend=-1) > 0]
+        few = np.unique(np.concatenate([term.docs for term in ranked[:short]])).astype(np.intp)
         if short == len(ranked):
-            return docs
-        best.add(_summed(_Found(docs, np.zeros(len(docs))), ranked, best.bar))
+            return few
+        best.add(_summed(_Found(few, np.zeros(len(few))), ranked, best.bar))
     for place, term in enumerate(ranked[short:], start=short):
         later = ranked[place + 1 :]
         rest = sum(each.most for each in later)
         if term.most + rest < best.bar:
             break
-        for part in _parts(len(term.docs)):
-            points = scores(term.weight, term.gains[part])
+        first = FIRST if place == short else 0
+        for docs, gains in ((term.docs[:first], term.gains[:first]), (term.docs[first:], term.gains[first:])):
+            points = scores(term.weight, gains)
             near = np.flatnonzero(points >= best.bar - rest)
-            found = _summed(_Found(term.docs[part][near], points[near].astype(np.float64)), later, best.bar)
-            for earlier in ranked[:place]:
-                found = found.without(earlier)
-            best.add(found)
+            if len(near):
+                met = _Found(docs[near].astype(np.intp), points[near].astype(np.float64))
+                best.add(_summed(met, later, best.bar))
     return best.found.docs
 
 
@@ -223,10 +232,3 @@ def _summed(found: _Found, terms: Sequence[_Term], bar: float) -> _Found:
         found.add(term)
         found = found.reaching(bar - rest)
     return found
-
-
-def _parts(size: int) -> Iterator[slice]:
-    begin, length = 0, FIRST
-    while begin < size:
-        yield slice(begin, begin + length)
-        begin, length = begin + length, length * GROWTH
