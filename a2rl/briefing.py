@@ -49,14 +49,13 @@ def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:
         max_turns=spec.max_turns,
         note=agent.prompt_note,
         baseline=next((str(entry.event.public) for entry in entries if isinstance(entry.event, BaselineKnown)), "-"),
-        submissions=_submissions(entries),
+        submissions=_submissions(entries, run.ledger.grades()),
     )
     return text.strip()
 
 
-def _submissions(entries: list[Entry]) -> list[str]:
+def _submissions(entries: list[Entry], grades: dict[str, Graded]) -> list[str]:
     """One line for each, with what the grader answered: what the agent was told, and no more."""
-    grades = {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}
     lines = []
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from a2rl.errors import InfrastructureError, IntegrityError
-from a2rl.events import EVENTS, Event
+from a2rl.events import EVENTS, Event, Graded
 from a2rl.files import canonical_json, digest_of
 
 GENESIS = "0" * 64
@@ -85,6 +85,10 @@ class Ledger:
     def events(self, kind: type[E]) -> list[E]:
         """The events of one kind, in order."""
         return [entry.event for entry in self.entries() if isinstance(entry.event, kind)]
+
+    def grades(self) -> dict[str, Graded]:
+        """The grade of each checkpoint that has one, by the digest of its weights."""
+        return {event.weights_digest: event for event in self.events(Graded)}
 
     def verify(self) -> str:
         """Recomputes the chain and returns its head (the last hash).

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from a2rl.events import Graded, SubmissionAccepted
+from a2rl.events import SubmissionAccepted
 from a2rl.ledger import Ledger
 from a2rl.score import TaskScore
 
@@ -16,10 +16,10 @@ class Ranked(NamedTuple):
 
 def best_submission(ledger: Ledger) -> Ranked | None:
     """The submission with the highest public score, the earliest of equals; None if none has a score."""
-    graded = {event.weights_digest: event.result for event in ledger.events(Graded)}
+    grades = ledger.grades()
     scored = [
-        Ranked(event, result)
+        Ranked(event, grade.result)
         for event in ledger.events(SubmissionAccepted)
-        if (result := graded.get(event.weights_digest)) is not None and result.score is not None
+        if (grade := grades.get(event.weights_digest)) is not None and grade.result.score is not None
     ]
     return max(scored, key=lambda each: (each.score.score or 0.0, -each.submission.submission_id), default=None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from a2rl.events import Graded, SubmissionAccepted
+from a2rl.events import SubmissionAccepted
 from a2rl.files import read_model
 from a2rl.grading.job import GradeResult
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
@@ -140,9 +140,9 @@ class Tracker:
         )
 
     def _sync_submissions(self, run: RunDir, parent: str) -> None:
-        graded = {event.weights_digest: event for event in run.ledger.events(Graded)}
+        grades = run.ledger.grades()
         for event in run.ledger.events(SubmissionAccepted):
-            if (grade := graded.get(event.weights_digest)) is None:
+            if (grade := grades.get(event.weights_digest)) is None:
                 continue
             metrics = {**_score_metrics(grade.result), "seconds_since_start": event.elapsed_s}
             if grade.improvement is not None:

@@ -172,13 +172,13 @@ def _check_improvement(run: RunDir, record: GradeRecord) -> None:
 def _check_mlflow(run: RunDir, tracker: Tracker) -> None:
     mirrored = tracker.mirrored(run)
     _require(bool(mirrored), "MLflow does not know the run: `a2rl report RUN` mirrors it again")
-    graded = {event.weights_digest: event.result for event in run.ledger.events(Graded)}
+    grades = run.ledger.grades()
     for event in run.ledger.events(SubmissionAccepted):
-        if (result := graded.get(event.weights_digest)) is not None:
+        if (grade := grades.get(event.weights_digest)) is not None:
             shown = mirrored.get(f"submission {event.submission_id}", {}).get("score")
             _require(
-                _same(shown, result.score),
-                f"submission {event.submission_id}: MLflow shows {shown}, the ledger {result.score}",
+                _same(shown, grade.result.score),
+                f"submission {event.submission_id}: MLflow shows {shown}, the ledger {grade.result.score}",
             )
     record = run.read("grade", GradeRecord)
     if record is not None:

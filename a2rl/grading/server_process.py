@@ -8,7 +8,7 @@ from types import TracebackType
 import httpx
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.events import Graded, GradingFailed, SubmissionAccepted
+from a2rl.events import GradingFailed, SubmissionAccepted
 from a2rl.process import check_stop, end_child, grader_environment, module_command
 from a2rl.run import RunDir
 from a2rl.settings import Settings
@@ -113,6 +113,4 @@ class GradingServer:
 
 def ungraded(run: RunDir) -> set[str]:
     """Weights digests that were accepted and have no grade yet."""
-    return {event.weights_digest for event in run.ledger.events(SubmissionAccepted)} - {
-        event.weights_digest for event in run.ledger.events(Graded)
-    }
+    return {event.weights_digest for event in run.ledger.events(SubmissionAccepted)} - run.ledger.grades().keys()

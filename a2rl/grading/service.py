@@ -129,8 +129,7 @@ class GradingService:
     def answer(self, submission_id: int) -> SubmitAnswer:
         """What is known now about a submission that was graded."""
         accepted = self._run.ledger.events(SubmissionAccepted)
-        graded = {event.weights_digest: event for event in self._run.ledger.events(Graded)}
-        this = graded[accepted[submission_id - 1].weights_digest]
+        this = self._run.ledger.grades()[accepted[submission_id - 1].weights_digest]
         if this.result.score is None:
             raise InfrastructureError(
                 f"submission {submission_id} is kept, but could not be graded: {this.result.reason}"
@@ -203,7 +202,7 @@ class GradingService:
             return self._graded[digest]
         outcome: Future[Graded] = Future()
         self._graded[digest] = outcome
-        known = next((event for event in self._run.ledger.events(Graded) if event.weights_digest == digest), None)
+        known = self._run.ledger.grades().get(digest)
         if known is not None:
             outcome.set_result(known)
             return outcome

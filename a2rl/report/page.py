@@ -56,7 +56,8 @@ def write_report(run: RunDir, settings: Settings) -> None:
         run.need("setup", SetupRecord),
     )
     counts = grade.submission_id if grade else None
-    points = _points(entries, counts)
+    grades = run.ledger.grades()
+    points = _points(entries, grades, counts)
     environment = Environment(
         loader=PackageLoader("a2rl.report", "."),
         autoescape=select_autoescape(),
@@ -72,7 +73,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         baseline=baseline,
         verdict=VERDICTS[grade.verdict] if grade else "the run is not finished",
         chart=draw(points, baseline.score, baseline.ci, run.clock.elapsed_s()),
-        rows=_rows(entries, counts),
+        rows=_rows(entries, grades, counts),
         kinds=_kinds(grade) if grade else [],
         measures=_measures(grade) if grade else [],
         story=_story(entries),
@@ -86,19 +87,17 @@ def write_report(run: RunDir, settings: Settings) -> None:
     write_atomically(run.report, page)
 
 
-def _points(entries: list[Entry], counts: int | None) -> list[Point]:
-    graded = {entry.event.weights_digest: entry.event.result for entry in entries if isinstance(entry.event, Graded)}
+def _points(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -> list[Point]:
     return [
         Point(event.submission_id, event.elapsed_s, result.score, result.ci, event.submission_id == counts)
         for event in (entry.event for entry in entries)
         if isinstance(event, SubmissionAccepted)
-        and (result := graded.get(event.weights_digest)) is not None
-        and result.score is not None
+        and (grade := grades.get(event.weights_digest)) is not None
+        and (result := grade.result).score is not None
     ]
 
 
-def _rows(entries: list[Entry], counts: int | None) -> list[Row]:
-    graded = {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}
+def _rows(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -> list[Row]:
     rows = []
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):
@@ -106,7 +105,7 @@ def _rows(entries: list[Entry], counts: int | None) -> list[Row]:
                 Row("-", format_duration(event.elapsed_s), event.model_path, "refused", "", event.reason, False)
             )
         elif isinstance(event, SubmissionAccepted):
-            grade = graded.get(event.weights_digest)
+            grade = grades.get(event.weights_digest)
             gain = f"{grade.improvement:+.1f}" if grade and grade.improvement is not None else ""
             note = f"code {event.code_revision[:8]}" if event.code_revision else ""
             rows.append(
