@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -62,11 +63,15 @@ def test_what_comes_and_goes_in_the_output_folder_is_told(at_work: RunDir, recor
     assert told == [("created", path, 1), ("changed", path, 2), ("removed", path, None)]
 
 
-def test_processor_memory_and_processes_are_measured(at_work: RunDir, recorder: Recorder) -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    recorder.look()
-    child.kill()
-    child.wait()
+def test_processor_memory_and_processes_are_measured(at_work: RunDir) -> None:
+    # Below a process of its own: this one may have others, left by other tests.
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 60 & echo; wait"], stdout=subprocess.PIPE, start_new_session=True
+    ) as shell:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        Recorder(at_work, AGENT, shell.pid, attempt=1).look()
+        os.killpg(shell.pid, signal.SIGKILL)
     [line] = lines(at_work.logs / "telemetry.jsonl")
     assert line["processes"] == 1
     assert isinstance(line["memory_bytes"], int)
