@@ -8,8 +8,8 @@ from jinja2 import StrictUndefined, Template
 
 from a2rl.agent import Agent
 from a2rl.budget import format_duration
-from a2rl.events import BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
-from a2rl.ledger import Entry
+from a2rl.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
+from a2rl.ledger import Entry, grades_among
 from a2rl.run import RunDir
 from a2rl.workspace import MODE_RULES
 
@@ -49,14 +49,14 @@ def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:
         max_turns=spec.max_turns,
         note=agent.prompt_note,
         baseline=next((str(entry.event.public) for entry in entries if isinstance(entry.event, BaselineKnown)), "-"),
-        submissions=_submissions(entries, run.ledger.grades()),
+        submissions=_submissions(entries),
     )
     return text.strip()
 
 
-def _submissions(entries: list[Entry], grades: dict[str, Graded]) -> list[str]:
+def _submissions(entries: list[Entry]) -> list[str]:
     """One line for each, with what the grader answered: what the agent was told, and no more."""
-    lines = []
+    grades, lines = grades_among(entries), []
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):
             lines.append(f"`{event.model_path}`: refused, {event.reason}")

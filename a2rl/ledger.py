@@ -11,7 +11,7 @@ chain; triggers refuse updates and deletes. Several processes may append at once
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +88,7 @@ class Ledger:
 
     def grades(self) -> dict[str, Graded]:
         """The grade of each checkpoint that has one, by the digest of its weights."""
-        return {event.weights_digest: event for event in self.events(Graded)}
+        return grades_among(self.entries())
 
     def verify(self) -> str:
         """Recomputes the chain and returns its head (the last hash).
@@ -130,6 +130,11 @@ class Ledger:
 
     def _unreachable(self) -> Entry:
         raise IntegrityError(f"{self.path}: nothing was appended")
+
+
+def grades_among(entries: Iterable[Entry]) -> dict[str, Graded]:
+    """The grade of each checkpoint that has one in some entries, by the digest of its weights."""
+    return {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}
 
 
 def _chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str:

@@ -18,7 +18,7 @@ from a2rl.events import (
     SubmissionRefused,
 )
 from a2rl.files import write_atomically
-from a2rl.ledger import Entry
+from a2rl.ledger import Entry, grades_among
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
 from a2rl.report.chart import Point, draw
 from a2rl.run import RunDir
@@ -56,7 +56,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         run.need("setup", SetupRecord),
     )
     counts = grade.submission_id if grade else None
-    grades = run.ledger.grades()
+    grades = grades_among(entries)
     points = _points(entries, grades, counts)
     environment = Environment(
         loader=PackageLoader("a2rl.report", "."),
