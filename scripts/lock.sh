@@ -8,7 +8,7 @@ trap 'rm -rf "$scratch"' EXIT
 # fastapi: Prefect 3.8.8 fails with 0.156 and later, inside its own declared range.
 pins=(torch==2.13.0 transformers==5.23.0 trl==1.16.0 peft==0.21.2 accelerate==1.15.0 datasets==5.2.0 mlflow==3.17.2
     dvc==3.67.1 prefect==3.8.8 fastapi==0.150.0 pandas==3.1.1
-    # torch names it, and its later ones lack what other packages here import.
+    # torch asks for it, alpaca-eval imports pkg_resources, which its later releases lack.
     setuptools==79.0.1)
 "${PYTHON:-python3.11}" -m venv "$scratch/venv"
 "$scratch/venv/bin/python" -m pip install --quiet --quiet "${pins[@]}" ".[dev]"
@@ -19,11 +19,10 @@ pins=(torch==2.13.0 transformers==5.23.0 trl==1.16.0 peft==0.21.2 accelerate==1.
     echo '# Exact versions of everything, tested together on Python 3.11. `make lock` writes this file.'
     echo '# torch: where pip has a CPU build of this version at hand it takes that one, else the CUDA build, whose libraries'
     echo '# `make setup` adds.'
-    {
-        "$scratch/venv/bin/python" -m pip freeze --all | grep -vi '^a2rl\|^#\|^pip=\|^wheel=\|^async-timeout=' |
-            sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/'
-        # redis, a part of Prefect, takes it where Python is that of Debian 12; the one that resolves may be newer.
-        echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'
-    } | sort --ignore-case
+    "$scratch/venv/bin/python" -m pip freeze --all |
+        grep -vi '^a2rl\|^#\|^pip=\|^wheel=\|^async-timeout=\|^nvidia-\|^cuda-\|^triton=' |
+        sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/'
+    echo '# redis, a part of Prefect, takes it where Python is that of Debian 12; the one that resolves may be newer.'
+    echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'
 } >requirements.lock.new
 mv requirements.lock.new requirements.lock
