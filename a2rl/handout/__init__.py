@@ -18,5 +18,5 @@ def hand_out(task: Path, package: str, visible: Path) -> None:
     """
     shutil.copytree(task / package, visible / package, ignore=shutil.ignore_patterns("__pycache__"))
     decoder = Path(a2rl.sampling.__file__).with_name("decoder.py")
-    for path in (task / "workspace" / "rollout.py", HERE / "episodes.py", decoder):
+    for path in (task / "workspace" / "rollout.py", HERE / "episodes.py", HERE / "players.py", decoder):
         shutil.copyfile(path, visible / path.name)

@@ -1,8 +1,8 @@
 """Plays many episodes at once with a model that is being trained: the rollouts of online RL.
 
 Tasks hand this file to agents as it is, beside `decoder.py` (batched generation that keeps every episode's key-value
-cache) and a `rollout.py` that says what an episode of the task is. An episode is one text that grows: the environment's
-opening, a turn of the model, the answer, and so on.
+cache), `players.py` (the same by several processes) and a `rollout.py` that says what an episode of the task is. An
+episode is one text that grows: the environment's opening, a turn of the model, the answer, and so on.
 
     episodes = play(model, tokenizer, [Room(game) for game in games], max_steps=30, temperature=1.0)
     print(sum(episode.reward for episode in episodes) / len(episodes))
@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from decoder import Decoder, Decoding, Turn, Written
+from players import Columns, Players
 
 MAX_ROWS = 256
 CACHE_BYTES = 4 << 30
@@ -132,6 +133,7 @@ def for_trl(
     environment: Callable[[str], Environment],
     reward: Callable[[Episode], float] = lambda episode: episode.reward,
     seed: int = 0,
+    processes: int = 1,
     **settings: Any,
 ) -> Callable[[list[str], Any], dict[str, Any]]:
     """A `rollout_func` for TRL's GRPOTrainer. Prompts of the data set are names; `environment` makes of a name a new
@@ -139,16 +141,14 @@ def for_trl(
 
     def rewarded(reward, **_):
         return reward
+
+    Args:
+        processes: how many play at a time, each on one core, where the model is on the CPU. A small model's rollouts
+            gain nothing from threads: most of their time is spent between the matrix products.
     """
 
-    def rollout(names: list[str], trainer: Any) -> dict[str, Any]:
-        episodes = play(
-            trainer.accelerator.unwrap_model(trainer.model),
-            trainer.processing_class,
-            [environment(name) for name in names],
-            seed=seed + 1000 * trainer.state.global_step,
-            **settings,
-        )
+    def columns(model: Any, tokenizer: Any, names: list[str], seed: int) -> Columns:
+        episodes = play(model, tokenizer, [environment(name) for name in names], seed=seed, **settings)
         return {
             "prompt_ids": [episode.prompt for episode in episodes],
             "completion_ids": [episode.tokens for episode in episodes],
@@ -156,6 +156,12 @@ def for_trl(
             "env_mask": [episode.written for episode in episodes],
             "reward": [reward(episode) for episode in episodes],
         }
+
+    players = Players(columns, processes)
+
+    def rollout(names: list[str], trainer: Any) -> Columns:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        return players.play(model, trainer.processing_class, names, seed + 1000 * trainer.state.global_step)
 
     return rollout
 

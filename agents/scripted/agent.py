@@ -22,7 +22,7 @@ import datasets
 import requests
 import torch
 import transformers
-from routes import ON_GPU, Example, Grpo, route_to
+from routes import CORES, ON_GPU, Example, Grpo, route_to
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
@@ -163,6 +163,25 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     return x.mT if tall else x
 
 
+class LeanGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+    """Leaves out of the model's pass what teaches nothing: episodes with no advantage, and the padding of the others.
+
+    It is a good half of the batch once most games are won. No change to the loss: its divisor, `num_items_in_batch`,
+    counts all tokens (TRL's default `loss_type`).
+    """
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        rows = inputs["advantages"].nonzero().squeeze(1)
+        if not len(rows):
+            rows = torch.zeros(1, dtype=torch.long, device=rows.device)  # a step needs a gradient, if only of zeros
+        kept = {name: each[rows] if hasattr(each, "dim") and each.dim() else each for name, each in inputs.items()}
+        prompt, completion = (int(kept[f"{part}_mask"].sum(1).max()) for part in ("prompt", "completion"))
+        for name, each in kept.items():
+            if hasattr(each, "dim") and each.dim() == 2:
+                kept[name] = each[:, -prompt:] if name.startswith("prompt") else each[:, :completion]
+        return super().compute_loss(model, kept, *args, **kwargs)
+
+
 @dataclass
 class Trainee:
     """What is being trained, and how: everything that SFT and GRPO have in common."""
@@ -206,18 +225,21 @@ class Trainee:
 
     def grpo(self, start: Path, name: str, seconds: float, rate: float) -> Path:
         config = GRPOConfig(
-            **self.common(64 if self.small else 8, 1 if self.small else 8),
+            **self.common(32 if self.small else 8, 2 * CORES if self.small else 8),
             num_generations=8,
             temperature=1.0,
             beta=0.0,
             **self.rollouts.config,
         )
-        return self.train(GRPOTrainer, start, name, seconds, rate, args=config, **self.rollouts.trainer)
+        return self.train(LeanGRPOTrainer, start, name, seconds, rate, args=config, **self.rollouts.trainer)
 
     def train(self, trainer_class: Any, start: Path, name: str, seconds: float, rate: float, **kwargs: Any) -> Path:
         clock = UntilDeadline(name, seconds)
         model, tokenizer = load(start)
-        optimizer = MuonAndAdam(model, rate) if self.small else torch.optim.AdamW(model.parameters(), lr=rate)
+        if self.small and trainer_class is SFTTrainer:
+            optimizer: torch.optim.Optimizer = MuonAndAdam(model, rate)
+        else:  # a policy gradient is mostly noise, to which Muon gives the size of a signal
+            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, clock.learning_rate_factor)
         trainer = trainer_class(
             model=model,
@@ -280,7 +302,7 @@ def main() -> None:
     best = Best(base, -1.0)
     if mode != "rl-only":
         # In a short time imitation gets further; with more of it, trial and error takes over sooner.
-        share = 1.0 if mode == "sft-only" else 0.85 if grader.remaining_s() < SHORT_S else 0.5
+        share = 1.0 if mode == "sft-only" else 0.85 if grader.remaining_s() < SHORT_S else trainee.rollouts.sft_share
         consider(grader, best, trainee.sft(base, "sft", share * (grader.remaining_s() - reserve_s)))
     if mode != "sft-only":
         reinforce(grader, best, trainee, reserve_s)
@@ -290,7 +312,7 @@ def main() -> None:
 def reinforce(grader: Grader, best: Best, trainee: Trainee, reserve_s: float) -> None:
     """Rounds of GRPO, each from the best checkpoint; a round that made things worse halves the learning rate."""
     rate = 1e-3 if trainee.small else 1e-6
-    rounds = 1 if grader.remaining_s() < SHORT_S else 3
+    rounds = 1 if grader.remaining_s() < SHORT_S else 2
     for number in range(1, rounds + 1):
         seconds = (grader.remaining_s() - reserve_s) / (rounds + 1 - number)
         if seconds < 5:

@@ -1,8 +1,9 @@
 """ALFWorld's data. The agent gets the training games, our engine as a package, and examples of how to use it; the
 grader gets the games of the eval set and the examples that go into its prompts.
 
-    visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   rollout.py, episodes.py, decoder.py
-    hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json            about.json
+    visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)
+              rollout.py, episodes.py, players.py, decoder.py
+    hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json   about.json
 
 full: the released games (alfworld 0.4.2: json_2.1.2), from GitHub or from a local mirror (see release.py). The eval set
 is valid_unseen; a mirror without it gives valid_seen instead, and every score says so. mini: generated households (see

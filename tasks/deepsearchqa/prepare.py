@@ -2,7 +2,7 @@
 to use them; the grader gets the eval questions.
 
     visible/  train.jsonl   prompt.txt   research/ (the package)   pages/ (mini)
-              rollout.py, episodes.py, decoder.py
+              rollout.py, episodes.py, players.py, decoder.py
     hidden/   eval.jsonl    prompt.txt   pages/ (mini, or a mirror's)                        about.json
 
 full: the data set's 900 questions, split as the reference does (autorl_bench/benchmarks/deepsearchqa/data.py,

@@ -1,7 +1,7 @@
 """WebShop's data. The agent gets a shop, goals to train on, and the shop's code as a package; the grader gets the
 goals of the eval set and the shop that they are about.
 
-    visible/  catalogue/   goals.jsonl   shop/ (the package)   rollout.py, episodes.py, decoder.py
+    visible/  catalogue/   goals.jsonl   shop/ (the package)   rollout.py, episodes.py, players.py, decoder.py
     hidden/   catalogue/   goals.jsonl   about.json
 
 full: the released edition with 1,000 products, from the hub or from a local mirror (see release.py). The eval set is

@@ -53,6 +53,9 @@ named = {game.path.parent.name: game for game in games}
 output = for_trl(named, **settings)([*named] * 2, Trainer)
 assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
 assert {len(rows) for rows in output.values()} == {2 * len(games)}
+shared = for_trl(named, **settings, processes=2)([*named] * 2, Trainer)
+assert shared["prompt_ids"] == output["prompt_ids"]
+assert {len(rows) for rows in shared.values()} == {2 * len(games)}
 print("all is well")
 """
 

@@ -9,6 +9,8 @@ import torch
 from datasets import Dataset
 
 ON_GPU = torch.cuda.is_available()
+CORES = torch.get_num_threads()
+"""That this run may use."""
 
 
 class Part(NamedTuple):
@@ -26,12 +28,14 @@ class Grpo(NamedTuple):
 
     config: dict[str, Any]
     trainer: dict[str, Any]
+    sft_share: float = 0.5
+    """How much of a budget that has room for both goes to SFT before it."""
 
     @classmethod
-    def of_episodes(cls, names: Iterable[str], rollout: Any) -> "Grpo":
+    def of_episodes(cls, names: Iterable[str], rollout: Any, **more: Any) -> "Grpo":
         """GRPO on episodes that a `rollout_func` plays, and says the rewards of; prompts are the names of episodes."""
         dataset = Dataset.from_list([{"prompt": name} for name in names])
-        return cls({}, {"train_dataset": dataset, "reward_funcs": as_rolled_out, "rollout_func": rollout})
+        return cls({}, {"train_dataset": dataset, "reward_funcs": as_rolled_out, "rollout_func": rollout}, **more)
 
 
 def as_rolled_out(reward: list[float], **_: Any) -> list[float]:

@@ -1,21 +1,22 @@
 """Imitate an expert that explores; then play the training games and reward the games won.
 
-The expert's plays are spoilt here and there by a mistake, which is not imitated: what is learned is how to go on after
-one. A model that has only ever seen perfect play does not recover, and trial and error then has little to reward.
+What imitation leaves: a model that has taken what is not there, or gone where it is, does it again and again, since it
+has only ever seen perfect play. Such a turn is answered "Nothing happens.", and rollouts go on after it for a while, so
+that trial and error finds what helps.
 """
 
 import random
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from routes import Example, Grpo, Part
+from routes import CORES, Example, Grpo, Part
 
 
 class Route:
     MAX_STEPS = 30
-    MISTAKES = 0.1
-    """In what share of the turns."""
     CROWDED = 10
     """Receptacles in a room from which on it pays to look first where a thing is likely to be."""
 
@@ -30,43 +31,69 @@ class Route:
         self.crowded = sum(len(game.receptacles) for game in games.values()) > self.CROWDED * len(games)
 
     def examples(self) -> list[Example]:
-        rng = random.Random(self.seed)
-        return [parts for name in self.names if (parts := self.play(self.games[name], rng))]
+        return [parts for name in self.names if (parts := self.play(self.games[name]))]
 
-    def play(self, game: Any, rng: random.Random) -> Example:
+    def play(self, game: Any) -> Example:
         """A game as a text to imitate; nothing where the expert does not win it in time."""
         from alfred import Expert, Play
         from alfred.transcript import opening, turn
 
         # In a small room it looks everywhere in order, which is easier to imitate.
         play, expert = Play(game), Expert(homes=None if self.crowded else {})
-        place, observation = game.receptacles[0].name, play.intro
+        observation = play.intro
         parts = [Part(opening(play.intro), False)]
         for _ in range(self.MAX_STEPS):
-            command = right = expert.act(observation, play.admissible())
-            if rng.random() < self.MISTAKES:
-                command = self.mistake(play, place, rng)
+            command = expert.act(observation, play.admissible())
             observation = play.step(command)
-            place = command.removeprefix("go to ") if command.startswith("go to ") else place
             said, _, answered = turn(command, observation).partition("\n")
-            parts += [Part(said + "\n", command == right), Part(answered, False)]
+            parts += [Part(said + "\n", True), Part(answered, False)]
             if play.won:
                 return tuple(parts)
         return ()
 
-    @staticmethod
-    def mistake(play: Any, place: str, rng: random.Random) -> str:
-        """Mostly what beginners do, take the thing wanted where it is not; else anything that can be done."""
-        from alfred.expert import read_goal
-
-        wanted = read_goal(play.game.goal_text).thing
-        if rng.random() < 0.8:
-            return f"take {wanted} {rng.randint(1, 2)} from {place}"
-        return str(rng.choice(play.admissible()))
-
     def grpo(self) -> Grpo:
         from rollout import for_trl
 
-        steps = 30 if self.crowded else 16  # the expert's longest plays, and a few mistakes
-        rollout = for_trl(self.games, max_steps=steps, max_invalid=3, temperature=1.0, seed=self.seed)
-        return Grpo.of_episodes(self.names, rollout)
+        steps = 30 if self.crowded else 20  # the expert's longest plays, and a few mistakes
+        play = for_trl(self.games, max_steps=steps, max_invalid=5, temperature=1.0, seed=self.seed, processes=CORES)
+        practice = Practice(self.games, self.names, self.seed)
+
+        def rollout(places: list[str], trainer: Any) -> dict[str, Any]:
+            names = [practice.game_at(place) for place in places]
+            columns = play(names, trainer)
+            practice.played(names, columns["reward"])
+            return columns
+
+        return Grpo.of_episodes(self.names, rollout, sft_share=0.3)
+
+
+class Practice:
+    """Which game is played at which place of the data set: mostly one of the kinds that are won now and lost then.
+
+    A game that is always won, or never, teaches GRPO nothing: all its episodes are worth the same.
+    """
+
+    MEMORY = 0.98
+    """How much an earlier episode of the kind still counts, for each one after it."""
+
+    def __init__(self, games: dict[str, Any], names: Iterable[str], seed: int) -> None:
+        self.games, self.random = games, random.Random(seed)
+        self.waiting: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            self.waiting[games[name].kind].append(name)
+        self.won = {kind: 0.5 for kind in self.waiting}
+        self.chosen: dict[str, str] = {}
+
+    def game_at(self, place: str) -> str:
+        """The same game for the whole group."""
+        if place not in self.chosen:
+            kinds = list(self.waiting)
+            kind = self.random.choices(kinds, [max(0.02, self.won[kind] * (1 - self.won[kind])) for kind in kinds])[0]
+            self.chosen[place] = self.waiting[kind][0]
+            self.waiting[kind].append(self.waiting[kind].pop(0))
+        return self.chosen[place]
+
+    def played(self, names: list[str], rewards: list[float]) -> None:
+        for name, reward in zip(names, rewards, strict=True):
+            kind = self.games[name].kind
+            self.won[kind] += (1 - self.MEMORY) * (reward - self.won[kind])

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from routes import Example, Grpo, Part
+from routes import CORES, Example, Grpo, Part
 
 NAME = re.compile(r"[A-Z]\w+(?: [A-Z]\w+)?")
 
@@ -92,6 +92,7 @@ class Route:
         from rollout import for_trl
 
         settings: dict[str, Any] = {"instructions": self.instructions, "temperature": 1.0, "seed": self.seed}
+        settings["processes"] = CORES
         if not self.index.pages:
             settings |= {"reward": share_that_is_right, "max_new_tokens": 256}
         rollout = for_trl(self.questions, self.index.search, **settings)

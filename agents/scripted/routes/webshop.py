@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from routes import Example, Grpo, Part
+from routes import CORES, Example, Grpo, Part
 
 IN_BRACKETS = re.compile(r"(?<=\[)[^\[\]]+(?=\])")
 
@@ -66,6 +66,12 @@ class Route:
         from rollout import for_trl
 
         rollout = for_trl(
-            self.training, max_steps=self.MAX_STEPS, max_new_tokens=32, max_invalid=3, temperature=1.0, seed=self.seed
+            self.training,
+            max_steps=self.MAX_STEPS,
+            max_new_tokens=32,
+            max_invalid=3,
+            temperature=1.0,
+            seed=self.seed,
+            processes=CORES,
         )
         return Grpo.of_episodes((goal.id for goal in self.training.goals), rollout)
