@@ -3,13 +3,13 @@
 Tasks hand this file to agents as it is, beside `episodes.py`.
 """
 
-import io
 import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from safetensors.torch import load, save
 
 Columns = dict[str, list[Any]]
 """One entry for each episode in each column."""
@@ -31,17 +31,22 @@ class Players:
         while len(self._forks) < self._processes - 1:
             self._fork(model, tokenizer)
         shares = [list(names[first :: self._processes]) for first in range(self._processes)]
-        weights = io.BytesIO()
-        torch.save(model.state_dict(), weights)
+        # Cloned: tied weights share memory, which the format cannot say.
+        weights = save({name: tensor.clone() for name, tensor in model.state_dict().items()})
         for number, fork in enumerate(self._forks, start=1):
-            fork.send((weights.getvalue(), shares[number], seed + number))
+            fork.send((weights, shares[number], seed + number))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             played = [self._play(model, tokenizer, shares[0], seed)]
         finally:
             torch.set_num_threads(threads)
-        return _together(played + [_answer(fork) for fork in self._forks], len(names))
+            answers = [_answer(fork) for fork in self._forks]  # of all, so that none is left over for the next time
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+            played.append(answer)
+        return _together(played, len(names))
 
     def _fork(self, model: Any, tokenizer: Any) -> None:
         # Forked, not spawned: what an environment closes over need not be picklable. As torch's own data loaders do.
@@ -64,21 +69,18 @@ def _serve(pipe: Connection, inherited: Sequence[Connection], play: Play, model:
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            model.load_state_dict(torch.load(io.BytesIO(weights)))
+            model.load_state_dict(load(weights))
             pipe.send(play(model, tokenizer, names, seed))
         except Exception as error:  # noqa: BLE001  for the process that waits
             pipe.send(error)
 
 
-def _answer(fork: Connection) -> Columns:
+def _answer(fork: Connection) -> Columns | Exception:
     try:
-        answer = fork.recv()
+        answer: Columns | Exception = fork.recv()
     except EOFError:
-        raise RuntimeError("a process that plays episodes has died") from None
-    if isinstance(answer, Exception):
-        raise answer
-    columns: Columns = answer
-    return columns
+        return RuntimeError("a process that plays episodes has died")
+    return answer
 
 
 def _together(parts: Sequence[Columns], count: int) -> Columns:

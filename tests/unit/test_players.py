@@ -46,16 +46,17 @@ def test_one_process_plays_alone() -> None:
     assert set(Players(play, 1).play(Model(1, 1), None, ["a", "b"], seed=0)["process"]) == {os.getpid()}
 
 
-def test_what_another_process_raises_is_raised_here_and_it_plays_on() -> None:
+def test_what_a_process_raises_is_raised_here_and_nothing_of_that_time_is_left_over() -> None:
     def fussy(model: Model, tokenizer: Any, names: list[str], seed: int) -> Columns:
         if "bad" in names:
             raise ValueError("no such game: bad")
         return play(model, tokenizer, names, seed)
 
-    players, model = Players(fussy, 2), Model(1, 1)
-    with pytest.raises(ValueError, match="no such game"):
-        players.play(model, None, ["good", "bad"], seed=0)
-    assert players.play(model, None, ["good", "better"], seed=0)["name"] == ["good", "better"]
+    players, model = Players(fussy, 3), Model(1, 1)
+    for names in (["bad", "good", "good"], ["good", "bad", "good"], ["good", "good", "bad"]):
+        with pytest.raises(ValueError, match="no such game"):
+            players.play(model, None, names, seed=0)
+        assert players.play(model, None, ["a", "b", "c"], seed=0)["name"] == ["a", "b", "c"]
 
 
 def test_a_process_that_dies_is_an_error_and_nobody_waits_for_it() -> None:
