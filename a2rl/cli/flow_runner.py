@@ -7,10 +7,10 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import httpx
@@ -73,34 +73,59 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
     log = settings.root / ".prefect" / "server.log"
     log.parent.mkdir(exist_ok=True)
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, log.open("ab") as output:
-        process = subprocess.Popen(
-            module_command("flows.server", str(listener.fileno())),
-            cwd=settings.root,
-            env=grader_environment(settings) | quiet,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            pass_fds=(listener.fileno(),),
-            start_new_session=True,
-        )
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+
+        def start() -> "subprocess.Popen[bytes]":
+            return subprocess.Popen(
+                module_command("flows.server", str(listener.fileno())),
+                cwd=settings.root,
+                env=grader_environment(settings) | quiet,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=(listener.fileno(),),
+                start_new_session=True,
+            )
+
+        server = _Server(start, url, str(log))
         try:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             # Prefect reads its settings from the environment when it is imported, which is still to come.
             os.environ.update(quiet | {"PREFECT_API_URL": url})
-            yield partial(_wait_until_ready, url, process, str(log))
+            yield server.wait_until_ready
         finally:
-            end_child(process, END_TIMEOUT_S)
+            server.close()
 
 
-def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: str) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            httpx.get(f"{url}/health", timeout=START_TIMEOUT_S).raise_for_status()
-        except httpx.HTTPError:
-            time.sleep(0.1)
-        else:
-            return
-    raise InfrastructureError(
-        f"the embedded Prefect server did not start; see {log}, or set PREFECT_API_URL to your own"
-    )
+class _Server:
+    """The embedded server's process. One that is killed is replaced; who has asked meanwhile waits at the socket."""
+
+    def __init__(self, start: Callable[[], "subprocess.Popen[bytes]"], url: str, log: str) -> None:
+        self._start, self._url, self._log = start, url, log
+        self._process = start()
+        self._closing = threading.Event()
+        self._guard = threading.Thread(target=self._replace_dead, daemon=True)
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                httpx.get(f"{self._url}/health", timeout=START_TIMEOUT_S).raise_for_status()
+            except httpx.HTTPError:
+                time.sleep(0.1)
+            else:
+                self._guard.start()
+                return
+        raise InfrastructureError(
+            f"the embedded Prefect server did not start; see {self._log}, or set PREFECT_API_URL to your own"
+        )
+
+    def _replace_dead(self) -> None:
+        while not self._closing.wait(1):
+            if self._process.poll() is not None:
+                self._process = self._start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._guard.is_alive():
+            self._guard.join()
+        end_child(self._process, END_TIMEOUT_S)
