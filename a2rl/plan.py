@@ -11,9 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from a2rl import __version__
+from a2rl.agent import Agent
 from a2rl.catalog import find_agent, load_task
 from a2rl.errors import UsageError, unknown
 from a2rl.files import explain
+from a2rl.installation import Installation
 from a2rl.params import Grid, Params
 from a2rl.run import MODES, PROTOCOLS, SANDBOXES, RunSpec, new_run_id
 from a2rl.settings import Settings
@@ -56,7 +58,7 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
         raise UsageError("--trials is for --mode multi")
     if grid.source and grid.variant == "mini":
         raise UsageError("--source is for the full variant; mini data is generated")
-    commit, versions = git_commit(settings.root), package_versions()
+    commit, packages = git_commit(settings.root), package_versions()
     return [
         RunSpec(
             run_id=new_run_id(task, agents[agent].id),
@@ -85,11 +87,17 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             grading_port=grid.grading_port,
             sandbox=grid.sandbox,
             git_commit=commit,
-            versions=versions,
+            versions=packages | _version_of(agents[agent], settings),
             created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
         for task, agent, seed in itertools.product(grid.tasks, grid.agents, grid.seeds)
     ]
+
+
+def _version_of(agent: Agent, settings: Settings) -> dict[str, str]:
+    """Of the agent's own program, where it has one and that is installed."""
+    installed = Installation(agent, settings).version
+    return {agent.id: installed} if installed else {}
 
 
 def git_commit(root: Path) -> str:

@@ -1,5 +1,6 @@
 """Installing agent systems: pinned, apart from everything else, and once. npm is a fake one that writes a program."""
 
+import json
 import stat
 import sys
 from collections.abc import Callable
@@ -8,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from a2rl.agent import Agent, Install
+from a2rl.catalog import find_agent
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.installation import Installation
+from a2rl.params import load_params
+from a2rl.plan import choose_grid, plan_runs
 from a2rl.settings import Settings
 
 NEWER = f"3.{sys.version_info.minor + 1}"
@@ -55,6 +59,21 @@ def test_a_program_is_installed_at_its_version_in_a_folder_of_the_checkout(
     assert tool.program == settings.root / ".agents/a/node_modules/.bin/tool"
     assert tool.program.exists()
     assert tool.missing(None) == []
+
+
+def test_a_planned_run_says_which_version_of_its_agents_program_is_installed(settings: Settings) -> None:
+    def versions() -> dict[str, str]:
+        params = load_params(settings.root)
+        [spec] = plan_runs(choose_grid(params, "smoke", tasks=("gsm8k",), agents=("codex",)), "smoke", params, settings)
+        return spec.versions
+
+    assert "codex" not in versions()
+    install = find_agent("codex", settings.root).install
+    assert install
+    mark = settings.root / ".agents/codex/installed.json"
+    mark.parent.mkdir(parents=True)
+    mark.write_text(json.dumps({"pins": install.pins, "version": "1.2.3"}))
+    assert versions()["codex"] == "1.2.3"
 
 
 def test_a_second_time_does_nothing(installation: Callable[..., Installation], npm: Path) -> None:
