@@ -5,6 +5,7 @@ Tasks hand this file to agents as it is, beside `episodes.py`.
 
 import multiprocessing
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -34,7 +35,8 @@ class Players:
         # Cloned: tied weights share memory, which the format cannot say.
         weights = save({name: tensor.clone() for name, tensor in model.state_dict().items()})
         for number, fork in enumerate(self._forks, start=1):
-            fork.send((weights, shares[number], seed + number))
+            with suppress(BrokenPipeError):  # of one that has died, as its answer will say
+                fork.send((weights, shares[number], seed + number))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:

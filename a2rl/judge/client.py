@@ -67,6 +67,11 @@ class Judge:
         self._cache = AnswerCache(judging.cache)
         self._closing = threading.Event()
 
+    @property
+    def annotator(self) -> str:
+        """How its questions are put."""
+        return self._params.annotator
+
     def ask(self, questions: Sequence[Question], failures_allowed: int) -> list[Answer]:
         """One answer for each question, in order.
 

@@ -4,7 +4,7 @@
 if __name__ == "__main__":
     serve_for_parent(create_app(rule), int(sys.argv[1]), lifespan="off")
 
-with rule_judging("tasks.x.served", annotator="...") as judging, Judge(judging) as judge:
+with open_judge(judging, "tasks.x.served", annotator="...") as judge:
     answers = judge.ask(...)
 """
 
@@ -24,6 +24,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
 from a2rl.errors import InfrastructureError
+from a2rl.judge.client import Judge
 from a2rl.judge.params import JudgeParams, Judging
 from a2rl.process import child_environment, end_child, module_command
 from a2rl.settings import Settings
@@ -152,3 +153,14 @@ def rule_judging(module: str, annotator: str) -> Iterator[Judging]:
             dollars_per_million_completion_tokens=0,
         )
         yield Judging(params, Path(scratch) / "judgements.db")
+
+
+@contextmanager
+def open_judge(judging: Judging | None, module: str, annotator: str) -> Iterator[Judge]:
+    """The judge that is set up, or where there is none the one that the task serves itself."""
+    if judging is None:
+        with rule_judging(module, annotator) as served, Judge(served) as judge:
+            yield judge
+    else:
+        with Judge(judging) as judge:
+            yield judge

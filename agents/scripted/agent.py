@@ -32,10 +32,13 @@ datasets.disable_progress_bars()
 
 SMALL_MODEL = 100_000_000
 """Parameters below which a model learns at rates that would wreck a real one."""
-SFT_CHARACTERS = 3_200
-"""In a step of SFT, for a small model: many small steps teach it more than few large ones."""
+SFT_CHARACTERS = 3_200 * min(2, CORES)
+"""In a step of SFT, for a small model: many small steps teach it more than few large ones, but so small that a second
+core has nothing to do."""
 SMALL_RATE = 3e-3
 SHORT_S = 300
+TWO_ROUNDS_S = 600
+"""With so much left for GRPO, it starts a second time, from the best checkpoint."""
 MAX_LENGTH = 1536
 """Tokens of a text at most; the rest is left out."""
 
@@ -152,6 +155,10 @@ class MuonAndAdam(torch.optim.AdamW):
             weights.grad = None
 
 
+def adam(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
+
+
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """The nearest orthogonal matrix of each [n, rows, columns], by five Newton-Schulz steps."""
     tall = matrices.shape[1] > matrices.shape[2]
@@ -163,23 +170,95 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     return x.mT if tall else x
 
 
-class LeanGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
-    """Leaves out of the model's pass what teaches nothing: episodes with no advantage, and the padding of the others.
+def logprobs_after(wanted: torch.Tensor, model: Any, temperature: float = 1.0, **inputs: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities [n, vocabulary] of what follows the `wanted` tokens [rows, tokens], n of them.
 
-    It is a good half of the batch once most games are won. No change to the loss: its divisor, `num_items_in_batch`,
-    counts all tokens (TRL's default `loss_type`).
+    On a CPU, TRL's own pass computes them after every token, and once more for the gradient.
+    """
+    hidden = model.base_model(**inputs, use_cache=False).last_hidden_state
+    logits = model.get_output_embeddings()(hidden[wanted])
+    logprobs: torch.Tensor = (logits / temperature).log_softmax(-1)
+    return logprobs
+
+
+class LeanSFTTrainer(SFTTrainer):  # type: ignore[misc]
+    """TRL's default loss from the tokens to learn only, without its metrics. For one process."""
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if ON_GPU:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs["labels"].roll(-1, 1)
+        labels[:, -1] = -100
+        learned = labels != -100
+        text = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        logprobs = logprobs_after(learned, model, **text)
+        loss = torch.nn.functional.nll_loss(logprobs, labels[learned], reduction="sum")
+        return loss / (learned.sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+class LeanGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+    """Leaves out of the model's pass what teaches nothing: episodes with no advantage, which are a good half of the
+    batch once most games are won, most of the padding, and the logits after tokens that the model did not write.
+
+    No change to the loss: its divisor, `num_items_in_batch`, counts all tokens (TRL's default `loss_type`).
     """
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        rows = inputs["advantages"].nonzero().squeeze(1)
-        if not len(rows):
-            rows = torch.zeros(1, dtype=torch.long, device=rows.device)  # a step needs a gradient, if only of zeros
-        kept = {name: each[rows] if hasattr(each, "dim") and each.dim() else each for name, each in inputs.items()}
-        prompt, completion = (int(kept[f"{part}_mask"].sum(1).max()) for part in ("prompt", "completion"))
-        for name, each in kept.items():
-            if hasattr(each, "dim") and each.dim() == 2:
-                kept[name] = each[:, -prompt:] if name.startswith("prompt") else each[:, :completion]
-        return super().compute_loss(model, kept, *args, **kwargs)
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        before = self._buffered_inputs
+        inputs: dict[str, Any] = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is before:
+            return inputs
+        self._buffered_inputs = lean(self._buffered_inputs)
+        first: dict[str, Any] = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return first
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+        mask = inputs["completion_mask"]
+        self.written = (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).bool()
+        return super()._compute_loss(model, inputs)
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **more: Any
+    ) -> Any:
+        if ON_GPU:
+            arguments = (model, input_ids, attention_mask, logits_to_keep)
+            return super()._get_per_token_logps_and_entropies(*arguments, **more)
+        before = torch.zeros_like(input_ids, dtype=torch.bool)
+        before[:, -logits_to_keep - 1 : -1] = self.written
+        text = {"input_ids": input_ids, "attention_mask": attention_mask}
+        logprobs = logprobs_after(before, model, self.temperature, **text)
+        written = input_ids[:, -logits_to_keep:][self.written]
+        of_written = logprobs.gather(1, written[:, None]).squeeze(1)
+        entropy = torch.special.entr(logprobs.detach().exp()).sum(1)
+        blank = logprobs.new_zeros(self.written.shape)
+        return blank.masked_scatter(self.written, of_written), blank.masked_scatter(self.written, entropy), None
+
+
+def lean(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same number of batches with only the rows in them that have an advantage, neighbours in length together."""
+    whole = {
+        name: torch.cat([batch[name] for batch in batches]) if each.dim() else each for name, each in batches[0].items()
+    }
+    advantages = whole["advantages"]
+    count = max(len(batches), int(advantages.count_nonzero()))  # every batch has a row, if only one of no advantage
+    rows = (advantages == 0).int().argsort(stable=True)[:count]
+    tokens = whole["prompt_mask"].sum(1) + whole["completion_mask"].sum(1)
+    rows = rows[tokens[rows].argsort()]
+    return [
+        trimmed({name: each[some] if each.dim() else each for name, each in whole.items()})
+        for some in rows.tensor_split(len(batches))
+    ]
+
+
+def trimmed(batch: dict[str, Any]) -> dict[str, Any]:
+    """Without the columns that are padding in every row: on the left of prompts, on the right of completions."""
+    prompt, completion = (int(batch[f"{part}_mask"].sum(1).max()) for part in ("prompt", "completion"))
+    return {
+        name: each if each.dim() < 2 else each[:, -prompt:] if name.startswith("prompt") else each[:, :completion]
+        for name, each in batch.items()
+    }
 
 
 @dataclass
@@ -216,8 +295,8 @@ class Trainee:
             dataset_kwargs={"skip_prepare_dataset": True},
         )
         dataset = datasets.Dataset.from_list(tokenised(self.examples, load(start)[1]))
-        rate = SMALL_RATE if self.small else 1e-5
-        return self.train(SFTTrainer, start, name, seconds, rate, args=config, train_dataset=dataset)
+        optimizer, rate = (MuonAndAdam, SMALL_RATE) if self.small else (adam, 1e-5)
+        return self.train(LeanSFTTrainer, optimizer, start, name, seconds, rate, args=config, train_dataset=dataset)
 
     def sft_batch(self) -> int:
         characters = sum(len(part.text) for example in self.examples for part in example) / len(self.examples)
@@ -231,15 +310,15 @@ class Trainee:
             beta=0.0,
             **self.rollouts.config,
         )
-        return self.train(LeanGRPOTrainer, start, name, seconds, rate, args=config, **self.rollouts.trainer)
+        # A policy gradient is mostly noise, to which Muon would give the size of a signal.
+        return self.train(LeanGRPOTrainer, adam, start, name, seconds, rate, args=config, **self.rollouts.trainer)
 
-    def train(self, trainer_class: Any, start: Path, name: str, seconds: float, rate: float, **kwargs: Any) -> Path:
+    def train(
+        self, trainer_class: Any, optimizer_of: Any, start: Path, name: str, seconds: float, rate: float, **kwargs: Any
+    ) -> Path:
         clock = UntilDeadline(name, seconds)
         model, tokenizer = load(start)
-        if self.small and trainer_class is SFTTrainer:
-            optimizer: torch.optim.Optimizer = MuonAndAdam(model, rate)
-        else:  # a policy gradient is mostly noise, to which Muon gives the size of a signal
-            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
+        optimizer = optimizer_of(model, rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, clock.learning_rate_factor)
         trainer = trainer_class(
             model=model,
@@ -312,7 +391,7 @@ def main() -> None:
 def reinforce(grader: Grader, best: Best, trainee: Trainee, reserve_s: float) -> None:
     """Rounds of GRPO, each from the best checkpoint; a round that made things worse halves the learning rate."""
     rate = 1e-3 if trainee.small else 1e-6
-    rounds = 1 if grader.remaining_s() < SHORT_S else 2
+    rounds = 1 if grader.remaining_s() < TWO_ROUNDS_S else 2
     for number in range(1, rounds + 1):
         seconds = (grader.remaining_s() - reserve_s) / (rounds + 1 - number)
         if seconds < 5:

@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.errors import A2rlError, UsageError
 from a2rl.files import read_jsonl
-from a2rl.judge.client import Answer, Judge
-from a2rl.judge.local import rule_judging
+from a2rl.judge.client import Answer
+from a2rl.judge.local import open_judge
 from a2rl.judge.params import Judging
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
 from a2rl.score import MAX_ERRORED_SHARE, Headline, Interval, ItemResult, Verdict, mean_interval
@@ -182,7 +182,9 @@ def _judged(completions: Mapping[str, Completion], items: Sequence[Item], judgin
     open_items = [item for item in items if item.id in answers and answers[item.id] is None]
     if open_items:
         pairs = [Pair(item.instruction, item.reference, outputs[item.id]) for item in open_items]
-        replies = _ask(pairs, int(MAX_ERRORED_SHARE * len(items)), judging)
+        with open_judge(judging, SERVED, ANNOTATOR) as judge:
+            questions = [question(judge.annotator, pair) for pair in pairs]
+            replies = judge.ask(questions, int(MAX_ERRORED_SHARE * len(items)))
         answers |= dict(zip((item.id for item in open_items), replies, strict=True))
     return [_result(item, completions.get(item.id), answers.get(item.id)) for item in items]
 
@@ -192,15 +194,6 @@ def _without_asking(item: Item, output: str) -> Answer | None:
     if not output:
         return Answer(0.0)
     return Answer(0.5) if output == item.reference else None
-
-
-def _ask(pairs: Sequence[Pair], failures_allowed: int, judging: Judging | None) -> list[Answer]:
-    if judging is None:
-        with rule_judging(SERVED, ANNOTATOR) as served:
-            return _ask(pairs, failures_allowed, served)
-    questions = [question(judging.params.annotator, pair) for pair in pairs]
-    with Judge(judging) as judge:
-        return judge.ask(questions, failures_allowed)
 
 
 def _result(item: Item, completion: Completion | None, answer: Answer | None) -> ItemResult:

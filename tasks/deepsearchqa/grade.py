@@ -19,8 +19,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2rl.judge.client import Answer, Judge
-from a2rl.judge.local import rule_judging
+from a2rl.judge.client import Answer
+from a2rl.judge.local import open_judge
 from a2rl.judge.params import Judging
 from a2rl.sampling import Conversation, Sampler, SamplingParams
 from a2rl.score import MAX_ERRORED_SHARE, ItemResult, Verdict
@@ -152,16 +152,10 @@ def _judged(items: Mapping[str, Question], work: Mapping[str, Work], judging: Ju
     asked = [each for each, done in work.items() if done.answer and not done.problem]
     if asked:
         answered = [Answered(items[each].answer_type, items[each].answer, work[each].answer) for each in asked]
-        answers |= dict(zip(asked, _ask(answered, int(MAX_ERRORED_SHARE * len(items)), judging), strict=True))
+        with open_judge(judging, SERVED, ANNOTATOR) as judge:
+            questions = [question(judge.annotator, each) for each in answered]
+            answers |= dict(zip(asked, judge.ask(questions, int(MAX_ERRORED_SHARE * len(items))), strict=True))
     return [_result(each, item, work[each], answers[each]) for each, item in items.items()]
-
-
-def _ask(answered: Sequence[Answered], failures_allowed: int, judging: Judging | None) -> list[Answer]:
-    if judging is None:
-        with rule_judging(SERVED, ANNOTATOR) as served:
-            return _ask(answered, failures_allowed, served)
-    with Judge(judging) as judge:
-        return judge.ask([question(judging.params.annotator, each) for each in answered], failures_allowed)
 
 
 def _result(item_id: str, item: Question, work: Work, answer: Answer) -> ItemResult:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from a2rl.errors import UsageError
 from a2rl.files import write_jsonl
-from a2rl.judge.client import Unreadable
+from a2rl.judge.client import Answer, Question, Unreadable
 from a2rl.judge.params import JudgeParams, Judging
 from a2rl.sampling import Completion, Conversation, Prompt, SamplingParams, open_sampler
 from a2rl.score import ItemResult, summarise
@@ -74,14 +75,19 @@ def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEn
         yield engine
 
 
+class RuleJudge:
+    """The rule, without the server that says it to the real client."""
+
+    annotator = ANNOTATOR
+
+    def ask(self, questions: Sequence[Question], failures_allowed: int) -> list[Answer]:
+        return [Answer(rule_says(asked_about(each.messages[-1]["content"]))) for each in questions]
+
+
 @pytest.fixture
 def by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule judges without its server, for tests of something else."""
-
-    def ask(answered: list[Answered], failures_allowed: int, judging: Judging | None) -> list[grader.Answer]:
-        return [grader.Answer(rule_says(each)) for each in answered]
-
-    monkeypatch.setattr(grader, "_ask", ask)
+    """For tests of something else than judging."""
+    monkeypatch.setattr(grader, "open_judge", lambda *_: nullcontext(RuleJudge()))
 
 
 def rule_says(answered: Answered) -> float:

@@ -67,5 +67,7 @@ def test_a_process_that_dies_is_an_error_and_nobody_waits_for_it() -> None:
             os._exit(9)
         return play(model, tokenizer, names, seed)
 
-    with pytest.raises(RuntimeError, match="has died"):
-        Players(deadly, 2).play(Model(1, 1), None, ["a", "b"], seed=0)
+    players = Players(deadly, 2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="has died"):
+            players.play(Model(1, 1), None, ["a", "b"], seed=0)

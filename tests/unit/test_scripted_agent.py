@@ -6,57 +6,86 @@ from pathlib import Path
 
 from tests.small_model import build_base_model
 
-GRADIENT = """
+SETTING = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
-from agent import LeanGRPOTrainer, load
+from agent import LeanGRPOTrainer, LeanSFTTrainer, lean, load
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 torch.set_num_threads(1)
 model, tokenizer = load(Path(sys.argv[2]))
-settings = {"per_device_train_batch_size": 4, "num_generations": 4, "use_cpu": True, "bf16": False}
-config = GRPOConfig(output_dir="trainer", report_to=[], **settings)
+settings = {"output_dir": "trainer", "report_to": [], "use_cpu": True, "bf16": False}
+
+def right_padded(*lengths):
+    return torch.tensor([[1] * length + [0] * (max(lengths) - length) for length in lengths])
+
+def gradient(trainer, batches):
+    trainer.current_gradient_accumulation_steps = 1
+    shapes = []
+    note = lambda module, args, inputs, output: shapes.append(tuple(inputs["input_ids"].shape))
+    hook = model.base_model.register_forward_hook(note, with_kwargs=True)
+    model.zero_grad()
+    for batch in batches:
+        trainer.compute_loss(model, dict(batch), num_items_in_batch=None).backward()
+    hook.remove()
+    return torch.cat([each.grad.flatten() for each in model.parameters()]), shapes
+
+def alike(one, other):
+    assert one.abs().max() > 0
+    assert torch.allclose(one, other, atol=1e-6), (one - other).abs().max()
+"""
+SFT_GRADIENT = """
+labels = torch.randint(5, 50, (3, 8))
+labels[torch.rand(3, 8) < 0.5] = -100
+mask = right_padded(8, 5, 6)
+batch = {"input_ids": torch.randint(5, 50, (3, 8)), "attention_mask": mask, "labels": labels.where(mask == 1, -100)}
+data = Dataset.from_list([{"input_ids": [5], "labels": [5]}])
+config = SFTConfig(dataset_kwargs={"skip_prepare_dataset": True}, **settings)
+
+def trainer(kind):
+    return kind(model=model, processing_class=tokenizer, args=config, train_dataset=data)
+
+alike(gradient(trainer(SFTTrainer), [batch])[0], gradient(trainer(LeanSFTTrainer), [batch])[0])
+print("all is well")
+"""
+GRPO_GRADIENT = """
+halves = {"per_device_train_batch_size": 2, "steps_per_generation": 2, "num_generations": 4}
+config = GRPOConfig(temperature=0.7, **halves, **settings)
 data = Dataset.from_list([{"prompt": "a"}])
 
 def trainer(kind):
     rewards = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
     return kind(model=model, processing_class=tokenizer, args=config, train_dataset=data, **rewards)
 
-def right_padded(*lengths):
-    return torch.tensor([[1] * length + [0] * (max(lengths) - length) for length in lengths])
-
-def gradient(kind, advantages):
+def played(*advantages):
     torch.manual_seed(0)
     completion_mask = right_padded(7, 3, 5, 9)
-    inputs = {
+    columns = {
         "prompt_ids": torch.randint(5, 50, (4, 6)),
         "prompt_mask": right_padded(4, 2, 3, 6).flip(1),
         "completion_ids": torch.randint(5, 50, (4, 9)),
         "completion_mask": completion_mask,
         "tool_mask": (torch.rand(4, 9) < 0.7).long(),
         "advantages": torch.tensor(advantages),
-        "num_items_in_batch": completion_mask.sum(),
     }
-    seen = []
-    note = lambda module, args, inputs, output: seen.append(tuple(inputs["input_ids"].shape))
-    hook = model.register_forward_hook(note, with_kwargs=True)
-    of = trainer(kind)
-    model.zero_grad()
-    of.current_gradient_accumulation_steps = 1
-    of.compute_loss(model, inputs).backward()
-    hook.remove()
-    return torch.cat([each.grad.flatten() for each in model.parameters()]), seen[0]
+    halves = [{name: each[rows] for name, each in columns.items()} for rows in (slice(2), slice(2, 4))]
+    return [{**half, "num_items_in_batch": completion_mask.sum()} for half in halves]
 
-whole, all_of_it = gradient(GRPOTrainer, [1.0, 0.0, -0.5, 0.0])
-lean, less = gradient(LeanGRPOTrainer, [1.0, 0.0, -0.5, 0.0])
-assert whole.abs().max() > 0
-assert torch.allclose(lean, whole, atol=1e-6), (lean - whole).abs().max()
-assert (all_of_it, less) == ((4, 15), (2, 11)), (all_of_it, less)
-nothing, _ = gradient(LeanGRPOTrainer, [0.0] * 4)
-assert not nothing.any()
+for advantages, less in (
+    ((1.0, 0.0, -0.5, 0.7), [(2, 11), (1, 15)]),
+    ((0.0, 0.0, -0.5, 0.7), [(1, 8), (1, 15)]),
+    ((0.0, 0.0, 0.0, 0.7), [(1, 11), (1, 15)]),
+):
+    batches = played(*advantages)
+    whole, all_of_it = gradient(trainer(GRPOTrainer), batches)
+    without, shapes = gradient(trainer(LeanGRPOTrainer), lean(batches))
+    alike(whole, without)
+    assert (all_of_it, shapes) == ([(2, 15)] * 2, less), (all_of_it, shapes)
+nothing, shapes = gradient(trainer(LeanGRPOTrainer), lean(played(0.0, 0.0, 0.0, 0.0)))
+assert not nothing.any() and len(shapes) == 2
 print("all is well")
 """
 PRACTICE = """
@@ -86,9 +115,16 @@ def run(folder: Path, script: str, *arguments: object) -> str:
     return ended.stdout.strip().rpartition("\n")[2] or ended.stderr
 
 
-def test_leaving_out_what_has_no_advantage_does_not_change_the_gradient(tmp_path: Path, repository: Path) -> None:
+def test_computing_only_what_is_learned_does_not_change_the_gradient_of_sft(tmp_path: Path, repository: Path) -> None:
     model = build_base_model(tmp_path / "model")
-    assert run(tmp_path, GRADIENT, repository / "agents" / "scripted", model) == "all is well"
+    assert run(tmp_path, SETTING + SFT_GRADIENT, repository / "agents" / "scripted", model) == "all is well"
+
+
+def test_leaving_out_what_has_no_advantage_does_not_change_the_gradient_of_grpo(
+    tmp_path: Path, repository: Path
+) -> None:
+    model = build_base_model(tmp_path / "model")
+    assert run(tmp_path, SETTING + GRPO_GRADIENT, repository / "agents" / "scripted", model) == "all is well"
 
 
 def test_alfworld_practises_the_kinds_of_games_that_are_sometimes_won(tmp_path: Path, repository: Path) -> None:

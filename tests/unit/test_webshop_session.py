@@ -1,6 +1,7 @@
 """Visits to the shop: what the pages say, what actions do, and what holds whatever a customer does."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tasks.webshop import mini
 from tasks.webshop.shop import Goal, Product, Session, Shop, Step, VectorEnv, stock
 from tasks.webshop.shop.page import SHOWN
+from tasks.webshop.shop.product import Card
 from tasks.webshop.shop.session import PAGE_SIZE, READERS, Mode
 
 INSTRUCTION = "find me red shirts, and price lower than 40.00 dollars"
@@ -240,6 +242,12 @@ def test_nothing_that_a_customer_does_breaks_the_shop(world: mini.World) -> None
 @pytest.mark.slow
 def test_nothing_that_many_customers_do_breaks_the_shop(world: mini.World) -> None:
     play_at_random(world, 2_000)
+
+
+def test_a_card_is_read_from_a_row_whatever_its_texts_say() -> None:
+    for text in (', "category": ', '"', "\\", 'a", "category": "b', "\u2028\U0001f600"):
+        product = replace(SHIRT, title=text, price_tag=text)
+        assert Card.from_json(product.to_json()) == (product.id, text, product.price, text)
 
 
 def test_a_shop_of_nothing_is_open(tmp_path: Path) -> None:

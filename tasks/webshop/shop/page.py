@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from .product import Product
+from .product import Card, Product
 
 SHOWN = 3
 """Products of a page in the brief form."""
@@ -54,7 +54,7 @@ def search_page(instruction: str) -> Page:
     return Page("search", instruction, [[_button("Search")]])
 
 
-def results_page(instruction: str, products: Sequence[Product], page: int, total: int, seen: set[str]) -> Page:
+def results_page(instruction: str, products: Sequence[Card], page: int, total: int, seen: set[str]) -> Page:
     turning = [_button(PREVIOUS_PAGE), _button(NEXT_PAGE)] if page > 1 else [_button(NEXT_PAGE)]
     head = [_button(BACK_TO_SEARCH), Part(f"Page {page} (Total results: {total})"), *turning]
     listed = [

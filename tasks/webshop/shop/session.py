@@ -75,7 +75,8 @@ class Session:
         self._number: int
         """Of the page of results."""
         self._product: Product | None
-        self._listed: dict[str, Product]
+        self._listed: dict[str, int]
+        """Of the products on the page of results: their numbers."""
         self._options: dict[str, str]
         self._seen: set[str]
         self._brief_answer: str
@@ -142,14 +143,14 @@ class Session:
     def _show_results(self) -> None:
         hits = self.shop.search(" ".join(self._keywords))
         shown = hits[(self._number - 1) * PAGE_SIZE : self._number * PAGE_SIZE]
-        products = [self.shop.product(hit.number) for hit in shown]
-        self._listed = {product.id: product for product in products}
+        cards = [self.shop.card(hit.number) for hit in shown]
+        self._listed = {hit.id: hit.number for hit in shown}
         self._product, self._options = None, {}
-        self.page = results_page(self.goal.instruction, products, self._number, len(hits), self._seen)
+        self.page = results_page(self.goal.instruction, cards, self._number, len(hits), self._seen)
 
     def _show_item(self, part: Part) -> None:
         if part.kind == "product":
-            self._product = self._listed[part.text]
+            self._product = self.shop.product(self._listed[part.text])
             self._seen.add(part.text)
         elif part.kind == "option":
             self._options[part.name] = part.text
