@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from a2rl.database import WAIT_FOR_LOCK_S, use_write_ahead_log
 from a2rl.errors import InfrastructureError, IntegrityError
 from a2rl.events import EVENTS, Event, Graded
 from a2rl.files import canonical_json, digest_of
 
 GENESIS = "0" * 64
-WAIT_FOR_LOCK_S = 30
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
@@ -115,7 +115,7 @@ class Ledger:
     def _connect(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self.path, timeout=WAIT_FOR_LOCK_S, isolation_level=None)) as database:
-                database.execute("PRAGMA journal_mode=WAL")
+                use_write_ahead_log(database)
                 database.execute("PRAGMA synchronous=FULL")
                 database.executescript(SCHEMA)
                 yield database

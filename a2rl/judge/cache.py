@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from a2rl.database import WAIT_FOR_LOCK_S, use_write_ahead_log
 from a2rl.errors import InfrastructureError
-
-BUSY_TIMEOUT_S = 30
 
 
 class AnswerCache:
@@ -24,8 +23,8 @@ class AnswerCache:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database = sqlite3.connect(path, timeout=WAIT_FOR_LOCK_S, check_same_thread=False)
+            use_write_ahead_log(self._database)
             self._database.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, reply TEXT NOT NULL)")
             self._database.commit()
         except (OSError, sqlite3.Error) as error:
