@@ -390,7 +390,7 @@ def main() -> None:
 
 def reinforce(grader: Grader, best: Best, trainee: Trainee, reserve_s: float) -> None:
     """Rounds of GRPO, each from the best checkpoint; a round that made things worse halves the learning rate."""
-    rate = 1e-3 if trainee.small else 1e-6
+    rate = 5e-4 if trainee.small else 1e-6
     rounds = 1 if grader.remaining_s() < TWO_ROUNDS_S else 2
     for number in range(1, rounds + 1):
         seconds = (grader.remaining_s() - reserve_s) / (rounds + 1 - number)
