@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from types import TracebackType
 
 import psutil
@@ -68,6 +69,19 @@ def grader_environment(settings: Settings) -> dict[str, str]:
     """
     keys = load_params(settings.root).judge_keys()
     return {**child_environment(settings), **settings.forwarded((*keys, *SEARCH_ENGINES))}
+
+
+def is_healthy(process: "subprocess.Popen[bytes]", url: str, timeout_s: float) -> bool:
+    """Waits for a child that serves at `url` to answer GET /health; False where it ends or takes too long."""
+    import httpx  # takes a tenth of a second, which most who need this module can do without
+
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.get(f"{url}/health", timeout=timeout_s).raise_for_status()
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def end_child(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:

@@ -8,17 +8,14 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import httpx
-
 from a2rl.cli.console import err
 from a2rl.cli.results import Follower
 from a2rl.errors import InfrastructureError, Interrupted
-from a2rl.process import end_child, grader_environment, module_command
+from a2rl.process import end_child, grader_environment, is_healthy, module_command
 from a2rl.settings import Settings
 
 START_TIMEOUT_S = 120
@@ -106,18 +103,11 @@ class _Server:
         self._guard = threading.Thread(target=self._replace_dead, daemon=True)
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                httpx.get(f"{self._url}/health", timeout=START_TIMEOUT_S).raise_for_status()
-            except httpx.HTTPError:
-                time.sleep(0.1)
-            else:
-                self._guard.start()
-                return
-        raise InfrastructureError(
-            f"the embedded Prefect server did not start; see {self._log}, or set PREFECT_API_URL to your own"
-        )
+        if not is_healthy(self._process, self._url, START_TIMEOUT_S):
+            raise InfrastructureError(
+                f"the embedded Prefect server did not start; see {self._log}, or set PREFECT_API_URL to your own"
+            )
+        self._guard.start()
 
     def _replace_dead(self) -> None:
         while not self._closing.wait(1):

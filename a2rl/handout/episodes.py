@@ -8,9 +8,10 @@ episode is one text that grows: the environment's opening, a turn of the model, 
     print(sum(episode.reward for episode in episodes) / len(episodes))
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from decoder import Decoder, Decoding, Turn, Written
@@ -132,6 +133,7 @@ def play(
 def for_trl(
     environment: Callable[[str], Environment],
     reward: Callable[[Episode], float] = lambda episode: episode.reward,
+    more: Mapping[str, Callable[[Episode], Any]] = MappingProxyType({}),
     seed: int = 0,
     processes: int = 1,
     **settings: Any,
@@ -143,6 +145,7 @@ def for_trl(
         return reward
 
     Args:
+        more: further columns, which reward functions get, and the rows that a trainer works on.
         processes: how many play at a time, each on one core, where the model is on the CPU. A small model's rollouts
             gain nothing from threads: most of their time is spent between the matrix products.
     """
@@ -155,6 +158,7 @@ def for_trl(
             "logprobs": [episode.logprobs for episode in episodes],
             "env_mask": [episode.written for episode in episodes],
             "reward": [reward(episode) for episode in episodes],
+            **{name: [value(episode) for episode in episodes] for name, value in more.items()},
         }
 
     players = Players(columns, processes)

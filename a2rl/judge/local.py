@@ -12,21 +12,19 @@ import math
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import httpx
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
 from a2rl.errors import InfrastructureError
 from a2rl.judge.client import Judge
 from a2rl.judge.params import JudgeParams, Judging
-from a2rl.process import child_environment, end_child, module_command
+from a2rl.process import child_environment, end_child, is_healthy, module_command
 from a2rl.settings import Settings
 
 LOOPBACK = "127.0.0.1"
@@ -112,15 +110,8 @@ class LocalJudge:
 
     def wait_until_ready(self) -> None:
         """Raises InfrastructureError: it does not start."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                httpx.get(f"{self.base_url}/health", timeout=START_TIMEOUT_S).raise_for_status()
-            except httpx.HTTPError:
-                time.sleep(0.05)
-            else:
-                return
-        raise InfrastructureError(f"the judge {self._module} does not start: `python -m {self._module}` says why")
+        if not is_healthy(self._process, self.base_url, START_TIMEOUT_S):
+            raise InfrastructureError(f"the judge {self._module} does not start: `python -m {self._module}` says why")
 
     def __enter__(self) -> "LocalJudge":
         try:

@@ -9,6 +9,7 @@ import json
 import os
 import time
 import warnings
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ TWO_ROUNDS_S = 600
 """With so much left for GRPO, it starts a second time, from the best checkpoint."""
 MAX_LENGTH = 1536
 """Tokens of a text at most; the rest is left out."""
+TURN_WEIGHT, DISCOUNT = 5.0, 0.95
+"""What the worth of a turn counts beside that of its episode, and by which a reward is worth less for each turn that it
+is away."""
 
 
 # The grading server, and the clock that it keeps.
@@ -202,8 +206,18 @@ class LeanGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """Leaves out of the model's pass what teaches nothing: episodes with no advantage, which are a good half of the
     batch once most games are won, most of the padding, and the logits after tokens that the model did not write.
 
-    No change to the loss: its divisor, `num_items_in_batch`, counts all tokens (TRL's default `loss_type`).
+    No change to the loss: its divisor, `num_items_in_batch`, counts all tokens (TRL's default `loss_type`). Where
+    rollouts say in which states turns were taken, the advantage of an episode's tokens differs by turn: see `of_turns`.
     """
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        scored: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if "states" in inputs[0]:
+            of_episodes = scored["advantages"][:, None]
+            # Where all of a group's episodes are worth the same there is nothing to learn but to hurry.
+            turns = of_turns(inputs, scored["completion_mask"] * scored["tool_mask"]) * (of_episodes != 0)
+            scored["advantages"] = of_episodes + TURN_WEIGHT * turns
+        return scored
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         before = self._buffered_inputs
@@ -236,14 +250,37 @@ class LeanGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return blank.masked_scatter(self.written, of_written), blank.masked_scatter(self.written, entropy), None
 
 
+def of_turns(episodes: list[dict[str, Any]], written: torch.Tensor) -> torch.Tensor:
+    """Advantages of tokens [rows, tokens] by their turns: the discounted reward of the episode from there on, less the
+    mean over the turns that its group took in the same state. The second half of GiGPO (Feng et al. 2025, arXiv
+    2505.10978).
+
+    An episode's own advantage praises or blames all its turns alike; among turns in the same state it shows which one
+    was the mistake. Turns are the runs of tokens that the model wrote (`written`, 1 or 0).
+    """
+    taken: dict[Any, list[tuple[int, int, float]]] = defaultdict(list)
+    for row, episode in enumerate(episodes):
+        last = len(episode["states"]) - 1
+        for turn, state in enumerate(episode["states"]):
+            taken[episode["prompt"], state].append((row, turn, episode["reward"] * DISCOUNT ** (last - turn)))
+    advantages = torch.zeros(len(episodes), max(len(episode["states"]) for episode in episodes))
+    for turns in taken.values():
+        mean = sum(worth for _, _, worth in turns) / len(turns)
+        for row, turn, worth in turns:
+            advantages[row, turn] = worth - mean
+    begins = written.diff(dim=1, prepend=torch.zeros_like(written[:, :1])) > 0
+    turn_of = (begins.cumsum(1) - 1).clamp(min=0)
+    return advantages.to(written.device).gather(1, turn_of) * written
+
+
 def lean(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same number of batches with only the rows in them that have an advantage, neighbours in length together."""
     whole = {
         name: torch.cat([batch[name] for batch in batches]) if each.dim() else each for name, each in batches[0].items()
     }
-    advantages = whole["advantages"]
-    count = max(len(batches), int(advantages.count_nonzero()))  # every batch has a row, if only one of no advantage
-    rows = (advantages == 0).int().argsort(stable=True)[:count]
+    idle = ~whole["advantages"].view(len(whole["advantages"]), -1).any(1)
+    count = max(len(batches), int((~idle).sum()))  # every batch has a row, if only one of no advantage
+    rows = idle.int().argsort(stable=True)[:count]
     tokens = whole["prompt_mask"].sum(1) + whole["completion_mask"].sum(1)
     rows = rows[tokens[rows].argsort()]
     return [

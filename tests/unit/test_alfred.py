@@ -212,6 +212,31 @@ def test_moving_asks_for_an_open_door_and_a_fitting_type_but_not_for_room() -> N
     assert play.step("move pen 1 to shelf 1") == NOTHING_HAPPENS
 
 
+def test_plays_in_equal_states_go_on_alike() -> None:
+    rng, known, met_again = random.Random(0), dict[object, tuple[list[str], list[str]]](), 0
+    for _ in range(40):
+        play = Play(kitchen())
+        for _ in range(30):
+            commands = play.admissible()
+            future = (commands, [play.copy().step(command) for command in commands])
+            met_again += play.state in known
+            assert known.setdefault(play.state, future) == future
+            play.step(rng.choice(commands))
+    assert met_again > 100
+
+
+def test_a_state_is_that_of_before_once_everything_is_undone() -> None:
+    play = Play(kitchen())
+    play.step("go to fridge 1")
+    before = play.state
+    assert play.step("go to nowhere 1") == NOTHING_HAPPENS
+    assert play.state == before
+    play.step("open fridge 1")
+    assert play.state != before
+    play.step("close fridge 1")
+    assert play.state == before
+
+
 def test_the_prompts_of_old_do_not_put_anything_anywhere() -> None:
     play = played("go to desk 1", "take bowl 1 from desk 1")
     assert play.step("put bowl 1 in/on shelf 1") == NOTHING_HAPPENS

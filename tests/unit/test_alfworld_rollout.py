@@ -52,6 +52,9 @@ Trainer.model = model
 named = {game.path.parent.name: game for game in games}
 output = for_trl(named, **settings)([*named] * 2, Trainer)
 assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
+for game, states, mask in zip(games * 2, output["states"], output["env_mask"]):
+    assert states[0] == Play(game).state
+    assert len(states) == sum(now > before for before, now in zip([0, *mask], mask)), "one for each turn"
 assert {len(rows) for rows in output.values()} == {2 * len(games)}
 shared = for_trl(named, **settings, processes=2)([*named] * 2, Trainer)
 assert shared["prompt_ids"] == output["prompt_ids"]

@@ -78,6 +78,7 @@ for advantages, less in (
     ((1.0, 0.0, -0.5, 0.7), [(2, 11), (1, 15)]),
     ((0.0, 0.0, -0.5, 0.7), [(1, 8), (1, 15)]),
     ((0.0, 0.0, 0.0, 0.7), [(1, 11), (1, 15)]),
+    (([0.2] * 9, [0.0] * 9, [0.0, -0.5, 0.4] * 3, [0.0] * 8 + [0.7]), [(2, 11), (1, 15)]),
 ):
     batches = played(*advantages)
     whole, all_of_it = gradient(trainer(GRPOTrainer), batches)
@@ -86,6 +87,23 @@ for advantages, less in (
     assert (all_of_it, shapes) == ([(2, 15)] * 2, less), (all_of_it, shapes)
 nothing, shapes = gradient(trainer(LeanGRPOTrainer), lean(played(0.0, 0.0, 0.0, 0.0)))
 assert not nothing.any() and len(shapes) == 2
+print("all is well")
+"""
+TURNS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from agent import DISCOUNT, of_turns
+
+won = {"prompt": "game", "states": ["hall", "kitchen"], "reward": 1.0}
+lost = {"prompt": "game", "states": ["hall", "hall", "attic"], "reward": 0.0}
+other = {"prompt": "another game", "states": ["hall"], "reward": 1.0}
+written = torch.tensor([[1, 1, 0, 1, 0, 0], [1, 0, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0]])
+worth = DISCOUNT
+mean = worth / 3
+right, wrong = worth - mean, -mean
+expected = torch.tensor([[right, right, 0, 0, 0, 0], [wrong, 0, wrong, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
+assert torch.allclose(of_turns([won, lost, other], written), expected), of_turns([won, lost, other], written)
 print("all is well")
 """
 PRACTICE = """
@@ -125,6 +143,12 @@ def test_leaving_out_what_has_no_advantage_does_not_change_the_gradient_of_grpo(
 ) -> None:
     model = build_base_model(tmp_path / "model")
     assert run(tmp_path, SETTING + GRPO_GRADIENT, repository / "agents" / "scripted", model) == "all is well"
+
+
+def test_a_turn_is_held_against_those_that_were_taken_in_the_same_state_of_the_same_game(
+    tmp_path: Path, repository: Path
+) -> None:
+    assert run(tmp_path, TURNS, repository / "agents" / "scripted") == "all is well"
 
 
 def test_alfworld_practises_the_kinds_of_games_that_are_sometimes_won(tmp_path: Path, repository: Path) -> None:

@@ -1,6 +1,6 @@
 """One episode of a game."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from . import wording
 from .game import Game, bits
@@ -54,6 +54,12 @@ class Play:
             setattr(twin, name, getattr(self, name))
         twin._contents, twin._objects_at, twin._taken = self._contents[:], self._objects_at[:], self._taken[:]
         return twin
+
+    @property
+    def state(self) -> Hashable:
+        """Two plays of a game that are in equal states go on alike, whatever led there."""
+        things = (self._held, self._opened, self._cool, self._clean, self._hot, self._sliced, self._toggled)
+        return self._place, *things, *self._contents, *self._taken
 
     @property
     def intro(self) -> str:

@@ -10,7 +10,7 @@ makes of it what TRL's GRPOTrainer takes as `rollout_func`.
     print(sum(episode.won for episode in episodes) / len(episodes))
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import episodes
@@ -26,6 +26,8 @@ class Room:
         self.game, self.play = game, Play(game)
         self.prompt = opening(self.play.intro)
         self.invalid = 0
+        self.states: list[Hashable] = []
+        """Before each turn."""
 
     @property
     def done(self) -> bool:
@@ -36,6 +38,7 @@ class Room:
         return float(self.play.won)
 
     def write(self, line: str) -> str:
+        self.states.append(self.play.state)
         observation = self.play.step(line)
         self.invalid += observation == NOTHING_HAPPENS
         return observation + ("" if self.play.won else "\n>")
@@ -68,11 +71,15 @@ def for_trl(
     reward: Callable[[Episode], float] = lambda episode: float(episode.won),
     **settings: Any,
 ) -> Callable[[list[str], Any], dict[str, Any]]:
-    """A `rollout_func`. Prompts of the data set are the names of the games; see `episodes.for_trl`.
+    """A `rollout_func`. Prompts of the data set are the names of the games; see `episodes.for_trl`. The column `states`
+    has the state of the game before each turn.
 
     GRPOTrainer(..., train_dataset=Dataset.from_list([{"prompt": name} for name in games]), reward_funcs=rewarded,
                 rollout_func=for_trl(games, max_steps=30, temperature=1.0))
     """
     return episodes.for_trl(
-        lambda name: Room(games[name]), lambda episode: reward(Episode(**vars(episode))), **settings
+        lambda name: Room(games[name]),
+        lambda episode: reward(Episode(**vars(episode))),
+        more={"states": lambda episode: episode.environment.states},
+        **settings,
     )
