@@ -64,7 +64,7 @@ class Route:
             practice.played(names, columns["reward"])
             return columns
 
-        return Grpo.of_episodes(self.names, rollout, sft_share=0.2)
+        return Grpo.of_episodes(self.names, rollout, sft_share=0.15)
 
 
 class Practice:
