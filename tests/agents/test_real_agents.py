@@ -33,8 +33,9 @@ from tests.run_maker import wait_for
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]
 AGENTS = ("claude-code", "codex", "gemini-cli", "opencode", "mini-swe-agent")
 WITH_V1 = {"codex", "opencode", "mini-swe-agent"}
-TRAIN_S = 9
-"""For each of the two trainings, instead of the scenario's 25 s."""
+TRAIN_S = 14
+"""For each of the two trainings, instead of the scenario's 25 s: enough to score above the baseline on a core that is
+shared, not to prove it by the interval."""
 THINK_S = 4
 
 
@@ -169,4 +170,6 @@ def test_the_readmes_section_on_real_agents_works_word_for_word(place: Place) ->
         ["bash", str(script)], cwd=place.root, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "the model got better" in done.stdout
+    [run] = place.runs()
+    assert run.id in done.stdout
+    assert_sound(place, run, "claude-code")
