@@ -115,6 +115,22 @@ def test_it_remembers_what_it_saw_on_its_way() -> None:
     assert expert.choose(at("shelf 1", "take mug 2 from shelf 1")) == "go to desk 2"
 
 
+def test_in_rounds_it_looks_for_the_lamp_from_where_it_stands(games: list[Game]) -> None:
+    in_rounds = Expert(homes={}, rounds=True)
+    for expert, then in ((Expert(homes={}), "go to desk 2"), (in_rounds, "go to shelf 1")):
+        expert.begin(INTRO.format("desk 2, a desk 1, and a shelf 1", "look at mug under the desklamp."))
+        expert.see("You arrive at desk 2. On the desk 2, you see a desklamp 1.")
+        expert.see("You arrive at desk 1. On the desk 1, you see a mug 1.")
+        expert.see("You pick up the mug 1 from the desk 1.")
+        assert expert.choose(at("desk 1")) == then
+    in_rounds.see("You arrive at shelf 1. On the shelf 1, you see nothing.")
+    assert in_rounds.choose(at("shelf 1")) == "go to desk 2"
+    for game in games:
+        play = Play(game)
+        play_out(play, in_rounds)
+        assert play.won
+
+
 def test_it_puts_two_things_into_one_receptacle() -> None:
     expert = Expert()
     expert.begin(INTRO.format("desk 1, a shelf 2, and a shelf 1", "put two mug in shelf."))

@@ -140,6 +140,7 @@ def test_what_a_search_leaves_out_is_not_among_the_best(
             expected = all_scored(texts, query)
             for top in (1, 7, 50, 500):
                 assert [(hit.id, hit.score) for hit in index.search(query, top)] == expected[:top]
+                assert index.count(query, top) == len(expected[:top])
 
 
 def test_equal_scores_are_in_the_order_of_ids(tmp_path: Path) -> None:
@@ -157,6 +158,7 @@ def test_an_empty_catalogue_can_be_searched(tmp_path: Path) -> None:
     for name, texts in (("none", []), ("blank", [("B1", "the")])):
         build(texts, tmp_path / name)
         assert Index.open(tmp_path / name).search("red") == []
+        assert Index.open(tmp_path / name).count("red", 50) == 0
 
 
 def test_two_documents_with_one_id_are_refused(tmp_path: Path) -> None:

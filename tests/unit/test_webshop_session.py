@@ -8,9 +8,10 @@ import pytest
 
 from tasks.webshop import mini
 from tasks.webshop.shop import Goal, Product, Session, Shop, Step, VectorEnv, stock
+from tasks.webshop.shop.catalogue import PAGE_SIZE
 from tasks.webshop.shop.page import SHOWN
 from tasks.webshop.shop.product import Card
-from tasks.webshop.shop.session import PAGE_SIZE, READERS, Mode
+from tasks.webshop.shop.session import READERS, Mode
 
 INSTRUCTION = "find me red shirts, and price lower than 40.00 dollars"
 GOAL = Goal(

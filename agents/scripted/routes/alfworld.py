@@ -38,8 +38,8 @@ class Route:
         from alfred import Expert, Play
         from alfred.transcript import opening, turn
 
-        # In a small room it looks everywhere in order, which is easier to imitate.
-        play, expert = Play(game), Expert(homes=None if self.crowded else {})
+        # In a small room it looks everywhere in order, and once more for a lamp, which is easier to imitate.
+        play, expert = Play(game), Expert() if self.crowded else Expert(homes={}, rounds=True)
         observation = play.intro
         parts = [Part(opening(play.intro), False)]
         for _ in range(self.MAX_STEPS):

@@ -85,11 +85,7 @@ class Index:
 
     def search(self, query: str, top: int = 50) -> list[Hit]:
         """The best documents, best first; equal scores in the order of ids."""
-        asked = [
-            self._term(number, times)
-            for name, times in Counter(terms(query)).items()
-            if (number := self._numbers.get(name)) is not None
-        ]
+        asked = self._asked(query)
         docs = np.sort(_candidates(asked, top))
         found = _Found(docs, np.zeros(len(docs)))
         for term in asked:
@@ -99,6 +95,18 @@ class Index:
         best = np.lexsort((self._ranks[docs], -rounded))[:top]
         rows = zip(self._ids[docs[best]].tolist(), rounded[best].tolist(), docs[best].tolist(), strict=True)
         return [Hit(name.decode(), points, number) for name, points, number in rows]
+
+    def count(self, query: str, most: int) -> int:
+        """How many documents a search finds; `most` where there are more."""
+        met = set[int]().union(*(term.docs[:most].tolist() for term in self._asked(query)))
+        return min(most, len(met))
+
+    def _asked(self, query: str) -> list["_Term"]:
+        return [
+            self._term(number, times)
+            for name, times in Counter(terms(query)).items()
+            if (number := self._numbers.get(name)) is not None
+        ]
 
     def _term(self, number: int, times: int) -> "_Term":
         """A word that a query repeats weighs as much more."""

@@ -37,8 +37,6 @@ from .page import (
 from .product import Goal, Product
 from .reward import Reward, reward
 
-PAGE_SIZE = 10
-"""Results on a page."""
 _ACTION = re.compile(r"(.+)\[(.+)\]")
 
 Mode = Literal["text", "text_rich", "brief"]
@@ -141,12 +139,11 @@ class Session:
         self.page = search_page(self.goal.instruction)
 
     def _show_results(self) -> None:
-        hits = self.shop.search(" ".join(self._keywords))
-        shown = hits[(self._number - 1) * PAGE_SIZE : self._number * PAGE_SIZE]
-        cards = [self.shop.card(hit.number) for hit in shown]
-        self._listed = {hit.id: hit.number for hit in shown}
+        hits, total = self.shop.results(" ".join(self._keywords), self._number)
+        cards = [self.shop.card(hit.number) for hit in hits]
+        self._listed = {hit.id: hit.number for hit in hits}
         self._product, self._options = None, {}
-        self.page = results_page(self.goal.instruction, cards, self._number, len(hits), self._seen)
+        self.page = results_page(self.goal.instruction, cards, self._number, total, self._seen)
 
     def _show_item(self, part: Part) -> None:
         if part.kind == "product":
