@@ -3,7 +3,8 @@
 Contract: `Expert` reads the intro, the observations and the admissible commands. It never reads a game's hidden state
 or its walkthrough, so that whatever it does can be learned from a transcript. Its play is a function of these texts
 (and of `seed` where it is told to slip). It looks through the receptacles by kind, the likeliest first (see `HOMES`),
-and those of one kind as the intro lists them; it opens what is closed, never looks at a thing twice, does not think.
+and those of one kind as the intro lists them; it opens what is closed, does not think, and never looks at a thing
+twice but for `rounds`.
 
     expert = Expert()
     command = expert.act(play.intro, play.admissible())          # the first observation is the intro
