@@ -23,12 +23,12 @@ FOUND, PAGE_SIZE = 50, 10
 
 
 class Results(NamedTuple):
-    """A page of what a query finds."""
+    """What a query finds, or a page of it."""
 
     hits: tuple[Hit, ...]
     """Best first."""
     total: int
-    """Of all pages."""
+    """On all pages."""
 
 
 def stock(products: Iterable[Product], folder: Path) -> None:
@@ -63,8 +63,7 @@ class Shop:
         """The product of a number, that of its row."""
         self.card = lru_cache(maxsize=1 << 14)(self._card)
         """What a page of results shows of it."""
-        self.results = lru_cache(maxsize=1 << 10)(self._results)
-        """A page, from 1 on, of the products that a query finds."""
+        self._found = lru_cache(maxsize=1 << 10)(self._search)
 
     @classmethod
     def open(cls, folder: Path) -> "Shop":
@@ -73,6 +72,12 @@ class Shop:
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def results(self, query: str, page: int) -> Results:
+        """A page, from 1 on, of the products that a query finds."""
+        # Few customers turn the page, and the best ten of a large shop are found in half the time of the best fifty.
+        hits, total = self._found(query, PAGE_SIZE if page == 1 else FOUND)
+        return Results(hits[(page - 1) * PAGE_SIZE : page * PAGE_SIZE], total)
 
     def _product(self, number: int) -> Product:
         return Product.from_json(self._row(number))
@@ -84,7 +89,5 @@ class Shop:
         begin, end = self._offsets[number : number + 2].tolist()
         return os.pread(self._rows.fileno(), end - begin, begin).decode()
 
-    def _results(self, query: str, page: int) -> Results:
-        # Few customers turn the page, and the best ten of a large shop are found in half the time of the best fifty.
-        hits = self._index.search(query, PAGE_SIZE if page == 1 else FOUND)
-        return Results(tuple(hits[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]), self._index.count(query, FOUND))
+    def _search(self, query: str, most: int) -> Results:
+        return Results(tuple(self._index.search(query, most)), self._index.count(query, FOUND))
