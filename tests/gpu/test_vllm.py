@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,9 +17,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.sampling import Message, SamplingParams, open_sampler
+from a2rl.sampling import Conversation, Message, Prompt, Sampler, SamplingParams, T, open_sampler
 from a2rl.sampling.vllm_backend import VllmSampler
+from a2rl.score import ItemResult
 from a2rl.settings import Settings
+from a2rl.task import Limits
+from tasks.alfworld import grade as alfworld
+from tasks.alfworld import mini
 
 MODEL = Path(os.environ.get("A2RL_TEST_MODEL", Settings.load().root / "models" / "tiny"))
 TIE = 1e-3
@@ -32,6 +36,7 @@ pytestmark = [
     ),
     pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason=f"there is no model at {MODEL}"),
 ]
+GAMES = 60
 NAMES = ("Tom", "Ann", "Bob", "Eve")
 PROMPTS = [
     f"Question: {NAMES[i % 4]} has {i * 7 % 100} apples and gets {i * 13 % 50} more"
@@ -46,6 +51,34 @@ def vllm() -> Iterator[VllmSampler]:
     with open_sampler(MODEL, "vllm") as sampler:
         assert isinstance(sampler, VllmSampler)
         yield sampler
+
+
+class Overheard:
+    """A sampler whose conversations are written down."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self.said: list[list[tuple[Prompt, str]]] = []
+        """Of each conversation: what the model was asked, and its answer."""
+
+    def room_after(self, prompt: Prompt) -> int:
+        return self._sampler.room_after(prompt)
+
+    def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
+        self.said = [[] for _ in conversations]
+        pairs = zip(conversations, self.said, strict=True)
+        return self._sampler.converse([self._noting(each, said) for each, said in pairs], params)
+
+    @staticmethod
+    def _noting(conversation: Conversation[T], said: list[tuple[Prompt, str]]) -> Conversation[T]:
+        try:
+            prompt = next(conversation)
+            while True:
+                completion = yield prompt
+                said.append((prompt, completion.text))
+                prompt = conversation.send(completion)
+        except StopIteration as end:
+            return end.value
 
 
 def _gap_at_first_difference(prompt: str, one: str, other: str) -> float:
@@ -81,6 +114,35 @@ def test_both_back_ends_give_the_same_greedy_texts_up_to_ties(vllm, capsys) -> N
     assert [c.prompt_tokens for c in completions] == [c.prompt_tokens for c in expected]
 
 
+def test_both_back_ends_play_the_same_games_up_to_ties(vllm, tmp_path, capsys) -> None:
+    for number, household in enumerate(mini.generate(GAMES, 5, "eval")):
+        mini.write(household, tmp_path / "games" / f"{household.kind}-{number}")
+    (tmp_path / "prompts.json").write_text('{"repaired": {}, "faithful": {}}')
+    options = {"engine": "native", "prompts": "repaired"}
+
+    def play(sampler: Sampler) -> list[tuple[list[tuple[Prompt, str]], ItemResult]]:
+        overheard = Overheard(sampler)
+        limits = Limits(max_new_tokens=24, max_steps=30)
+        items = alfworld.grade(overheard, tmp_path, alfworld.item_ids(tmp_path), limits, options)
+        return list(zip(overheard.said, items, strict=True))
+
+    with open_sampler(MODEL) as sampler:
+        expected = play(sampler)
+    gaps = []
+    for (ours, our_item), (theirs, their_item) in zip(expected, play(vllm), strict=True):
+        parted = next(((one, other) for one, other in zip(ours, theirs, strict=False) if one != other), None)
+        if parted is None:
+            assert their_item == our_item
+            continue
+        (prompt, our_text), (their_prompt, their_text) = parted
+        assert their_prompt == prompt
+        gaps.append(_gap_at_first_difference(str(prompt), our_text, their_text))
+    won = sum(item.value for _, item in expected)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{len(gaps)} of {GAMES} games ({won:.0f} won) part, at gaps of {gaps}\n")
+    assert all(gap < TIE for gap in gaps)
+
+
 def test_exact_mode_gives_the_same_texts_whatever_else_is_asked(vllm) -> None:
     params = SamplingParams(max_new_tokens=32)
     with open_sampler(MODEL, "vllm", exact=True) as exact:
@@ -89,12 +151,15 @@ def test_exact_mode_gives_the_same_texts_whatever_else_is_asked(vllm) -> None:
 
 
 def test_stop_strings_cut_the_text_in_the_same_place(vllm) -> None:
-    [whole] = vllm.generate(PROMPTS[:1], SamplingParams(max_new_tokens=40))
-    stop = whole.text[5:7]
+    texts = [completion.text for completion in vllm.generate(PROMPTS, SamplingParams(max_new_tokens=40))]
+    longest = max(range(len(texts)), key=lambda i: len(texts[i]))
+    prompt, whole = PROMPTS[longest], texts[longest]
+    stop = whole[len(whole) // 2 :][:2]
+    assert stop
     params = SamplingParams(max_new_tokens=40, stop=("never found", stop))
     with open_sampler(MODEL) as sampler:
-        assert vllm.generate(PROMPTS[:1], params) == sampler.generate(PROMPTS[:1], params)
-    assert vllm.generate(PROMPTS[:1], params)[0].text == whole.text[: whole.text.find(stop)]
+        assert vllm.generate([prompt], params) == sampler.generate([prompt], params)
+    assert vllm.generate([prompt], params)[0].text == whole[: whole.find(stop)]
 
 
 def test_sampled_texts_repeat_with_their_seed(vllm) -> None:

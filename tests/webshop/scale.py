@@ -47,6 +47,8 @@ class Used(NamedTuple):
     """Searches, items, pages under them and so on, in sessions side by side."""
     searches_pct: float
     """Of the steps."""
+    other_step_us: float
+    """That is no search."""
     search_ms: float
     """For words of a title."""
     title_ms: float
@@ -103,19 +105,35 @@ def _use(folder: Path) -> Used:
     some = [shop.product(rng.randrange(len(shop))) for _ in range(OPEN)]
     env = VectorEnv(shop, max_steps=STEPS)
     env.reset([_goal(product) for product in some])
-    steps_s, searches = 0.0, 0
+    searching_s = other_s = 0.0
+    searches = 0
     for _ in range(STEPS):
         actions = [_action(session.available().clickables, session.goal, rng) for session in env.sessions]
-        searches += sum(action.startswith("search") for action in actions)
-        started = time.process_time()
-        env.step(actions)
-        steps_s += time.process_time() - started
+        searching = [action if action.startswith("search") else None for action in actions]
+        others = [None if action in searching else action for action in actions]
+        searches += sum(action is not None for action in searching)
+        searching_s += _seconds(env, searching)
+        other_s += _seconds(env, others)
     titles = [shop.product(rng.randrange(len(shop))).title for _ in range(SEARCHES)]
     search_ms, title_ms = (
         _mean_ms(shop, queries) for queries in ([_some_words(title, rng) for title in titles], titles)
     )
     steps = OPEN * STEPS
-    return Used(open_s, _memory_mib(), steps / steps_s, 100 * searches / steps, search_ms, title_ms)
+    return Used(
+        open_s,
+        _memory_mib(),
+        steps / (searching_s + other_s),
+        100 * searches / steps,
+        1e6 * other_s / (steps - searches),
+        search_ms,
+        title_ms,
+    )
+
+
+def _seconds(env: VectorEnv, actions: Sequence[str | None]) -> float:
+    started = time.process_time()
+    env.step(actions)
+    return time.process_time() - started
 
 
 def _mean_ms(shop: Shop, queries: Sequence[str]) -> float:
