@@ -142,6 +142,15 @@ class RunDir:
         return self.root / "grades"
 
     @property
+    def baseline_items(self) -> Path:
+        """The base model's results on the whole eval set."""
+        return self.grades / "baseline.json"
+
+    def items(self, weights_digest: str, split: Split) -> Path:
+        """A checkpoint's results."""
+        return self.grades / f"{weights_digest[:16]}-{split}.json"
+
+    @property
     def code(self) -> Path:
         """A git repository with the agent's code as it was at each submission."""
         return self.root / "code"

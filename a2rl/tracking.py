@@ -136,7 +136,7 @@ class Tracker:
             "baseline",
             _score_metrics(record.total),
             {"a2rl.key": record.key},
-            run.grades / "baseline.json",
+            run.baseline_items,
         )
 
     def _sync_submissions(self, run: RunDir, parent: str) -> None:
@@ -154,7 +154,7 @@ class Tracker:
                 "a2rl.model_path": event.model_path,
                 "a2rl.reason": grade.result.reason,
             }
-            items = run.grades / f"{event.weights_digest[:16]}-{run.spec.public_split}.json"
+            items = run.items(event.weights_digest, run.spec.public_split)
             self._child(run, parent, f"submission {event.submission_id}", metrics, tags, items)
             if grade.result.score is not None:
                 self.client.log_metric(parent, "public_score", grade.result.score, step=event.submission_id)

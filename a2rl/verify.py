@@ -5,6 +5,7 @@ choice of the best, and compares all of it with the records and with MLflow.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.checkpoint import weights_digest
@@ -90,8 +91,7 @@ def _check_checkpoints(run: RunDir) -> None:
 
 def _check_items(run: RunDir) -> None:
     _check_baseline_items(run)
-    for name, claimed, digest in _grade_files(run):
-        path = run.grades / f"{name}.json"
+    for path, claimed, digest in _grade_files(run):
         _require(file_digest(path) == digest, f"{path} is not what was graded")
         hidden = run.need("setup", SetupRecord).hidden
         recomputed = score_items(run.spec.task, hidden, read_model(path, GradeResult).items)
@@ -105,7 +105,7 @@ def _check_baseline_items(run: RunDir) -> None:
     record, known = run.read("baseline", BaselineRecord), run.ledger.events(BaselineKnown)
     if record is None or not known:
         return
-    ready, path = run.need("setup", SetupRecord), run.grades / "baseline.json"
+    ready, path = run.need("setup", SetupRecord), run.baseline_items
     items = read_model(path, GradeResult).items
     scores: dict[Split, TaskScore | None] = {run.spec.public_split: known[0].public, "private": known[0].private}
     for split, claimed in scores.items():
@@ -119,12 +119,12 @@ def _check_baseline_items(run: RunDir) -> None:
             )
 
 
-def _grade_files(run: RunDir) -> Iterator[tuple[str, TaskScore, str]]:
+def _grade_files(run: RunDir) -> Iterator[tuple[Path, TaskScore, str]]:
     for event in run.ledger.events(Graded):
         if event.items_digest:
-            yield f"{event.weights_digest[:16]}-{run.spec.public_split}", event.result, event.items_digest
+            yield run.items(event.weights_digest, run.spec.public_split), event.result, event.items_digest
     for final in run.ledger.events(PrivateGraded):
-        yield f"{final.weights_digest[:16]}-private", final.result, final.items_digest
+        yield run.items(final.weights_digest, "private"), final.result, final.items_digest
 
 
 def _check_records(run: RunDir) -> None:
@@ -161,9 +161,9 @@ def _known_baseline(run: RunDir) -> TaskScore | None:
 def _check_improvement(run: RunDir, record: GradeRecord) -> None:
     """The improvement, its interval and the verdict, once more from the items."""
     accepted = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
-    path = run.grades / f"{accepted[record.submission_id or 0][:16]}-{run.spec.final_split}.json"
+    path = run.items(accepted[record.submission_id or 0], run.spec.final_split)
     final = read_model(path, GradeResult)
-    difference = paired_improvement(read_model(run.grades / "baseline.json", GradeResult).items, final.items)
+    difference = paired_improvement(read_model(run.baseline_items, GradeResult).items, final.items)
     found = (difference.points, difference.ci) if difference else (None, None)
     _require(found == (record.improvement, record.improvement_ci), "the record's improvement is not that of the items")
     _require(verdict_of(final.score, difference) == record.verdict, "the record's verdict is not that of the items")

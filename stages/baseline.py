@@ -22,7 +22,7 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     if (done := run.read("baseline", BaselineRecord)) is not None:
         return done
     started, spec, ready = time.monotonic(), run.spec, run.need("setup", SetupRecord)
-    job = grade_job(run, settings.root, ready.base_model, "all", "baseline-graded")
+    job = grade_job(run, settings.root, ready.base_model, "all", run.grades / "baseline-graded.json")
 
     def grade(job: GradeJob) -> GradeResult:
         return grade_now(job, settings)
@@ -30,7 +30,7 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
     items, reused = load_or_grade(job, depends_on, settings, grade)
     total = score_items(spec.task, ready.hidden, items)
-    write_model(run.grades / "baseline.json", GradeResult(score=total, items=tuple(items)))
+    write_model(run.baseline_items, GradeResult(score=total, items=tuple(items)))
     scores = {}
     for split in ("public", "private"):
         chosen = set(selected_ids(spec.task, ready.hidden, split, spec.split_seed))

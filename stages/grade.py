@@ -32,7 +32,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         return run.write("grade", GradeRecord(seconds=time.monotonic() - started, verdict=verdict, baseline=before))
     submission, public = best
     result = _final_result(run, settings, submission.weights_digest)
-    difference = paired_improvement(read_model(run.grades / "baseline.json", GradeResult).items, result.items)
+    difference = paired_improvement(read_model(run.baseline_items, GradeResult).items, result.items)
     record = GradeRecord(
         seconds=time.monotonic() - started,
         verdict=verdict_of(result.score, difference),
@@ -48,7 +48,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
 
 def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:
     split = run.spec.final_split
-    job = grade_job(run, settings.root, run.checkpoint(digest), split, f"{digest[:16]}-{split}")
+    job = grade_job(run, settings.root, run.checkpoint(digest), split, run.items(digest, split))
     result = grade_now(job, settings)
     if judge_failed(job, result):
         job.result.unlink()

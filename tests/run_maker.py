@@ -83,7 +83,7 @@ def _know_baseline(run: RunDir, hidden: Path) -> None:
     }
     known = {item.id: item for half in halves.values() for item in half}
     items = tuple(known[each] for each in selected_ids("gsm8k", hidden, "all", 0))
-    write_model(run.grades / "baseline.json", GradeResult(score=summarise(items), items=items))
+    write_model(run.baseline_items, GradeResult(score=summarise(items), items=items))
     record = BaselineRecord(
         seconds=0,
         key="k" * 64,

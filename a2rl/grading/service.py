@@ -61,8 +61,8 @@ class TimeAnswer(BaseModel):
     remaining: float
 
 
-def grade_job(run: RunDir, root: Path, model: Path, split: Split, name: str) -> GradeJob:
-    """The job that grades a model folder for a run; its result is kept in the run's `grades/`."""
+def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) -> GradeJob:
+    """The job that grades a model folder for a run."""
     spec = run.spec
     return GradeJob(
         root=root,
@@ -76,7 +76,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, name: str) -> 
         exact=spec.exact,
         options=spec.options,
         judge=spec.judge,
-        result=run.grades / f"{name}.json",
+        result=result,
         log=run.logs / "grader.log",
     )
 
@@ -206,9 +206,8 @@ class GradingService:
         if known is not None:
             outcome.set_result(known)
             return outcome
-        job = grade_job(
-            self._run, self._root, self._run.checkpoint(digest), self._public, f"{digest[:16]}-{self._public}"
-        )
+        run, split = self._run, self._public
+        job = grade_job(run, self._root, run.checkpoint(digest), split, run.items(digest, split))
         self._pool.submit(job).add_done_callback(lambda done: self._record(job, digest, done, outcome))
         return outcome
 

@@ -1,4 +1,4 @@
-"""Writes `report/index.html` of a run from its ledger and records; it depends on nothing else and loads nothing."""
+"""Writes `report/index.html` of a run from its ledger, records and grades; it needs nothing else and loads nothing."""
 
 import time
 from typing import NamedTuple
@@ -17,10 +17,12 @@ from a2rl.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
-from a2rl.files import write_atomically
+from a2rl.files import read_model, write_atomically
+from a2rl.grading.job import GradeResult
 from a2rl.ledger import Entry, grades_among
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
 from a2rl.report.chart import Point, draw
+from a2rl.report.examples import Example, choose
 from a2rl.run import RunDir
 from a2rl.score import Group
 from a2rl.settings import Settings
@@ -76,6 +78,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         rows=_rows(entries, grades, counts),
         kinds=_kinds(grade) if grade else [],
         measures=_measures(grade) if grade else [],
+        examples=_examples(run, grade) if grade else [],
         story=_story(entries),
         usage=_usage(executed.usage if executed else None),
         budget=format_duration(spec.budget_s),
@@ -146,6 +149,18 @@ def _measures(grade: GradeRecord) -> list[Compared]:
         Compared(name, f"{value:.2f}", f"{after[name]:.2f}" if name in after else "-")
         for name, value in grade.baseline.measures.items()
     ]
+
+
+def _examples(run: RunDir, grade: GradeRecord) -> list[Example]:
+    """None where a run has no result, or does not have its items any more."""
+    digests = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
+    if grade.submission_id is None:
+        return []
+    paths = (run.baseline_items, run.items(digests[grade.submission_id], run.spec.final_split))
+    if not all(path.is_file() for path in paths):
+        return []
+    baseline, result = (read_model(path, GradeResult).items for path in paths)
+    return choose(baseline, result)
 
 
 def _percent(group: Group | None) -> str:

@@ -343,7 +343,7 @@ def test_while_the_judge_is_silent_a_run_has_no_result_and_can_be_resumed(
     end_agent(run)
     [accepted] = run.ledger.events(SubmissionAccepted)
     digest = accepted.weights_digest
-    job = grade_job(run, settings.root, run.checkpoint(digest), "private", f"{digest[:16]}-private")
+    job = grade_job(run, settings.root, run.checkpoint(digest), "private", run.items(digest, "private"))
     write_model(job.result, GradeResult.of(unjudged(job), 0.5))
     with pytest.raises(InfrastructureError, match=f"a2rl resume {run.id}"):
         grade(run, settings)

@@ -64,7 +64,7 @@ def _grade_private(run: RunDir) -> None:
     hidden = run.need("setup", SetupRecord).hidden
     ids = selected_ids("gsm8k", hidden, "private", run.spec.split_seed)
     result = GradeResult.of(list(item_results(ids, 3)), 0.5)
-    write_model(run.grades / f"{best[0].weights_digest[:16]}-private.json", result)
+    write_model(run.items(best[0].weights_digest, "private"), result)
 
 
 def finished_run(folder: Path, **changes: Any) -> Finished:
@@ -198,7 +198,7 @@ def forged_private_score_everywhere_but_mlflow(finished: Finished) -> None:
     ids = selected_ids("gsm8k", run.need("setup", SetupRecord).hidden, "private", run.spec.split_seed)
     result = GradeResult.of(list(item_results(ids, len(ids))), 0.5)
     [private] = run.ledger.events(PrivateGraded)
-    path = run.grades / f"{private.weights_digest[:16]}-private.json"
+    path = run.items(private.weights_digest, "private")
     write_model(path, result)
 
     def better(kind: str, event: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ def removed_grade_file(finished: Finished) -> None:
 
 
 def edited_baseline_items(finished: Finished) -> None:
-    path = finished.run.grades / "baseline.json"
+    path = finished.run.baseline_items
     ids = [item["id"] for item in json.loads(path.read_text())["items"]]
     write_model(path, GradeResult.of(list(item_results(ids, 0)), 0.5))
 
