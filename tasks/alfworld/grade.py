@@ -80,6 +80,8 @@ def _shown_examples(sampler: Sampler, hidden: Path, limits: Limits, options: Opt
 
 
 def _examples(hidden: Path, name: str) -> Examples:
+    if name == "none":
+        return {}
     sets: dict[str, Examples] = json.loads((hidden / "prompts.json").read_text(encoding="utf-8"))
     if name not in sets:
         raise UsageError(

@@ -1,7 +1,7 @@
 """ALFWorld's data. The agent gets the training games, our engine as a package, and examples of how to use it; the
 grader gets the games of the eval set and the examples that go into its prompts.
 
-    visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)
+    visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   prompts.json (full)
               rollout.py, episodes.py, players.py, decoder.py
     hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json   about.json
 
@@ -43,7 +43,8 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
     else:
         about = _prepare_full(source, visible, hidden)
         prompts = _prompts(source, visible / "train")
-    (hidden / "prompts.json").write_text(json.dumps(prompts, indent=1), encoding="utf-8")
+        _write_prompts(prompts, visible)
+    _write_prompts(prompts, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
     copy_tools(visible)
 
@@ -79,6 +80,10 @@ def _check(split: str, folder: Path) -> None:
     count = sum(1 for _ in folder.glob(f"*/*/{GAME}"))
     if count != GAMES[split] or DIGESTS.get(split, digest := folder_digest(folder)) != digest:
         raise IntegrityError(f"the {count} games of {split} are not the {GAMES[split]} released ones: get a clean copy")
+
+
+def _write_prompts(prompts: dict[str, Examples], folder: Path) -> None:
+    (folder / "prompts.json").write_text(json.dumps(prompts, indent=1), encoding="utf-8")
 
 
 def _prompts(source: Path | None, train: Path) -> dict[str, Examples]:

@@ -27,9 +27,9 @@ TASK = Task(
         ),
         "prompts": Option(
             default="repaired",
-            choices=("repaired", "faithful"),
+            choices=("repaired", "faithful", "none"),
             help="The two examples before a game. faithful: ReAct's own, whose `put X in/on Y` no game of alfworld 0.4"
-            " understands; repaired: ours, in the games' own commands.",
+            " understands; repaired: ours, in the games' own commands; none: for models trained without any.",
         ),
     },
 )

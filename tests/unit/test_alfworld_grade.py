@@ -12,6 +12,7 @@ from a2rl.task import Limits
 from tasks.alfworld import grade as grader
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Expert, Game, Play
+from tasks.alfworld.alfred.problem import KINDS
 from tasks.alfworld.alfred.transcript import opening
 from tasks.alfworld.prompts import faithful, framed, repaired
 from tests.fake_sampler import FakeSampler
@@ -125,6 +126,15 @@ def test_examples_come_before_the_game_in_the_references_frame_as_far_as_the_con
         grader.grade(sampler, folder, ids[:2], LIMITS, NATIVE)
         shown.append(str(sampler.asked[0]).count("Your task is to: ") - 1)
     assert shown == [2, 1, 0]
+
+
+def test_without_prompts_a_game_comes_without_examples(hidden: Path, tmp_path: Path) -> None:
+    (tmp_path / "games").symlink_to(hidden / "games")
+    (tmp_path / "prompts.json").write_text(json.dumps({"repaired": {kind: ["Shown.\n"] * 2 for kind in KINDS}}))
+    sampler = FakeSampler(lambda prompt: " look")
+    for prompts, shown in (("repaired", True), ("none", False)):
+        grader.grade(sampler, tmp_path, grader.item_ids(hidden)[:1], LIMITS, {"engine": "native", "prompts": prompts})
+        assert ("Shown." in str(sampler.asked[-1])) is shown
 
 
 def test_our_examples_are_two_won_games_of_each_kind_with_thoughts() -> None:
