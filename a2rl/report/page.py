@@ -78,7 +78,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         rows=_rows(entries, grades, counts),
         kinds=_kinds(grade) if grade else [],
         measures=_measures(grade) if grade else [],
-        examples=_examples(run, grade) if grade else [],
+        examples=_examples(run, entries, counts),
         story=_story(entries),
         usage=_usage(executed.usage if executed else None),
         budget=format_duration(spec.budget_s),
@@ -151,16 +151,15 @@ def _measures(grade: GradeRecord) -> list[Compared]:
     ]
 
 
-def _examples(run: RunDir, grade: GradeRecord) -> list[Example]:
-    """None where a run has no result, or does not have its items any more."""
-    digests = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
-    if grade.submission_id is None:
-        return []
-    paths = (run.baseline_items, run.items(digests[grade.submission_id], run.spec.final_split))
-    if not all(path.is_file() for path in paths):
-        return []
-    baseline, result = (read_model(path, GradeResult).items for path in paths)
-    return choose(baseline, result)
+def _examples(run: RunDir, entries: list[Entry], counts: int | None) -> list[Example]:
+    """No examples where a run has no result, or does not have its items any more."""
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionAccepted) and event.submission_id == counts:
+            paths = (run.baseline_items, run.items(event.weights_digest, run.spec.final_split))
+            if all(path.is_file() for path in paths):
+                baseline, result = (read_model(path, GradeResult).items for path in paths)
+                return choose(baseline, result)
+    return []
 
 
 def _percent(group: Group | None) -> str:

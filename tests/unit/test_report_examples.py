@@ -1,7 +1,14 @@
 """Which items a report shows."""
 
+from pathlib import Path
+
+from a2rl.events import PrivateGraded
+from a2rl.files import read_model, write_model
+from a2rl.grading.job import GradeResult
+from a2rl.report import write_report
 from a2rl.report.examples import SHOWN, Example, choose
 from a2rl.score import ItemResult, Verdict
+from tests.unit.test_verify import finished_run
 
 
 def item(name: str, value: float, answer: str = "", verdict: Verdict = "wrong") -> ItemResult:
@@ -33,3 +40,20 @@ def test_a_long_answer_is_cut() -> None:
     [shown] = choose([item("a", 0, "x" * 5000)], [item("a", 1, "y" * SHOWN)])
     assert shown.before == "x" * SHOWN + " ..."
     assert shown.after == "y" * SHOWN
+
+
+def test_the_page_shows_what_was_written_as_text_and_does_without_the_items(tmp_path: Path) -> None:
+    run, settings = finished_run(tmp_path / "checkout")
+    [private] = run.ledger.events(PrivateGraded)
+    path = run.items(private.weights_digest, "private")
+    items = read_model(path, GradeResult).items
+    write_model(path, GradeResult.of([one.model_copy(update={"answer": "<b>7</b>"}) for one in items], 0.5))
+    write_report(run, settings)
+    page = run.report.read_text()
+    assert "For example" in page
+    assert "<pre>&lt;b&gt;7&lt;/b&gt;</pre>" in page
+    assert "<b>7</b>" not in page
+
+    path.unlink()
+    write_report(run, settings)
+    assert "For example" not in run.report.read_text()
