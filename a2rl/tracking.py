@@ -149,10 +149,9 @@ class Tracker:
         except A2rlError:
             raise
         except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0][:200]
-            raise TrackingError(
-                f"MLflow at {_without_password(self.uri)} failed: {type(error).__name__}: {first}"
-            ) from error
+            first = (str(error).strip().splitlines() or [""])[0][:300]
+            told = f"MLflow at {self.uri} failed: {type(error).__name__}: {first}"
+            raise TrackingError(_without_password(told)) from error
 
     @contextmanager
     def _alone(self, run: RunDir) -> Iterator[None]:
@@ -255,8 +254,8 @@ class Tracker:
         if items.exists():
             self.client.log_text(child_id, _table(items), TABLE)  # MLflow's own log_table would append to it
         shown = json.dumps([{"path": TABLE, "type": "table"}])
-        self._log(child_id, metrics, at, tags={DONE: "true", "mlflow.loggedArtifacts": shown})
         self.client.set_terminated(child_id, "FINISHED" if "score" in metrics else "FAILED")
+        self._log(child_id, metrics, at, tags={DONE: "true", "mlflow.loggedArtifacts": shown})  # last: then it is whole
 
     def _log(
         self,
@@ -330,8 +329,8 @@ def _short(text: str) -> str:
     return text[:MAX_TEXT]
 
 
-def _without_password(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", uri)
+def _without_password(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", text)
 
 
 def _score_metrics(score: TaskScore) -> dict[str, float]:
@@ -353,4 +352,5 @@ def quiet_mlflow() -> Iterator[None]:
         os.environ.setdefault(name, value)
     for name in ("mlflow", "alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # of a server that is down we tell ourselves
     yield
