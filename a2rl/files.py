@@ -1,11 +1,13 @@
 """Files that are whole or absent, and digests of what is in them."""
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterable
 from functools import cache
@@ -77,6 +79,37 @@ def write_atomically(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise cannot(f"write {path}", error) from error
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Puts a folder that is whole where another may be; whoever opens `target` finds the old one or the new one.
+
+    The kernel exchanges the two (Linux 3.15). On file systems that cannot, there is a moment without either.
+
+    Raises:
+        OSError: it cannot be done; both are as they were.
+    """
+    try:
+        if not target.exists():
+            with contextlib.suppress(OSError):  # there is one now, or it cannot be: then the exchange says why
+                new.rename(target)
+                return
+        _exchange(new, target)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOSYS, errno.EPERM}:
+            raise
+        aside = new.with_name(f"{new.name}-old")
+        target.rename(aside)
+        new.rename(target)
+        aside.rename(new)
+    shutil.rmtree(new, ignore_errors=True)  # the old one now
+
+
+def _exchange(one: Path, other: Path) -> None:
+    at_fdcwd, exchange = -100, 2  # man 2 renameat2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), exchange):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
 
 
 def cannot(what: str, error: OSError) -> InfrastructureError:
