@@ -14,8 +14,12 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.errors import InfrastructureError, IntegrityError
 from a2rl.files import canonical_json, digest_of, folder_digest, read_jsonl, read_model, write_jsonl, write_model
 from a2rl.grading.job import Grade, GradeJob, GradeResult, score_items
+from a2rl.locks import held
 from a2rl.score import ItemResult
 from a2rl.settings import Settings
+
+GRADING_TIMEOUT_S = 12 * 3600.0
+"""Longer than any task takes to grade a base model that fits on one device."""
 
 
 class BaselineMetrics(BaseModel):
@@ -75,14 +79,21 @@ class StoredBaseline(NamedTuple):
 def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings, grade: Grade) -> StoredBaseline:
     """The baseline under this key: a stored one if there is, else graded now and stored.
 
+    Of runs that start side by side one grades it, and the others wait for its result.
+
     Raises:
+        Interrupted: the user stopped the pipeline while another run graded it.
         InfrastructureError: it could not be graded; a failed baseline is no baseline, least of all a zero.
     """
     key = digest_of(depends_on)
+    folder = settings.baselines / "cache" / key[:16]
     if (found := _find(job, key, settings.baselines)) is not None:
         return StoredBaseline(found, reused=True)
-    result = grade(job)
-    store(settings.baselines / "cache" / key[:16], depends_on, result)
+    with held(folder.with_name(f".{folder.name}.lock"), "another run grades the same baseline", GRADING_TIMEOUT_S):
+        if (found := _find(job, key, settings.baselines)) is not None:
+            return StoredBaseline(found, reused=True)
+        result = grade(job)
+        store(folder, depends_on, result)
     return StoredBaseline(list(result.items), reused=False)
 
 
