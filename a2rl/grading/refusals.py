@@ -11,7 +11,7 @@ BURST = 20
 """So many in a row are written down each. No honest agent is refused as often within minutes."""
 EVERY_S = 60.0
 """Beyond that, one event in so many seconds."""
-MAX_PATH, MAX_REASON = 300, 1000
+MAX_PATH, MAX_REASON = 500, 1000
 """Characters of what an agent wrote, or caused to be written, that are kept."""
 
 
