@@ -199,7 +199,7 @@ def _blocks(source: BinaryIO, size: int) -> Iterator[bytes]:
     deadline, left = time.monotonic() + PATIENCE_S + size / SLOWEST, size
     while left > 0:
         if not (block := source.read(min(BLOCK, left))):
-            raise Changed(errno.ESTALE, "it became shorter while it was read")
+            raise Changed(errno.ECANCELED, "it became shorter while it was read")
         if time.monotonic() > deadline:
             raise TimeoutError(errno.ETIMEDOUT, f"it is read more slowly than {SLOWEST >> 20} MiB a second")
         left -= len(block)

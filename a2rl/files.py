@@ -31,6 +31,8 @@ MENDED_BY = {
     errno.ENOTDIR: "a file is where a folder should be: move it away",
     errno.EISDIR: "a folder is where a file should be: move it away",
 }
+OURS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What fails for a reason that no agent's file has: this machine's."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
