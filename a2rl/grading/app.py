@@ -20,7 +20,7 @@ from starlette.types import Scope
 from a2rl.errors import A2rlError, InvalidSubmission
 from a2rl.event_log import EventLog
 from a2rl.events import SubmissionReceived
-from a2rl.grading.door import BodyLimit, CallLog, RequestRate, problem
+from a2rl.grading.door import CallLog, RequestRate, SizeLimit, problem
 from a2rl.grading.limits import MAX_WAITING
 from a2rl.grading.service import GradingService, SubmitAnswer, TimeAnswer
 from a2rl.grading.submissions import BudgetSpent, NoTurn, TooManyRefused
@@ -60,7 +60,7 @@ def create_app(service: GradingService, task: str, gpus: list[str], log: EventLo
         if scope["path"] == SUBMIT and scope["method"] == "POST":
             service.turn_away("", reason)
 
-    app.add_middleware(BodyLimit, refused=turn_away, usage=USAGE)
+    app.add_middleware(SizeLimit, refused=turn_away, usage=USAGE)
     if log is not None:
         app.add_middleware(CallLog, log=log)
     app.add_middleware(RequestRate, log=log)

@@ -124,19 +124,22 @@ class CallLog:
                 self.log.write(method=scope["method"][:MAX_PATH], path=path, status=status, seconds=seconds)
 
 
-class BodyLimit:
-    """Refuses request bodies that no honest agent sends, before they fill the memory or keep somebody waiting.
+class SizeLimit:
+    """Refuses requests that no honest agent sends, before they fill the memory or keep somebody waiting.
 
     The body is read here and handed on whole: an error raised from within FastAPI's own reading would become its 400.
     """
 
     def __init__(self, app: ASGIApp, refused: Callable[[Scope, str], Any], usage: str) -> None:
-        """Args: refused: told of every body that is refused, and why."""
+        """Args: refused: told of every request that is refused, and why."""
         self.app, self._refused, self._usage = app, refused, usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
+            return
+        if _head_bytes(scope) > MAX_HEAD_BYTES:  # the protocol's own limit is for what has not arrived whole
+            await self._refuse(431, "the headers are too large", scope, receive, send)
             return
         try:
             async with asyncio.timeout(SLOWEST_S):
@@ -159,6 +162,11 @@ class BodyLimit:
     async def _refuse(self, status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.to_thread(self._refused, scope, detail)
         await problem(status, detail, {"Connection": "close"})(scope, receive, send)
+
+
+def _head_bytes(scope: Scope) -> int:
+    headers = sum(len(name) + len(value) for name, value in scope["headers"])
+    return len(scope.get("raw_path") or b"") + len(scope["query_string"]) + headers
 
 
 async def _body(receive: Receive) -> bytearray | None:
