@@ -185,9 +185,8 @@ def _files_below(folder: Path) -> dict[str, Seen]:
 
 
 def _tree(supervisor: psutil.Process) -> list[psutil.Process]:
-    """What is below the supervisor, which is two processes: the second is not the agent's."""
     try:
-        return [each for second in supervisor.children() for each in second.children(recursive=True)]
+        return supervisor.children(recursive=True)
     except psutil.Error:
         return []
 

@@ -132,7 +132,7 @@ class Execution:
         """Runs the agent's processes from start to end, and writes down what they do."""
         run, agent = self.run, self.agent
         with AgentProcess(command, self.settings) as process:
-            recorder = Recorder(run, agent, process.pid, attempt)
+            recorder = Recorder(run, agent, process.root, attempt)
             conversation = Conversation(agent, process, prompt, command.transcript, share_s)
             try:
                 reason, exited = self._watch(process, recorder, conversation, left_s - share_s)
