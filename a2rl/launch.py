@@ -14,6 +14,8 @@ from a2rl.errors import UsageError
 from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
 from a2rl.isolation.reach import confinement_of
+from a2rl.isolation.resources import Resources
+from a2rl.process import TRACE
 from a2rl.proxy import Proxy
 from a2rl.run import RunDir
 from a2rl.settings import Settings
@@ -112,6 +114,8 @@ def launch(
         transcript=str(printed or ""),
         takes_messages=agent.messages is not None,
         confinement=confinement_of(run, agent, settings, (grading.port, *gateway.ports), installation.extra_read),
+        resources=Resources.of_machine(run.workspace, settings.environ),
+        trace=str(run.logs / TRACE),
     )
 
 

@@ -21,10 +21,10 @@ from a2rl.grading.door import MAX_HEAD_BYTES, Connection
 from a2rl.grading.pool import GraderPool, devices_here
 from a2rl.grading.service import GradingService
 from a2rl.grading.worker_process import CPU
+from a2rl.isolation.start import die_with_parent
 from a2rl.run import RunDir
 from a2rl.serving import serve_for_parent
 from a2rl.settings import Settings
-from a2rl.supervisor import die_with_parent
 
 ALIVE_EVERY_S = 1
 MAX_LOG_BYTES = 8 << 20
