@@ -11,11 +11,15 @@ from urllib.parse import urlsplit
 
 from a2rl.agent import Agent
 from a2rl.errors import InfrastructureError, UsageError
+from a2rl.events import AgentConfined
 from a2rl.files import write_beneath
 from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
+from a2rl.isolation.decide import decide_again
 from a2rl.isolation.reach import confinement_of
+from a2rl.isolation.users import NAME
 from a2rl.proxy import Proxy
+from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand
@@ -82,9 +86,11 @@ def launch(
         session: to go on with, where there is one and the agent system can.
 
     Raises:
+        UsageError: this machine cannot confine it as was asked, or as it was when the run began.
         InfrastructureError: its settings cannot be written.
     """
     spec, installation, home = run.spec, Installation(agent, settings), run.workspace / ".home"
+    strength = decide_again(spec.sandbox, run.need("setup", SetupRecord).sandbox, settings)
     names: dict[str, str] = {
         "program": str(installation.program or ""),
         "agent_dir": str(agent.folder),
@@ -109,15 +115,20 @@ def launch(
             write_beneath(home, path, text)
         except OSError as error:
             raise InfrastructureError(f"cannot write {path} in the agent's HOME: {error.strerror}") from error
+    confinement = confinement_of(
+        run, agent, settings, strength, (grading.port, *gateway.ports), installation.extra_read
+    )
+    run.ledger.append(AgentConfined(attempt=attempt, sandbox=strength))
+    user = {"USER": NAME, "LOGNAME": NAME} if confinement and confinement.user else {}
     printed = transcript_path(run, agent, attempt)
     return AgentCommand(
         command=agent.resume_command(names) if session and agent.resume else agent.command(names),
         cwd=str(run.workspace),
-        env={**environment, **_key(run, agent, settings), **gateway.environment},
+        env={**environment, **user, **_key(run, agent, settings), **gateway.environment},
         log=str(run.logs / "agent.log"),
         transcript=str(printed or ""),
         takes_messages=agent.messages is not None,
-        confinement=confinement_of(run, agent, settings, (grading.port, *gateway.ports), installation.extra_read),
+        confinement=confinement,
     )
 
 

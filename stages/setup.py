@@ -7,7 +7,7 @@ from a2rl.catalog import find_agent, load_task
 from a2rl.data import about, ensure_data, hidden_digest, require_complete
 from a2rl.events import RunOpened
 from a2rl.files import digest_of
-from a2rl.isolation.reach import available
+from a2rl.isolation.decide import decide
 from a2rl.models import model_digest, resolve_model
 from a2rl.records import SetupRecord
 from a2rl.run import RunDir
@@ -37,7 +37,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         hidden=data / "hidden",
         data_digest=hidden_digest(data),
         data_about=about(data),
-        sandbox=str(available(spec.sandbox, settings)),
+        sandbox=decide(spec.sandbox, settings),
     )
     build_workspace(run, base_model, data / "visible", settings.root / "tasks" / spec.task / "description.md")
     run.clock.create(spec.budget_s, refunds=spec.protocol == "strict")

@@ -14,7 +14,6 @@ import a2rl
 from a2rl.isolation.confinement import Confinement
 
 ALONE = ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
-MADE = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--tmpfs", "/tmp")
 TMP = Path("/tmp")
 OWN = ("proc", "dev")
 """Made anew inside; not taken from the machine."""
@@ -32,7 +31,15 @@ def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) ->
               for word in (kind, path, path)]  # fmt: skip
     links = [word for path in env.values() if Path(path).parent == TMP and os.path.islink(path)  # noqa: PTH114
              for word in ("--symlink", os.readlink(path), path)]  # fmt: skip # noqa: PTH115
-    return [confinement.bwrap, *ALONE, *MADE, *links, *mounts, "--chdir", cwd, "--"]
+    names = [word for name in ("passwd", "group") if confinement.names
+             for word in ("--ro-bind", f"{confinement.names}/{name}", f"/etc/{name}")]  # fmt: skip
+    return [confinement.bwrap, *ALONE, *_made(confinement), *links, *mounts, *names, "--chdir", cwd, "--"]
+
+
+def _made(confinement: Confinement) -> list[str]:
+    """What is the agent's own of what every system has. By itself, bwrap makes folders for its own user alone."""
+    for_all = ("--perms", "1777") if confinement.user else ()
+    return ["--proc", "/proc", "--dev", "/dev", *for_all, "--tmpfs", "/dev/shm", *for_all, "--tmpfs", "/tmp"]
 
 
 def _top(path: str) -> str:
