@@ -17,7 +17,9 @@ from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
 from a2rl.isolation.decide import decide_again
 from a2rl.isolation.reach import confinement_of
+from a2rl.isolation.resources import Resources
 from a2rl.isolation.users import NAME
+from a2rl.process import TRACE
 from a2rl.proxy import Proxy
 from a2rl.records import SetupRecord
 from a2rl.run import RunDir
@@ -129,6 +131,8 @@ def launch(
         transcript=str(printed or ""),
         takes_messages=agent.messages is not None,
         confinement=confinement,
+        resources=Resources.of_machine(run.workspace, settings.environ),
+        trace=str(run.logs / TRACE),
     )
 
 

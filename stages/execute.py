@@ -17,8 +17,9 @@ from a2rl.errors import Interrupted
 from a2rl.events import AgentEnded, AgentStarted, RunInterrupted, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
+from a2rl.isolation.strays import end_strays
 from a2rl.launch import Gateway, launch
-from a2rl.process import AgentProcess, check_stop, end_strays
+from a2rl.process import TRACE, AgentProcess, check_stop
 from a2rl.quota import Quota
 from a2rl.recorder import Recorder
 from a2rl.records import ExecuteRecord
@@ -143,6 +144,8 @@ class Execution:
             with (run.logs / "agent.log").open("a", encoding="utf-8") as log:
                 log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
             return Ended(reason, exited.exit_code, f"it could not be started: {exited.error}")
+        if exited.stopped:
+            return Ended("crashed", exited.exit_code, f"it was ended: {exited.stopped}")
         return Ended(reason, exited.exit_code, _why(run, agent, attempt, reason, exited.exit_code))
 
     def _watch(
@@ -212,7 +215,7 @@ def _close_lost_attempt(run: RunDir) -> None:
     """An attempt that was started and never ended died with the pipeline; its end is recorded now."""
     starts, ends = run.ledger.events(AgentStarted), run.ledger.events(AgentEnded)
     if len(starts) > len(ends):
-        end_strays(str(run.workspace))
+        end_strays(run.logs / TRACE)
         run.clock.abandon()
         _close(run, starts[-1].attempt, Ended("lost"))
 

@@ -76,6 +76,12 @@ def sentence(run: RunDir) -> str:
     )
 
 
+def sandbox_of(run: RunDir) -> Strength | None:
+    """What confined the agent; None if that is not decided yet."""
+    ready = run.read("setup", SetupRecord)
+    return ready.sandbox if ready else None
+
+
 def sandbox_warning(sandbox: Strength | None) -> str:
     """What a user must be told of a run's sandbox; nothing if it is whole, or not known yet."""
     if sandbox is None or not (sandbox.lacks or not sandbox.confines):

@@ -11,10 +11,10 @@ from a2rl.event_log import EventLog
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import CPU, GraderPool, devices_here
 from a2rl.grading.service import GradingService
+from a2rl.isolation.start import die_with_parent
 from a2rl.run import RunDir
 from a2rl.serving import serve_for_parent
 from a2rl.settings import Settings
-from a2rl.supervisor import die_with_parent
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import traceback
 
 from a2rl.errors import A2rlError
 from a2rl.grading.job import GradeJob, run_job
-from a2rl.supervisor import die_with_parent
+from a2rl.isolation.start import die_with_parent
 
 CRASHED = 70
 

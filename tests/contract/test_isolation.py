@@ -176,7 +176,7 @@ def test_an_agent_that_cannot_be_started_is_reported(scenes: Callable[[str], Sce
 def ended(supervisor: "subprocess.Popen[str]") -> AgentExit:
     with supervisor:
         assert supervisor.stdout is not None
-        return AgentExit(**json.loads(supervisor.stdout.readline()))
+        return AgentExit.of(json.loads(supervisor.stdout.readline()))
 
 
 def test_what_cannot_be_confined_is_not_started(settings: Settings, tmp_path: Path) -> None:

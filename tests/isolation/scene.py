@@ -83,7 +83,7 @@ class Scene:
         command = [self.python, "-I", "-S", str(self.run.workspace / "attempts.py"), json.dumps(self.facts)]
         with self.start(command, sandbox) as supervisor:
             assert supervisor.stdout is not None
-            ended = AgentExit(**json.loads(supervisor.stdout.readline()))
+            ended = AgentExit.of(json.loads(supervisor.stdout.readline()))
         said = log.read_text() if log.exists() else ""
         assert ended == AgentExit(0, "", ended.killed), f"{ended}: {said}"
         return dict(json.loads(said.splitlines()[-1]))
