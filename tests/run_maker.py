@@ -15,6 +15,7 @@ from a2rl.errors import InfrastructureError
 from a2rl.events import AgentEnded, AgentStarted, BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.files import digest_of, write_jsonl, write_model
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
+from a2rl.isolation.strength import NONE
 from a2rl.models import model_digest
 from a2rl.records import BaselineRecord, ExecuteRecord, SetupRecord
 from a2rl.run import RunDir, RunSpec
@@ -62,7 +63,7 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
     run.write(
         "setup",
         SetupRecord(
-            seconds=0, base_model=base_model, model_digest=digest, hidden=hidden, data_digest="d" * 64, sandbox="none"
+            seconds=0, base_model=base_model, model_digest=digest, hidden=hidden, data_digest="d" * 64, sandbox=NONE
         ),
     )
     run.clock.create(run.spec.budget_s, refunds=run.spec.protocol == "strict")

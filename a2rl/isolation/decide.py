@@ -66,13 +66,22 @@ def decide_again(kind: Sandbox, recorded: Strength, settings: Settings) -> Stren
 def _possible(kind: Sandbox, settings: Settings) -> Strength:
     if kind == "none":
         return NONE
-    machine = examine((*python_folders(settings), settings.runs))
+    machine = machine_here(settings)
     strength = machine.strength(kind)
     if strength.lacks:
         raise UsageError(
             f"no sandbox {kind} on this machine; missing: {'; '.join(strength.lacks)}. {_mend(kind, machine)}"
         )
     return strength
+
+
+def machine_here(settings: Settings) -> Machine:
+    """What there is to confine the agents of this checkout with.
+
+    Raises:
+        InfrastructureError: nobody can tell now.
+    """
+    return examine((*python_folders(settings), settings.root))
 
 
 def _mend(kind: Sandbox, machine: Machine) -> str:

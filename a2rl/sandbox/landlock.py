@@ -111,7 +111,7 @@ def scope_signals() -> bool:
     Raises:
         OSError: the kernel refuses.
     """
-    if abi() < _SCOPE_ABI:
+    if abi() < SCOPES_ABI:
         return False
     # The right to move files between folders is lost in every domain that does not give it.
     ruleset = _call(_CREATE_RULESET, struct.pack("3Q", _REFER, 0, _SCOPE_SIGNALS), 24, 0)
