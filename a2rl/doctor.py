@@ -111,8 +111,8 @@ def _sandbox(settings: Settings) -> list[Finding]:
     return [
         _kind("landlock", settings),
         _kind("bwrap", settings),
-        Finding("- Landlock", whole, True, version, "" if whole else "version 6, with scopes, takes Linux 6.12"),
-        Finding("- seccomp", machine.seccomp, True, "every connection is looked at" if machine.seccomp else "none"),
+        Finding("  Landlock", whole, True, version, "" if whole else "version 6, with scopes, takes Linux 6.12"),
+        Finding("  seccomp", machine.seccomp, True, "every connection is looked at" if machine.seccomp else "none"),
         *(_own(layer, machine) for layer in ("user", "devices", "processes")),
         _resources(settings),
     ]
@@ -122,16 +122,16 @@ def _kind(kind: Sandbox, settings: Settings) -> Finding:
     """Tried out, as before a run."""
     mend = "agents cannot be confined so; runs need another --sandbox, or --sandbox none with agents that you trust"
     try:
-        return Finding(f"sandbox {kind}", True, False, str(decide(kind, settings)))
+        return Finding(kind, True, False, str(decide(kind, settings)))
     except (UsageError, InfrastructureError) as error:
-        return Finding(f"sandbox {kind}", False, True, str(error), mend)
+        return Finding(kind, False, True, str(error), mend)
 
 
 def _own(layer: Layer, machine: Machine) -> Finding:
     if layer in machine.own:
-        return Finding(f"- own {layer}", True, True, LAYERS[layer])
+        return Finding(f"  {layer}", True, True, LAYERS[layer])
     why = machine.why_not.get(layer, "not possible here")
-    return Finding(f"- own {layer}", False, True, why, 'README.md, "What an agent can do", says what that leaves open')
+    return Finding(f"  {layer}", False, True, why, 'README.md, "What an agent can do", says what that leaves open')
 
 
 def _resources(settings: Settings) -> Finding:
@@ -143,8 +143,8 @@ def _resources(settings: Settings) -> Finding:
     most = f"memory {wanted.memory / GIB:.0f} GiB, {wanted.processes} processes, disk {wanted.disk / GIB:.0f} GiB"
     if missing := [name for name in CONTROLLERS if name not in held]:
         mend = f"without control groups for {', '.join(missing)} limits hold for each process, not for all together"
-        return Finding("- limits", False, True, most, mend)
-    return Finding("- limits", True, True, f"{most}, held by control groups")
+        return Finding("  limits", False, True, most, mend)
+    return Finding("  limits", True, True, f"{most}, held by control groups")
 
 
 def _code_answers() -> Finding:

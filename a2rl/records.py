@@ -32,6 +32,7 @@ class SetupRecord(Record):
     """What the run's settings resolved to on this machine."""
 
     base_model: Path
+    """A folder; relative to the checkout where it lies in it, as the next one. a2rl/inputs.py finds both."""
     model_digest: str
     hidden: Path
     data_digest: str

@@ -108,6 +108,11 @@ class RunDir:
         return self.root.name
 
     @property
+    def checkout(self) -> Path:
+        """The checkout that it lies in."""
+        return self.root.parent.parent
+
+    @property
     def spec(self) -> RunSpec:
         try:
             return read_model(self.root / "spec.json", RunSpec)

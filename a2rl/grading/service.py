@@ -19,8 +19,8 @@ from a2rl.events import AgentStarted, BaselineKnown, Graded, GradingFailed, Subm
 from a2rl.files import file_digest
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
+from a2rl.inputs import base_model_of, hidden_of
 from a2rl.ranking import best_submission
-from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.score import Interval, TaskScore
 from a2rl.task import Split
@@ -68,7 +68,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         root=root,
         task=spec.task,
         variant=spec.variant,
-        hidden=run.need("setup", SetupRecord).hidden,
+        hidden=hidden_of(run),
         model=model,
         split=split,
         split_seed=spec.split_seed,
@@ -92,7 +92,6 @@ class GradingService:
     def __init__(self, run: RunDir, root: Path, pool: GraderPool) -> None:
         self._run = run
         self._root = root
-        self._base_model = run.need("setup", SetupRecord).base_model
         self._pool = pool
         self._spec = run.spec
         self._public = self._spec.public_split
@@ -112,7 +111,7 @@ class GradingService:
             self._check_budget()
             incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
             try:
-                copy_submission(self._run.workspace, model_path, incoming, self._base_model)
+                copy_submission(self._run.workspace, model_path, incoming, base_model_of(self._run))
                 digest = weights_digest(incoming)
                 with self._lock:
                     self._check_budget(ignore_clock=True)  # others may have used up the quota meanwhile
