@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from a2rl.supervisor import AgentCommand
 OWN: frozenset[Layer] = frozenset({"user", "devices", "processes"})
 WHOLE = Machine(landlock=7, seccomp=True, bwrap="/usr/bin/bwrap", own=OWN, why_not={})
 NO_OWN: frozenset[Layer] = frozenset()
-BARE = ("landlock", "scopes", "seccomp", "broker")
+BARE: tuple[Layer, ...] = ("landlock", "scopes", "seccomp", "broker")
 TOO_WEAK: dict[str, tuple[Sandbox, dict[str, Any], str]] = {
     "no Landlock": ("landlock", {"landlock": 0}, "Landlock"),
     "a Landlock without rules for ports": ("landlock", {"landlock": 3}, "Linux 6.7"),
@@ -48,7 +49,8 @@ def test_a_weaker_sandbox_than_asked_for_is_an_error_that_says_how_to_mend_it(
 ) -> None:
     kind, lack, mend = TOO_WEAK[case]
     use(monkeypatch, WHOLE._replace(**lack))
-    for start in (lambda: decide(kind, settings), lambda: decide_again(kind, NONE, settings)):
+    starts: list[Callable[[], Strength]] = [lambda: decide(kind, settings), lambda: decide_again(kind, NONE, settings)]
+    for start in starts:
         with pytest.raises(UsageError) as raised:
             start()
         assert mend in str(raised.value)
