@@ -26,9 +26,10 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from a2rl.isolation.broker import Broker, NetworkLog
+from a2rl.isolation.broker import Broker
 from a2rl.isolation.confinement import Confinement
 from a2rl.isolation.launch import Launch, NotConfined
+from a2rl.isolation.network_log import NetworkLog
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -226,9 +227,7 @@ def _start(command: AgentCommand) -> "subprocess.Popen[bytes]":
     except NotConfined as error:
         raise NotConfined(str(error) or _last_words(agent)) from error
     if listener is not None:
-        limits = command.confinement
-        folders = tuple(map(Path, limits.write))
-        Broker(listener, limits.connect, folders, NetworkLog(Path(limits.network_log))).start()
+        Broker(listener, command.confinement, NetworkLog(Path(command.confinement.network_log))).start()
     return agent
 
 
