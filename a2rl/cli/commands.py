@@ -336,6 +336,23 @@ def driver(
     serve(load_scenario(scenario), port, log, announce)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    short_help="Attack the pipeline as hostile agents would, in every sandbox of this machine.",
+)
+def redteam(context: typer.Context) -> None:
+    """Runs the attacks of tests/redteam/ and says what stopped each; `a2rl redteam --help` lists the options."""
+    import os
+    import subprocess
+
+    root = Settings.load().root
+    if not (root / "tests" / "redteam").is_dir():
+        raise UsageError(f"{root} has no tests/redteam: run this in a checkout of a2rl")
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-m", "tests.redteam", *context.args], env=environment, check=False)
+    raise typer.Exit(done.returncode)
+
+
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """What this machine has for benchmark runs, and what to do about what is missing.
