@@ -19,8 +19,13 @@ from a2rl.isolation.caller import LIBC, Call, check
 
 AT_FDCWD = -100
 _OPENAT2, _RESOLVE_IN_ROOT = 437, 0x10
-_OPEN_FILE = re.compile(rb"(?:/proc/(?:self|thread-self)|/dev)/fd/(\d+)|/dev/std(in|out|err)")
 _STANDARD = {b"in": 0, b"out": 1, b"err": 2}
+_OWN_LINK = re.compile(
+    rb"(?:/proc/(?:self|thread-self)/(?:(?P<at>cwd|root)|fd/(?P<fd>\d+))|/dev/fd/(?P<dev>\d+)|/dev/std(?P<std>in|out|err))"
+    rb"(?:/+(?P<rest>.*))?",
+    re.DOTALL,
+)
+"""What means the caller itself, by the names that there are for that."""
 _ITSELF = re.compile(rb"/proc/(self|thread-self)(?=/|$)")
 _PLACE = os.O_PATH | os.O_CLOEXEC
 NOBODY_WATCHES = (b"/proc", b"/sys", b"/dev")
@@ -60,10 +65,10 @@ class Places:
 
     def named(self, call: Call, folder: int, name: bytes, follow: bool = True) -> int:
         """The file of this name, from a folder that the caller has open or AT_FDCWD; to be closed."""
-        if found := follow and _OPEN_FILE.fullmatch(name):
-            return self.open_file(call, _STANDARD[found[2]] if found[2] else int(found[1]))
         if not name:
             raise OSError(errno.ENOENT, "no name")
+        if (found := _OWN_LINK.fullmatch(name)) and (follow or found["rest"]):
+            return self._through_a_link(call, found, follow)
         flags = _PLACE if follow else _PLACE | os.O_NOFOLLOW
         if name.startswith(b"/"):
             return self._open(_ITSELF.sub(b"/proc/%d" % call.thread, name), flags)
@@ -71,6 +76,13 @@ class Places:
         if self._root is None:
             return os.open(start + b"/" + name, flags)
         return self._open(os.readlink(start) + b"/" + name, flags)  # noqa: PTH115
+
+    def _through_a_link(self, call: Call, link: re.Match[bytes], follow: bool) -> int:
+        rest = link["rest"] or b""
+        if link["at"] == b"root":
+            return self.named(call, AT_FDCWD, b"/" + rest, follow)
+        number = link["fd"] or link["dev"] or _STANDARD.get(link["std"], AT_FDCWD)
+        return self.named(call, int(number), rest, follow) if rest else self.open_file(call, int(number))
 
     def open_file(self, call: Call, number: int) -> int:
         """What the caller has open under this number, as a place; to be closed."""
