@@ -31,7 +31,7 @@ def run_params(run: RunDir, ready: SetupRecord) -> dict[str, Any]:
     params: dict[str, Any] = run.spec.model_dump(exclude={"versions", "run_id", "schema_version"})
     params |= {f"version.{name}": version for name, version in run.spec.versions.items()}
     digests = {"model_digest": ready.model_digest, "data_digest": ready.data_digest}
-    return params | digests | {"sandbox": ready.sandbox}
+    return params | digests | {"sandbox": ready.sandbox.kind, "sandbox_layers": ", ".join(ready.sandbox.layers)}
 
 
 def result_metrics(result: GradeRecord, executed: ExecuteRecord | None) -> dict[str, float]:

@@ -177,8 +177,8 @@ class Tracker:
             tags = {PARENT: run.id}
             found = self.client.create_run(self._experiment(run.spec.suite), run_name=run.id, tags=tags)
         ready = run.read("setup", SetupRecord)
-        if ready is not None and "sandbox" not in found.data.params:
-            self._log(found.info.run_id, params=run_params(run, ready), tags={"a2rl.sandbox": str(ready.sandbox)})
+        if ready is not None and "model_digest" not in found.data.params:
+            self._log(found.info.run_id, params=run_params(run, ready), tags={"a2rl.sandbox": ready.sandbox.kind})
         return found
 
     def _sync_baseline(self, run: RunDir, parent: Any, children: Mapping[str, Any], entries: list[Entry]) -> None:
