@@ -133,3 +133,18 @@ def test_after_a_kill_nothing_accepted_is_lost_nothing_is_graded_twice_and_the_r
 def test_the_same_holds_ten_times_at_random_moments(checkout: Checkout, victim: str) -> None:
     rounds = [crash_round(checkout, "steady", victim, random.Random(seed)) for seed in range(10)]
     assert [each for each in rounds if each.problem] == []
+
+
+def test_with_mlflow_down_a_run_is_whole_and_says_in_one_line_how_to_catch_up(checkout: Checkout) -> None:
+    crash = checkout.script("brief", "exit 7\n")
+    arguments = ("run", "--task", "steady", "--agent", str(crash), "--budget", "1m", "--json")
+    process = checkout.start(*arguments, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, out + err
+    run_id = json.loads(out.splitlines()[-1])["run_id"]
+    [told] = [line for line in (out + err).splitlines() if "MLflow" in line]
+    assert f"a2rl report {run_id}" in told
+    assert "Traceback" not in out + err
+    done = checkout.run("report", run_id)
+    assert done.returncode == 0, done.stderr
+    assert checkout.problems(run_id) == []
