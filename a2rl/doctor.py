@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.grading.pool import CPU, devices_here
+from a2rl.isolation.holds import holds_here
 from a2rl.isolation.reach import available
 from a2rl.sandbox import landlock
 from a2rl.sandbox.pool import CodePool
@@ -36,6 +37,7 @@ def examine(settings: Settings) -> list[Finding]:
         _vllm(settings),
         _sandbox(settings),
         _bwrap(settings),
+        _limits(),
         _code_answers(),
         _npm(),
     ]
@@ -121,6 +123,20 @@ def _bwrap(settings: Settings) -> Finding:
         return Finding("bwrap", False, True, str(error), "needed only for --sandbox bwrap")
     return Finding(
         "bwrap", not found.lacks, True, str(shutil.which("bwrap")) + (f"; {found.lacks}" if found.lacks else "")
+    )
+
+
+def _limits() -> Finding:
+    here = holds_here()
+    limits = ", ".join(f"{what} by {way}" for what, way in here.limits.items())
+    return Finding(
+        "limits",
+        not here.lacks,
+        True,
+        f"agents end by {here.ends_by}; {limits or 'no limits'}",
+        f"no limit on {', '.join(here.lacks)}: run as root, or under `systemd-run --user --scope -p Delegate=yes`"
+        if here.lacks
+        else "",
     )
 
 

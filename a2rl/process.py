@@ -5,6 +5,7 @@ and the child ends.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -30,6 +31,8 @@ STOP = threading.Event()
 run in Prefect's threads, where no KeyboardInterrupt arrives."""
 END_TIMEOUT_S = 20.0
 """For the supervisor to end an agent. After that it is replaced by its guard, which gets TAKE_OVER_S."""
+PIPE_BYTES = 1 << 20
+"""So that a command with a long environment goes into the pipe at once."""
 START_S = 2.0
 TAKE_OVER_S = 15.0
 KILL_TIMEOUT_S = 5.0
@@ -142,6 +145,8 @@ class AgentProcess:
         )
         assert self._supervisor.stdin is not None
         self._ended = os.pidfd_open(self._supervisor.pid)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._supervisor.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._feed = Feed(os.dup(self._supervisor.stdin.fileno()))
         self._supervisor.stdin.close()
         self._feed.put(json.dumps(command._asdict()).encode())
@@ -171,12 +176,14 @@ class AgentProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_running:
-            self.stop()
-        self._feed.close()
-        os.close(self._ended)
-        assert self._supervisor.stdout is not None
-        self._supervisor.stdout.close()
+        try:
+            if self.is_running:
+                self.stop()
+        finally:
+            self._feed.close()
+            os.close(self._ended)
+            assert self._supervisor.stdout is not None
+            self._supervisor.stdout.close()
 
     def send(self, line: str) -> None:
         """Gives a line to the standard input of an agent that takes messages; it arrives when the agent reads it."""

@@ -20,6 +20,7 @@ import select
 import signal
 import subprocess
 import threading
+import time
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,8 @@ GRACE_S = 2.0
 END_LIMIT_S = 10.0
 """From the request until it gives up, and says what is left."""
 LOOK_S = 1.0
+REST = 50
+"""At least so many times as long as a look at the agent's processes took, there is none."""
 LOG_TIMEOUT_S = 2.0
 
 
@@ -225,14 +228,16 @@ class Supervision:
         folders = command.confinement.write if command.confinement else ()
         disk = DiskWatch(dict.fromkeys((command.cwd, *folders)), command.resources.disk)
         while not self._is_over.is_set():
+            started = time.monotonic()
             if command.trace:
                 trace = trace.look_below(os.getpid())
                 trace.write(path)
+            looked_s = time.monotonic() - started
             if problem := disk.problem(tree.descendants(os.getpid())):
                 self._stopped = problem
                 os.write(self._ring, b"!")
                 return
-            self._is_over.wait(LOOK_S)
+            self._is_over.wait(max(LOOK_S, REST * looked_s))
 
     def _keep_logs(self, agent: "subprocess.Popen[bytes]") -> list[threading.Thread]:
         command = self._command

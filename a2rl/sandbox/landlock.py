@@ -95,6 +95,11 @@ def restrict(reach: Reach) -> None:
         os.close(ruleset)
 
 
+def can_scope_signals() -> bool:
+    """Whether this kernel knows the scope of `scope_signals`."""
+    return abi() >= _SCOPE_ABI
+
+
 def scope_signals() -> bool:
     """From now on this process can signal nobody but itself and what it starts; all else it keeps (Linux 6.12).
 
@@ -104,7 +109,7 @@ def scope_signals() -> bool:
     Raises:
         OSError: the kernel refuses.
     """
-    if abi() < _SCOPE_ABI:
+    if not can_scope_signals():
         return False
     # The right to move files between folders is lost in every domain that does not give it.
     ruleset = _call(_CREATE_RULESET, struct.pack("3Q", _REFER, 0, _SCOPE_SIGNALS), 24, 0)
