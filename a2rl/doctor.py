@@ -6,7 +6,8 @@ import sys
 from typing import NamedTuple
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.grading.pool import CPU, devices_here
+from a2rl.grading.pool import devices_here
+from a2rl.grading.worker_process import CPU
 from a2rl.isolation.holds import holds_here
 from a2rl.isolation.reach import available
 from a2rl.sandbox import landlock

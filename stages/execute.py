@@ -233,6 +233,6 @@ def _record(run: RunDir, agent: Agent, settings: Settings, seconds: float) -> Ex
             "waited_s": waited_s(entries, end.elapsed_s),
             "attempts": end.attempt,
             "submissions": sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
-            "refused": sum(isinstance(entry.event, SubmissionRefused) for entry in entries),
+            "refused": sum(entry.event.count for entry in entries if isinstance(entry.event, SubmissionRefused)),
         }
     )
