@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from a2rl.isolation.strength import Strength
 from a2rl.score import TaskScore
 
 
@@ -39,6 +40,14 @@ class AgentStarted(Event):
     attempt: int
     trial: int = 1
     elapsed_s: float
+
+
+class AgentConfined(Event):
+    """What the agent is confined by in the attempt that starts next; it starts with no less."""
+
+    kind = "agent_confined"
+    attempt: int
+    sandbox: Strength
 
 
 class AgentEnded(Event):

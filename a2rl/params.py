@@ -9,8 +9,9 @@ from a2rl.budget import parse_duration
 from a2rl.errors import UsageError
 from a2rl.files import explain
 from a2rl.grading.limits import GradingLimits
+from a2rl.isolation.strength import Sandbox
 from a2rl.judge.params import JudgeParams
-from a2rl.run import Mode, Protocol, Sandbox
+from a2rl.run import Mode, Protocol
 from a2rl.sampling import Backend
 from a2rl.task import Task, Variant
 from a2rl.tiny import TinyParams

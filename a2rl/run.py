@@ -16,6 +16,7 @@ from a2rl.budget import Clock
 from a2rl.errors import UsageError
 from a2rl.files import read_model, write_model
 from a2rl.grading.limits import DEFAULT_SUBMISSIONS, GradingLimits
+from a2rl.isolation.strength import Sandbox
 from a2rl.judge.params import JudgeParams
 from a2rl.ledger import Ledger
 from a2rl.sampling import Backend
@@ -23,7 +24,6 @@ from a2rl.task import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 Protocol = Literal["strict", "paper"]
-Sandbox = Literal["landlock", "bwrap", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 SANDBOXES: tuple[Sandbox, ...] = get_args(Sandbox)
@@ -123,6 +123,11 @@ class RunDir:
         return self.root.name
 
     @property
+    def checkout(self) -> Path:
+        """The checkout that it lies in."""
+        return self.root.parent.parent
+
+    @property
     def spec(self) -> RunSpec:
         try:
             return read_model(self.root / "spec.json", RunSpec)
@@ -178,6 +183,11 @@ class RunDir:
     def trajectory(self) -> Path:
         """What the agent did, in ATIF; of agents that write a transcript."""
         return self.root / "trajectory.json"
+
+    @property
+    def names(self) -> Path:
+        """The names of users and groups that an agent with a user of its own sees."""
+        return self.root / "names"
 
     @property
     def report(self) -> Path:

@@ -33,6 +33,7 @@ from a2rl.isolation.launch import NotConfined
 from a2rl.isolation.lines import Feed, LineReader
 from a2rl.isolation.logs import keep_log
 from a2rl.isolation.resources import Resources
+from a2rl.isolation.shared_memory import SharedMemory, report
 from a2rl.isolation.start import Start, short_temporary_folder
 from a2rl.isolation.strays import MARKER, Trace
 
@@ -122,24 +123,37 @@ def guard(command: AgentCommand, inbox: FileIO) -> None:
     hold = Hold(Group.make(f"a2rl-{os.urandom(6).hex()}"), _encloses(command))
     if command.trace:
         Trace.begin(command.env.get(MARKER, ""), hold.group).write(Path(command.trace))
+    memory = _shared_memory(command)
     watched, watching = os.pipe()
     if not (child := os.fork()):
         os.close(watching)
         tree.become_subreaper()
         own = hold._replace(enclosed=_encloses(command))
-        _report(command, Supervision(command, inbox.fileno(), own, watched, files).run())
+        ended = Supervision(command, inbox.fileno(), own, watched, files).run()
+        report(memory.sweep(), Path(command.log))
+        _report(command, ended)
         os._exit(0)
     os.close(watched)
     os.close(inbox.fileno())
     _, status = os.waitpid(child, 0)
     if status:
-        ended = hold.end(grace_s=0)
-        _report(command, AgentExit(-signal.SIGKILL, "", ended.killed, survivors=ended.survivors, lost=True))
+        ending = hold.end(grace_s=0)
+        report(memory.sweep(), Path(command.log))
+        _report(command, AgentExit(-signal.SIGKILL, "", ending.killed, survivors=ending.survivors, lost=True))
 
 
 def _encloses(command: AgentCommand) -> bool:
-    """A confined agent has nobody to signal outside. Without a sandbox, set-user-id programs must go on working."""
-    return command.confinement is not None and not command.confinement.bwrap and tree.enclose()
+    """A confined agent has nobody to signal outside. Without a sandbox, set-user-id programs must go on working; and in
+    a domain nothing can be mounted, which makes a table of processes of its own, whose end is all of theirs."""
+    limits = command.confinement
+    return limits is not None and not (limits.bwrap or limits.devices or limits.processes) and tree.enclose()
+
+
+def _shared_memory(command: AgentCommand) -> SharedMemory:
+    """That of the machine, where the agent does not have its own."""
+    limits = command.confinement
+    shared = limits is not None and not (limits.devices or limits.bwrap)
+    return SharedMemory.before((limits.user if limits else 0) or os.geteuid(), shared)
 
 
 def _report(command: AgentCommand, ended: AgentExit) -> None:

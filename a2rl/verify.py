@@ -14,8 +14,9 @@ from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunOpened, Submiss
 from a2rl.files import digest_of, file_digest, read_model
 from a2rl.grading.chain import broken_chain
 from a2rl.grading.job import GradeResult, score_items, selected_ids
+from a2rl.inputs import hidden_of
 from a2rl.ranking import best_submission
-from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, verdict_of
+from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, verdict_of
 from a2rl.run import RunDir
 from a2rl.score import TaskScore, paired_improvement
 from a2rl.task import Split
@@ -92,7 +93,7 @@ def _check_items(run: RunDir) -> None:
     _check_baseline_items(run)
     for path, claimed, digest in _grade_files(run):
         _require(file_digest(path) == digest, f"{path} is not what was graded")
-        hidden = run.need("setup", SetupRecord).hidden
+        hidden = hidden_of(run)
         recomputed = score_items(run.spec.task, hidden, read_model(path, GradeResult).items)
         _require(
             _same(recomputed.score, claimed.score),
@@ -104,14 +105,14 @@ def _check_baseline_items(run: RunDir) -> None:
     record, known = run.read("baseline", BaselineRecord), run.ledger.events(BaselineKnown)
     if record is None or not known:
         return
-    ready, path = run.need("setup", SetupRecord), run.baseline_items
+    hidden, path = hidden_of(run), run.baseline_items
     items = read_model(path, GradeResult).items
     scores: dict[Split, TaskScore | None] = {run.spec.public_split: known[0].public, "private": known[0].private}
     for split, claimed in scores.items():
         if claimed is not None:
-            chosen = set(selected_ids(run.spec.task, ready.hidden, split, run.spec.split_seed))
+            chosen = set(selected_ids(run.spec.task, hidden, split, run.spec.split_seed))
             found = [item for item in items if item.id in chosen]
-            recomputed = score_items(run.spec.task, ready.hidden, found).score
+            recomputed = score_items(run.spec.task, hidden, found).score
             _require(
                 _same(recomputed, claimed.score),
                 f"{path}: the {split} items give {recomputed}, the ledger says {claimed.score}",

@@ -16,6 +16,7 @@ from a2rl.conversation import Conversation
 from a2rl.errors import Interrupted
 from a2rl.events import AgentEnded, AgentStarted, RunInterrupted, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
+from a2rl.inputs import check_inputs
 from a2rl.installation import Installation
 from a2rl.isolation.strays import end_strays
 from a2rl.launch import Gateway, launch
@@ -61,6 +62,7 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
         return done
     started, agent = time.monotonic(), find_agent(run.spec.agent, settings.root)
     _close_lost_attempt(run)
+    check_inputs(run)
     with GradingServer(run, settings) as server:
         server.wait_until_ready()
         execution = Execution(run, agent, settings, server, observe)

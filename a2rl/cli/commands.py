@@ -397,12 +397,12 @@ def _find_run(run_id: str, settings: Settings) -> Any:
 
 def _show_run(found: Any, as_json: bool) -> None:
     from a2rl.cli.console import out, print_json
-    from a2rl.cli.results import run_object, sandbox_warning, sentence
+    from a2rl.cli.results import run_object, sandbox_of, sandbox_warning, sentence
 
     out.print()
     out.print(sentence(found), soft_wrap=True)
     facts = run_object(found)
-    if warning := sandbox_warning(facts["sandbox"]):
+    if warning := sandbox_warning(sandbox_of(found)):
         out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
     out.print(f"report: {facts['report']}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
     if as_json:

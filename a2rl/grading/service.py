@@ -21,8 +21,9 @@ from a2rl.grading.pool import GraderPool, GradingError
 from a2rl.grading.quota import quota_left
 from a2rl.grading.refusals import MAX_REASON, bounded
 from a2rl.grading.submissions import Submissions
+from a2rl.inputs import hidden_of
 from a2rl.ranking import best_submission
-from a2rl.records import BaselineRecord, SetupRecord
+from a2rl.records import BaselineRecord
 from a2rl.run import RunDir
 from a2rl.score import Interval, TaskScore
 from a2rl.task import Split
@@ -70,7 +71,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         root=root,
         task=spec.task,
         variant=spec.variant,
-        hidden=run.need("setup", SetupRecord).hidden,
+        hidden=hidden_of(run),
         model=model,
         split=split,
         split_seed=spec.split_seed,
@@ -100,7 +101,7 @@ class GradingService:
         self._public = run.spec.public_split
         self._lock = threading.RLock()
         self._graded: dict[str, Future[Graded]] = {}
-        self._submissions = Submissions(run, run.need("setup", SetupRecord).base_model)
+        self._submissions = Submissions(run)
         self.problem = ""
         """Why what was received before the agent was gone cannot be copied here; empty if nothing is the matter."""
         self._recover()

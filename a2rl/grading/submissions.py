@@ -23,6 +23,7 @@ from a2rl.grading.chain import is_agent_at_work, open_receipts
 from a2rl.grading.limits import MAX_WAITING
 from a2rl.grading.quota import quota_left
 from a2rl.grading.refusals import MAX_PATH, MAX_REASON, Allowance, Refusals, bounded
+from a2rl.inputs import base_model_of
 from a2rl.ledger import Entry
 from a2rl.run import RunDir
 
@@ -63,8 +64,8 @@ class _EndedAlready(Exception):
 class Submissions:
     """Receives, copies and accepts the submissions of a run. Safe to call from several threads."""
 
-    def __init__(self, run: RunDir, base_model: Path, now: Callable[[], float] = time.monotonic) -> None:
-        self._run, self._base_model = run, base_model
+    def __init__(self, run: RunDir, now: Callable[[], float] = time.monotonic) -> None:
+        self._run = run
         self._lock = threading.Lock()
         self._busy: set[int] = set()
         """Receipts whose chain has not come to its end in this process."""
@@ -184,11 +185,12 @@ class Submissions:
             shutil.rmtree(incoming, ignore_errors=True)
 
     def _copy(self, received: SubmissionReceived, target: Path) -> str:
+        base_model = base_model_of(self._run)
         try:
-            copy_submission(self._run.workspace, received.model_path, target, self._base_model)
+            copy_submission(self._run.workspace, received.model_path, target, base_model)
             return weights_digest(target)
         except OSError as error:
-            if not self._is_agents(error):  # such as the base model's folder taken away
+            if not self._is_agents(error, base_model):  # such as the base model's folder taken away
                 raise
             raise InvalidSubmission(
                 f"the folder cannot be read ({error.strerror}); save the checkpoint again and submit its folder"
@@ -198,10 +200,10 @@ class Submissions:
                 f"the checkpoint cannot be read ({type(error).__name__}); save it again with save_pretrained"
             ) from error
 
-    def _is_agents(self, error: OSError) -> bool:
+    def _is_agents(self, error: OSError, base_model: Path) -> bool:
         """Whether the agent's folder is the reason. Names in it are relative: it is read by open folders."""
-        where = str(error.filename or self._base_model)
-        ours = where.startswith((str(self._base_model), str(self._run.checkpoints)))
+        where = str(error.filename or base_model)
+        ours = where.startswith((str(base_model), str(self._run.checkpoints)))
         return error.errno in AGENTS_ERRORS and not ours
 
     def _snapshot(self, received: SubmissionReceived) -> str | None:

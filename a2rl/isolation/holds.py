@@ -37,4 +37,4 @@ def holds_here() -> Holds:
 def _way(ends_at_once: bool) -> str:
     if ends_at_once:
         return "control group"
-    return "signal domain" if landlock.can_scope_signals() else "stopping and killing"
+    return "signal domain" if landlock.abi() >= landlock.SCOPES_ABI else "stopping and killing"
