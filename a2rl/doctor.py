@@ -140,9 +140,7 @@ def _resources(settings: Settings) -> Finding:
     most = f"memory {wanted.memory / GIB:.0f} GiB, {wanted.processes} processes, disk {wanted.disk / GIB:.0f} GiB"
     found = f"{most}, held by {', '.join(sorted(set(here.limits.values()))) or 'nothing'}; agents end by {here.ends_by}"
     if here.lacks:
-        mend = (
-            f"no limit on {', '.join(here.lacks)}: run as root, or under `systemd-run --user --scope -p Delegate=yes`"
-        )
+        mend = f"none on {', '.join(here.lacks)}: run as root, or under `systemd-run --user --scope -p Delegate=yes`"
         return Finding("  limits", False, True, found, mend)
     return Finding("  limits", True, True, found)
 
