@@ -7,7 +7,8 @@ import sys
 from typing import NamedTuple
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.grading.pool import CPU, devices_here
+from a2rl.grading.pool import devices_here
+from a2rl.grading.worker_process import CPU
 from a2rl.isolation.cgroup import CONTROLLERS, Group
 from a2rl.isolation.decide import decide, machine_here
 from a2rl.isolation.machine import Machine

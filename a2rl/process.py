@@ -30,6 +30,7 @@ STOP = threading.Event()
 run in Prefect's threads, where no KeyboardInterrupt arrives."""
 END_TIMEOUT_S = 20.0
 """For the supervisor to end an agent. After that it is replaced by its guard, which gets TAKE_OVER_S."""
+START_S = 2.0
 TAKE_OVER_S = 15.0
 KILL_TIMEOUT_S = 5.0
 TRACE = "processes.json"
@@ -147,8 +148,18 @@ class AgentProcess:
 
     @property
     def pid(self) -> int:
-        """The supervisor's; the agent is below it."""
+        """The supervisor's guard: all else is below it."""
         return self._supervisor.pid
+
+    @property
+    def root(self) -> int:
+        """The process that has the agent, and nothing else, below it. Waits until it is there, START_S at most."""
+        deadline = time.monotonic() + START_S
+        while self.is_running and time.monotonic() < deadline:
+            if found := children(self.pid):
+                return found[0]
+            time.sleep(0.005)
+        return self.pid
 
     @property
     def is_running(self) -> bool:

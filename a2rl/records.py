@@ -49,6 +49,8 @@ class BaselineRecord(Record):
     """Digest of everything that the scores depend on."""
     reused: bool
     """Taken from an earlier grading with the same key."""
+    graded_s: float | None = None
+    """Seconds that grading the whole eval set took; None where that was not written down."""
     total: TaskScore
     public: TaskScore
     private: TaskScore

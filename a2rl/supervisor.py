@@ -189,6 +189,7 @@ class Supervision:
 
     def _run(self) -> AgentExit:
         agent = Start(self._command, self._hold.group, self._files).agent()
+        threading.Thread(target=tree.reap_all_but, args=(agent.pid,), daemon=True).start()
         logs = self._keep_logs(agent)
         watch = threading.Thread(target=self._watch, daemon=True)
         watch.start()

@@ -30,7 +30,7 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
         return grade_now(job, settings)
 
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
-    items, reused = load_or_grade(job, depends_on, settings, grade)
+    items, reused, seconds = load_or_grade(job, depends_on, settings, grade)
     total = score_items(spec.task, hidden, items)
     write_model(run.baseline_items, GradeResult(score=total, items=tuple(items)))
     scores = {}
@@ -41,6 +41,7 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
         seconds=time.monotonic() - started,
         key=digest_of(depends_on),
         reused=reused,
+        graded_s=seconds,
         total=total,
         public=scores["public"],
         private=scores["private"],

@@ -134,7 +134,7 @@ class Execution:
         """Runs the agent's processes from start to end, and writes down what they do."""
         run, agent = self.run, self.agent
         with AgentProcess(command, self.settings) as process:
-            recorder = Recorder(run, agent, process.pid, attempt)
+            recorder = Recorder(run, agent, process.root, attempt)
             conversation = Conversation(agent, process, prompt, command.transcript, share_s)
             try:
                 reason, exited = self._watch(process, recorder, conversation, left_s - share_s)
@@ -235,6 +235,6 @@ def _record(run: RunDir, agent: Agent, settings: Settings, seconds: float) -> Ex
             "waited_s": waited_s(entries, end.elapsed_s),
             "attempts": end.attempt,
             "submissions": sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
-            "refused": sum(isinstance(entry.event, SubmissionRefused) for entry in entries),
+            "refused": sum(entry.event.count for entry in entries if isinstance(entry.event, SubmissionRefused)),
         }
     )

@@ -163,7 +163,8 @@ class Follower:
             gain = "" if event.improvement is None else f", {event.improvement:+.1f} points"
             return Text.assemble(f"submission {numbers or '?'} scores ", (f"{event.result}{gain}", "bold"))
         if isinstance(event, SubmissionRefused):
-            return Text(f"submission refused: {event.reason}", "yellow")
+            more = "submission refused" if event.count == 1 else f"{event.count} submissions refused, the last one"
+            return Text(f"{more}: {event.reason}", "yellow")
         if isinstance(event, AgentEnded):
             why = f": {event.why}" if event.why else ""
             return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}{why}", "yellow" if why else "")

@@ -33,7 +33,7 @@ class Resources(NamedTuple):
 
     memory: int = 0
     """In bytes."""
-    processes: int = 0
+    processes: int = PROCESSES
     """And threads."""
     cores: float = 0.0
     disk: int = 0

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from a2rl.isolation import resources
-from a2rl.isolation.broker import Broker, NetworkLog
+from a2rl.isolation.broker import Broker
 from a2rl.isolation.cgroup import Group
 from a2rl.isolation.launch import Launch, NotConfined
+from a2rl.isolation.network_log import NetworkLog
 
 if TYPE_CHECKING:
     from a2rl.supervisor import AgentCommand
@@ -54,9 +55,7 @@ class Start:
         except NotConfined as error:
             raise NotConfined(str(error) or _last_words(agent)) from error
         if listener is not None:
-            limits = command.confinement
-            folders = tuple(map(Path, limits.write))
-            Broker(listener, limits.connect, folders, NetworkLog(Path(limits.network_log))).start()
+            Broker(listener, command.confinement, NetworkLog(Path(command.confinement.network_log))).start()
         return agent
 
     def _run(self, arguments: list[str], *files: int) -> "subprocess.Popen[bytes]":

@@ -28,7 +28,12 @@ PR_SET_CHILD_SUBREAPER = 36
 WAIT_FOR_ANY_KIND = 0x40000000
 """__WALL: children that were cloned without a signal for their end, too."""
 FREEZE_S = 1.0
+"""For stopping all; and for what ends them in one step to take effect, before that is tried."""
+ASK_S, CROWD = 0.5, 256
+"""So many processes are not waited for when they were asked to end: they might take the time to wait."""
 MAX_SURVIVORS = 100
+MANY = 50_000
+"""Processes looked at in one go: none may fork for ever ahead of us."""
 _FIRST_FIELD = 3
 """What stands first after the name in /proc/<pid>/stat, as proc(5) counts."""
 
@@ -91,7 +96,7 @@ def descendants(root: int) -> Iterator[int]:
         yield from _below({root}, list(all_processes()))
         return
     seen, queue = {root}, [root]
-    while queue:
+    while queue and len(seen) < MANY:
         for child in children(queue.pop()):
             if child not in seen:
                 seen.add(child)
@@ -156,23 +161,40 @@ def end_tree(group: Group | None, enclosed: bool, grace_s: float, limit_s: float
         grace_s: between the request and the kill.
         limit_s: after which it gives up.
     """
-    started, seen = time.monotonic(), set(descendants(os.getpid()))
-    for pid in seen:
-        send(pid, signal.SIGTERM)
-        send(pid, signal.SIGCONT)  # a stopped process would not see it
+    started = time.monotonic()
+    seen = _ask(enclosed)
+    grace_s = grace_s if len(seen) < CROWD else 0.0
     while _reap() and time.monotonic() < started + grace_s:
         time.sleep(0.02)
     if _is_over(group):
         return Ended(len(seen))
     _hurry()
-    pause_s = 0.001
+    ends_at_once = enclosed or (group is not None and group.ends_at_once)
+    patience_s, pause_s = FREEZE_S if ends_at_once else 0.0, 0.001
+    begun = time.monotonic()
     while time.monotonic() < started + limit_s:
-        seen |= _strike(group, enclosed)
+        _strike(group, enclosed)
+        if time.monotonic() >= begun + patience_s:
+            seen |= _freeze_and_kill()
         if _is_over(group):
             return Ended(len(seen))
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
     return Ended(len(seen), _survivors(group))
+
+
+def _ask(enclosed: bool) -> set[int]:
+    """Sends everyone the request to end; who was found, in a crowd not all."""
+    seen: set[int] = set()
+    end = time.monotonic() + ASK_S
+    for pid in descendants(os.getpid()):
+        seen.add(pid)
+        if time.monotonic() > end:
+            break
+    for pid in {-1} if enclosed and _is_enclosed() else seen:
+        send(pid, signal.SIGTERM)
+        send(pid, signal.SIGCONT)  # a stopped process would not see it
+    return seen
 
 
 def _is_over(group: Group | None) -> bool:
@@ -186,20 +208,16 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _strike(group: Group | None, enclosed: bool) -> set[int]:
-    """Kills all that there is, in every way; who was found on the way."""
+def _strike(group: Group | None, enclosed: bool) -> None:
+    """Kills all that there is in one step, where there is such a step."""
     if group is not None:
         group.kill()
     if enclosed and _is_enclosed():
         send(-1, signal.SIGKILL)
-    found = _freeze()
-    for pid in found:
-        send(pid, signal.SIGKILL)
-    return found
 
 
-def _freeze() -> set[int]:
-    """Stops every descendant, until none is found that was not stopped."""
+def _freeze_and_kill() -> set[int]:
+    """Stops every descendant, until none is found that was not stopped; then kills them."""
     stopped: set[int] = set()
     end, is_new = time.monotonic() + FREEZE_S, True
     while is_new and time.monotonic() < end:
@@ -209,6 +227,8 @@ def _freeze() -> set[int]:
                 send(pid, signal.SIGSTOP)
                 stopped.add(pid)
                 is_new = True
+    for pid in stopped:
+        send(pid, signal.SIGKILL)
     return stopped
 
 
@@ -222,12 +242,21 @@ def _hurry() -> None:
 
 def _reap() -> bool:
     """Collects ended children; True while there are others."""
-    try:
-        while os.waitpid(-1, os.WNOHANG | WAIT_FOR_ANY_KIND)[0]:
-            pass
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError):
+        for _ in range(MANY):
+            if not os.waitpid(-1, os.WNOHANG | WAIT_FOR_ANY_KIND)[0]:
+                break
+        return True
+    return False
+
+
+def reap_all_but(kept: int) -> None:
+    """Collects children as they end, so that their numbers are free; returns when `kept` has ended, or all have."""
+    with contextlib.suppress(OSError):
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | WAIT_FOR_ANY_KIND):
+            if found.si_pid == kept:
+                return
+            os.waitpid(found.si_pid, os.WNOHANG | WAIT_FOR_ANY_KIND)
 
 
 def _survivors(group: Group | None) -> tuple[tuple[int, str], ...]:

@@ -201,7 +201,7 @@ def _serve(scene: Scene, stack: ExitStack) -> None:
         if kind == socket.SOCK_STREAM:
             server.listen(64)
     abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-    scene.facts["abstract_socket"] = f"a2rl-{os.getpid()}-{scene.user}"
+    scene.facts["abstract_socket"] = f"a2rl-{scene.root.name}"
     abstract.bind("\0" + scene.facts["abstract_socket"])
     abstract.listen()
     for server in (grading, other, host):
