@@ -25,6 +25,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
     if (done := run.read("grade", GradeRecord)) is not None:
         return done
     started, spec = time.monotonic(), run.spec
+    check_inputs(run)
     base, executed = run.need("baseline", BaselineRecord), run.need("execute", ExecuteRecord)
     before = base.private if spec.protocol == "strict" else base.total
     best = best_submission(run.ledger)
@@ -32,7 +33,6 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         verdict: RunVerdict = "no score" if executed.submissions else "no submission"
         return run.write("grade", GradeRecord(seconds=time.monotonic() - started, verdict=verdict, baseline=before))
     submission, public = best
-    check_inputs(run)
     result = _final_result(run, settings, submission.weights_digest)
     difference = paired_improvement(read_model(run.baseline_items, GradeResult).items, result.items)
     record = GradeRecord(

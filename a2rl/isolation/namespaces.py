@@ -26,7 +26,14 @@ _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 12, 1 << 1
 _CAP_SYS_ADMIN = 21
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
-_PR_SET_PDEATHSIG, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = 1, 23, 24, 47, 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = (
+    1,
+    4,
+    23,
+    24,
+    47,
+    4,
+)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 PASSES = 8
 """A folder that was opened up may have another closed one below."""
@@ -46,21 +53,26 @@ def enter(wanted: Confinement) -> int | None:
     """
     if not (wanted.devices or wanted.processes):
         return None
-    may_mount = _has_capability(_CAP_SYS_ADMIN)
-    if not may_mount:
+    by_right = may_mount()
+    if not by_right:
         become(wanted.user)
-    _unshare(_NEW_MOUNTS | (_NEW_PIDS | _NEW_IPC) * wanted.processes, in_user_namespace=not may_mount)
+    _unshare(_NEW_MOUNTS | (_NEW_PIDS | _NEW_IPC) * wanted.processes, in_user_namespace=not by_right)
     _mount("none", "/", "", _RECURSIVE | _PRIVATE)
     if wanted.devices:
         _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, "mode=1777,size=50%")
         _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
     for name in ("passwd", "group") if wanted.names else ():
         _mount(f"{wanted.names}/{name}", f"/etc/{name}", "", _BIND)
-    if wanted.user and may_mount:
+    if wanted.user and by_right:
         cwd = os.getcwd()  # noqa: PTH109
         open_up((*wanted.read, *wanted.write), wanted.user)
         os.chdir(cwd)  # out of what is hidden now
     return _found_table_of_processes() if wanted.processes else None
+
+
+def may_mount() -> bool:
+    """Whether this process may mount by its own right; only then can `open_up` be used."""
+    return _has_capability(_CAP_SYS_ADMIN)
 
 
 def become(user: int | None) -> None:
@@ -115,6 +127,7 @@ def _unshare(flags: int, in_user_namespace: bool) -> None:
     if _LIBC.unshare(flags | _NEW_USER * in_user_namespace):
         _fail("namespaces")
     if in_user_namespace:
+        prctl(_PR_SET_DUMPABLE, 1)  # after a change of user the next files would be root's
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")

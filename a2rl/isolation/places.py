@@ -31,7 +31,8 @@ _PLACE = os.O_PATH | os.O_CLOEXEC
 NOBODY_WATCHES = (b"/proc", b"/sys", b"/dev")
 """What happens there tells of others' work."""
 MADE_FOR_ITSELF = ("/tmp", "/dev/shm")
-"""With bwrap, besides the folders that it is given."""
+"""Where it does not share the machine's, besides the folders that it is given: /dev/shm in most sandboxes, /tmp with
+bwrap."""
 
 
 class Places:
@@ -60,7 +61,8 @@ class Places:
                 opened = self._open(os.fsencode(folder), _PLACE | os.O_DIRECTORY)
             except OSError:
                 continue
-            self._own.append((_where(opened), os.fstat(opened).st_dev))
+            if folder in self._own_paths or not _is_ours(folder, opened):
+                self._own.append((_where(opened), os.fstat(opened).st_dev))
             os.close(opened)
 
     def named(self, call: Call, folder: int, name: bytes, follow: bool = True) -> int:
@@ -111,6 +113,11 @@ class Places:
             return os.open(path, flags)
         how = struct.pack("=3Q", flags, 0, _RESOLVE_IN_ROOT)
         return check(LIBC.syscall(_OPENAT2, self._root, path, how, ctypes.c_size_t(len(how))))
+
+
+def _is_ours(folder: str, opened: int) -> bool:
+    """Whether it is the one that we see under this name, too."""
+    return os.path.exists(folder) and os.path.samestat(os.stat(folder), os.fstat(opened))  # noqa: PTH110, PTH116
 
 
 def _where(opened: int) -> bytes:

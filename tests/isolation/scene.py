@@ -111,6 +111,7 @@ def make_scene(user: str) -> Iterator[Scene]:
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         root.chmod(0o755)
         _add_set_user_id(scene)
+        _share(scene, stack)
         _serve(scene, stack)
         _start_grader(scene, stack)
         yield scene
@@ -150,6 +151,25 @@ def _write_files(scene: Scene) -> None:
     scene.facts["workspace"] = str(run.workspace)
     disks = [path for path in Path("/dev").iterdir() if path.is_block_device()]
     scene.facts["disk"] = str(min(disks)) if disks else "/dev/none"
+
+
+def _share(scene: Scene, stack: ExitStack) -> None:
+    """Shared memory and a terminal of somebody who is the same user."""
+    memory = Path(f"/dev/shm/a2rl-scene-{os.getpid()}-{scene.user}")
+    memory.write_text("secret")
+    stack.callback(memory.unlink, missing_ok=True)
+    terminal, other = os.openpty()
+    stack.callback(os.close, terminal)
+    stack.callback(os.close, other)
+    if scene.user == "nobody":
+        os.chown(memory, NOBODY, NOBODY)
+        os.chown(other, NOBODY, NOBODY)
+    status = os.fstat(other)
+    scene.facts |= {
+        "shared_memory": str(memory),
+        "terminal": os.ttyname(other),
+        "terminal_identity": [status.st_rdev, status.st_dev],
+    }
 
 
 def _add_set_user_id(scene: Scene) -> None:
