@@ -9,9 +9,9 @@ from threading import Thread
 import pytest
 
 from a2rl.catalog import Agent
+from a2rl.isolation.decide import decide
 from a2rl.isolation.reach import confinement_of
 from a2rl.process import AgentProcess
-from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.sandbox import landlock
 from a2rl.settings import Settings
@@ -80,8 +80,7 @@ def grader() -> Iterator[int]:
 def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, tmp_path: Path, grader: int) -> Work:
     """Runs a command as an agent in its sandbox; returns what it printed."""
     run = new_run()
-    ready = run.need("setup", SetupRecord)
-    run.write("setup", ready.model_copy(update={"sandbox": "landlock"}))
+    strength = decide("landlock", settings)
     shutil.rmtree(run.workspace)
     (tmp_path / "visible").mkdir()
     (tmp_path / "description.md").write_text("Do sums.")
@@ -90,7 +89,7 @@ def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, t
 
     def do(command: list[str]) -> str:
         environment = agent_environment(run, agent, f"http://127.0.0.1:{grader}", settings)
-        confinement = confinement_of(run, agent, settings, connect=(grader,))
+        confinement = confinement_of(run, agent, settings, strength, connect=(grader,))
         log = run.logs / "agent.log"
         arguments = AgentCommand(command, str(run.workspace), environment, str(log), confinement)
         with AgentProcess(arguments, settings) as process:
