@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from a2rl.sandbox.landlock import Reach
 
-
 SHARED_MEMORY = "/dev/shm"
 
 
