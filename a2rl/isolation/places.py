@@ -30,9 +30,6 @@ _ITSELF = re.compile(rb"/proc/(self|thread-self)(?=/|$)")
 _PLACE = os.O_PATH | os.O_CLOEXEC
 NOBODY_WATCHES = (b"/proc", b"/sys", b"/dev")
 """What happens there tells of others' work."""
-MADE_FOR_ITSELF = ("/tmp", "/dev/shm")
-"""Where it does not share the machine's, besides the folders that it is given: /dev/shm in most sandboxes, /tmp with
-bwrap."""
 
 
 class Places:
@@ -52,17 +49,14 @@ class Places:
 
     def see_as(self, thread: int) -> None:
         """From now on names mean what they mean to this one, and to all of the agent's: none can change its root."""
-        folders = self._own_paths
         if os.readlink(f"/proc/{thread}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):  # noqa: PTH115
             self._root = os.open(f"/proc/{thread}/root", _PLACE | os.O_DIRECTORY)
-            folders += MADE_FOR_ITSELF
-        for folder in folders:
+        for folder in self._own_paths:
             try:
                 opened = self._open(os.fsencode(folder), _PLACE | os.O_DIRECTORY)
             except OSError:
                 continue
-            if folder in self._own_paths or not _is_ours(folder, opened):
-                self._own.append((_where(opened), os.fstat(opened).st_dev))
+            self._own.append((_where(opened), os.fstat(opened).st_dev))
             os.close(opened)
 
     def named(self, call: Call, folder: int, name: bytes, follow: bool = True) -> int:
@@ -113,11 +107,6 @@ class Places:
             return os.open(path, flags)
         how = struct.pack("=3Q", flags, 0, _RESOLVE_IN_ROOT)
         return check(LIBC.syscall(_OPENAT2, self._root, path, how, ctypes.c_size_t(len(how))))
-
-
-def _is_ours(folder: str, opened: int) -> bool:
-    """Whether it is the one that we see under this name, too."""
-    return os.path.exists(folder) and os.path.samestat(os.stat(folder), os.fstat(opened))  # noqa: PTH110, PTH116
 
 
 def _where(opened: int) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from a2rl.agent import Agent
 from a2rl.errors import InfrastructureError
-from a2rl.isolation.confinement import Confinement
+from a2rl.isolation.confinement import SHARED_MEMORY, Confinement
 from a2rl.isolation.namespaces import may_mount
 from a2rl.isolation.strength import Strength
 from a2rl.isolation.users import user_of, write_names
@@ -39,7 +39,6 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 TERMINALS = ("ptmx", "pts")
 """`pts` can be had as a whole only, so nobody gets it who shares it, as the same user, with others."""
 KERNEL_SWITCHES = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger")
-SHARED_MEMORY = "/dev/shm"
 
 
 def confinement_of(
