@@ -22,7 +22,7 @@ from a2rl.grading.limits import DEFAULT_SUBMISSIONS, MAX_WAITING
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.refusals import BURST, MAX_PATH, MAX_REASON, Allowance, Refusals
 from a2rl.grading.service import GradingService
-from a2rl.grading.submissions import BudgetSpent
+from a2rl.grading.submissions import BudgetSpent, NoTurn
 from a2rl.records import BaselineRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
@@ -364,12 +364,24 @@ def test_a_flood_of_hopeless_submissions_over_http_leaves_few_events(run: RunDir
     assert sum(event.count for event in run.ledger.events(SubmissionRefused)) == 150
 
 
-def test_who_hands_in_broken_checkpoints_again_and_again_has_to_wait(run: RunDir, settings: Settings, v1: str) -> None:
+def test_who_hands_in_broken_checkpoints_again_and_again_waits_longer_and_longer(
+    run: RunDir, settings: Settings, base_model: Path, v1: str
+) -> None:
+    now = [100.0]
+    door_of_run = submissions.Submissions(run, base_model, lambda: now[0])
+    run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
-    client = client_of(service_of(run, settings))
-    statuses = [submit(client, v1).status_code for _ in range(submissions.MISTAKES + 10)]
-    assert statuses == [422] * submissions.MISTAKES + [429] * 10
-    assert len(run.ledger.events(SubmissionReceived)) == submissions.MISTAKES
+    for _ in range(submissions.MISTAKES + 10):
+        while not door_of_run.has_room:
+            with pytest.raises(NoTurn):
+                door_of_run.receive(v1)
+            now[0] += 0.1
+        received = door_of_run.receive(v1)
+        with pytest.raises(InvalidSubmission):
+            door_of_run.accept(received)
+        door_of_run.release(received)
+    assert now[0] - 100.0 == pytest.approx(sum(number / 10 for number in range(21, 30)), abs=2.0)
+    assert len(run.ledger.events(SubmissionReceived)) == submissions.MISTAKES + 10
     assert broken_chain(run.ledger.entries(), finished=True) == ""
 
 
@@ -377,10 +389,9 @@ def test_an_allowance_comes_back_with_time() -> None:
     now = [0.0]
     allowance = Allowance(2, 10.0, lambda: now[0])
     assert [allowance.take() for _ in range(3)] == [True, True, False]
-    now[0] = 4.0
-    assert allowance.wait_s() == pytest.approx(6.0)
-    now[0] = 10.0
-    assert [allowance.take() for _ in range(2)] == [True, False]
+    assert [allowance.reserve(25.0) for _ in range(3)] == [10.0, 20.0, None]
+    now[0] = 40.0
+    assert [allowance.take() for _ in range(3)] == [True, True, False]
 
 
 def test_many_checkpoints_in_the_last_seconds_leave_few_grades_for_afterwards(

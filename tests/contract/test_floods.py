@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -166,18 +165,22 @@ def test_what_is_no_decent_request_is_answered_so_and_the_service_goes_on(
     assert served.is_well()
 
 
-def test_ten_thousand_requests_in_one_breath_are_answered_or_counted(served: Served) -> None:
+def test_ten_thousand_requests_in_one_breath_are_answered_at_a_steady_pace(served: Served) -> None:
     requests = b"GET /time HTTP/1.1\r\nHost: a\r\n\r\n" * 10_000
     with served.connect() as connection:
         sender = threading.Thread(target=_send, args=(connection, requests))
         sender.start()
-        said = answer_of(connection)
-        sender.join(20)
-    assert said.count(b"HTTP/1.1 429") >= 1
-    assert said.count(b"HTTP/1.1 200") <= door.BURST + 100
-    wait_for(served.is_well)
-    lines = [json.loads(line) for line in served.log.read_text().splitlines()]
-    assert len(lines) <= door.BURST + 200
+        time.sleep(3)
+        assert served.is_well(), "for others, too"
+    sender.join(20)
+    assert len(served.log.read_text().splitlines()) <= door.BURST + 200
+
+
+def test_who_asks_right_after_a_flood_of_requests_is_answered(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(served.connect(b"GET /time HTTP/1.1\r\nHost: a\r\n\r\n" * 3))
+        assert served.is_well()
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
