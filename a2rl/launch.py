@@ -11,10 +11,16 @@ from urllib.parse import urlsplit
 
 from a2rl.agent import Agent
 from a2rl.errors import UsageError
+from a2rl.events import AgentConfined
 from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
+from a2rl.isolation.decide import decide_again
 from a2rl.isolation.reach import confinement_of
+from a2rl.isolation.resources import Resources
+from a2rl.isolation.users import NAME
+from a2rl.process import TRACE
 from a2rl.proxy import Proxy
+from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand
@@ -81,10 +87,12 @@ def launch(
         session: to go on with, where there is one and the agent system can.
 
     Raises:
+        UsageError: this machine cannot confine it as was asked, or as it was when the run began.
         SpoiledWorkspace: it left its HOME so that its settings cannot be written.
         InfrastructureError: they cannot be written for another reason, such as a full disk.
     """
     spec, installation, home = run.spec, Installation(agent, settings), run.workspace / ".home"
+    strength = decide_again(spec.sandbox, run.need("setup", SetupRecord).sandbox, settings)
     names: dict[str, str] = {
         "program": str(installation.program or ""),
         "agent_dir": str(agent.folder),
@@ -103,15 +111,22 @@ def launch(
     profile = f"export PATH={shlex.quote(environment['PATH'])}\n"
     files = {".profile": profile, **{path: text.format(**settled) for path, text in agent.files.items()}}
     write_into_workspace(run, {f".home/{path}": text for path, text in files.items()})
+    confinement = confinement_of(
+        run, agent, settings, strength, (grading.port, *gateway.ports), installation.extra_read
+    )
+    run.ledger.append(AgentConfined(attempt=attempt, sandbox=strength))
+    user = {"USER": NAME, "LOGNAME": NAME} if confinement and confinement.user else {}
     printed = transcript_path(run, agent, attempt)
     return AgentCommand(
         command=agent.resume_command(names) if session and agent.resume else agent.command(names),
         cwd=str(run.workspace),
-        env={**environment, **_key(run, agent, settings), **gateway.environment},
+        env={**environment, **user, **_key(run, agent, settings), **gateway.environment},
         log=str(run.logs / "agent.log"),
         transcript=str(printed or ""),
         takes_messages=agent.messages is not None,
-        confinement=confinement_of(run, agent, settings, (grading.port, *gateway.ports), installation.extra_read),
+        confinement=confinement,
+        resources=Resources.of_machine(run.workspace, settings.environ),
+        trace=str(run.logs / TRACE),
     )
 
 

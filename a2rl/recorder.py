@@ -28,8 +28,8 @@ from a2rl.beneath import Entry, Folder, Limits, text_of
 from a2rl.code_history import code_state, snapshot_code
 from a2rl.event_log import EventLog
 from a2rl.files import OURS, TEMPORARY
+from a2rl.process import tied
 from a2rl.run import RunDir
-from a2rl.supervisor import die_with_parent
 
 INTERVAL_S = 3.0
 TELEMETRY_S = 6.0
@@ -244,6 +244,6 @@ def _watch_gpus(path: Path) -> "subprocess.Popen[bytes] | None":
     fields = "timestamp,index,utilization.gpu,memory.used,power.draw"
     with path.open("ab") as output:
         return subprocess.Popen(
-            [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits", f"--loop={TELEMETRY_S:.0f}"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,  # noqa: PLW1509
+            tied([program, f"--query-gpu={fields}", "--format=csv,noheader,nounits", f"--loop={TELEMETRY_S:.0f}"]),
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL,
         )  # fmt: skip

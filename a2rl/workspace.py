@@ -18,6 +18,8 @@ from a2rl.beneath import Folder
 from a2rl.budget import format_duration
 from a2rl.errors import SpoiledWorkspace
 from a2rl.files import OURS, cannot
+from a2rl.grading.limits import MAX_WAITING
+from a2rl.grading.quota import quota_in_words
 from a2rl.process import SPIN
 from a2rl.run import Mode, RunDir
 from a2rl.settings import Settings
@@ -151,6 +153,7 @@ def _instructions(run: RunDir) -> str:
         budget=format_duration(spec.budget_s),
         refunds=spec.protocol == "strict",
         strict=spec.protocol == "strict",
-        quota=spec.max_submissions,
+        quota=quota_in_words(run),
+        waiting=MAX_WAITING,
     )
     return text
