@@ -118,6 +118,11 @@ class Preparer(Protocol):
         """Documents for the `tiny` base model; none of them holds an eval item."""
         ...
 
+    def canonical(self, text: str) -> str:
+        """A text of the mini variant with one and the same word for everything that is only a name: what two items
+        share that differ in names only. No canonical item of eval is in the canonical training data or documents."""
+        ...
+
 
 class Grader(Protocol):
     """The functions of `grade.py`. `ids` are always a selection of `item_ids(hidden)`, in order."""

@@ -62,6 +62,11 @@ def pretraining_text(seed: int) -> Iterator[str]:
     return mini.pretraining_text(seed)
 
 
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`."""
+    return mini.canonical(text)
+
+
 def calibration(source: Path | None) -> Path:
     """The published `df_gamed.csv`, from a local mirror or from the hub.
 
