@@ -3,6 +3,7 @@
 Only `workspace/` below it can be written by the agent.
 """
 
+import json
 import secrets
 import time
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ from typing import Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.budget import Clock
-from a2rl.errors import UsageError
-from a2rl.files import read_model, write_model
+from a2rl.errors import IntegrityError, UsageError
+from a2rl.files import digest_of, read_model, write_model
 from a2rl.judge.params import JudgeParams
 from a2rl.ledger import Ledger
 from a2rl.sampling import Backend
+from a2rl.score import Statistics
 from a2rl.task import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
@@ -66,6 +68,8 @@ class RunSpec(BaseModel):
     """Who judges the answers, where the task leaves it to params.yaml."""
     split_seed: int
     """Decides, under the strict protocol, which items are public; the agent never sees it."""
+    statistics: Statistics = 1
+    """Runs from before there was a second edition are read, resumed and checked by the first."""
     grading_port: int
     """0: any free one."""
     sandbox: Sandbox = "none"
@@ -113,6 +117,15 @@ class RunDir:
             return read_model(self.root / "spec.json", RunSpec)
         except FileNotFoundError as error:
             raise UsageError(f"no run {self.id!r} in {self.root.parent}: `a2rl runs` lists what there is") from error
+
+    @property
+    def spec_digest(self) -> str:
+        """SHA-256 (hex) of the spec as it was written, with the fields that there were then."""
+        path = self.root / "spec.json"
+        try:
+            return digest_of(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise IntegrityError(f"{path} is not JSON: {error}") from error
 
     @property
     def ledger(self) -> Ledger:

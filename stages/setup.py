@@ -6,7 +6,6 @@ from pathlib import Path
 from a2rl.catalog import find_agent, load_task
 from a2rl.data import about, ensure_data, hidden_digest, require_complete
 from a2rl.events import RunOpened
-from a2rl.files import digest_of
 from a2rl.isolation.reach import available
 from a2rl.models import model_digest, resolve_model
 from a2rl.records import SetupRecord
@@ -42,7 +41,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
     build_workspace(run, base_model, data / "visible", settings.root / "tasks" / spec.task / "description.md")
     run.clock.create(spec.budget_s, refunds=spec.protocol == "strict")
     opened = RunOpened(
-        spec_digest=digest_of(spec.model_dump(mode="json")),
+        spec_digest=run.spec_digest,
         model_digest=record.model_digest,
         data_digest=record.data_digest,
     )

@@ -18,7 +18,7 @@ from a2rl.grading.job import GradeJob, GradeResult, selected_ids
 from a2rl.models import model_digest
 from a2rl.records import BaselineRecord, ExecuteRecord, SetupRecord
 from a2rl.run import RunDir, RunSpec
-from a2rl.score import ItemResult, summarise
+from a2rl.score import STATISTICS, ItemResult, summarise
 from a2rl.settings import Settings
 
 WAIT_S = 120  # far more than it takes; on a crowded machine a wait that is too short is a false alarm
@@ -28,7 +28,7 @@ def spec(**changes: Any) -> RunSpec:
     values: dict[str, Any] = {
         "run_id": "gsm8k-test-1", "suite": "tests", "task": "gsm8k", "variant": "mini", "agent": "noop", "driver": None,
         "mode": "free", "model": "small", "protocol": "strict", "seed": 0, "budget_s": 600.0, "max_submissions": None,
-        "source": None, "backend": "transformers", "exact": False, "options": {}, "split_seed": 7, "grading_port": 0,
+        "source": None, "backend": "transformers", "exact": False, "options": {}, "split_seed": 7, "grading_port": 0, "statistics": STATISTICS,
         "git_commit": "", "versions": {"a2rl": "0"}, "created_at": "2026-04-12T09:30:15+0000",
     }  # fmt: skip
     return RunSpec(**values | changes)

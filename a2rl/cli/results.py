@@ -21,6 +21,7 @@ from a2rl.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
+from a2rl.ranking import selection_note
 from a2rl.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 
@@ -47,6 +48,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
         "verdict": graded.verdict if graded else None,
+        "selection": selection_note(run) if graded and graded.final else "",
         "sandbox": ready.sandbox if ready else None,
         "report": str(run.report) if run.report.exists() else None,
     }
@@ -71,6 +73,7 @@ def sentence(run: RunDir) -> str:
     return (
         f"From {graded.baseline} to {graded.final}: {graded.improvement:+.1f} points, "
         f"95% interval [{low:+.1f}, {high:+.1f}]: {VERDICTS[graded.verdict]}."
+        + (f" This is the {note}." if (note := selection_note(run)) else "")
     )
 
 

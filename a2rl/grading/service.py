@@ -72,6 +72,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         model=model,
         split=split,
         split_seed=spec.split_seed,
+        statistics=spec.statistics,
         backend=spec.backend,
         exact=spec.exact,
         options=spec.options,
@@ -242,7 +243,7 @@ class GradingService:
     def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
         elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
         if error is not None:
-            total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed))
+            total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed, statistics=job.statistics))
             failed = TaskScore(
                 score=None, reason=str(error), total=total, correct=0, wrong=0, truncated=0, errored=total
             )

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,8 +26,9 @@ from a2rl.files import read_jsonl
 from a2rl.judge.client import Answer
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import Judging
+from a2rl.paired import Improvement, difference_interval
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
-from a2rl.score import MAX_ERRORED_SHARE, Headline, Interval, ItemResult, Verdict, mean_interval
+from a2rl.score import Headline, Interval, ItemResult, Verdict, errors_tolerated, mean_interval
 from a2rl.settings import Settings
 from a2rl.task import Limits, Options
 from tasks.alpacaeval import package
@@ -35,6 +36,9 @@ from tasks.alpacaeval.annotator import ANNOTATOR, Pair, question
 from tasks.alpacaeval.package import NotComputable
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
 from tasks.alpacaeval.task import TASK
+
+if TYPE_CHECKING:
+    from tasks.alpacaeval.length_control import Array
 
 STOP = "### Instruction:"
 ANSWER_SHOWN = 500
@@ -117,7 +121,7 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
     measures = {
         "win rate": plain["win_rate"],
         "win rate, standard error": plain["standard_error"],
-        f"{DOLLARS} in all": sum(item.measures[DOLLARS] for item in items),
+        f"{DOLLARS} in all": sum(item.measures.get(DOLLARS, 0.0) for item in items),
     }
     if not (hidden / CALIBRATION).is_file():
         return Headline(None, None, NO_CALIBRATION, measures)
@@ -127,6 +131,33 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
         return Headline(None, None, str(error), measures)
     interval = _shifted(mean_interval([item.value for item in items]), plain["win_rate"], controlled, len(items))
     return Headline(controlled, interval, "", measures)
+
+
+def improvement(
+    before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
+) -> Improvement | None:
+    """See `a2rl.task.HeadlineGrader`: the difference of the length-controlled win rates, with an interval from what each
+    item adds to it (see length_control.py). Longer answers that are no better are no improvement.
+    """
+    try:
+        (old, shares), (new, others) = (_controlled(items, hidden) for items in (before, after))
+    except NotComputable:
+        return None
+    differences = others - shares
+    differences += (new - old) / 100 - differences.mean()
+    return Improvement(new - old, difference_interval(differences.tolist(), level))
+
+
+def _controlled(items: Sequence[ItemResult], hidden: Path) -> "tuple[float, Array]":
+    """The length-controlled win rate in percent, and what each item adds to it (0 to 1). Raises NotComputable."""
+    from tasks.alpacaeval.length_control import annotated, pseudo_values
+
+    if not (hidden / CALIBRATION).is_file():
+        raise NotComputable(NO_CALIBRATION)
+    known = {item.id: item for item in items_of(hidden)}
+    annotations = [_annotation(known[item.id], item) for item in items]
+    rate, strength = package.length_control(annotations, hidden / CALIBRATION)
+    return rate, pseudo_values(annotated(annotations, hidden / CALIBRATION), strength)
 
 
 class AnnotationScore(BaseModel):
@@ -170,6 +201,11 @@ def score_annotations(path: Path, source: Path | None, settings: Settings) -> An
     )
 
 
+def item_kinds(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.KindsGrader`: the data sets that the instructions are from."""
+    return {item.id: item.dataset for item in items_of(hidden)}
+
+
 def _selected(hidden: Path, ids: Sequence[str]) -> list[Item]:
     by_id = {item.id: item for item in items_of(hidden)}
     return [by_id[item_id] for item_id in ids]
@@ -184,7 +220,7 @@ def _judged(completions: Mapping[str, Completion], items: Sequence[Item], judgin
         pairs = [Pair(item.instruction, item.reference, outputs[item.id]) for item in open_items]
         with open_judge(judging, SERVED, ANNOTATOR) as judge:
             questions = [question(judge.annotator, pair) for pair in pairs]
-            replies = judge.ask(questions, int(MAX_ERRORED_SHARE * len(items)))
+            replies = judge.ask(questions, errors_tolerated(len(items)))
         answers |= dict(zip((item.id for item in open_items), replies, strict=True))
     return [_result(item, completions.get(item.id), answers.get(item.id)) for item in items]
 
@@ -226,7 +262,7 @@ def _annotation(item: Item, result: ItemResult) -> dict[str, Any]:
         "index": int(item.id),
         "instruction": item.instruction,
         "output_1": item.reference,
-        "output_2": " " * int(result.measures[LENGTH]),
+        "output_2": " " * int(result.measures.get(LENGTH, len(item.reference))),  # unknown: as long as the reference's
         "generator_1": "reference",
         "generator_2": "model",
         "preference": 1 + result.value,
