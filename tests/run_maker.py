@@ -28,7 +28,8 @@ def spec(**changes: Any) -> RunSpec:
     values: dict[str, Any] = {
         "run_id": "gsm8k-test-1", "suite": "tests", "task": "gsm8k", "variant": "mini", "agent": "noop", "driver": None,
         "mode": "free", "model": "small", "protocol": "strict", "seed": 0, "budget_s": 600.0, "max_submissions": None,
-        "source": None, "backend": "transformers", "exact": False, "options": {}, "split_seed": 7, "grading_port": 0, "statistics": STATISTICS,
+        "source": None, "backend": "transformers", "exact": False, "options": {}, "split_seed": 7, "grading_port": 0,
+        "statistics": STATISTICS,
         "git_commit": "", "versions": {"a2rl": "0"}, "created_at": "2026-04-12T09:30:15+0000",
     }  # fmt: skip
     return RunSpec(**values | changes)

@@ -1,9 +1,9 @@
 """The regression behind the length-controlled win rate, fitted to many resamples of the items at once.
 
 It is the package's (glm_winrate.py, `length_controlled_v1`): a logistic regression of the preferences on the difference
-in length, the instruction's difficulty and the model, with an L1 penalty, on the model's annotations and with less weight
-on the calibration's. The package chooses the penalty by cross-validation; here it is given, so that a thousand fits take
-about a second. On the same data both give the same rate, to some 0.002 points.
+in length, the instruction's difficulty and the model, with an L1 penalty, on the model's annotations and with less
+weight on the calibration's. The package chooses the penalty by cross-validation; here it is given, so that a thousand
+fits take about a second. On the same data both give the same rate, to some 0.002 points.
 """
 
 from collections.abc import Mapping, Sequence

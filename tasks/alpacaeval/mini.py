@@ -2,8 +2,8 @@
 
 Contract: everything is a function of its seed. Whether an instruction belongs to eval or to training follows from its
 text without the people's names, so that none of eval's is in the others, under whatever name. Things, colours and
-numbers are no mere names: to answer is to do something with these very words. An instruction comes with a good answer, which meets every demand of
-`rule.py`, and with the reference's, which meets some of them only:
+numbers are no mere names: to answer is to do something with these very words. An instruction comes with a good answer,
+which meets every demand of `rule.py`, and with the reference's, which meets some of them only:
 
     generate(1, seed=0, split="train")[0]
     Exercise(kind='count', instruction='Count from 3 to 6 with dashes.', good='3 - 4 - 5 - 6', reference='3, 4, 5, 6')

@@ -13,7 +13,6 @@ judgement that fails, makes the item errored.
 mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
