@@ -162,9 +162,10 @@ def graded_interval(differences: Sequence[float], level: float) -> Interval:
 
 
 def flip_test(differences: Sequence[float], level: float) -> float:
-    """The two-sided p of the sign-flip permutation test: how often the mean is as far from zero, or farther, on one side
-    if every item might as well have gone the other way. Twice the smaller side; all flips of few items, else random
-    ones (fixed seed), the observed one among them."""
+    """The two-sided p of the sign-flip permutation test: how often the mean would be as far on one side, or farther, if
+    every item might as well have gone the other way; twice the smaller side. All flips of few items are tried, else
+    random ones (fixed seed) and the observed one.
+    """
     import numpy as np
 
     moved = np.array([each for each in differences if each != 0], dtype=float)

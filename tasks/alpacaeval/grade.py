@@ -136,8 +136,10 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
 def improvement(
     before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
 ) -> Improvement | None:
-    """See `a2rl.task.HeadlineGrader`: the difference of the length-controlled win rates, with an interval from what each
-    item adds to it (see length_control.py). Longer answers that are no better are no improvement.
+    """See `a2rl.task.HeadlineGrader`: the difference of the length-controlled win rates.
+
+    Its interval and test are those of graded differences, of what each item adds to the two rates: they are fitted
+    again without each item in turn (see length_control.py). Longer answers that are no better are no improvement.
     """
     try:
         (old, shares), (new, others) = (_controlled(items, hidden) for items in (before, after))
