@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Verdict = Literal["correct", "wrong", "truncated", "errored"]
 Statistics = Literal[1, 2]
 """Which rules a run's splits, scores and verdicts follow; a run keeps those that it began with. 1: halves drawn
-regardless of kinds, no score above 2% errored items whatever their number, percentile bootstrap of the plain difference,
-the best of several submissions taken for one. 2: as documented."""
+regardless of kinds, no score above 2% errored items whatever their number, the percentile bootstrap of the plain
+difference, the best of several submissions taken for one. 2: as documented."""
 STATISTICS: Statistics = 2
 MAX_ERRORED_SHARE = 0.02
 """Above this share of errored items a score would say more about the grader than about the model."""

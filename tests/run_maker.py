@@ -79,7 +79,9 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
 
 def _know_baseline(run: RunDir, hidden: Path) -> None:
     halves = {
-        split: item_results(selected_ids("gsm8k", hidden, split, run.spec.split_seed), 2)
+        split: item_results(
+            selected_ids("gsm8k", hidden, split, run.spec.split_seed, statistics=run.spec.statistics), 2
+        )
         for split in ("public", "private")
     }
     known = {item.id: item for half in halves.values() for item in half}
@@ -150,7 +152,7 @@ class FakePool:
             if self.failure:
                 future.set_exception(InfrastructureError(self.failure))
                 continue
-            ids = selected_ids(job.task, job.hidden, job.split, job.split_seed)
+            ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, statistics=job.statistics)
             result = GradeResult.of(list(item_results(ids, right_answers(job.model, len(ids)))), 0.5)
             write_model(job.result, result)
             future.set_result(result)
