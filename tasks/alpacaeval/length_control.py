@@ -18,7 +18,7 @@ CALIBRATION_WEIGHT = 0.1
 """Of an annotation of the calibration: `regularize_to_baseline_lambda`, for each of its two models half of it."""
 STEPS, SWEEPS = 50, 60
 """Newton steps, and sweeps over the three weights in each, at most."""
-CLOSE = 1e-9
+CLOSE = 1e-8
 
 
 class Annotated(NamedTuple):
@@ -49,12 +49,14 @@ def annotated(annotations: Sequence[Mapping[str, Any]], calibration: Path) -> An
 
 def pseudo_values(data: Annotated, strength: float) -> Array:
     """What each item adds to the length-controlled win rate (0 to 1), from fits without each item in turn: the
-    jackknife's pseudo-values (Efron and Tibshirani 1993, chapter 11). Their mean is nearly the rate, and varies as it.
+    jackknife's pseudo-values (Efron and Tibshirani 1993, chapter 11), around the rate. Their mean varies as the rate.
     """
     count = len(data.preferred)
     rate, weights = rates(data, np.ones((1, count)), strength)
     without, _ = rates(data, 1 - np.eye(count), strength, np.repeat(weights, count, axis=0))
-    return count * rate - (count - 1) * without
+    values = count * rate - (count - 1) * without
+    result: Array = values - values.mean() + rate
+    return result
 
 
 def rates(data: Annotated, times: Array, strength: float, start: Array | None = None) -> tuple[Array, Array]:

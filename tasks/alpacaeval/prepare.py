@@ -93,7 +93,7 @@ def read_json(path: Path) -> Any:
         return json.loads(_text_of(path))
     except FileNotFoundError as error:
         raise UsageError(f"no file {path}") from error
-    except (OSError, lzma.LZMAError, EOFError, ValueError) as error:
+    except (OSError, lzma.LZMAError, EOFError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON file that can be read: {error}") from error
 
 

@@ -99,7 +99,7 @@ def test_longer_answers_that_are_no_better_are_a_plain_gain_and_no_improvement(h
 
 @pytest.mark.parametrize("longer", [0.0, 1200.0])
 def test_answers_that_are_no_better_are_seldom_called_better(hundred: Judged, longer: float) -> None:
-    assert false_alarms(hundred, longer, 1, 20) <= 2
+    assert false_alarms(hundred, longer, 1, 10) <= 1
 
 
 @pytest.mark.slow
@@ -155,9 +155,9 @@ def test_the_refits_give_the_packages_rate_and_the_bootstraps_spread(hundred: Ju
 def test_eight_hundred_items_take_seconds(tmp_path: Path) -> None:
     many, rng = judged(tmp_path / "many", 805), np.random.default_rng(0)
     before, after = many.results(rng, -1, 0), many.results(rng, -1, 500)
-    started = time.monotonic()
+    started = time.thread_time()  # of this thread alone: the machine may be busy
     improvement(many, before, after)
-    assert time.monotonic() - started < 20
+    assert time.thread_time() - started < 20
 
 
 def test_an_item_that_could_not_be_judged_makes_the_interval_longer(hundred: Judged) -> None:
