@@ -9,6 +9,7 @@ from jinja2 import StrictUndefined, Template
 from a2rl.agent import Agent
 from a2rl.budget import format_duration
 from a2rl.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
+from a2rl.grading.quota import quota_in_words, usual_s
 from a2rl.ledger import Entry, grades_among
 from a2rl.run import RunDir
 from a2rl.workspace import MODE_RULES
@@ -47,6 +48,8 @@ def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:
         left=format_duration(remaining_s),
         deadline=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time.time() + remaining_s)),
         max_turns=spec.max_turns,
+        quota=quota_in_words(run),
+        grade=format_duration(max(1.0, usual_s(run, entries))) if usual_s(run, entries) else "",
         note=agent.prompt_note,
         baseline=next((str(entry.event.public) for entry in entries if isinstance(entry.event, BaselineKnown)), "-"),
         submissions=_submissions(entries),
@@ -59,7 +62,8 @@ def _submissions(entries: list[Entry]) -> list[str]:
     grades, lines = grades_among(entries), []
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):
-            lines.append(f"`{event.model_path}`: refused, {event.reason}")
+            more = "" if event.count == 1 else f" (and {event.count - 1} more)"
+            lines.append(f"`{event.model_path}`{more}: refused, {event.reason}")
         elif isinstance(event, SubmissionAccepted):
             grade = grades.get(event.weights_digest)
             lines.append(f"`{event.model_path}`: {grade.result if grade else 'not graded yet'}")

@@ -6,9 +6,9 @@ from functools import partial
 from a2rl.catalog import load_grader
 from a2rl.files import read_model
 from a2rl.grading.job import GradeResult
+from a2rl.inputs import hidden_of
 from a2rl.paired import LEVEL, Improvement, compare, corrected, first_difference, mean_difference
 from a2rl.ranking import chosen_among
-from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.score import ItemResult
 from a2rl.task import HeadlineGrader
@@ -26,5 +26,4 @@ def improvement_of(run: RunDir, items: Sequence[ItemResult]) -> Improvement | No
     grader = load_grader(run.spec.task)
     if not isinstance(grader, HeadlineGrader):
         return compare(baseline, items, level, mean_difference)
-    hidden = run.need("setup", SetupRecord).hidden
-    return compare(baseline, items, level, partial(grader.improvement, hidden=hidden))
+    return compare(baseline, items, level, partial(grader.improvement, hidden=hidden_of(run)))

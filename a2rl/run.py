@@ -3,7 +3,6 @@
 Only `workspace/` below it can be written by the agent.
 """
 
-import json
 import secrets
 import time
 from collections.abc import Iterator
@@ -14,8 +13,10 @@ from typing import Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.budget import Clock
-from a2rl.errors import IntegrityError, UsageError
-from a2rl.files import digest_of, read_model, write_model
+from a2rl.errors import UsageError
+from a2rl.files import read_model, write_model
+from a2rl.grading.limits import DEFAULT_SUBMISSIONS, GradingLimits
+from a2rl.isolation.strength import Sandbox
 from a2rl.judge.params import JudgeParams
 from a2rl.ledger import Ledger
 from a2rl.sampling import Backend
@@ -24,7 +25,6 @@ from a2rl.task import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 Protocol = Literal["strict", "paper"]
-Sandbox = Literal["landlock", "bwrap", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 SANDBOXES: tuple[Sandbox, ...] = get_args(Sandbox)
@@ -58,6 +58,10 @@ class RunSpec(BaseModel):
     max_cost_usd: float | None = None
     """Counted only where the agent system reports what it costs."""
     max_submissions: int | None
+    """None: `a2rl.grading.limits.DEFAULT_SUBMISSIONS`."""
+    max_grading_s: float | None = None
+    """Seconds of grading that the submissions may cause. None: as many as the budget has."""
+    grading_limits: GradingLimits = GradingLimits()
     source: str | None
     """A local mirror of the full variant's data."""
     backend: Backend
@@ -77,6 +81,16 @@ class RunSpec(BaseModel):
     git_commit: str
     versions: dict[str, str]
     created_at: str
+
+    @property
+    def submissions_quota(self) -> int:
+        """How many submissions are taken."""
+        return DEFAULT_SUBMISSIONS if self.max_submissions is None else self.max_submissions
+
+    @property
+    def grading_quota_s(self) -> float:
+        """How many seconds of grading they may cause."""
+        return self.budget_s if self.max_grading_s is None else self.max_grading_s
 
     @property
     def public_split(self) -> Split:
@@ -112,20 +126,16 @@ class RunDir:
         return self.root.name
 
     @property
+    def checkout(self) -> Path:
+        """The checkout that it lies in."""
+        return self.root.parent.parent
+
+    @property
     def spec(self) -> RunSpec:
         try:
             return read_model(self.root / "spec.json", RunSpec)
         except FileNotFoundError as error:
             raise UsageError(f"no run {self.id!r} in {self.root.parent}: `a2rl runs` lists what there is") from error
-
-    @property
-    def spec_digest(self) -> str:
-        """SHA-256 (hex) of the spec as it was written, with the fields that there were then."""
-        path = self.root / "spec.json"
-        try:
-            return digest_of(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise IntegrityError(f"{path} is not JSON: {error}") from error
 
     @property
     def ledger(self) -> Ledger:
@@ -176,6 +186,11 @@ class RunDir:
     def trajectory(self) -> Path:
         """What the agent did, in ATIF; of agents that write a transcript."""
         return self.root / "trajectory.json"
+
+    @property
+    def names(self) -> Path:
+        """The names of users and groups that an agent with a user of its own sees."""
+        return self.root / "names"
 
     @property
     def report(self) -> Path:

@@ -3,7 +3,8 @@
 import socket
 import sys
 import threading
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -11,14 +12,28 @@ from starlette.types import ASGIApp
 GRACEFUL_S = 5
 
 
-def serve_for_parent(app: ASGIApp, descriptor: int, lifespan: Literal["on", "off"]) -> None:
-    """Serves on the inherited socket until standard input closes, which it does however the parent ends."""
-    config = uvicorn.Config(app, log_level="warning", lifespan=lifespan, timeout_graceful_shutdown=GRACEFUL_S)
-    server = uvicorn.Server(config)
+def serve_for_parent(
+    app: ASGIApp,
+    descriptor: int,
+    lifespan: Literal["on", "off"],
+    on_line: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> None:
+    """Serves on the inherited socket until standard input closes, which it does however the parent ends.
+
+    Args:
+        on_line: called, in a thread, for every line on standard input.
+        options: of uvicorn.
+    """
+    settings = {"log_level": "warning", "timeout_graceful_shutdown": GRACEFUL_S, **options}
+    server = uvicorn.Server(uvicorn.Config(app, lifespan=lifespan, **settings))
 
     def end_with_parent() -> None:
-        sys.stdin.read()
-        server.should_exit = True
+        try:
+            for _ in sys.stdin:
+                on_line()
+        finally:
+            server.should_exit = True
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     server.run(sockets=[socket.socket(fileno=descriptor)])

@@ -119,9 +119,10 @@ class Tracker:
                 params |= {
                     "model_digest": ready.model_digest,
                     "data_digest": ready.data_digest,
-                    "sandbox": ready.sandbox,
+                    "sandbox": ready.sandbox.kind,
+                    "sandbox_layers": ", ".join(ready.sandbox.layers),
                 }
-                self.client.set_tag(found.info.run_id, "a2rl.sandbox", ready.sandbox)
+                self.client.set_tag(found.info.run_id, "a2rl.sandbox", ready.sandbox.kind)
             for name, value in params.items():
                 self.client.log_param(found.info.run_id, name, value)
         self._parents[run.id] = str(found.info.run_id)

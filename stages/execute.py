@@ -16,9 +16,11 @@ from a2rl.conversation import Conversation
 from a2rl.errors import Interrupted
 from a2rl.events import AgentEnded, AgentStarted, RunInterrupted, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
+from a2rl.inputs import check_inputs
 from a2rl.installation import Installation
+from a2rl.isolation.strays import end_strays
 from a2rl.launch import Gateway, launch
-from a2rl.process import AgentProcess, check_stop, end_strays
+from a2rl.process import TRACE, AgentProcess, check_stop
 from a2rl.quota import Quota
 from a2rl.recorder import Recorder
 from a2rl.records import ExecuteRecord
@@ -60,6 +62,7 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
         return done
     started, agent = time.monotonic(), find_agent(run.spec.agent, settings.root)
     _close_lost_attempt(run)
+    check_inputs(run)
     with GradingServer(run, settings) as server:
         server.wait_until_ready()
         execution = Execution(run, agent, settings, server, observe)
@@ -131,7 +134,7 @@ class Execution:
         """Runs the agent's processes from start to end, and writes down what they do."""
         run, agent = self.run, self.agent
         with AgentProcess(command, self.settings) as process:
-            recorder = Recorder(run, agent, process.pid, attempt)
+            recorder = Recorder(run, agent, process.root, attempt)
             conversation = Conversation(agent, process, prompt, command.transcript, share_s)
             try:
                 reason, exited = self._watch(process, recorder, conversation, left_s - share_s)
@@ -143,6 +146,8 @@ class Execution:
             with (run.logs / "agent.log").open("a", encoding="utf-8") as log:
                 log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
             return Ended(reason, exited.exit_code, f"it could not be started: {exited.error}")
+        if exited.stopped:
+            return Ended("crashed", exited.exit_code, f"it was ended: {exited.stopped}")
         return Ended(reason, exited.exit_code, _why(run, agent, attempt, reason, exited.exit_code))
 
     def _watch(
@@ -212,7 +217,7 @@ def _close_lost_attempt(run: RunDir) -> None:
     """An attempt that was started and never ended died with the pipeline; its end is recorded now."""
     starts, ends = run.ledger.events(AgentStarted), run.ledger.events(AgentEnded)
     if len(starts) > len(ends):
-        end_strays(str(run.workspace))
+        end_strays(run.logs / TRACE)
         run.clock.abandon()
         _close(run, starts[-1].attempt, Ended("lost"))
 
@@ -230,6 +235,6 @@ def _record(run: RunDir, agent: Agent, settings: Settings, seconds: float) -> Ex
             "waited_s": waited_s(entries, end.elapsed_s),
             "attempts": end.attempt,
             "submissions": sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
-            "refused": sum(isinstance(entry.event, SubmissionRefused) for entry in entries),
+            "refused": sum(entry.event.count for entry in entries if isinstance(entry.event, SubmissionRefused)),
         }
     )

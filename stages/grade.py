@@ -9,6 +9,7 @@ from a2rl.files import file_digest
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job, judge_failed
+from a2rl.inputs import check_inputs
 from a2rl.ranking import best_submission, chosen_among
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, RunVerdict, verdict_of
 from a2rl.run import RunDir
@@ -31,6 +32,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         verdict: RunVerdict = "no score" if executed.submissions else "no submission"
         return run.write("grade", GradeRecord(seconds=time.monotonic() - started, verdict=verdict, baseline=before))
     submission, public = best
+    check_inputs(run)
     result = _final_result(run, settings, submission.weights_digest)
     difference = improvement_of(run, result.items)
     record = GradeRecord(

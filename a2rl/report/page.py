@@ -106,9 +106,8 @@ def _rows(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -
     rows = []
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):
-            rows.append(
-                Row("-", format_duration(event.elapsed_s), event.model_path, "refused", "", event.reason, False)
-            )
+            what = "refused" if event.count == 1 else f"{event.count} refused"
+            rows.append(Row("-", format_duration(event.elapsed_s), event.model_path, what, "", event.reason, False))
         elif isinstance(event, SubmissionAccepted):
             grade = grades.get(event.weights_digest)
             gain = f"{grade.improvement:+.1f}" if grade and grade.improvement is not None else ""

@@ -1,0 +1,111 @@
+"""`python -m tests.redteam`: attacks on the pipeline, as root and as an ordinary user, in each sandbox.
+
+Exit code 0: no attack succeeded; 1: at least one did (with `--sandbox none` the attacks that succeed are the point).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from a2rl.errors import A2rlError
+from tests.redteam import ordinary_user
+from tests.redteam.attack import Attack, Outcome, find_attacks
+from tests.redteam.ordinary_user import REPOSITORY
+
+SANDBOXES = ("landlock", "bwrap", "none")
+EXAMPLES = """examples:
+  a2rl redteam                                     everything, in every sandbox that this machine has
+  a2rl redteam --only fork_chain --only escape_sequences --sandbox landlock
+  a2rl redteam --only path/to/my_attack.py         an attack of your own; tests/redteam/__init__.py says how
+  a2rl redteam --sandbox none                      which of them succeed where nothing confines the agent
+"""
+
+
+def main() -> None:
+    arguments = _arguments()
+    try:
+        attacks = [attack for attack in find_attacks(tuple(arguments.only)) if arguments.level in (None, attack.level)]
+    except A2rlError as error:
+        sys.exit(f"error: {error}")
+    outcomes = []
+    for user in arguments.user or _users():
+        for sandbox in arguments.sandbox or _sandboxes():
+            for outcome in _session(user, sandbox, attacks):
+                outcomes.append(outcome)
+                _show(outcome)
+    _close(outcomes, arguments.json)
+    broken = [outcome for outcome in outcomes if outcome.succeeded and outcome.sandbox != "none"]
+    sys.exit(1 if broken else 0)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="a2rl redteam", description="Attack the pipeline as hostile agents would.", epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--only", action="append", default=[], help="name or file of an attack; may be repeated")
+    parser.add_argument("--level", choices=("sandbox", "run"), help="attacks on the sandbox alone, or on whole runs")
+    parser.add_argument("--sandbox", action="append", choices=SANDBOXES, help="may be repeated; default: those here")
+    parser.add_argument("--user", action="append", choices=("root", "user"), help="default: both where we are root")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    return parser.parse_args()
+
+
+def _users() -> list[str]:
+    if os.geteuid() != 0:
+        return ["user"]
+    return ["root", "user"] if ordinary_user.is_available() else ["root"]
+
+
+def _sandboxes() -> list[str]:
+    return ["landlock", "bwrap"] if shutil.which("bwrap") else ["landlock"]
+
+
+def _session(user: str, sandbox: str, attacks: list[Attack]) -> Iterator[Outcome]:
+    """Runs the attacks in a process of their own, as that user."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        command = [sys.executable, "-m", "tests.redteam.session", sandbox, *(str(each.path) for each in attacks)]
+        if user == "user" and os.geteuid() == 0:
+            command = ordinary_user.as_nobody(command)
+        environment = {**os.environ, "HOME": folder, "TMPDIR": folder, "A2RL_ROOT": "", "PYTHONPATH": str(REPOSITORY)}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, text=True
+        ) as session:
+            assert session.stdout is not None
+            left = {attack.name: attack for attack in attacks}
+            for line in session.stdout:
+                if line.startswith("{"):
+                    outcome = Outcome(**json.loads(line))
+                    left.pop(outcome.name, None)
+                    yield outcome
+    for attack in left.values():  # the attack brought the pipeline's own process down
+        achieved = f"the session ended with exit code {session.returncode} before this attack was judged"
+        yield Outcome(attack.name, attack.level, user, sandbox, True, "", True, achieved)
+
+
+def _show(outcome: Outcome) -> None:
+    word = "SUCCEEDED" if outcome.succeeded else ("stopped" if outcome.tried else "not tried")
+    line = f"{outcome.user:5} {outcome.sandbox:9} {outcome.name:40} {word:10} {outcome.achieved or outcome.stopped_by}"
+    sys.stdout.write(line[:200].replace("\n", " ") + "\n")
+    sys.stdout.flush()
+
+
+def _close(outcomes: list[Outcome], as_json: bool) -> None:
+    tried = [outcome for outcome in outcomes if outcome.tried]
+    succeeded = [outcome for outcome in tried if outcome.succeeded]
+    names = len({outcome.name for outcome in tried})
+    sys.stdout.write(f"\n{names} attacks, {len(tried)} attempts: {len(succeeded)} succeeded\n")
+    if as_json:
+        attempts = [outcome._asdict() for outcome in outcomes]
+        sys.stdout.write(json.dumps({"tried": len(tried), "succeeded": len(succeeded), "attempts": attempts}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

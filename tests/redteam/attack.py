@@ -1,0 +1,95 @@
+"""One attack: a file that is both the agent's program and the word on what must hold."""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+from a2rl.errors import UsageError, unknown
+
+FOLDER = Path(__file__).with_name("attacks")
+LEVELS = ("sandbox", "run")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A file of `attacks/`."""
+
+    path: Path
+    goal: str
+    """What the attacker wants, in one line."""
+    must_hold: str
+    level: Literal["sandbox", "run"]
+    spec: Mapping[str, Any]
+    """Settings of the run that differ from the arena's."""
+    held: Callable[[Any], str] | None
+    """Told what is there afterwards; returns what the attack achieved, or nothing."""
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @classmethod
+    def load(cls, path: Path) -> "Attack":
+        """Reads a file.
+
+        Raises:
+            UsageError: it is not an attack.
+        """
+        module = _module(path)
+        level = getattr(module, "LEVEL", None)
+        if level not in LEVELS or not callable(getattr(module, "attack", None)) or not module.__doc__:
+            raise UsageError(f"{path} needs a docstring, LEVEL = 'sandbox' or 'run', and a function attack(scene)")
+        goal, _, rest = module.__doc__.strip().partition("\n")
+        held = getattr(module, "held", None)
+        return cls(path, goal, " ".join(rest.split()), level, getattr(module, "SPEC", {}), held)
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"attack_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def find_attacks(names: tuple[str, ...] = (), folder: Path = FOLDER) -> list[Attack]:
+    """All attacks, or those named; a name may also be the path of a file elsewhere.
+
+    Raises:
+        UsageError: there is no such attack.
+    """
+    return [Attack.load(path) for path in _files(names, folder)]
+
+
+def _files(names: tuple[str, ...], folder: Path) -> Iterator[Path]:
+    known = {path.stem: path for path in sorted(folder.glob("*.py"))}
+    if not names:
+        yield from known.values()
+    for name in names:
+        if name.endswith(".py") and Path(name).is_file():
+            yield Path(name).resolve()
+        elif name in known:
+            yield known[name]
+        else:
+            raise unknown("attack", name, known)
+
+
+class Outcome(NamedTuple):
+    """What became of one attempt."""
+
+    name: str
+    level: str
+    user: str
+    sandbox: str
+    tried: bool
+    """False: this machine does not have what the attack takes; `stopped_by` says what."""
+    stopped_by: str
+    """What the attacker met with; empty where it succeeded."""
+    succeeded: bool
+    achieved: str = ""
+    """What it got, if anything."""
+    seconds: float = 0.0
