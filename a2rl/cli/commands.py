@@ -428,7 +428,8 @@ def _show_runs(found: list[Any]) -> None:
         rows.append(
             (
                 each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["improvement"], "+"),
-                ci, str(facts["submissions"]), facts["verdict"] or "-", facts["sandbox"] or "-",
+                ci, str(facts["submissions"]), "; ".join(filter(None, (facts["verdict"], facts["selection"]))) or "-",
+                facts["sandbox"] or "-",
             )
         )  # fmt: skip
     columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict", "sandbox")
