@@ -13,9 +13,10 @@ The layers, each of which needs neither root nor an installation, and holds as r
   the socket itself, and writes a log of it.
 
 What a machine has besides (machine.py finds out), an agent gets as well (namespaces.py, users.py): /dev/shm and
-terminals of its own, a table of processes of its own, and, where the pipeline is root's, a user of its own, whose way to
-its files is opened up and whose surroundings are hidden. Without a /dev/shm of its own, what it leaves in everybody's is
-removed (shared_memory.py). With bwrap (bwrap.py), all of that inside a file system and a table of processes of its own.
+terminals of its own, a table of processes of its own, and, where the pipeline is root's, a user of its own, whose way
+to its files is opened up and whose surroundings are hidden. Without a /dev/shm of its own, what it leaves in
+everybody's is removed (shared_memory.py). With bwrap (bwrap.py), all of that inside a file system and a table of
+processes of its own.
 
 What they do not hold back is in README.md, "What an agent can do".
 """
