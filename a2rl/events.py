@@ -64,6 +64,16 @@ class AgentEnded(Event):
     """In plain words, where that is known."""
 
 
+class ProcessesSurvived(Event):
+    """Processes of the agent could not be ended with it. The run has no result then: nobody knows what they go on to
+    do."""
+
+    kind = "processes_survived"
+    attempt: int
+    processes: tuple[tuple[int, str], ...]
+    """Process id and name, as it can be printed."""
+
+
 class SubmissionReceived(Event):
     """A submission arrived in time, before a byte of it was copied. It ends as refused or accepted, whatever dies."""
 
@@ -142,6 +152,14 @@ class RunInterrupted(Event):
 
     kind = "run_interrupted"
     stage: str
+
+
+class RunFailed(Event):
+    """A stage could not be finished, however often it was tried; until somebody resumes the run it has no result."""
+
+    kind = "run_failed"
+    stage: str
+    reason: str
 
 
 EVENTS: dict[str, type[Event]] = {event.kind: event for event in Event.__subclasses__()}

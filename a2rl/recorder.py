@@ -59,9 +59,13 @@ class Recorder:
 
     Contract: it never raises, whatever the agent does or the machine lacks, and waits for nothing of the agent's. What
     could not be recorded is in `logs/recorder.jsonl`.
+
+    Args:
+        supervisor: process id; it may have ended.
+        since_ns: when the attempt began (Unix time); transcripts that are older are of earlier ones. None: now.
     """
 
-    def __init__(self, run: RunDir, agent: Agent, supervisor: int, attempt: int) -> None:
+    def __init__(self, run: RunDir, agent: Agent, supervisor: int, attempt: int, since_ns: int | None = None) -> None:
         self._run = run
         self._troubles = EventLog(run.logs / "recorder.jsonl", MAX_TROUBLE_BYTES)
         self._trouble: dict[str, str] = {}
@@ -73,7 +77,7 @@ class Recorder:
         self._telemetry = EventLog(run.logs / "telemetry.jsonl")
         self._code: object = None
         self._files: dict[str, Seen] = {}
-        self._copies = TranscriptCopies(run, agent, attempt)
+        self._copies = TranscriptCopies(run, agent, attempt, since_ns)
         self._next_look = self._next_telemetry = 0.0
         self._gpus: subprocess.Popen[bytes] | None = None
         with self._part("gpu"):
@@ -163,11 +167,11 @@ class Recorder:
 class TranscriptCopies:
     """Copies of the transcripts in an agent's HOME that were written to since the attempt began."""
 
-    def __init__(self, run: RunDir, agent: Agent, attempt: int) -> None:
+    def __init__(self, run: RunDir, agent: Agent, attempt: int, since_ns: int | None = None) -> None:
         self._patterns = agent.transcript.patterns if agent.transcript else ()
         self._workspace = run.workspace
         self._target = run.logs / f"transcript-{attempt}"
-        self._since_ns = time.time_ns()
+        self._since_ns = time.time_ns() if since_ns is None else since_ns
         self._seen: dict[str, Seen] = {}
 
     def update(self) -> None:

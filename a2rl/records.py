@@ -10,20 +10,21 @@ from a2rl.paired import Improvement
 from a2rl.run import Record
 from a2rl.score import Interval, TaskScore
 
-RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "no score"]
+RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "failed", "no score"]
 VERDICTS: dict[RunVerdict, str] = {
     "improved": "the model got better, by more than chance explains",
     "inconclusive": "the difference to the base model is within evaluation noise",
     "worse": "the model got worse, by more than chance explains",
     "no submission": "no valid submission was made",
-    "no score": "the submissions could not be scored",
+    "failed": "the run failed",
+    "no score": "the submissions could not be scored",  # in runs of earlier versions; they fail now
 }
 
 
 def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
     """In words: is the difference to the baseline more than chance explains? Its interval says so (a2rl/paired.py)."""
     if score.score is None or difference is None:
-        return "no score"
+        return "failed"
     if difference.ci.low > 0:
         return "improved"
     return "worse" if difference.ci.high < 0 else "inconclusive"
@@ -85,6 +86,8 @@ class ExecuteRecord(Record):
     elapsed_s: float
     waited_s: float
     """Of that, spent waiting for grades."""
+    refunded_s: float | None = None
+    """Of that, given back: the agent did not compute meanwhile. None in runs of before that was measured."""
     attempts: int
     submissions: int
     refused: int
@@ -94,6 +97,10 @@ class GradeRecord(Record):
     """The result of the run."""
 
     verdict: RunVerdict
+    reason: str = ""
+    """Why there is no result, where there is none."""
+    failed_stage: str | None = None
+    """The stage that could not be finished, where that is why; `a2rl resume` tries it again."""
     submission_id: int | None = None
     """The submission that counts: the best by its public score, the earliest of equals."""
     public: TaskScore | None = None
@@ -108,6 +115,11 @@ class GradeRecord(Record):
     """Its 95% interval; where the result was chosen on the same items, one that holds for all it was chosen among."""
     chosen_among: int = 1
     """Of how many distinct checkpoints the result is the best on these very items; 1 under the strict protocol."""
+
+    @property
+    def gain(self) -> float:
+        """The improvement, as it counts where runs are taken together: a run without a result gained nothing."""
+        return self.improvement or 0.0
 
 
 class ReportRecord(Record):

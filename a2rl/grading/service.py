@@ -169,7 +169,7 @@ class GradingService:
         """The clock, as the agent may ask for it; `now` is Unix time."""
         entries = self._run.ledger.entries()
         state = self._run.clock.state
-        remaining = max(0.0, self._run.clock.remaining_s(entries))
+        remaining = max(0.0, self._run.clock.remaining_s())
         submits = [entry.at for entry in entries if isinstance(entry.event, SubmissionAccepted)]
         running = state.running_since is not None
         return TimeAnswer(

@@ -150,7 +150,7 @@ class Submissions:
         clock = self._run.clock
         if not any(isinstance(entry.event, AgentStarted) for entry in entries):
             raise BudgetSpent("the run has not started")
-        if not is_agent_at_work(entries) or clock.state.running_since is None or clock.remaining_s(entries) <= 0:
+        if not is_agent_at_work(entries) or clock.state.running_since is None or clock.remaining_s() <= 0:
             raise BudgetSpent("the budget has ended; submissions are no longer taken")
         spec, left = self._run.spec, quota_left(self._run, entries)
         if left.spent == "submissions":

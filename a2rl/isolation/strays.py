@@ -86,6 +86,12 @@ class Trace(NamedTuple):
             part.replace(path)
 
 
+def is_anything_left(path: Path) -> bool:
+    """Whether something that an agent left behind is alive, by the trace that its supervisor wrote there."""
+    trace = Trace.read(path)
+    return trace is not None and bool(_strays(trace, set(trace.seen)))
+
+
 def end_strays(path: Path, limit_s: float = LIMIT_S) -> tuple[tuple[int, str], ...]:
     """Ends what an agent left behind; returns pid and name of what could not be ended.
 

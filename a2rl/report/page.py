@@ -13,6 +13,8 @@ from a2rl.events import (
     AgentStarted,
     BaselineKnown,
     Graded,
+    ProcessesSurvived,
+    RunFailed,
     RunInterrupted,
     SubmissionAccepted,
     SubmissionRefused,
@@ -74,7 +76,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         grade=grade,
         executed=executed,
         baseline=baseline,
-        verdict=VERDICTS[grade.verdict] if grade else "the run is not finished",
+        verdict=_verdict(grade),
         selection=selection_note(run) if grade and grade.final else "",
         chart=draw(points, baseline.score, baseline.ci, run.clock.elapsed_s()),
         rows=_rows(entries, grades, counts),
@@ -90,6 +92,12 @@ def write_report(run: RunDir, settings: Settings) -> None:
         head=entries[-1].hash,
     )
     write_atomically(run.report, page)
+
+
+def _verdict(grade: GradeRecord | None) -> str:
+    if grade is None:
+        return "the run is not finished"
+    return VERDICTS[grade.verdict] + (f" ({grade.reason})" if grade.reason else "")
 
 
 def _points(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -> list[Point]:
@@ -182,6 +190,11 @@ def _story(entries: list[Entry]) -> list[str]:
     for event in (entry.event for entry in entries):
         if isinstance(event, RunInterrupted):
             told.append("It was interrupted by the user.")
+        elif isinstance(event, ProcessesSurvived):
+            listing = ", ".join(f"{pid} {name}" for pid, name in event.processes[:20])
+            told.append(f"{len(event.processes)} of its processes could not be ended with it ({listing}).")
+        elif isinstance(event, RunFailed):
+            told.append(f"The run failed: {event.reason}.")
         elif isinstance(event, AgentEnded):
             status = f" with exit code {event.exit_code}" if event.exit_code is not None else ""
             sentence = {

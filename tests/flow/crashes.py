@@ -23,7 +23,7 @@ from tests.flow.checkout import EVAL_ITEMS, Checkout
 
 VICTIMS = ("flow", "service", "worker", "agent", "recorder", "prefect")
 MODULES = {
-    "worker": "a2rl.grading.worker", "recorder": "a2rl.observer_process", "prefect": "flows.server",
+    "worker": "a2rl.grading.worker", "recorder": "a2rl.observer watch", "prefect": "flows.server",
 }  # fmt: skip
 """Parts known by the module that they run."""
 SUBMISSIONS = 5
