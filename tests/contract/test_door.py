@@ -368,7 +368,7 @@ def test_who_hands_in_broken_checkpoints_again_and_again_waits_longer_and_longer
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
     now = [100.0]
-    door_of_run = submissions.Submissions(run, base_model, lambda: now[0])
+    door_of_run = submissions.Submissions(run, lambda: now[0])
     run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
     for _ in range(submissions.MISTAKES + 10):
