@@ -242,7 +242,8 @@ class GradingService:
         elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
         if error is not None:
             total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed, statistics=job.statistics))
-            reason, seconds = str(error), error.seconds if isinstance(error, GradingError) else 0.0
+            reason = bounded(str(error), MAX_REASON)
+            seconds = error.seconds if isinstance(error, GradingError) else 0.0
             failed = TaskScore(
                 score=None, reason=reason, total=total, correct=0, wrong=0, truncated=0, errored=total, seconds=seconds
             )
@@ -278,8 +279,9 @@ class GradingService:
         """With nobody there to be answered: what comes of it is in the ledger."""
         try:
             self.take(received, again=True)
+            self.problem = ""
         except InvalidSubmission:
-            return
+            self.problem = ""
         except Exception as error:  # noqa: BLE001 - a thread of its own; the stage that drains is told
             if not is_agent_at_work(self._run.ledger.entries()):
                 self.problem = str(error)

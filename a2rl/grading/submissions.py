@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from a2rl.beneath import Folder
@@ -37,6 +37,8 @@ AGENTS_ERRORS = {
 """What a folder can be made to say; other errors are the machine's."""
 UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a hostile file may raise."""
+MAX_DEATHS = 2
+"""A submission over which the service has died more often is refused, or it would never do anything else."""
 AGAIN = "the grading service was restarted while it copied this, and it cannot be copied again: "
 
 
@@ -58,6 +60,8 @@ class Submissions:
     def __init__(self, run: RunDir, now: Callable[[], float] = time.monotonic) -> None:
         self._run = run
         self._lock = threading.Lock()
+        self._one_copy = threading.Lock()
+        """Two copies at a time would each count on the same room on the disk."""
         self._busy: set[int] = set()
         """Receipts whose chain has not come to its end in this process."""
         self._now, self._mistakes, self._shut_until = now, 0, 0.0
@@ -163,7 +167,8 @@ class Submissions:
     def _accept(self, received: SubmissionReceived) -> SubmissionAccepted:
         incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
         try:
-            digest = self._copy(received, incoming)
+            with self._one_copy, self._survived(received):
+                digest = self._copy(received, incoming)
             revision = self._snapshot(received)
             with self._lock:
                 if not (kept := self._run.checkpoint(digest)).exists():
@@ -177,6 +182,19 @@ class Submissions:
             raise InfrastructureError(f"the grader could not take the submission: {error!r}; submit again") from error
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _survived(self, received: SubmissionReceived) -> Iterator[None]:
+        """Keeps a mark for every attempt at a submission until it is over; what is left of one that was not, counts."""
+        marks = self._run.checkpoints / f".attempts-{received.receipt}"
+        try:
+            if marks.exists() and marks.stat().st_size > MAX_DEATHS:
+                raise InvalidSubmission("the grading service died each time it read this; save the checkpoint again")
+            with marks.open("ab") as file:
+                file.write(b".")
+            yield
+        finally:
+            marks.unlink(missing_ok=True)
 
     def _copy(self, received: SubmissionReceived, target: Path) -> str:
         base_model = base_model_of(self._run)

@@ -4,6 +4,7 @@ import errno
 import json
 import struct
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,6 +186,42 @@ def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_sta
     wait_for(lambda: run.ledger.events(Graded))
 
 
+def test_a_submission_over_which_the_service_dies_again_and_again_is_refused(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = service_of(run, settings).receive(v1)
+    marks = run.checkpoints / f".attempts-{received.receipt}"
+    marks.write_bytes(b"." * submissions.MAX_DEATHS)
+    service_of(run, settings)  # one more attempt it has, and that succeeds
+    wait_for(lambda: run.ledger.events(Graded))
+    assert not marks.exists()
+    received = service_of(run, settings).receive(v1)
+    marks = run.checkpoints / f".attempts-{received.receipt}"
+    marks.write_bytes(b"." * (submissions.MAX_DEATHS + 1))
+    service_of(run, settings)
+    [refused] = wait_for(lambda: run.ledger.events(SubmissionRefused))
+    assert "died each time" in refused.reason
+
+
+def test_copies_are_made_one_at_a_time_so_that_none_counts_on_the_room_of_another(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, copying, most = service_of(run, settings), [0], [0]
+    copy = submissions.copy_submission
+
+    def counted(*arguments: Any) -> None:
+        copying[0] += 1
+        most[0] = max(most[0], copying[0])
+        time.sleep(0.05)
+        copy(*arguments)
+        copying[0] -= 1
+
+    monkeypatch.setattr(submissions, "copy_submission", counted)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(lambda _: service.submit(v1), range(4)))) == 4
+    assert most == [1]
+
+
 # Whatever a folder does to the grader, the agent is told, the chain ends, and the service goes on.
 
 
@@ -257,6 +294,12 @@ def huge_offsets(folder: Path) -> None:
     write_raw_safetensors(folder / "model.safetensors", {name: entry for name in read_weights(folder)}, b"")
 
 
+def endless_shape(folder: Path) -> None:
+    """The product of its numbers takes hours."""
+    entry = {"dtype": "F32", "shape": [2**62] * 400_000, "data_offsets": [0, 0]}
+    write_raw_safetensors(folder / "more.safetensors", {"w": entry}, b"")
+
+
 def length_of_a_header(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**64 - 1) + b"{}")
 
@@ -265,7 +308,7 @@ def length_of_a_header(folder: Path) -> None:
     "spoil",
     [
         bytes_in_a_name, half_a_character_in_a_tensors_name, endless_tensors_name, endless_value_in_the_config,
-        no_numbers, huge_offsets, length_of_a_header,
+        no_numbers, huge_offsets, length_of_a_header, endless_shape,
     ],
 )  # fmt: skip
 def test_a_hostile_folder_is_refused_briefly_and_in_characters(
@@ -368,7 +411,7 @@ def test_who_hands_in_broken_checkpoints_again_and_again_waits_longer_and_longer
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
     now = [100.0]
-    door_of_run = submissions.Submissions(run, base_model, lambda: now[0])
+    door_of_run = submissions.Submissions(run, lambda: now[0])
     run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
     for _ in range(submissions.MISTAKES + 10):

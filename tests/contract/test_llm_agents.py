@@ -110,7 +110,14 @@ def test_it_is_told_its_task_its_mode_and_its_real_deadline(work: Callable[..., 
     record = execute(run, checkout)
     [[how, prompt]] = told(run)
     assert (record.ended, how) == ("finished", "started")
-    for part in (str(run.workspace), "instructions.md", "sft-only", "1m30s from now", "at most 7 turns"):
+    for part in (
+        str(run.workspace),
+        "instructions.md",
+        "sft-only",
+        "1m30s from now",
+        "at most 7 turns",
+        "of grading time",
+    ):
         assert part in prompt
     assert json.loads((run.workspace / ".home/.fake/settings.json").read_text()) == {"model": "a-model"}
 

@@ -192,6 +192,28 @@ def test_mirroring_again_changes_nothing(finished: Finished) -> None:
     assert problems(finished) == {}
 
 
+def test_a_run_from_before_there_were_receipts_and_quotas_is_sound(finished: Finished) -> None:
+    run = finished.run
+    old_spec = json.loads((run.root / "spec.json").read_text())
+    for later in ("max_grading_s", "grading_limits"):
+        del old_spec[later]
+    (run.root / "spec.json").write_text(json.dumps(old_spec))
+
+    def as_it_was(kind: str, event: dict[str, Any]) -> None:
+        event.pop("receipt", None)
+        if kind == "run_opened":
+            event["spec_digest"] = digest_of(old_spec)
+
+    forge(run, as_it_was, without="submission_received")
+    assert problems(finished).keys() == {MLFLOW}, "which holds the head of the chain as it is now"
+
+
+@pytest.mark.parametrize("kind", ["graded", "submission_received"])
+def test_a_chain_of_a_submission_that_lacks_an_event_is_found(finished: Finished, kind: str) -> None:
+    forge(finished.run, lambda kind, event: None, without=kind)
+    assert GRADES in problems(finished)
+
+
 # Each way of tampering, and the checks that must find it.
 def ledger_sql(run: RunDir, *statements: str) -> None:
     with closing(sqlite3.connect(run.root / "ledger.db")) as database:
@@ -206,10 +228,11 @@ def mlflow_sql(finished: Finished, statement: str) -> None:
         database.commit()
 
 
-def forge(run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0) -> None:
+def forge(run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0, without: str = "") -> None:
     """Rewrites the ledger with a chain that is valid in itself."""
     with closing(sqlite3.connect(run.root / "ledger.db")) as database:
-        rows = database.execute("SELECT seq, at, kind, body FROM events ORDER BY seq").fetchall()
+        kept = database.execute("SELECT at, kind, body FROM events WHERE kind != ? ORDER BY seq", (without,)).fetchall()
+        rows = [(seq, *row) for seq, row in enumerate(kept, start=1)]
         database.execute("DROP TRIGGER no_delete")
         database.execute("DELETE FROM events")
         previous = GENESIS

@@ -12,6 +12,7 @@ import pytest
 from a2rl.beneath import Folder
 from a2rl.catalog import Agent
 from a2rl.errors import A2rlError, InfrastructureError, SpoiledWorkspace
+from a2rl.grading.limits import MAX_WAITING
 from a2rl.isolation.reach import confinement_of
 from a2rl.isolation.strength import Strength
 from a2rl.run import RunDir, RunSpec
@@ -130,7 +131,8 @@ def test_the_instructions_say_mode_budget_and_quota(agent_run: RunDir) -> None:
     text = (agent_run.workspace / "instructions.md").read_text()
     assert "Mode: free" in text
     assert "**10m**" in text
-    assert "At most 5 submissions" in text
+    assert "At most 5 submissions and 10m of grading time" in text
+    assert f"At most {MAX_WAITING} submissions are copied and graded at a time" in text
     assert "{{" not in text
 
 
