@@ -136,9 +136,9 @@ def _copy_file(code: Folder, path: str, target: Path) -> bool:
 
 def _commit(paths: Sequence[str], repository: Path, message: str) -> str:
     git = repository / ".git"
-    _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))  # mends one half made, too
     for left in (*git.glob("*.lock"), *git.glob("refs/**/*.lock"), *git.glob("objects/**/tmp_*")):
         left.unlink(missing_ok=True)  # of a process that was killed; the lock is ours
+    _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))  # mends one half made, too
     before, tree_before, *_ = [*_git(git, "for-each-ref", "--format=%(objectname) %(tree)", CODE).split(), "", ""]
     with tempfile.TemporaryFile(dir=repository.parent) as stream:
         _describe(paths, repository, message, before, stream)

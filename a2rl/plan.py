@@ -18,6 +18,7 @@ from a2rl.files import explain
 from a2rl.installation import Installation
 from a2rl.params import Grid, Params
 from a2rl.run import MODES, PROTOCOLS, SANDBOXES, RunSpec, new_run_id
+from a2rl.score import STATISTICS
 from a2rl.settings import Settings
 
 TRIALS = 3
@@ -86,6 +87,7 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             options=load_task(task, settings.root).choose(params.grading.options.get(task, {})),
             judge=params.judge_for(load_task(task, settings.root), grid.variant),
             split_seed=params.grading.split_seed,
+            statistics=STATISTICS,
             grading_port=grid.grading_port,
             sandbox=grid.sandbox,
             git_commit=commit,

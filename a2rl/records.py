@@ -6,8 +6,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.isolation.strength import Strength
+from a2rl.paired import Improvement
 from a2rl.run import Record
-from a2rl.score import Improvement, Interval, TaskScore
+from a2rl.score import Interval, TaskScore
 
 RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "no score"]
 VERDICTS: dict[RunVerdict, str] = {
@@ -20,7 +21,7 @@ VERDICTS: dict[RunVerdict, str] = {
 
 
 def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
-    """In words: is the difference to the baseline more than chance explains?"""
+    """In words: is the difference to the baseline more than chance explains? Its interval says so (a2rl/paired.py)."""
     if score.score is None or difference is None:
         return "no score"
     if difference.ci.low > 0:
@@ -102,9 +103,11 @@ class GradeRecord(Record):
     baseline: TaskScore
     """The base model's, on the same items as `final`."""
     improvement: float | None = None
-    """Points above the baseline, on the same items."""
+    """Points above the baseline, on the same items, of the figure that the task is scored by."""
     improvement_ci: Interval | None = None
-    """Its 95% interval: paired bootstrap over the items."""
+    """Its 95% interval; where the result was chosen on the same items, one that holds for all it was chosen among."""
+    chosen_among: int = 1
+    """Of how many distinct checkpoints the result is the best on these very items; 1 under the strict protocol."""
 
 
 class ReportRecord(Record):

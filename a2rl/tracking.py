@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from a2rl.events import SubmissionAccepted
 from a2rl.files import read_model
 from a2rl.grading.job import GradeResult
+from a2rl.ranking import selection_note
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 from a2rl.score import TaskScore
@@ -176,6 +177,7 @@ class Tracker:
                 "best_score": result.public.score,
                 "final_score": result.final.score,
                 "improvement": result.improvement,
+                "chosen_among": result.chosen_among,
             }
             metrics |= dict(zip(("final_ci_low", "final_ci_high"), result.final.ci or (), strict=False))
             metrics |= dict(
@@ -185,6 +187,8 @@ class Tracker:
             if value is not None:
                 self.client.log_metric(parent, name, float(value))
         self.client.set_tag(parent, "a2rl.verdict", result.verdict)
+        if result.final and (note := selection_note(run)):
+            self.client.set_tag(parent, "a2rl.selection", note)
         self.client.set_tag(parent, "a2rl.ledger_head", run.ledger.verify())
         for artifact in (run.report, run.trajectory):
             if artifact.exists():

@@ -345,13 +345,13 @@ def driver(
 )
 def redteam(context: typer.Context) -> None:
     """Runs the attacks of tests/redteam/ and says what stopped each; `a2rl redteam --help` lists the options."""
-    import os
     import subprocess
 
-    root = Settings.load().root
+    settings = Settings.load()
+    root = settings.root
     if not (root / "tests" / "redteam").is_dir():
         raise UsageError(f"{root} has no tests/redteam: run this in a checkout of a2rl")
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**settings.environ, "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-m", "tests.redteam", *context.args], env=environment, check=False)
     raise typer.Exit(done.returncode)
 
@@ -428,7 +428,8 @@ def _show_runs(found: list[Any]) -> None:
         rows.append(
             (
                 each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["improvement"], "+"),
-                ci, str(facts["submissions"]), facts["verdict"] or "-", facts["sandbox"] or "-",
+                ci, str(facts["submissions"]), "; ".join(filter(None, (facts["verdict"], facts["selection"]))) or "-",
+                facts["sandbox"] or "-",
             )
         )  # fmt: skip
     columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict", "sandbox")

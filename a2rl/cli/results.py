@@ -22,6 +22,7 @@ from a2rl.events import (
     SubmissionRefused,
 )
 from a2rl.isolation.strength import Strength
+from a2rl.ranking import selection_note
 from a2rl.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 
@@ -48,6 +49,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
         "verdict": graded.verdict if graded else None,
+        "selection": selection_note(run) if graded and graded.final else "",
         "sandbox": ready.sandbox.kind if ready else None,
         "layers": list(ready.sandbox.layers) if ready else None,
         "report": str(run.report) if run.report.exists() else None,
@@ -73,6 +75,7 @@ def sentence(run: RunDir) -> str:
     return (
         f"From {graded.baseline} to {graded.final}: {graded.improvement:+.1f} points, "
         f"95% interval [{low:+.1f}, {high:+.1f}]: {VERDICTS[graded.verdict]}."
+        + (f" This is the {note}." if (note := selection_note(run)) else "")
     )
 
 

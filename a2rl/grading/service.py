@@ -75,6 +75,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         model=model,
         split=split,
         split_seed=spec.split_seed,
+        statistics=spec.statistics,
         backend=spec.backend,
         exact=spec.exact,
         options=spec.options,
@@ -240,7 +241,7 @@ class GradingService:
     def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
         elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
         if error is not None:
-            total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed))
+            total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed, statistics=job.statistics))
             reason, seconds = str(error), error.seconds if isinstance(error, GradingError) else 0.0
             failed = TaskScore(
                 score=None, reason=reason, total=total, correct=0, wrong=0, truncated=0, errored=total, seconds=seconds

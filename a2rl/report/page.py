@@ -20,6 +20,7 @@ from a2rl.events import (
 from a2rl.files import read_model, write_atomically
 from a2rl.grading.job import GradeResult
 from a2rl.ledger import Entry, grades_among
+from a2rl.ranking import selection_note
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
 from a2rl.report.chart import Point, draw
 from a2rl.report.examples import Example, choose
@@ -74,6 +75,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         executed=executed,
         baseline=baseline,
         verdict=VERDICTS[grade.verdict] if grade else "the run is not finished",
+        selection=selection_note(run) if grade and grade.final else "",
         chart=draw(points, baseline.score, baseline.ci, run.clock.elapsed_s()),
         rows=_rows(entries, grades, counts),
         kinds=_kinds(grade) if grade else [],

@@ -153,6 +153,22 @@ def test_the_base_models_pretraining_holds_no_question_of_the_eval_set(prepared:
     assert not [question for question in asked if question in text]
 
 
+def test_no_item_of_the_eval_set_is_in_training_or_pretraining_under_other_names(prepared: Prepared) -> None:
+    preparer = load_preparer(prepared.task.id)
+    asked = {preparer.canonical(text).strip() for text in questions(prepared.hidden)}
+    trained = {preparer.canonical(text).strip() for text in questions(prepared.visible)}
+    assert not asked & trained
+    read = preparer.canonical("\n".join(preparer.pretraining_text(0)))
+    assert not [text for text in asked if text in read]
+
+
+def test_the_canonical_form_forgets_names_and_keeps_items_apart(prepared: Prepared) -> None:
+    asked = questions(prepared.hidden)
+    told = {load_preparer(prepared.task.id).canonical(text).strip() for text in asked}
+    assert len(told) > 0.4 * len(asked)
+    assert {load_preparer(prepared.task.id).canonical(text).strip() for text in told} == told
+
+
 def test_whatever_the_task_measures_is_mirrored_in_mlflow(
     prepared: Prepared, gold: dict[str, str], settings: Settings, base_model: Path
 ) -> None:
@@ -176,7 +192,7 @@ def test_the_task_has_a_description_and_pinned_data(prepared: Prepared) -> None:
 
 
 def _all_functions() -> Iterator[tuple[Callable[[str], object], str]]:
-    for name in ("prepare", "pretraining_text"):
+    for name in ("prepare", "pretraining_text", "canonical"):
         yield load_preparer, name
     for name in ("item_ids", "grade", "score_outputs", "gold_outputs"):
         yield load_grader, name
