@@ -56,7 +56,7 @@ class Confinement(NamedTuple):
     def keeps_metadata(self) -> bool:
         """Whether the kernel keeps the agent from changing modes, owners and times of files that are not its own: they
         belong to another user, or are mounted read-only."""
-        return bool(self.user) or (bool(self.bwrap) and os.geteuid() != 0)
+        return bool(self.user) or self.devices or (bool(self.bwrap) and os.geteuid() != 0)
 
     def reach(self) -> Reach:
         """In Landlock's terms. No connection is the agent's own to make: the broker makes them."""

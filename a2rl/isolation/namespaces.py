@@ -23,6 +23,7 @@ from a2rl.sandbox.landlock import prctl
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1
 _CAP_SYS_ADMIN = 21
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -58,6 +59,8 @@ def enter(wanted: Confinement) -> int | None:
         become(wanted.user)
     _unshare(_NEW_MOUNTS | (_NEW_PIDS | _NEW_IPC) * wanted.processes, in_user_namespace=not by_right)
     _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+    if wanted.devices and not wanted.user:
+        _make_read_only_all_but((*wanted.write, *({"/proc"} & set(wanted.use))))
     if wanted.devices:
         _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, "mode=1777,size=50%")
         _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
@@ -73,6 +76,23 @@ def enter(wanted: Confinement) -> int | None:
 def may_mount() -> bool:
     """Whether this process may mount by its own right; only then can `open_up` be used."""
     return _has_capability(_CAP_SYS_ADMIN)
+
+
+def _make_read_only_all_but(paths: Iterable[str]) -> None:
+    """What belongs to the agent's user and lies elsewhere cannot be changed then, nor its mode, owner and times."""
+    cwd, kept = os.getcwd(), [path for path in paths if os.path.isdir(path)]  # noqa: PTH109, PTH112
+    for path in kept:
+        _mount(path, path, "", _BIND | _RECURSIVE)
+    _set_mount("/", _AT_RECURSIVE, on=_READ_ONLY)
+    for path in kept:
+        _set_mount(path, 0, off=_READ_ONLY)
+    os.chdir(cwd)  # into what is mounted there now
+
+
+def _set_mount(path: str, flags: int, on: int = 0, off: int = 0) -> None:
+    attributes = struct.pack("=4Q", on, off, 0, 0)
+    if _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, attributes, ctypes.c_size_t(len(attributes))):
+        _fail(f"the mount on {path}")
 
 
 def become(user: int | None) -> None:

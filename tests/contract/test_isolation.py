@@ -113,6 +113,16 @@ def test_an_agent_can(scenes: Callable[[str], Scene], outcomes: Outcomes, user: 
     assert not outcomes(user, "landlock")[attempt]
 
 
+@pytest.mark.parametrize("user", USERS)
+def test_without_anything_of_its_own_nothing_gets_out_either_and_all_work_goes_on(user: str) -> None:
+    with make_scene(user) as scene:
+        free = scene.attempts("none")
+        scene.without = frozenset({"user", "devices", "processes"})
+        confined = scene.attempts("landlock")
+    assert not [name for name in BREAKOUT_NAMES if not free[name] and not confined[name]]
+    assert {name for name in WORK_NAMES if confined[name]} <= {"use_a_terminal"}  # those there are belong to others
+
+
 FAMILY = """
 import os, signal, sys, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -18,7 +18,7 @@ from a2rl.agent import Agent
 from a2rl.isolation import probe
 from a2rl.isolation.machine import examine
 from a2rl.isolation.reach import confinement_of
-from a2rl.isolation.strength import Sandbox, Strength
+from a2rl.isolation.strength import Layer, Sandbox, Strength
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
@@ -44,6 +44,8 @@ class Scene:
     python: str
     """That agent and supervisor run on: as another user, one that this user may run."""
     facts: dict[str, Any] = field(default_factory=dict)
+    without: frozenset[Layer] = frozenset()
+    """Layers of the sandbox that are to be left out, as on machines that have not got them."""
 
     @property
     def run(self) -> RunDir:
@@ -80,7 +82,8 @@ class Scene:
             command = [self.python, "-I", "-S", "-c", probe.START, str(self.root / "lib"), "0"]
             errors = json.loads(subprocess.run(command, check=True, capture_output=True, **as_user("nobody")).stdout)
             machine = machine._replace(own=frozenset(layer for layer, error in errors.items() if not error))
-        return machine.strength(kind)
+        best = machine.strength(kind)
+        return Strength.of(kind, set(best.layers) - self.without)
 
     def attempts(self, sandbox: Sandbox) -> dict[str, str]:
         """What became of everything that attempts.py tries: empty where it succeeded."""

@@ -23,6 +23,7 @@ import psutil
 
 import tasks
 from a2rl.errors import A2rlError
+from a2rl.isolation.strength import Layer
 from a2rl.params import load_params
 from a2rl.plan import choose_grid, plan_runs
 from a2rl.records import ReportRecord
@@ -81,16 +82,18 @@ def user_name() -> str:
 class SandboxArena(AbstractContextManager["SandboxArena"]):
     """One confined process under a real supervisor, in the scene of tests/isolation."""
 
-    def __init__(self, sandbox: str, user: str = "") -> None:
+    def __init__(self, sandbox: str, user: str = "", without: frozenset[Layer] = frozenset()) -> None:
         """
         Args:
             user: "nobody" where we are root and the scene is to be an ordinary user's.
+            without: layers of the sandbox to be left out, as on machines that have not got them.
         """
-        self._sandbox, self._user = sandbox, user or user_name()
+        self._sandbox, self._user, self._without = sandbox, user or user_name(), without
         self._stack = ExitStack()
 
     def __enter__(self) -> "SandboxArena":
         self._scene = self._stack.enter_context(make_scene(self._user))
+        self._scene.without = self._without
         return self
 
     def __exit__(
