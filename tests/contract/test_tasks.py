@@ -1,7 +1,9 @@
 """What every task folder promises, whatever the task."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,11 +11,13 @@ import pytest
 
 from a2rl.catalog import load_grader, load_preparer, load_task, task_ids
 from a2rl.files import folder_digest
+from a2rl.grading.job import score_items, selected_ids
+from a2rl.paired import compare, mean_difference
 from a2rl.records import BaselineRecord
 from a2rl.score import ItemResult, summarise
 from a2rl.settings import Settings
 from a2rl.split import split_ids
-from a2rl.task import Grader, Task
+from a2rl.task import Grader, HeadlineGrader, KindsGrader, Task
 from a2rl.tracking import Tracker
 from tests.run_maker import make_run
 
@@ -136,6 +140,36 @@ def test_there_is_one_result_for_each_id_in_order_and_the_counts_add_up(
     score = summarise(items)
     assert score.correct + score.wrong + score.truncated + score.errored == score.total == len(ids)
     assert all(0 <= item.value <= 1 for item in items)
+
+
+def test_both_halves_of_the_eval_set_have_as_many_items_of_each_kind(prepared: Prepared) -> None:
+    grader = prepared.grader
+    assert isinstance(grader, KindsGrader)
+    kinds = grader.item_kinds(prepared.hidden)
+    assert kinds.keys() == set(grader.item_ids(prepared.hidden))
+    assert len(set(kinds.values())) > 1
+    public, private = (
+        Counter(kinds[each] for each in selected_ids(prepared.task.id, prepared.hidden, half, 20260412))
+        for half in ("public", "private")
+    )
+    assert all(abs(public[kind] - private[kind]) <= 1 for kind in set(kinds.values()))
+    assert abs(public.total() - private.total()) <= 1
+
+
+def test_the_improvement_is_of_the_figure_that_the_task_is_scored_by(prepared: Prepared, gold: dict[str, str]) -> None:
+    ids, grader = prepared.grader.item_ids(prepared.hidden), prepared.grader
+    before, after = (
+        judged(prepared, {each: gold[each] if place % share == 0 else "no idea" for place, each in enumerate(ids)})
+        for share in (5, 2)
+    )
+    scores = [score_items(prepared.task.id, prepared.hidden, items).score for items in (before, after)]
+    assert scores[0] is not None
+    assert scores[1] is not None
+    own = partial(grader.improvement, hidden=prepared.hidden) if isinstance(grader, HeadlineGrader) else mean_difference
+    found = compare(before, after, difference=own)
+    assert found is not None
+    assert found.points == pytest.approx(scores[1] - scores[0])
+    assert 0 < found.ci.low < found.points < found.ci.high
 
 
 def test_gold_answers_are_judged_by_their_items_and_not_by_their_place(
