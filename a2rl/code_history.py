@@ -15,12 +15,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from a2rl.errors import InfrastructureError
+from a2rl.printable import printable
 
 MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 2000
 MAX_BYTES = 64 << 20
 """Of all files together."""
 LOCK_TIMEOUT_S = 60
+MAX_MESSAGE_CHARS = 300
 IDENTITY = {
     "GIT_AUTHOR_NAME": "a2rl", "GIT_AUTHOR_EMAIL": "a2rl@localhost", "GIT_COMMITTER_NAME": "a2rl",
     "GIT_COMMITTER_EMAIL": "a2rl@localhost", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
@@ -62,7 +64,7 @@ def _commit(files: list[Path], code: Path, repository: Path, message: str) -> st
             shutil.copyfile(file, target, follow_symlinks=False)
     _git(repository, "add", "--all", "--force")
     if _git(repository, "status", "--porcelain"):
-        _git(repository, "commit", "--quiet", "--no-verify", "--message", message)
+        _git(repository, "commit", "--quiet", "--no-verify", "--message", printable(message, MAX_MESSAGE_CHARS))
     return _git(repository, "rev-parse", "HEAD")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from a2rl.events import SubmissionAccepted
 from a2rl.files import read_model
 from a2rl.grading.job import GradeResult
+from a2rl.printable import printable
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 from a2rl.score import TaskScore
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 PARENT, CHILD, DONE = "a2rl.run_id", "a2rl.child", "a2rl.complete"
 REFUSED = re.compile(r"[^\w\-. :/]")
 """What MLflow takes in no metric's name; a task names its kinds and measures as people read them."""
+MAX_CHARS = 5000
+"""Of a tag or parameter; MLflow takes 6,000 at most."""
 _SCHEMA_LOCK = threading.Lock()
 
 
@@ -120,9 +123,9 @@ class Tracker:
                     "data_digest": ready.data_digest,
                     "sandbox": ready.sandbox,
                 }
-                self.client.set_tag(found.info.run_id, "a2rl.sandbox", ready.sandbox)
+                self.client.set_tag(found.info.run_id, "a2rl.sandbox", printable(ready.sandbox))
             for name, value in params.items():
-                self.client.log_param(found.info.run_id, name, value)
+                self.client.log_param(found.info.run_id, name, printable(str(value))[:MAX_CHARS])
         self._parents[run.id] = str(found.info.run_id)
         return self._parents[run.id]
 
@@ -199,13 +202,13 @@ class Tracker:
             if child.data.tags.get(DONE):
                 return
         else:
-            every = {"mlflow.parentRunId": parent, PARENT + "_of_child": run.id, CHILD: name, **tags}
+            every = {"mlflow.parentRunId": parent, PARENT + "_of_child": run.id, CHILD: name, **_visible(tags)}
             child = self.client.create_run(self._experiment(run.spec.suite), run_name=name, tags=every)
         child_id = child.info.run_id
         for metric, value in metrics.items():
             self.client.log_metric(child_id, metric, value)
         if items.exists():
-            rows = [item.model_dump() for item in read_model(items, GradeResult).items]
+            rows = [_visible(item.model_dump()) for item in read_model(items, GradeResult).items]
             self.client.log_table(
                 child_id, {key: [row[key] for row in rows] for key in rows[0]}, "items.json"
             ) if rows else None
@@ -219,6 +222,14 @@ class Tracker:
     def _find(self, run: RunDir, query: str) -> Any:
         found = self.client.search_runs([self._experiment(run.spec.suite)], query, max_results=1)
         return found[0] if found else None
+
+
+def _visible(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with all that an agent or its model wrote made visible."""
+    return {
+        name: printable(value, MAX_CHARS, lines=True)[:MAX_CHARS] if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 def _score_metrics(score: TaskScore) -> dict[str, float]:

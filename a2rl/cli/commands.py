@@ -233,6 +233,7 @@ def verify(run_id: str, as_json: Json = False) -> None:
     from rich.text import Text
 
     from a2rl.cli.console import out, print_json
+    from a2rl.printable import printable
     from a2rl.tracking import Tracker
     from a2rl.verify import verify_run
 
@@ -240,7 +241,9 @@ def verify(run_id: str, as_json: Json = False) -> None:
     checks = verify_run(_find_run(run_id, settings), Tracker(settings))
     for check in checks:
         mark = ("FAILED ", "bold red") if check.problem else ("ok     ", "green")
-        out.print(Text.assemble(mark, check.what, f": {check.problem}" if check.problem else ""), soft_wrap=True)
+        out.print(
+            Text.assemble(mark, check.what, f": {printable(check.problem)}" if check.problem else ""), soft_wrap=True
+        )
     failed = [check for check in checks if check.problem]
     if as_json:
         print_json({"run_id": run_id, "sound": not failed, "problems": [check.problem for check in failed]})

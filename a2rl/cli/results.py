@@ -21,10 +21,13 @@ from a2rl.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
+from a2rl.printable import printable
 from a2rl.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 
 POLL_S = 0.3
+MAX_SHOWN = 400
+"""Characters of what an agent named or said, in a line on the terminal."""
 
 
 def run_object(run: RunDir) -> dict[str, Any]:
@@ -81,6 +84,11 @@ def sandbox_warning(sandbox: str | None) -> str:
     if sandbox.startswith("none"):
         return f"No sandbox ({sandbox}): only good manners keep the agent in its workspace; the report says so too."
     return f"A weaker sandbox than it should be: {sandbox}; the report says so too."
+
+
+def shown(text: str) -> str:
+    """What an agent named or said, as part of a line."""
+    return printable(text, MAX_SHOWN)
 
 
 class Follower:
@@ -148,16 +156,17 @@ class Follower:
         if isinstance(event, SubmissionAccepted):
             self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
             return Text(
-                f"submission {event.submission_id} after {format_duration(event.elapsed_s)}: {event.model_path}", "dim"
+                f"submission {event.submission_id} after {format_duration(event.elapsed_s)}: {shown(event.model_path)}",
+                "dim",
             )
         if isinstance(event, Graded):
             numbers = ", ".join(str(number) for number in self._digests.get((run.id, event.weights_digest), []))
             gain = "" if event.improvement is None else f", {event.improvement:+.1f} points"
             return Text.assemble(f"submission {numbers or '?'} scores ", (f"{event.result}{gain}", "bold"))
         if isinstance(event, SubmissionRefused):
-            return Text(f"submission refused: {event.reason}", "yellow")
+            return Text(f"submission refused: {shown(event.reason)}", "yellow")
         if isinstance(event, AgentEnded):
-            why = f": {event.why}" if event.why else ""
+            why = f": {shown(event.why)}" if event.why else ""
             return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}{why}", "yellow" if why else "")
         if isinstance(event, PrivateGraded):
             return Text.assemble("private score ", (str(event.result), "bold"))

@@ -20,6 +20,7 @@ from a2rl.events import (
 from a2rl.files import read_model, write_atomically
 from a2rl.grading.job import GradeResult
 from a2rl.ledger import Entry, grades_among
+from a2rl.printable import printable
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
 from a2rl.report.chart import Point, draw
 from a2rl.report.examples import Example, choose
@@ -65,6 +66,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
+        finalize=_visible,
     )
     page = environment.get_template("page.html").render(
         spec=spec,
@@ -88,6 +90,11 @@ def write_report(run: RunDir, settings: Settings) -> None:
         head=entries[-1].hash,
     )
     write_atomically(run.report, page)
+
+
+def _visible(value: object) -> object:
+    """What the page says, before it is escaped as HTML."""
+    return value if isinstance(value, int | float) else printable(str(value), lines=True)
 
 
 def _points(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -> list[Point]:
