@@ -1,4 +1,4 @@
-"""A run full of hostile names and answers, on its way to everything that people look at: all of it is shown, none obeyed."""
+"""A run full of hostile names and answers, on its way to all that people look at: it is shown, and never obeyed."""
 
 import contextlib
 import io
