@@ -55,6 +55,15 @@ class AgentEnded(Event):
     """In plain words, where that is known."""
 
 
+class ProcessesSurvived(Event):
+    """Processes of the agent could not be ended with it. The run has no result then: nobody knows what they go on to
+    do."""
+
+    kind = "processes_survived"
+    attempt: int
+    pids: tuple[int, ...]
+
+
 class SubmissionRefused(Event):
     """A submission that cannot be graded; not a zero."""
 
@@ -112,6 +121,14 @@ class RunInterrupted(Event):
 
     kind = "run_interrupted"
     stage: str
+
+
+class RunFailed(Event):
+    """A stage could not be finished, however often it was tried; until somebody resumes the run it has no result."""
+
+    kind = "run_failed"
+    stage: str
+    reason: str
 
 
 EVENTS: dict[str, type[Event]] = {event.kind: event for event in Event.__subclasses__()}

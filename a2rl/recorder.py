@@ -45,16 +45,21 @@ class Seen(NamedTuple):
 
 
 class Recorder:
-    """Records one attempt; `look` is called often and mostly returns at once."""
+    """Records one attempt; `look` is called often and mostly returns at once.
 
-    def __init__(self, run: RunDir, agent: Agent, supervisor: int, attempt: int) -> None:
+    Args:
+        supervisor: process id; it may have ended.
+        since_ns: when the attempt began (Unix time); transcripts that are older are of earlier ones. None: now.
+    """
+
+    def __init__(self, run: RunDir, agent: Agent, supervisor: int, attempt: int, since_ns: int | None = None) -> None:
         self._run = run
-        self._supervisor = psutil.Process(supervisor)
+        self._supervisor = supervisor
         self._output = EventLog(run.logs / "output.jsonl")
         self._telemetry = EventLog(run.logs / "telemetry.jsonl")
         self._code: object = None
         self._files: dict[str, Seen] = {}
-        self._copies = TranscriptCopies(run, agent, attempt)
+        self._copies = TranscriptCopies(run, agent, attempt, since_ns)
         self._next_look = self._next_telemetry = 0.0
         self._gpus = _watch_gpus(run.logs / "gpu.csv")
 
@@ -126,11 +131,11 @@ class Recorder:
 class TranscriptCopies:
     """Copies of the transcripts in an agent's HOME that were written to since the attempt began."""
 
-    def __init__(self, run: RunDir, agent: Agent, attempt: int) -> None:
+    def __init__(self, run: RunDir, agent: Agent, attempt: int, since_ns: int | None = None) -> None:
         self._patterns = agent.transcript.patterns if agent.transcript else ()
         self._home = run.workspace / ".home"
         self._target = run.logs / f"transcript-{attempt}"
-        self._since_ns = time.time_ns()
+        self._since_ns = time.time_ns() if since_ns is None else since_ns
         self._seen: dict[Path, Seen] = {}
 
     def update(self) -> None:
@@ -184,9 +189,9 @@ def _files_below(folder: Path) -> dict[str, Seen]:
     return found
 
 
-def _tree(supervisor: psutil.Process) -> list[psutil.Process]:
+def _tree(supervisor: int) -> list[psutil.Process]:
     try:
-        return supervisor.children(recursive=True)
+        return psutil.Process(supervisor).children(recursive=True)
     except psutil.Error:
         return []
 

@@ -8,20 +8,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from a2rl.run import Record
 from a2rl.score import Improvement, Interval, TaskScore
 
-RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "no score"]
+RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "failed", "no score"]
 VERDICTS: dict[RunVerdict, str] = {
     "improved": "the model got better, by more than chance explains",
     "inconclusive": "the difference to the base model is within evaluation noise",
     "worse": "the model got worse, by more than chance explains",
     "no submission": "no valid submission was made",
-    "no score": "the submissions could not be scored",
+    "failed": "the run failed",
+    "no score": "the submissions could not be scored",  # in runs of earlier versions; they fail now
 }
 
 
 def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
     """In words: is the difference to the baseline more than chance explains?"""
     if score.score is None or difference is None:
-        return "no score"
+        return "failed"
     if difference.ci.low > 0:
         return "improved"
     return "worse" if difference.ci.high < 0 else "inconclusive"
@@ -85,6 +86,8 @@ class ExecuteRecord(Record):
     elapsed_s: float
     waited_s: float
     """Of that, spent waiting for grades."""
+    refunded_s: float | None = None
+    """Of that, given back: the agent did not compute meanwhile. None in runs of before that was measured."""
     attempts: int
     submissions: int
     refused: int
@@ -94,6 +97,10 @@ class GradeRecord(Record):
     """The result of the run."""
 
     verdict: RunVerdict
+    reason: str = ""
+    """Why there is no result, where there is none."""
+    failed_stage: str | None = None
+    """The stage that could not be finished, where that is why; `a2rl resume` tries it again."""
     submission_id: int | None = None
     """The submission that counts: the best by its public score, the earliest of equals."""
     public: TaskScore | None = None
@@ -106,6 +113,11 @@ class GradeRecord(Record):
     """Points above the baseline, on the same items."""
     improvement_ci: Interval | None = None
     """Its 95% interval: paired bootstrap over the items."""
+
+    @property
+    def gain(self) -> float:
+        """The improvement, as it counts where runs are taken together: a run without a result gained nothing."""
+        return self.improvement or 0.0
 
 
 class ReportRecord(Record):

@@ -71,6 +71,8 @@ class AgentExit(NamedTuple):
     """Processes that had to be ended."""
     unconfined: str = ""
     """Why its confinement could not be had; nothing was run then."""
+    survivors: tuple[int, ...] = ()
+    """Processes that could not be ended."""
 
 
 def prctl(option: int, value: int) -> None:

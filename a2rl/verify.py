@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from a2rl.checkpoint import weights_digest
 from a2rl.errors import A2rlError, IntegrityError
-from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunOpened, SubmissionAccepted
+from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunFailed, RunOpened, SubmissionAccepted
+from a2rl.failure import why_no_result
 from a2rl.files import digest_of, file_digest, read_model
 from a2rl.grading.job import GradeResult, score_items, selected_ids
 from a2rl.ranking import best_submission
@@ -131,6 +132,9 @@ def _check_records(run: RunDir) -> None:
     record = run.read("grade", GradeRecord)
     if record is None:
         return
+    if record.verdict == "failed" and record.final is None:
+        _check_failure(run, record)
+        return
     best = best_submission(run.ledger)
     _require(record.baseline == _known_baseline(run), "the record's baseline is not the ledger's")
     _require(
@@ -149,6 +153,18 @@ def _check_records(run: RunDir) -> None:
         )
     if best and record.final is not None:
         _check_improvement(run, record)
+
+
+def _check_failure(run: RunDir, record: GradeRecord) -> None:
+    """A run has failed only if the ledger says so as well."""
+    executed = run.read("execute", ExecuteRecord)
+    if record.failed_stage is not None:
+        known = any(event.stage == record.failed_stage for event in run.ledger.events(RunFailed))
+        _require(known, "the record says that a stage failed, the ledger does not")
+    else:
+        lacks_score = best_submission(run.ledger) is None
+        excused = executed is not None and why_no_result(run, executed) == record.reason
+        _require(excused or lacks_score, "the record says that the run failed, the ledger has a result")
 
 
 def _known_baseline(run: RunDir) -> TaskScore | None:

@@ -4,12 +4,13 @@ import time
 
 from a2rl.errors import InfrastructureError
 from a2rl.events import PrivateGraded
+from a2rl.failure import failed, why_no_result
 from a2rl.files import file_digest, read_model
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job, judge_failed
 from a2rl.ranking import best_submission
-from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, RunVerdict, verdict_of
+from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, verdict_of
 from a2rl.run import RunDir
 from a2rl.score import paired_improvement
 from a2rl.settings import Settings
@@ -26,16 +27,22 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
     started, spec = time.monotonic(), run.spec
     base, executed = run.need("baseline", BaselineRecord), run.need("execute", ExecuteRecord)
     before = base.private if spec.protocol == "strict" else base.total
+    if reason := why_no_result(run, executed):
+        return run.write("grade", failed(run, reason, seconds=time.monotonic() - started))
     best = best_submission(run.ledger)
+    if best is None and executed.submissions:
+        reason = f"none of its {executed.submissions} submissions could be graded: {_last_problem(run)}"
+        return run.write("grade", failed(run, reason, seconds=time.monotonic() - started))
     if best is None:
-        verdict: RunVerdict = "no score" if executed.submissions else "no submission"
-        return run.write("grade", GradeRecord(seconds=time.monotonic() - started, verdict=verdict, baseline=before))
+        nothing = GradeRecord(seconds=time.monotonic() - started, verdict="no submission", baseline=before)
+        return run.write("grade", nothing)
     submission, public = best
     result = _final_result(run, settings, submission.weights_digest)
     difference = paired_improvement(read_model(run.baseline_items, GradeResult).items, result.items)
     record = GradeRecord(
         seconds=time.monotonic() - started,
         verdict=verdict_of(result.score, difference),
+        reason=result.score.reason if result.score.score is None else "",
         submission_id=submission.submission_id,
         public=public,
         final=result.score,
@@ -44,6 +51,11 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         improvement_ci=difference.ci if difference else None,
     )
     return run.write("grade", record)
+
+
+def _last_problem(run: RunDir) -> str:
+    """Of the grades without a score."""
+    return next((grade.result.reason for grade in reversed(run.ledger.grades().values())), "there are no grades")
 
 
 def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:

@@ -150,7 +150,7 @@ class GradingService:
         """The clock, as the agent may ask for it; `now` is Unix time."""
         entries = self._run.ledger.entries()
         state = self._run.clock.state
-        remaining = max(0.0, self._run.clock.remaining_s(entries))
+        remaining = max(0.0, self._run.clock.remaining_s())
         submits = [entry.at for entry in entries if isinstance(entry.event, SubmissionAccepted)]
         running = state.running_since is not None
         return TimeAnswer(
@@ -166,9 +166,7 @@ class GradingService:
         entries = self._run.ledger.entries()
         if not any(isinstance(entry.event, AgentStarted) for entry in entries):
             raise BudgetSpent("the run has not started")
-        if not ignore_clock and (
-            self._run.clock.state.running_since is None or self._run.clock.remaining_s(entries) <= 0
-        ):
+        if not ignore_clock and (self._run.clock.state.running_since is None or self._run.clock.remaining_s() <= 0):
             raise BudgetSpent("the budget has ended; submissions are no longer taken")
         if self._quota_left(sum(isinstance(entry.event, SubmissionAccepted) for entry in entries)) == 0:
             raise BudgetSpent(f"the quota of {self._spec.max_submissions} submissions is used up")
