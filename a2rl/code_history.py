@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from a2rl.errors import InfrastructureError
 from a2rl.printable import printable
+from a2rl.secrets import scrub, scrub_file
 
 MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 2000
@@ -58,13 +59,14 @@ def _commit(files: list[Path], code: Path, repository: Path, message: str) -> st
         if old.name != ".git":
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     for file in files:
-        target = repository / file.relative_to(code)
+        target = repository / scrub(str(file.relative_to(code)))
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # gone or replaced meanwhile: the agent goes on working
             shutil.copyfile(file, target, follow_symlinks=False)
+            scrub_file(target)
     _git(repository, "add", "--all", "--force")
     if _git(repository, "status", "--porcelain"):
-        _git(repository, "commit", "--quiet", "--no-verify", "--message", printable(message, MAX_MESSAGE_CHARS))
+        _git(repository, "commit", "--quiet", "--no-verify", "--message", printable(scrub(message), MAX_MESSAGE_CHARS))
     return _git(repository, "rev-parse", "HEAD")
 
 

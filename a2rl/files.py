@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from a2rl.errors import InfrastructureError, IntegrityError
+from a2rl.secrets import scrub
 
 BLOCK = 1 << 20
 Model = TypeVar("Model", bound=BaseModel)
@@ -47,7 +48,7 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(scrub(text))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

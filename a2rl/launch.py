@@ -17,6 +17,7 @@ from a2rl.installation import Installation
 from a2rl.isolation.reach import confinement_of
 from a2rl.proxy import Proxy
 from a2rl.run import RunDir
+from a2rl.secrets import known
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand
 from a2rl.trajectory import transcript_path
@@ -117,6 +118,7 @@ def launch(
         log=str(run.logs / "agent.log"),
         transcript=str(printed or ""),
         takes_messages=agent.messages is not None,
+        secrets=known(),
         confinement=confinement_of(run, agent, settings, (grading.port, *gateway.ports), installation.extra_read),
     )
 

@@ -23,9 +23,8 @@ _UNSEEN = re.compile(
     "\ud800-\udfff\ue000-\uf8ff"  # lone surrogates, private use
     "\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # formats of single scripts
     "\U000e0000-\U000e0fff\U000f0000-\U0010ffff"  # tags, more variation selectors, private use
-    "]"
+    "]+"
 )
-_LAYOUT = {"\n", "\t"}
 _FIRST_MARK = "\u0300"
 MAX_MARKS = 4
 """Combining marks on one character: more of them paint over the lines around."""
@@ -41,7 +40,8 @@ def printable(text: str, limit: int = MAX_CHARS, *, lines: bool = False) -> str:
     """
     shown = text[:limit]
     if not (shown.isascii() and shown.isprintable()):
-        shown = _UNSEEN.sub(lambda found: _keep(found[0], lines), shown)
+        table = _IN_LINES if lines else _ESCAPES
+        shown = _UNSEEN.sub(lambda found: "".join(map(table.__getitem__, found[0])), shown)
         if max(shown, default="") >= _FIRST_MARK:
             shown = _thinned(shown)
     left_out = len(text) - limit
@@ -53,15 +53,17 @@ def printable_json(value: Any) -> str:
     return json.dumps(value, default=str).replace("\x7f", "\\u007f")
 
 
-def _keep(char: str, lines: bool) -> str:
-    return char if lines and char in _LAYOUT else _escaped(char)
+class _Escapes(dict[str, str]):
+    """By character; made as they are needed, since logs may be full of them."""
+
+    def __missing__(self, char: str) -> str:
+        code = ord(char)
+        escape = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        return self.setdefault(char, escape)
 
 
-def _escaped(char: str) -> str:
-    if char in "\n\t\r":
-        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}[char]
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+_ESCAPES = _Escapes({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
+_IN_LINES = _Escapes({"\n": "\n", "\t": "\t", "\r": "\\r"})
 
 
 def _thinned(text: str) -> str:
@@ -69,5 +71,5 @@ def _thinned(text: str) -> str:
     marks, kept = 0, []
     for char in text:
         marks = marks + 1 if char >= _FIRST_MARK and unicodedata.category(char).startswith("M") else 0
-        kept.append(char if marks <= MAX_MARKS else _escaped(char))
+        kept.append(char if marks <= MAX_MARKS else _ESCAPES[char])
     return "".join(kept)

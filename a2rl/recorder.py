@@ -25,6 +25,7 @@ from a2rl.code_history import code_state, snapshot_code
 from a2rl.errors import InfrastructureError
 from a2rl.event_log import EventLog
 from a2rl.run import RunDir
+from a2rl.secrets import scrub, scrub_file
 from a2rl.supervisor import die_with_parent
 
 INTERVAL_S = 3.0
@@ -155,12 +156,13 @@ class TranscriptCopies:
             if not stat.S_ISREG(status.st_mode) or status.st_mtime_ns < self._since_ns or self._seen.get(path) == seen:
                 return
             self._target.mkdir(exist_ok=True)
-            target = self._target / "-".join(path.relative_to(self._home).parts)[-200:]
+            target = self._target / scrub("-".join(path.relative_to(self._home).parts))[-200:]
             with target.with_suffix(".part").open("wb") as copy:
                 left = MAX_TRANSCRIPT_BYTES
                 while left > 0 and (block := source.read(min(BLOCK, left))):
                     copy.write(block)
                     left -= len(block)
+            scrub_file(target.with_suffix(".part"))
             target.with_suffix(".part").replace(target)
         self._seen[path] = seen
 

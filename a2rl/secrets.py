@@ -19,6 +19,8 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 MIN_CHARS = 8
@@ -40,6 +42,7 @@ SHAPES = (
 """Keys of Anthropic, OpenAI, Google, GitHub, Hugging Face, Slack and AWS."""
 HEADS = (b"sk-", b"AIza", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"hf_", b"xox", b"AKIA")
 MAX_SHAPE = 270
+BLOCK = 1 << 20
 _SHAPE = re.compile(rb"(?<![A-Za-z0-9_-])(?:" + b"|".join(SHAPES) + rb")")
 _WORD = re.compile(rb"(?<![\w-])[\w-]{1,%d}\Z" % MAX_SHAPE)
 _BREAK = b"(?:" + b"|".join(map(re.escape, BREAKS)) + b")?"
@@ -52,10 +55,16 @@ class Scrubber:
         self.secrets = {name: value for name, value in secrets.items() if len(value) >= MIN_CHARS}
         """Those that are removed."""
         self._names = list(self.secrets)
-        by_secret = [_forms(value) for value in self.secrets.values()]
-        self._forms = tuple({form.lower() for forms in by_secret for form in forms})
-        groups = (b"(?P<s%d>%s)" % (number, b"|".join(map(_broken, forms))) for number, forms in enumerate(by_secret))
-        self._known = re.compile(b"|".join(groups), re.IGNORECASE)
+        self._by_secret = [_forms(value) for value in self.secrets.values()]
+        self._forms = tuple({form.lower() for forms in self._by_secret for form in forms})
+
+    @cached_property
+    def _known(self) -> re.Pattern[bytes]:
+        """Made when it is needed, which takes a moment: most processes never meet a secret."""
+        groups = (
+            b"(?P<s%d>%s)" % (place, b"|".join(map(_broken, forms))) for place, forms in enumerate(self._by_secret)
+        )
+        return re.compile(b"|".join(groups), re.IGNORECASE)
 
     def text(self, text: str) -> str:
         """The text without the secrets."""
@@ -89,10 +98,14 @@ class ScrubbedStream:
         self._forms = forms
         self._longest = max([MAX_SHAPE, *map(len, forms)])
         self._held = self._before = b""
+        self.has_found = False
+        """Whether there were any secrets so far."""
 
     def feed(self, block: bytes) -> bytes:
         """What is certain by now, without the secrets."""
-        data = self._scrubber.without_known(self._held + block)
+        whole = self._held + block
+        data = self._scrubber.without_known(whole)
+        self.has_found = self.has_found or data is not whole
         cut = len(data) - self._doubtful(data)
         self._held = data[cut:]
         return self._pass_on(data[:cut])
@@ -107,7 +120,9 @@ class ScrubbedStream:
         before = self._before
         if data:
             self._before = b"_" if _WORD.search(data[-1:]) else b""
-        return _SHAPE.sub(b"[secret]", before + data)[len(before) :]
+        clean, found = _SHAPE.subn(b"[secret]", before + data)
+        self.has_found = self.has_found or found > 0
+        return clean[len(before) :]
 
     def _doubtful(self, data: bytes) -> int:
         """How many bytes at the end may be the beginning of a secret."""
@@ -182,6 +197,11 @@ def learn(secrets: Mapping[str, str]) -> None:
             _known = Scrubber({**_known.secrets, **secrets})
 
 
+def known() -> dict[str, str]:
+    """The secrets that this process knows, for those that it starts."""
+    return dict(_known.secrets)
+
+
 def scrub(text: str) -> str:
     """The text without the secrets that this process knows."""
     return _known.text(text)
@@ -190,6 +210,29 @@ def scrub(text: str) -> str:
 def scrub_bytes(data: bytes) -> bytes:
     """The bytes without the secrets that this process knows."""
     return _known.data(data)
+
+
+def scrub_file(path: Path) -> None:
+    """Removes the secrets that this process knows from a file that only we write.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    looking = scrubbed_stream()
+    for _ in _scrubbed(path, looking):
+        pass
+    if looking.has_found:
+        clean = path.with_name(f"{path.name[:200]}.clean")
+        with clean.open("wb") as file:
+            file.writelines(_scrubbed(path, scrubbed_stream()))
+        clean.replace(path)
+
+
+def _scrubbed(path: Path, stream: ScrubbedStream) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            yield stream.feed(block)
+    yield stream.close()
 
 
 def scrubbed_stream() -> ScrubbedStream:

@@ -26,15 +26,16 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from a2rl.agent_log import AgentLog
 from a2rl.isolation.broker import Broker, NetworkLog
 from a2rl.isolation.confinement import Confinement
 from a2rl.isolation.launch import Launch, NotConfined
+from a2rl.secrets import learn
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 2.0
 """Between the request to end and the kill."""
-MAX_LOG_BYTES = 256 << 20
 LOG_TIMEOUT_S = 5.0
 
 
@@ -52,6 +53,8 @@ class AgentCommand(NamedTuple):
     """File for what it prints to its standard output, if that is to be kept apart; limited in size as well."""
     takes_messages: bool = False
     """Whether lines for its standard input will follow."""
+    secrets: dict[str, str] | None = None
+    """By name; they are left out of whatever is written down."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "AgentCommand":
@@ -144,16 +147,11 @@ def _reap() -> bool:
     return True
 
 
-def _keep_log(source: IO[bytes], path: str) -> None:
+def _keep_log(source: IO[bytes], path: str, as_it_is: bool) -> None:
     """Writes what the agent prints to its log, up to a limit, and goes on reading so that the agent never blocks."""
-    left = MAX_LOG_BYTES
-    with Path(path).open("ab", buffering=0) as log:
+    with AgentLog(Path(path), as_it_is) as log:
         while block := os.read(source.fileno(), 1 << 16):
-            if left > 0:
-                log.write(block[:left])
-                left -= len(block)
-                if left <= 0:
-                    log.write(b"\n[a2rl: the log is full; the rest is dropped]\n")
+            log.write(block)
 
 
 def supervise(command: AgentCommand, inbox: FileIO) -> AgentExit:
@@ -171,7 +169,7 @@ def _supervise(command: AgentCommand, inbox: FileIO) -> AgentExit:
     except NotConfined as error:
         return AgentExit(None, "", end_tree(), unconfined=str(error))
     logs = [
-        threading.Thread(target=_keep_log, args=(source, path), daemon=True)
+        threading.Thread(target=_keep_log, args=(source, path, path == command.transcript), daemon=True)
         for source, path in ((agent.stdout, command.transcript or command.log), (agent.stderr, command.log))
         if source is not None
     ]
@@ -259,6 +257,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # ended by stdin alone, so that the tree is always ended first
     inbox = FileIO(0, closefd=False)  # without a buffer, so that select knows of every line
     command = AgentCommand.of(json.loads(inbox.readline()))
+    learn(command.secrets or {})
     report = json.dumps(supervise(command, inbox)._asdict())
     with contextlib.suppress(BrokenPipeError):  # the pipeline died: nobody asks
         os.write(1, f"{report}\n".encode())

@@ -19,6 +19,7 @@ from a2rl.printable import printable
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 from a2rl.score import TaskScore
+from a2rl.secrets import scrub
 from a2rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class Tracker:
 def _visible(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same with all that an agent or its model wrote made visible."""
     return {
-        name: printable(value, MAX_CHARS, lines=True)[:MAX_CHARS] if isinstance(value, str) else value
+        name: printable(scrub(value), MAX_CHARS, lines=True)[:MAX_CHARS] if isinstance(value, str) else value
         for name, value in values.items()
     }
 

@@ -15,6 +15,7 @@ from a2rl.budget import refund_s, waited_s
 from a2rl.catalog import find_agent
 from a2rl.events import AgentEnded, AgentStarted, ProcessesSurvived, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
+from a2rl.keys import learn_secrets
 from a2rl.process import end_strays
 from a2rl.records import ExecuteRecord
 from a2rl.run import RunDir
@@ -40,9 +41,11 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
         Interrupted: the user stopped the pipeline; the agent is gone and the run can be resumed.
         InfrastructureError: the grading service or the supervisor failed.
     """
+    agent = find_agent(run.spec.agent, settings.root)
+    learn_secrets(agent, settings)
     if (done := run.read("execute", ExecuteRecord)) is not None:
         return done
-    started, agent = time.monotonic(), find_agent(run.spec.agent, settings.root)
+    started = time.monotonic()
     _close_lost_attempt(run)
     with GradingServer(run, settings) as server:
         server.wait_until_ready()

@@ -11,6 +11,7 @@ from a2rl.event_log import EventLog
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import CPU, GraderPool, devices_here
 from a2rl.grading.service import GradingService
+from a2rl.keys import listen
 from a2rl.run import RunDir
 from a2rl.serving import serve_for_parent
 from a2rl.settings import Settings
@@ -20,6 +21,7 @@ from a2rl.supervisor import die_with_parent
 def main() -> None:
     """Serves until stdin closes."""
     die_with_parent()
+    listen(sys.stdin)
     run, settings = RunDir(Path(sys.argv[1])), Settings.load()
     devices = devices_here(settings)
     with GraderPool(settings, devices) as pool:

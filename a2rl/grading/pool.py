@@ -16,7 +16,8 @@ from types import TracebackType
 from a2rl.errors import A2rlError, InfrastructureError, Interrupted
 from a2rl.files import read_model
 from a2rl.grading.job import GradeJob, GradeResult, progress_of
-from a2rl.process import check_stop, grader_environment, module_command
+from a2rl.keys import grader_keys, tell
+from a2rl.process import check_stop, child_environment, module_command
 from a2rl.settings import Settings
 
 ATTEMPTS = 3
@@ -147,7 +148,7 @@ class _Slot:
                 self._worker.wait()
 
     def _start(self) -> None:
-        environment = grader_environment(self._settings)
+        environment = child_environment(self._settings)
         environment["CUDA_VISIBLE_DEVICES"] = "" if self._device == CPU else self._device
         with self._lock:
             if self._closed:
@@ -162,6 +163,7 @@ class _Slot:
                 text=True,
                 start_new_session=True,
             )
+            tell(self._worker, grader_keys(self._settings))
 
     def _attempt(self, job: GradeJob) -> int | None:
         """The exit code of the job's process; None if the worker itself died."""

@@ -9,7 +9,8 @@ import httpx
 
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.events import GradingFailed, SubmissionAccepted
-from a2rl.process import check_stop, end_child, grader_environment, module_command
+from a2rl.keys import grader_keys, tell
+from a2rl.process import check_stop, child_environment, end_child, module_command
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 
@@ -90,16 +91,18 @@ class GradingServer:
     def _start(self) -> "subprocess.Popen[bytes]":
         descriptor = self._listener.fileno()
         with (self._run.logs / "service.log").open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 module_command("a2rl.grading", str(self._run.root), str(descriptor)),
                 cwd=self._settings.root,
-                env=grader_environment(self._settings),
+                env=child_environment(self._settings),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
+        tell(process, grader_keys(self._settings))
+        return process
 
     def _fixed_port(self) -> socket.socket:
         port = self._run.spec.grading_port

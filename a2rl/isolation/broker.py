@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import select
 import socket
@@ -31,6 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.isolation.calls import number_of
+from a2rl.printable import printable_json
+from a2rl.secrets import scrub
 
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """Requests of ioctl(2); the sizes in them are those of the structures below."""
@@ -85,7 +86,7 @@ class NetworkLog:
             line |= {"allowed": allowed, **({"left_out_before": kind[3]} if kind[3] else {})}
             kind[1:] = kind[1] + 1, kind[2] + 1, 0
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(scrub(printable_json(line)) + "\n")
 
 
 class Broker:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from a2rl.budget import format_duration
-from a2rl.catalog import load_task
+from a2rl.catalog import find_agent, load_task
 from a2rl.errors import UsageError
 from a2rl.events import (
     AgentEnded,
@@ -19,6 +19,7 @@ from a2rl.events import (
 )
 from a2rl.files import read_model, write_atomically
 from a2rl.grading.job import GradeResult
+from a2rl.keys import learn_secrets
 from a2rl.ledger import Entry, grades_among
 from a2rl.printable import printable
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
@@ -26,6 +27,7 @@ from a2rl.report.chart import Point, draw
 from a2rl.report.examples import Example, choose
 from a2rl.run import RunDir
 from a2rl.score import Group
+from a2rl.secrets import scrub
 from a2rl.settings import Settings
 
 
@@ -48,6 +50,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         UsageError: the run has not got as far as a baseline.
     """
     spec, entries = run.spec, run.ledger.entries()
+    learn_secrets(find_agent(spec.agent, settings.root), settings)
     baseline = next((entry.event.public for entry in entries if isinstance(entry.event, BaselineKnown)), None)
     if baseline is None:
         raise UsageError(
@@ -94,7 +97,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
 
 def _visible(value: object) -> object:
     """What the page says, before it is escaped as HTML."""
-    return value if isinstance(value, int | float) else printable(str(value), lines=True)
+    return value if isinstance(value, int | float) else printable(scrub(str(value)), lines=True)
 
 
 def _points(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -> list[Point]:

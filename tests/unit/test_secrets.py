@@ -25,7 +25,7 @@ ENCODINGS = {
     "as it is": lambda key: key,
     "in capitals": str.upper,
     "backwards": lambda key: key[::-1],
-    "for a URL": lambda key: quote(key),
+    "for a URL": quote,
     "for a URL, all of it": lambda key: quote(key, safe=""),
     "in percent": lambda key: "%" + hexed("%", key),
     "in JSON": json.dumps,

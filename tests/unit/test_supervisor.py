@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.agent_log import MAX_BYTES as MAX_LOG_BYTES
 from a2rl.process import AgentProcess
 from a2rl.settings import Settings
-from a2rl.supervisor import MAX_LOG_BYTES, AgentCommand, AgentExit
+from a2rl.supervisor import AgentCommand, AgentExit
 from tests.run_maker import alive, kill, wait_for
 
 # Becomes a daemon in a session of its own: two forks, setsid in between.
