@@ -18,6 +18,7 @@ from a2rl.grading.server_process import GradingServer
 from a2rl.keys import learn_secrets
 from a2rl.process import end_strays
 from a2rl.records import ExecuteRecord
+from a2rl.relay.record import llm_use
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 
@@ -115,6 +116,7 @@ def _record(execution: Execution, seconds: float) -> ExecuteRecord:
             "exit_code": end.exit_code,
             "why": end.why,
             "usage": execution.account(end.attempt).usage,
+            "seen": llm_use(run),
             "elapsed_s": end.elapsed_s,
             "waited_s": waited_s(entries, end.elapsed_s),
             "refunded_s": refund_s(run.clock.state),

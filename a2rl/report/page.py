@@ -25,6 +25,7 @@ from a2rl.printable import printable
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
 from a2rl.report.chart import Point, draw
 from a2rl.report.examples import Example, choose
+from a2rl.report.llm import remarks, seen_figures
 from a2rl.run import RunDir
 from a2rl.score import Group
 from a2rl.secrets import scrub
@@ -50,7 +51,8 @@ def write_report(run: RunDir, settings: Settings) -> None:
         UsageError: the run has not got as far as a baseline.
     """
     spec, entries = run.spec, run.ledger.entries()
-    learn_secrets(find_agent(spec.agent, settings.root), settings)
+    agent = find_agent(spec.agent, settings.root)
+    learn_secrets(agent, settings)
     baseline = next((entry.event.public for entry in entries if isinstance(entry.event, BaselineKnown)), None)
     if baseline is None:
         raise UsageError(
@@ -86,6 +88,8 @@ def write_report(run: RunDir, settings: Settings) -> None:
         examples=_examples(run, entries, counts),
         story=_story(entries),
         usage=_usage(executed.usage if executed else None),
+        seen=seen_figures(executed.seen if executed else None),
+        remarks=remarks(executed, spec.driver, agent.calls_llm),
         budget=format_duration(spec.budget_s),
         elapsed=format_duration(run.clock.elapsed_s()),
         settings=_settings(run, ready),
