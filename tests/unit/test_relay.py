@@ -243,7 +243,7 @@ def test_a_key_named_twice_is_judged_as_it_is_sent(relay: RelayProcess, provider
         ({"tools": [{"type": "web_search_20250305"}, {"name": "Bash", "input_schema": {}}]}, ["web_search_20250305"]),
         ({"tools": [{"type": "function", "function": {"name": "web_search"}}]}, []),
         ({"tools": [{"type": "mcp", "server_url": "x"}, {"type": "code_interpreter"}]}, ["mcp", "code_interpreter"]),
-        ({"tools": [{"googleSearch": {}, "functionDeclarations": [], "urlContext": 1}]}, ["googleSearch", "urlContext"]),
+        ({"tools": [{"googleSearch": {}, "functionDeclarations": []}, {"urlContext": 1}]}, ["googleSearch", "urlContext"]),
         ({"web_search_options": {"a": 1}}, ["web_search_options"]),
         ({"tools": "nonsense"}, []),
         ({"tools": [None, 3, {"type": 7}]}, []),
