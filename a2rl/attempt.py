@@ -114,7 +114,7 @@ class Execution:
 
     def _work(self, command: AgentCommand, attempt: int, prompt: str, share_s: float, left_s: float) -> Ended:
         """Runs the agent's processes from start to end, and writes down what they do."""
-        run, agent = self.run, self.agent
+        run = self.run
         with ExitStack() as stack:
             process = stack.enter_context(AgentProcess(command, self.settings))
             observer = stack.enter_context(Observer(run, self.settings, attempt, process.pid))

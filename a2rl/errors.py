@@ -43,6 +43,10 @@ class IntegrityError(A2rlError):
     """The ledger, a record or a checkpoint is not what was written: edited, truncated or corrupt."""
 
 
+class RunFailed(A2rlError):
+    """Runs that could not be finished; their records say so, and the others of the same command are whole."""
+
+
 class Interrupted(A2rlError):
     """The user stopped the pipeline (Ctrl-C or SIGTERM); `a2rl resume` goes on from here."""
 

@@ -1,7 +1,7 @@
 """A run that has no result has one: it failed, for a reason that is written down, and its gain counts as zero.
 
-What the machine did wrong is tried again first. A run that the user stopped, or whose settings are wrong, has not failed.
-`a2rl resume` takes up a run whose stages could not be finished; the failure then stays in the ledger alone.
+What the machine did wrong is tried again first. A run that the user stopped, or whose settings are wrong, has not
+failed. `a2rl resume` takes up one whose stages could not be finished; the failure then stays in the ledger alone.
 """
 
 from a2rl.errors import A2rlError

@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from prefect import flow
 from prefect.futures import PrefectFuture
 
-from a2rl.errors import A2rlError, Interrupted
+from a2rl.errors import A2rlError, Interrupted, RunFailed
+from a2rl.mirror import Mirror
 from a2rl.params import load_params
 from a2rl.plan import choose_grid, plan_runs
 from a2rl.process import STOP
@@ -20,10 +21,6 @@ from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.tracking import Tracker
 from flows.policies import benchmark_run, shares_of_cores
-
-
-class RunsFailed(A2rlError):
-    """Some runs of a grid could not be finished; the others are whole."""
 
 
 @flow(name="a2rl", flow_run_name="{suite}", persist_result=False, validate_parameters=True)
@@ -56,7 +53,7 @@ def a2rl(
 
     Raises:
         UsageError: a setting is wrong; nothing was started.
-        RunsFailed: some runs could not be finished.
+        RunFailed: some runs could not be finished; all have a result.
         Interrupted: the user stopped the flow; `a2rl resume` goes on.
     """
     settings = Settings.load()
@@ -70,9 +67,10 @@ def a2rl(
     if run_ids is None:
         runs = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
     else:
-        runs = [RunDir(settings.runs / run_id) for run_id in run_ids]
+        runs = [RunDir(settings.runs / run_id) for run_id in dict.fromkeys(run_ids)]
     runs.sort(key=lambda run: -run.spec.budget_s if grid.concurrency > 1 else 0)  # so that the last ones end together
     tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
+    mirror = Mirror(tracker.sync, tracker.alive_at)
     for cores in shares_of_cores(os.sched_getaffinity(0), min(grid.concurrency, len(runs))):
         slots.put(cores)
     tracker.connect_soon()
@@ -80,9 +78,10 @@ def a2rl(
     with stop_runs_on_exit():
         for run in runs:
             cores = slots.get()
-            futures[run.id] = benchmark_run.submit(run, settings, tracker, cores)
+            futures[run.id] = benchmark_run.submit(run, settings, mirror, cores)
             futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
+    mirror.close()
     errors = {run_id: outcome for run_id, outcome in outcomes.items() if isinstance(outcome, BaseException)}
     _raise_failures(errors, len(runs))
     return [run.id for run in runs]
@@ -111,4 +110,4 @@ def _raise_failures(errors: dict[str, BaseException], total: int) -> None:
     listing: Sequence[str] = [f"{run_id}: {error}" for run_id, error in errors.items()]
     if total == 1 and isinstance(next(iter(errors.values())), A2rlError):
         raise next(iter(errors.values()))
-    raise RunsFailed(f"{len(errors)} of {total} runs could not be finished. " + "; ".join(listing))
+    raise RunFailed(f"{len(errors)} of {total} runs could not be finished. " + "; ".join(listing))

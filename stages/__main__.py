@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from a2rl.errors import A2rlError
+from a2rl.owner import owned
 from a2rl.params import load_params
 from a2rl.run import Record, RunDir
 from a2rl.settings import Settings
@@ -66,7 +67,9 @@ def _run_stage(arguments: argparse.Namespace, settings: Settings) -> str:
         "grade": grade.grade,
         "report": report.report,
     }
-    return run_stages[arguments.stage](RunDir(settings.runs / arguments.run), settings).model_dump_json(indent=2)
+    run = RunDir(settings.runs / arguments.run)
+    with owned(run):
+        return run_stages[arguments.stage](run, settings).model_dump_json(indent=2)
 
 
 if __name__ == "__main__":

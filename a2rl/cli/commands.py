@@ -65,7 +65,7 @@ def run(
 
     Example: `a2rl run --task gsm8k --agent scripted --budget 2m`
     """
-    from a2rl.cli.flow_runner import run_flow
+    from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.params import load_params
     from a2rl.plan import choose_grid, plan_runs
     from a2rl.run import RunDir
@@ -80,8 +80,8 @@ def run(
     )  # fmt: skip
     [spec] = plan_runs(grid, "runs", params, settings)
     created = RunDir.create(settings.runs, spec)
-    run_flow({"run_ids": [created.id]}, [created.id], settings)
-    _show_run(created, as_json)
+    with showing(lambda: _show_run(created, as_json)):
+        run_flow({"run_ids": [created.id]}, [created.id], settings)
 
 
 @app.command()
@@ -112,7 +112,7 @@ def bench(
     Example: `a2rl bench smoke --seed 0 --seed 1 --concurrency 2`
     """
     from a2rl.cli.console import print_json
-    from a2rl.cli.flow_runner import run_flow
+    from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import run_object
     from a2rl.params import load_params
     from a2rl.plan import choose_grid, plan_runs
@@ -131,12 +131,11 @@ def bench(
     grid = choose_grid(params, suite, **overrides)
     created = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
     ids = [each.id for each in created]
-    try:
-        run_flow({"suite": suite, "run_ids": ids, "concurrency": grid.concurrency}, ids, settings)
-    finally:
-        _show_runs(created)
-    if as_json:
-        print_json([run_object(each) for each in created])
+    with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
+        try:
+            run_flow({"suite": suite, "run_ids": ids, "concurrency": grid.concurrency}, ids, settings)
+        finally:
+            _show_runs(created)
 
 
 @app.command()
@@ -145,13 +144,17 @@ def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_jso
 
     Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.flow_runner import run_flow
+    from a2rl.cli.flow_runner import run_flow, showing
 
     settings = Settings.load()
-    runs = [_find_run(each, settings) for each in run_id]
-    run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
-    for each in runs:
-        _show_run(each, as_json)
+    runs = [_find_run(each, settings) for each in dict.fromkeys(run_id)]
+
+    def show() -> None:
+        for each in runs:
+            _show_run(each, as_json)
+
+    with showing(show):
+        run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -304,14 +307,16 @@ def report(run_id: str) -> None:
     Example: `a2rl report gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.console import out
+    from a2rl.mirror import mark_behind
     from a2rl.report import write_report
     from a2rl.tracking import Tracker
 
     settings = Settings.load()
     found = _find_run(run_id, settings)
     write_report(found, settings)
-    Tracker(settings).sync(found)
     out.print(str(found.report), soft_wrap=True)
+    Tracker(settings).sync(found)
+    mark_behind(found, "")
 
 
 @app.command()
@@ -398,6 +403,7 @@ def _find_run(run_id: str, settings: Settings) -> Any:
 def _show_run(found: Any, as_json: bool) -> None:
     from a2rl.cli.console import out, print_json
     from a2rl.cli.results import run_object, sandbox_warning, sentence
+    from a2rl.mirror import behind
 
     out.print()
     out.print(sentence(found), soft_wrap=True)
@@ -405,13 +411,16 @@ def _show_run(found: Any, as_json: bool) -> None:
     if warning := sandbox_warning(facts["sandbox"]):
         out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
     out.print(f"report: {facts['report']}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
+    if late := behind(found):
+        out.print(late, style="yellow", soft_wrap=True, markup=False)
     if as_json:
         print_json(facts)
 
 
 def _show_runs(found: list[Any]) -> None:
-    from a2rl.cli.console import print_table
+    from a2rl.cli.console import out, print_table
     from a2rl.cli.results import run_object, state_of
+    from a2rl.mirror import behind
 
     def figure(value: float | None, sign: str = "") -> str:
         return "-" if value is None else f"{value:{sign}.1f}"
@@ -427,12 +436,15 @@ def _show_runs(found: list[Any]) -> None:
         final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
         rows.append(
             (
-                each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["improvement"], "+"),
+                each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["gain"], "+"),
                 ci, str(facts["submissions"]), facts["verdict"] or "-", facts["sandbox"] or "-",
             )
         )  # fmt: skip
     columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict", "sandbox")
     print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
+    for each in found:
+        if late := behind(each):
+            out.print(late, style="yellow", soft_wrap=True, markup=False)
 
 
 def _show_figures(figures: dict[str, Any], as_json: bool) -> None:

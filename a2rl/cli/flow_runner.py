@@ -14,7 +14,7 @@ from typing import Any
 
 from a2rl.cli.console import err
 from a2rl.cli.results import Follower
-from a2rl.errors import InfrastructureError, Interrupted
+from a2rl.errors import InfrastructureError, Interrupted, RunFailed
 from a2rl.process import child_environment, end_child, is_healthy, module_command
 from a2rl.settings import Settings
 
@@ -41,6 +41,18 @@ def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings)
                 a2rl(**parameters)
     except (KeyboardInterrupt, Interrupted) as error:
         raise Interrupted(f"stopped; nothing is lost. Go on with: a2rl resume {' '.join(run_ids)}") from error
+
+
+@contextmanager
+def showing(show: Callable[[], None]) -> Iterator[None]:
+    """Shows what came of some runs, also where some of them failed, which is then said last; not where nothing was run
+    or the user has stopped it."""
+    try:
+        yield
+    except RunFailed:
+        show()
+        raise
+    show()
 
 
 def _already_there() -> None:

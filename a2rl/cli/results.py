@@ -18,6 +18,8 @@ from a2rl.events import (
     Event,
     Graded,
     PrivateGraded,
+    ProcessesSurvived,
+    RunFailed,
     SubmissionAccepted,
     SubmissionRefused,
 )
@@ -47,16 +49,21 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "best": graded.public.score if graded and graded.public else None,
         "private": private.score if private else None,
         "improvement": graded.improvement if graded else None,
+        "gain": graded.gain if graded else None,
         "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
         "verdict": graded.verdict if graded else None,
+        "reason": graded.reason if graded else "",
         "sandbox": ready.sandbox if ready else None,
         "report": str(run.report) if run.report.exists() else None,
     }
 
 
 def state_of(run: RunDir) -> str:
-    """Where a run stands, in one word."""
+    """Where a run stands, in a word or three."""
+    graded = run.read("grade", GradeRecord)
+    if graded is not None and graded.failed_stage is not None:
+        return f"failed in {graded.failed_stage}"
     for stage in ("report", "grade", "execute", "baseline", "setup"):
         if run.record_path(stage).exists():
             return "done" if stage == "report" else f"after {stage}"
@@ -69,7 +76,9 @@ def sentence(run: RunDir) -> str:
     if graded is None:
         return "The run is not finished."
     if graded.final is None or graded.improvement is None or graded.improvement_ci is None:
-        return f"No result: {VERDICTS[graded.verdict]}. The base model scores {graded.baseline}."
+        why = f" ({graded.reason})" if graded.reason else ""
+        scores = "" if graded.baseline.score is None else f" The base model scores {graded.baseline}."
+        return f"No result: {VERDICTS[graded.verdict]}{why}, which counts as a gain of zero.{scores}"
     low, high = graded.improvement_ci
     return (
         f"From {graded.baseline} to {graded.final}: {graded.improvement:+.1f} points, "
@@ -168,6 +177,10 @@ class Follower:
         if isinstance(event, AgentEnded):
             why = f": {shown(event.why)}" if event.why else ""
             return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}{why}", "yellow" if why else "")
+        if isinstance(event, ProcessesSurvived):
+            return Text(f"{len(event.pids)} processes of the agent could not be ended", "bold red")
+        if isinstance(event, RunFailed):
+            return Text(f"failed: {event.reason}", "red")
         if isinstance(event, PrivateGraded):
             return Text.assemble("private score ", (str(event.result), "bold"))
         return None

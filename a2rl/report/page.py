@@ -13,6 +13,8 @@ from a2rl.events import (
     AgentStarted,
     BaselineKnown,
     Graded,
+    ProcessesSurvived,
+    RunFailed,
     RunInterrupted,
     SubmissionAccepted,
     SubmissionRefused,
@@ -80,7 +82,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         grade=grade,
         executed=executed,
         baseline=baseline,
-        verdict=VERDICTS[grade.verdict] if grade else "the run is not finished",
+        verdict=_verdict(grade),
         chart=draw(points, baseline.score, baseline.ci, run.clock.elapsed_s()),
         rows=_rows(entries, grades, counts),
         kinds=_kinds(grade) if grade else [],
@@ -102,6 +104,12 @@ def write_report(run: RunDir, settings: Settings) -> None:
 def _visible(value: object) -> object:
     """What the page says, before it is escaped as HTML."""
     return value if isinstance(value, int | float) else printable(scrub(str(value)), lines=True)
+
+
+def _verdict(grade: GradeRecord | None) -> str:
+    if grade is None:
+        return "the run is not finished"
+    return VERDICTS[grade.verdict] + (f" ({grade.reason})" if grade.reason else "")
 
 
 def _points(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -> list[Point]:
@@ -195,6 +203,11 @@ def _story(entries: list[Entry]) -> list[str]:
     for event in (entry.event for entry in entries):
         if isinstance(event, RunInterrupted):
             told.append("It was interrupted by the user.")
+        elif isinstance(event, ProcessesSurvived):
+            pids = ", ".join(map(str, event.pids[:20]))
+            told.append(f"{len(event.pids)} of its processes could not be ended with it (process ids {pids}).")
+        elif isinstance(event, RunFailed):
+            told.append(f"The run failed: {event.reason}.")
         elif isinstance(event, AgentEnded):
             status = f" with exit code {event.exit_code}" if event.exit_code is not None else ""
             sentence = {

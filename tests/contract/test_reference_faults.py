@@ -182,7 +182,7 @@ def test_one_clock_is_told_to_the_agent_enforced_and_answered_by_the_service(
     run: RunDir, settings: Settings, v1: str
 ) -> None:
     client = client_of(run, settings)
-    left = run.clock.remaining_s(run.ledger.entries())
+    left = run.clock.remaining_s()
     write_run_meta(run, end_time=int(time.time() + left))
     told = json.loads((run.workspace / "run_meta.json").read_text())["end_time"]
     answered = client.get("/time").json()

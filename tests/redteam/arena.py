@@ -42,7 +42,7 @@ RUN_TIMEOUT_S = 180
 BUDGET = "10s"
 LATE_S = 30
 """After the deadline: what ending the agent and grading what was received may take here, where grades take a second."""
-SECRET = "secret"
+SECRET = "the-users-own"
 TASK = "steady"
 START = """
 cd "$WORKSPACE"

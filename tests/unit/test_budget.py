@@ -1,6 +1,7 @@
 """Durations, the clock over several segments, and what is given back for waiting."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,97 +84,198 @@ def test_a_run_without_submissions_waited_for_nothing() -> None:
     assert waited_s([], now_s=100) == 0
 
 
-def clock_at(path: Path, elapsed_s: float, refunds: bool = True) -> Clock:
-    """A clock of 100 seconds that stands still."""
-    clock = Clock(path / "clock.json")
+class Machine:
+    """Time as a machine tells it; it can be restarted and suspended."""
+
+    def __init__(self) -> None:
+        self.up_s, self.at, self.boots = 1000.0, 1_700_000_000.0, 1
+
+    def passes(self, seconds: float) -> None:
+        self.up_s, self.at = self.up_s + seconds, self.at + seconds
+
+    def is_suspended(self, seconds: float) -> None:
+        self.at += seconds
+
+    def restarts(self, seconds: float) -> None:
+        self.up_s, self.at, self.boots = 5.0, self.at + seconds, self.boots + 1
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def clock(machine: Machine, tmp_path: Path) -> Clock:
+    """A clock of 100 seconds, of which 40 are used; it stands still."""
+    made = clock_on(machine, tmp_path)
+    set_state(made, consumed_s=40.0)
+    return made
+
+
+def clock_on(machine: Machine, folder: Path, refunds: bool = True) -> Clock:
+    clock = Clock(folder / "clock.json", lambda: machine.up_s, lambda: machine.at, lambda: f"boot {machine.boots}")
     clock.create(100, refunds)
-    clock.path.write_text(clock.state.model_copy(update={"consumed_s": elapsed_s}).model_dump_json())
     return clock
 
 
-def test_waiting_is_given_back(tmp_path: Path) -> None:
-    waits = entries(accepted(10, "a"), graded(25, "a"))
-    assert clock_at(tmp_path, 60).remaining_s(waits) == 100 + 15 - 60
+def set_state(clock: Clock, **changes: float) -> None:
+    clock.path.write_text(clock.state.model_copy(update=changes).model_dump_json())
 
 
-def test_what_is_given_back_is_at_most_half_the_budget(tmp_path: Path) -> None:
-    waits = entries(accepted(0, "a"), graded(90, "a"))
-    assert clock_at(tmp_path, 95).remaining_s(waits) == 100 + 50 - 95
+def test_what_was_refunded_is_given_back(clock: Clock) -> None:
+    set_state(clock, consumed_s=60.0, refunded_s=15.0)
+    assert clock.remaining_s() == 100 + 15 - 60
 
 
-def test_nothing_is_given_back_under_the_paper_protocol(tmp_path: Path) -> None:
-    waits = entries(accepted(10, "a"), graded(25, "a"))
-    assert clock_at(tmp_path, 60, refunds=False).remaining_s(waits) == 40
+def test_what_is_given_back_is_at_most_half_the_budget(clock: Clock) -> None:
+    set_state(clock, consumed_s=95.0, refunded_s=90.0)
+    assert clock.remaining_s() == 100 + 50 - 95
 
 
-def test_nothing_is_left_below_zero_when_the_deadline_has_passed(tmp_path: Path) -> None:
-    assert clock_at(tmp_path, 130).remaining_s([]) == -30
+def test_nothing_is_given_back_under_the_paper_protocol(machine: Machine, tmp_path: Path) -> None:
+    clock = clock_on(machine, tmp_path, refunds=False)
+    set_state(clock, consumed_s=60.0, refunded_s=15.0)
+    assert clock.remaining_s() == 40
 
 
-def test_the_clock_runs_only_while_the_agent_does(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 0)
-    assert clock.elapsed_s() == clock.elapsed_s() == 0
-    begun = time.monotonic()
+def test_what_is_left_is_below_zero_when_the_deadline_has_passed(clock: Clock) -> None:
+    set_state(clock, consumed_s=130.0)
+    assert clock.remaining_s() == -30
+
+
+def test_the_clock_runs_only_while_the_agent_does(clock: Clock, machine: Machine) -> None:
+    machine.passes(7)
     clock.start()
-    while clock.elapsed_s() < 0.02:
-        assert time.monotonic() < begun + 5
+    machine.passes(2)
+    assert clock.elapsed_s() == 42
     clock.stop()
-    stood = clock.elapsed_s()
-    assert 0.02 <= stood <= time.monotonic() - begun
-    assert clock.elapsed_s() == stood == Clock(clock.path).elapsed_s()
+    machine.passes(7)
+    assert clock.elapsed_s() == Clock(clock.path).elapsed_s() == 42
 
 
-def test_a_second_segment_goes_on_where_the_first_ended(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 40)
+def test_a_second_segment_goes_on_where_the_first_ended(clock: Clock, machine: Machine) -> None:
+    for _ in range(2):
+        clock.start()
+        machine.passes(3)
+        clock.stop()
+    assert clock.elapsed_s() == 46
+
+
+def dies_for(clock: Clock, machine: Machine, seconds: float) -> None:
+    """The pipeline is killed one second after a heartbeat, and resumed later."""
     clock.start()
-    clock.stop()
-    assert 40 < clock.elapsed_s() < 45
+    machine.passes(2)
+    clock.heartbeat(refunded_s=1.0)
+    machine.passes(seconds)
 
 
-def test_time_after_the_last_heartbeat_of_a_crash_is_not_charged(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 40)
-    an_hour_ago = time.monotonic() - 3600
-    clock.path.write_text(clock.state.model_copy(update={"running_since": an_hour_ago}).model_dump_json())
-    assert clock.elapsed_s() > 3600
-    clock.abandon()
-    assert clock.elapsed_s() == 40
+def test_an_agent_that_lived_on_without_its_pipeline_is_charged_for_all_that_time(
+    clock: Clock, machine: Machine
+) -> None:
+    dies_for(clock, machine, 30)
+    clock.make_up(still_ran=True, last_change_at=0.0)
+    assert clock.elapsed_s() == 42 + 30
+    assert clock.state.running_since is None
 
 
-def test_starting_again_after_a_crash_does_not_charge_the_gap(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 40)
-    an_hour_ago = time.monotonic() - 3600
-    clock.path.write_text(clock.state.model_copy(update={"running_since": an_hour_ago}).model_dump_json())
+def test_one_that_ended_meanwhile_is_charged_up_to_its_last_sign_of_life(clock: Clock, machine: Machine) -> None:
+    dies_for(clock, machine, 3600)
+    clock.make_up(still_ran=False, last_change_at=machine.at - 3600 + 12)
+    assert clock.elapsed_s() == 42 + 12
+
+
+def test_an_honest_crash_costs_nothing_however_long_it_takes_to_resume(clock: Clock, machine: Machine) -> None:
+    dies_for(clock, machine, 86400)
+    clock.make_up(still_ran=False, last_change_at=machine.at - 86400 - 1)
+    assert clock.elapsed_s() == 42
+
+
+def test_never_is_more_charged_than_the_time_that_passed(clock: Clock, machine: Machine) -> None:
+    dies_for(clock, machine, 10)
+    clock.make_up(still_ran=False, last_change_at=machine.at + 1e6)
+    assert clock.elapsed_s() == 42 + 10
+
+
+def test_after_a_restart_of_the_machine_the_wall_clock_counts(clock: Clock, machine: Machine) -> None:
+    dies_for(clock, machine, 5)
+    machine.restarts(600)
+    assert clock.elapsed_s() == 42
+    clock.make_up(still_ran=False, last_change_at=machine.at - 600)
+    assert clock.elapsed_s() == 42 + 5
+
+
+def test_a_wall_clock_that_was_set_back_charges_nothing(clock: Clock, machine: Machine) -> None:
+    dies_for(clock, machine, 5)
+    machine.restarts(-7200)
+    clock.make_up(still_ran=False, last_change_at=machine.at)
+    assert clock.elapsed_s() == 42
+
+
+def test_while_the_machine_is_suspended_nothing_is_charged(clock: Clock, machine: Machine) -> None:
     clock.start()
-    assert 40 <= clock.elapsed_s() < 45
+    machine.passes(2)
+    machine.is_suspended(3600)
+    assert clock.elapsed_s() == 42
+    clock.make_up(still_ran=True, last_change_at=machine.at)
+    assert clock.elapsed_s() == 42
 
 
-def test_a_heartbeat_banks_what_was_used(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 40)
+def test_a_gap_is_made_up_for_once(clock: Clock, machine: Machine) -> None:
+    dies_for(clock, machine, 30)
+    for _ in range(2):
+        clock.make_up(still_ran=True, last_change_at=machine.at)
+    assert clock.elapsed_s() == 72
+
+
+def test_a_heartbeat_banks_what_was_used_and_refunded(clock: Clock, machine: Machine) -> None:
     clock.start()
-    before = clock.state
-    clock.heartbeat()
-    assert clock.state.consumed_s > before.consumed_s
-    assert clock.state.running_since is not None
+    machine.passes(2)
+    clock.heartbeat(refunded_s=1.5)
+    state = clock.state
+    assert (state.consumed_s, state.refunded_s, state.running_since) == (42, 1.5, machine.up_s)
 
 
-def test_a_heartbeat_of_a_standing_clock_changes_nothing(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 40)
+def test_a_heartbeat_of_a_standing_clock_changes_nothing(clock: Clock) -> None:
     before = clock.path.read_bytes()
-    clock.heartbeat()
+    clock.heartbeat(refunded_s=50.0)
     assert clock.path.read_bytes() == before
 
 
-def test_creating_a_clock_again_does_not_set_it_back(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 40)
+def test_creating_a_clock_again_does_not_set_it_back(clock: Clock) -> None:
     clock.create(1000, refunds=True)
     assert (clock.elapsed_s(), clock.state.budget_s) == (40, 100)
 
 
-def test_the_first_start_is_the_one_that_people_read(tmp_path: Path) -> None:
-    clock = clock_at(tmp_path, 0)
+def test_the_first_start_is_the_one_that_people_read(clock: Clock, machine: Machine) -> None:
     clock.start()
     first = clock.state.started_at
     clock.stop()
+    machine.passes(5)
     clock.start()
     assert first is not None
     assert clock.state.started_at == first
+
+
+def test_many_who_write_the_clock_at_once_lose_and_spoil_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "clock.json"
+    Clock(path).create(100, refunds=True)
+    begun = time.monotonic()
+    Clock(path).start()
+
+    def beat(_: int) -> None:
+        for _ in range(5):
+            Clock(path).heartbeat()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(beat, range(8)))
+    Clock(path).stop()
+    assert 0 < Clock(path).elapsed_s() <= time.monotonic() - begun
+
+
+def test_a_clock_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "clock.json"
+    path.write_text('{"budget_s": 100, "refunds": true, "consumed_s": 7, "running_since": 12.5, "started_at": 3}')
+    assert Clock(path).elapsed_s() == 7
+    Clock(path).make_up(still_ran=True, last_change_at=0.0)
+    assert Clock(path).elapsed_s() == 7

@@ -1,0 +1,171 @@
+"""The stage that runs the agent, with a real agent process and a fake grader: what an agent spoils is its own loss."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from a2rl import attempt as module
+from a2rl.errors import InfrastructureError
+from a2rl.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.process import AgentProcess
+from a2rl.run import RunDir
+from a2rl.score import summarise
+from a2rl.settings import Settings
+from a2rl.supervisor import AgentExit
+from stages import execute as stage
+from stages.execute import execute
+from tests.contract.test_llm_agents import FakeGradingServer
+
+
+@pytest.fixture(autouse=True)
+def no_grading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "GradingServer", FakeGradingServer)
+
+
+@pytest.fixture
+def work(settings: Settings, new_run: Callable[..., RunDir]) -> Callable[..., RunDir]:
+    """A run whose agent does what the lines of shell say."""
+
+    def make(script: str, **changes: object) -> RunDir:
+        folder = settings.root / "mine"
+        folder.mkdir()
+        (folder / "start.sh").write_text(script)
+        run = new_run(**{"agent": str(folder / "start.sh"), "started": False, **changes})
+        for name in (".home", ".tmp"):
+            (run.workspace / name).mkdir()
+        return run
+
+    return make
+
+
+def test_an_mlflow_that_fails_or_hangs_neither_ends_the_agent_nor_delays_its_end(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.background.JOIN_S", 0.1)
+    run = work("sleep 100\n", budget_s=2.0)
+
+    def fails(_: RunDir) -> None:
+        if run.clock.elapsed_s() > 1:
+            time.sleep(30)
+        raise InfrastructureError("MLflow is gone")
+
+    record = execute(run, settings, fails)
+    assert record.ended == "deadline"
+    assert record.elapsed_s < 2 + 6
+    assert "MLflow is gone" in (run.logs / "pipeline.jsonl").read_text()
+
+
+def test_a_spoiled_workspace_ends_the_agents_part_and_what_it_submitted_before_stays(
+    work: Callable[..., RunDir], settings: Settings
+) -> None:
+    run = work('rm -rf "$WORKSPACE/.home"; touch "$WORKSPACE/.home"\n', mode="multi", trials=3)
+    record = execute(run, settings)
+    assert (record.ended, record.attempts) == ("unavailable", 2)
+    assert "its own folder unusable" in record.why
+    assert [event.reason for event in run.ledger.events(AgentEnded)] == ["finished", "unavailable"]
+
+
+def test_a_supervisor_that_is_killed_closes_the_attempt_as_lost_and_the_next_try_goes_on(
+    work: Callable[..., RunDir], settings: Settings
+) -> None:
+    script = (
+        '[ -e output/twice ] && exit 0; touch output/twice; kill -9 "$(ps -o ppid= -p $$ | tr -d " ")"; sleep 100\n'
+    )
+    run = work(script)
+    with pytest.raises(InfrastructureError, match="supervisor was killed"):
+        execute(run, settings)
+    [end] = run.ledger.events(AgentEnded)
+    assert end.reason == "lost"
+    assert "supervisor was killed" in end.why
+    assert run.clock.state.running_since is None
+    assert execute(run, settings).ended == "finished"
+
+
+def test_processes_that_survive_are_an_event_and_end_the_agents_part(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unkillable(AgentProcess):
+        def _exit(self) -> AgentExit:
+            return super()._exit()._replace(survivors=(4711,))
+
+    monkeypatch.setattr(module, "AgentProcess", Unkillable)
+    run = work("true\n", mode="multi", trials=3)
+    assert execute(run, settings).attempts == 1
+    assert run.ledger.events(ProcessesSurvived) == [ProcessesSurvived(attempt=1, pids=(4711,))]
+
+
+def test_an_agent_that_outlived_its_pipeline_pays_for_the_time_and_is_gone(
+    work: Callable[..., RunDir], settings: Settings
+) -> None:
+    run = work("exit 0\n", budget_s=100.0)
+    run.clock.start()
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0.0))
+    state = run.clock.state
+    assert state.running_since is not None
+    back = {"running_since": state.running_since - 30, "beat_at": state.beat_at - 30}
+    run.clock.path.write_text(state.model_copy(update=back).model_dump_json())
+    environment = {**os.environ, "WORKSPACE": str(run.workspace)}
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment) as orphan:
+        record = execute(run, settings)
+        assert orphan.wait(10) == -signal.SIGKILL
+    assert 30 <= record.elapsed_s < 60
+    assert [event.reason for event in run.ledger.events(AgentEnded)] == ["lost", "finished"]
+
+
+def test_one_that_ended_meanwhile_pays_up_to_its_last_change(work: Callable[..., RunDir], settings: Settings) -> None:
+    run = work("exit 0\n", budget_s=100.0)
+    run.clock.start()
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0.0))
+    state = run.clock.state
+    assert state.running_since is not None
+    back = {"running_since": state.running_since - 30, "beat_at": state.beat_at - 30}
+    run.clock.path.write_text(state.model_copy(update=back).model_dump_json())
+    (run.workspace / "output/trained-for-free").write_text("weights")
+    os.utime(run.workspace / "output/trained-for-free", (0, 0))
+    assert 29 <= execute(run, settings).elapsed_s < 60
+
+
+def test_more_than_can_be_looked_at_is_no_way_out(work: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = work("")
+    assert stage._last_change(run.workspace) <= time.time()
+    monkeypatch.setattr(stage, "MAX_SIGNS", 2)
+    assert stage._last_change(run.workspace) == float("inf")
+    monkeypatch.undo()
+    deep = run.workspace / "output"
+    for _ in range(1200):
+        deep = deep / "d"
+        os.mkdir(deep) if len(str(deep)) < 4000 else None  # noqa: PTH102
+    assert stage._last_change(run.workspace) > 0
+
+
+TRAINS_ON = """
+import os, time
+end = time.monotonic() + 4
+while time.monotonic() < end: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "least_s", "most_s"),
+    [("exec sleep 4\n", 2.0, 5.0), ("exec python -c '" + TRAINS_ON + "'\n", 0.0, 0.8)],
+    ids=["an agent that waits", "one that trains on"],
+)
+def test_only_waiting_is_given_back(
+    work: Callable[..., RunDir], settings: Settings, script: str, least_s: float, most_s: float
+) -> None:
+    """From its first moment on a submission waits for a grade, which comes when the agent is gone."""
+    run = work(script)
+    run.ledger.append(
+        SubmissionAccepted(submission_id=1, elapsed_s=0, model_path="o", weights_digest="d" * 64, code_revision=None)
+    )
+    record = execute(run, settings)
+    run.ledger.append(
+        Graded(weights_digest="d" * 64, elapsed_s=9, result=summarise([]), improvement=None, items_digest="")
+    )
+    assert record.refunded_s is not None
+    assert least_s <= record.refunded_s <= most_s
