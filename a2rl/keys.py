@@ -63,11 +63,13 @@ def refuse_password(url: str, name: str) -> None:
     """Addresses are written down in many places; keys belong into variables of their own.
 
     Raises:
-        UsageError: there is a user name or a password in the address.
+        UsageError: the address may hold a key: a user name, a password or a query.
     """
-    if "@" in urlsplit(url).netloc:
-        raise UsageError(f"{name} holds a user name or password, and is kept with the run: put the key into the "
-                         "environment variable that is meant for it")  # fmt: skip
+    if "@" in url.partition("//")[2].partition("/")[0] or "?" in url:
+        raise UsageError(
+            f"{name} holds a user name, a password or a query, and is kept with the run: put the key into the "
+            "environment variable that is meant for it"
+        )
 
 
 def _password(url: str) -> str:

@@ -4,6 +4,7 @@ with Gateway(run, agent, settings) as gateway:                      # the way to
     command = launch(run, agent, settings, grading, gateway, attempt, prompt, session)
 """
 
+import re
 import shlex
 
 from a2rl.agent import Agent
@@ -20,6 +21,8 @@ from a2rl.supervisor import AgentCommand
 from a2rl.trajectory import transcript_path
 from a2rl.workspace import agent_environment
 
+SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+"""A session's name as agent systems make them. The agent writes it, and it must not become an option of a command."""
 UNLIMITED = 1_000_000
 """Turns."""
 
@@ -43,6 +46,7 @@ def launch(
     Raises:
         InfrastructureError: its settings cannot be written.
     """
+    session = session if session and SESSION.fullmatch(session) else None
     spec, installation, home = run.spec, Installation(agent, settings), run.workspace / ".home"
     names: dict[str, str] = {
         "program": str(installation.program or ""),
