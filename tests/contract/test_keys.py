@@ -135,17 +135,14 @@ def ask(model, **more):
     return json.load(urllib.request.urlopen(request, timeout=60))
 pathlib.Path("output/key").write_text(os.environ["LEAKY_KEY"])
 """
-SCENARIO = (
-    """
-api_key: %s
+SCENARIO = """
+api_key: KEY
 turns:
   - {say: "", run: "true", usage: {input_tokens: 400, output_tokens: 100}}
   - {say: Done.}
 asides:
   - {asked: hi, say: hello}
-"""
-    % KEY
-)  # noqa: UP031 - braces are YAML's
+""".replace("KEY", KEY)
 
 
 @pytest.fixture
