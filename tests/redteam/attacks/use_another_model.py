@@ -25,24 +25,16 @@ def prepare(stack, folder):
 
 
 def attack(scene):
-    ask({"model": "the-driver"})
-    ask({"model": "the-driver", "\u006dodel": "a-stronger-one"})
-    ask({"model": "a-cheaper-one", "tools": [{"type": "web_search_20250305", "name": "web_search"}]})
-    chat = {
-        "model": "a-third",
-        "messages": [{"role": "user", "content": "hi"}],
-        "web_search_options": {},
-        "plugins": [1],
-    }
-    request("/v1/chat/completions", json.dumps(chat).encode())
+    said = [{"role": "user", "content": "hi"}]
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    ask("/v1/messages", {"model": "the-driver", "max_tokens": 9, "messages": said})
+    ask("/v1/messages", {"max_tokens": 9, "messages": said}, b'{"model": "the-driver", "model": "a-stronger-one", ')
+    ask("/v1/messages", {"model": "a-cheaper-one", "max_tokens": 9, "messages": said, "tools": tools})
+    ask("/v1/chat/completions", {"model": "a-third", "messages": said, "web_search_options": {"a": 1}})
 
 
-def ask(body):
-    whole = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **body}
-    text = json.dumps(whole)
-    if body["model"] == "the-driver" and "a-stronger-one" in text:
-        text = text.replace('"model": "the-driver"', '"model": "the-driver", "model": "a-stronger-one"')
-    request("/v1/messages", text.encode())
+def ask(path, body, beginning=b"{"):
+    request(path, beginning + json.dumps(body).encode()[1:])
 
 
 def request(path, body):
