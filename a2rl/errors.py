@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable
 
 from a2rl.printable import printable
+from a2rl.secrets import scrub
 
 MAX_CHARS = 4000
 
@@ -17,8 +18,8 @@ class A2rlError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """One visible line, whatever an agent has named or written that stands in it."""
-        return printable(super().__str__(), MAX_CHARS)
+        """One visible line without secrets, whatever an agent has named or written that stands in it."""
+        return printable(scrub(super().__str__()), MAX_CHARS)
 
 
 class UsageError(A2rlError):

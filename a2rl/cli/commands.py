@@ -1,6 +1,7 @@
 """The commands of `a2rl`; `a2rl COMMAND --help` has an example of each."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,6 +80,7 @@ def run(
         max_submissions=max_submissions, grading_port=grading_port, sandbox=sandbox,
     )  # fmt: skip
     [spec] = plan_runs(grid, "runs", params, settings)
+    _warn_of_short_keys([agent], settings)
     created = RunDir.create(settings.runs, spec)
     with showing(lambda: _show_run(created, as_json)):
         run_flow({"run_ids": [created.id]}, [created.id], settings)
@@ -129,6 +131,7 @@ def bench(
         "sandbox": sandbox,
     }  # fmt: skip
     grid = choose_grid(params, suite, **overrides)
+    _warn_of_short_keys(grid.agents, settings)
     created = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
     ids = [each.id for each in created]
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
@@ -389,6 +392,15 @@ def doctor(as_json: Json = False) -> None:
             out.print(Text(f"{'':23}{finding.mend}", "dim"), soft_wrap=True)
     if any(not finding.ok and not finding.optional for finding in findings):
         sys.exit(1)
+
+
+def _warn_of_short_keys(agents: Iterable[str], settings: Settings) -> None:
+    from a2rl.catalog import find_agent
+    from a2rl.cli.console import err
+    from a2rl.keys import too_short
+
+    for name in sorted({name for agent in agents for name in too_short(find_agent(agent, settings.root), settings)}):
+        err.print(f"{name} is too short to be told from other words: it is not removed from logs", style="yellow")
 
 
 def _find_run(run_id: str, settings: Settings) -> Any:
