@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.account import Account, read_account
@@ -18,11 +19,12 @@ from a2rl.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrup
 from a2rl.gateway import Gateway
 from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
+from a2rl.isolation.strays import Trace
 from a2rl.launch import launch
 from a2rl.load import GpuWatch, TreeLoad
 from a2rl.meter import Meter
 from a2rl.observer_process import Observer
-from a2rl.process import AgentProcess
+from a2rl.process import TRACE, AgentProcess
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand
@@ -117,17 +119,19 @@ class Execution:
         run = self.run
         with ExitStack() as stack:
             process = stack.enter_context(AgentProcess(command, self.settings))
-            observer = stack.enter_context(Observer(run, self.settings, attempt, process.pid))
+            observer = stack.enter_context(Observer(run, self.settings, attempt, process.root))
             # Whatever happens, the agent ends first: then the observer takes its last look.
             stack.callback(lambda: process.stop() if process.is_running else None)
             reason, exited = self._watch(process, observer, prompt, share_s, left_s)
             uncounted = observer.is_given_up
         if exited.survivors:
-            run.ledger.append(ProcessesSurvived(attempt=attempt, pids=tuple(exited.survivors)))
+            run.ledger.append(ProcessesSurvived(attempt=attempt, processes=exited.survivors))
         if exited.error:
             with (run.logs / "agent.log").open("a", encoding="utf-8") as log:
                 log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
             return Ended(reason, exited.exit_code, f"it could not be started: {exited.error}")
+        if exited.stopped:
+            return Ended("crashed", exited.exit_code, f"it was ended: {exited.stopped}")
         why = self._why(attempt, reason, exited.exit_code)
         return Ended(reason, exited.exit_code, UNCOUNTED if reason == "quota" and uncounted else why)
 
@@ -135,24 +139,19 @@ class Execution:
         """Watches the deadline; all that may take time goes on in threads beside it."""
         run, log = self.run, pipeline_log(self.run)
         gpus = GpuWatch()
-        meter = Meter(run, TreeLoad(process.pid, gpus=gpus.pids), reserved_s=left_s - share_s)
+        load = TreeLoad(process.root, lambda: _control_groups(run), gpus.pids)
+        meter = Meter(run, load, reserved_s=left_s - share_s)
         conversation = Conversation(self.agent, process.send, process.end_input, prompt, share_s)
-
-        def talk() -> None:
-            conversation.look(meter.left_s(), observer.has_heard_an_answer)
 
         def look() -> None:
             self.server.keep_alive()
             observer.keep_alive()
+            conversation.look(meter.left_s(), observer.has_heard_an_answer)
 
         with ExitStack() as stack:
             stack.callback(gpus.close)
-            for name, work in (
-                ("the clock", meter.look),
-                ("talking to the agent", talk),
-                ("mirroring", lambda: self.observe(run)),
-            ):
-                stack.enter_context(Background(name, work, _soon, log))
+            stack.enter_context(Background("the clock", meter.look, _soon, log))
+            stack.enter_context(Background("mirroring", lambda: self.observe(run), _soon, log))
             return watch(process, meter.left_s, lambda: observer.quota_is_spent, look)
 
     def _why(self, attempt: int, reason: str, exit_code: int | None) -> str:
@@ -203,6 +202,12 @@ def tell_agent(run: RunDir, remaining_s: float) -> None:
         seed=spec.seed,
         driver=spec.driver,
     )
+
+
+def _control_groups(run: RunDir) -> list[Path]:
+    """Of the agent that is at work; none where there can be none, or before it is started."""
+    trace = Trace.read(run.logs / TRACE)
+    return [Path(folder) for folder in trace.group.folders] if trace is not None else []
 
 
 def _soon() -> float:

@@ -14,8 +14,12 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.errors import InfrastructureError, IntegrityError
 from a2rl.files import canonical_json, digest_of, folder_digest, read_jsonl, read_model, write_jsonl, write_model
 from a2rl.grading.job import Grade, GradeJob, GradeResult, score_items
+from a2rl.locks import held
 from a2rl.score import ItemResult
 from a2rl.settings import Settings
+
+GRADING_TIMEOUT_S = 12 * 3600.0
+"""Longer than any task takes to grade a base model that fits on one device."""
 
 
 class BaselineMetrics(BaseModel):
@@ -41,6 +45,8 @@ class BaselineKey(BaseModel):
     schema_version: Literal[1] = 1
     key: str
     depends_on: dict[str, str]
+    seconds: float | None = None
+    """What grading took, on the machine that did it."""
 
 
 def baseline_key(job: GradeJob, model_digest: str, data_digest: str, settings: Settings) -> dict[str, str]:
@@ -66,24 +72,32 @@ def grader_digest(task_id: str, root: Path) -> str:
 
 
 class StoredBaseline(NamedTuple):
-    """A baseline's items, and whether they were there already."""
+    """A baseline's items, whether they were there already, and how many seconds grading took."""
 
     items: list[ItemResult]
     reused: bool
+    seconds: float | None
 
 
 def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings, grade: Grade) -> StoredBaseline:
     """The baseline under this key: a stored one if there is, else graded now and stored.
 
+    Of runs that start side by side one grades it, and the others wait for its result.
+
     Raises:
+        Interrupted: the user stopped the pipeline while another run graded it.
         InfrastructureError: it could not be graded; a failed baseline is no baseline, least of all a zero.
     """
     key = digest_of(depends_on)
+    folder = settings.baselines / "cache" / key[:16]
     if (found := _find(job, key, settings.baselines)) is not None:
-        return StoredBaseline(found, reused=True)
-    result = grade(job)
-    store(settings.baselines / "cache" / key[:16], depends_on, result)
-    return StoredBaseline(list(result.items), reused=False)
+        return found
+    with held(folder.with_name(f".{folder.name}.lock"), "another run grades the same baseline", GRADING_TIMEOUT_S):
+        if (found := _find(job, key, settings.baselines)) is not None:
+            return found
+        result = grade(job)
+        store(folder, depends_on, result)
+    return StoredBaseline(list(result.items), False, result.score.seconds)
 
 
 def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> BaselineMetrics:
@@ -95,19 +109,21 @@ def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> Base
     metrics = BaselineMetrics(score=score.score, ci_low=score.ci.low, ci_high=score.ci.high, **counts)
     write_jsonl(folder / "items.jsonl", (item.model_dump() for item in result.items))
     write_model(folder / "score.json", metrics)
-    write_model(folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on))
+    write_model(
+        folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on, seconds=score.seconds)
+    )
     return metrics
 
 
-def _find(job: GradeJob, key: str, baselines: Path) -> list[ItemResult] | None:
+def _find(job: GradeJob, key: str, baselines: Path) -> StoredBaseline | None:
     for path in sorted(baselines.glob("**/key.json")):
         try:
-            if read_model(path, BaselineKey).key != key:
+            if (stored := read_model(path, BaselineKey)).key != key:
                 continue
             items = [ItemResult.model_validate(row) for row in read_jsonl(path.parent / "items.jsonl")]
             found = score_items(job.task, job.hidden, items).score
             if found is not None and isclose(found, read_model(path.parent / "score.json", BaselineMetrics).score):
-                return items
+                return StoredBaseline(items, True, stored.seconds)
         except (IntegrityError, ValueError, FileNotFoundError):
             continue  # an older or damaged one is not this baseline
     return None

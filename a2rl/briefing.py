@@ -9,6 +9,7 @@ from jinja2 import StrictUndefined, Template
 from a2rl.agent import Agent
 from a2rl.budget import format_duration
 from a2rl.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
+from a2rl.grading.quota import quota_in_words, usual_s
 from a2rl.ledger import Entry, grades_among
 from a2rl.printable import printable
 from a2rl.run import RunDir
@@ -54,6 +55,8 @@ def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:
         left=format_duration(remaining_s),
         deadline=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time.time() + remaining_s)),
         max_turns=spec.max_turns,
+        quota=quota_in_words(run),
+        grade=format_duration(max(1.0, usual_s(run, entries))) if usual_s(run, entries) else "",
         note=agent.prompt_note,
         baseline=next((str(entry.event.public) for entry in entries if isinstance(entry.event, BaselineKnown)), "-"),
         submissions=_submissions(entries),
@@ -66,7 +69,8 @@ def _submissions(entries: list[Entry]) -> list[str]:
     grades, lines, scores = grades_among(entries), list[str](), dict[int, float]()
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):
-            lines.append(f"`{_shown(event.model_path)}`: refused, {_shown(event.reason)}")
+            more = "" if event.count == 1 else f" (and {event.count - 1} more)"
+            lines.append(f"`{_shown(event.model_path)}`{more}: refused, {_shown(event.reason)}")
         elif isinstance(event, SubmissionAccepted):
             grade = grades.get(event.weights_digest)
             if grade and grade.result.score is not None:

@@ -10,10 +10,8 @@ import json
 import math
 import os
 import shutil
-import stat
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,13 +20,12 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, Strict, model_valida
 
 from a2rl.errors import InfrastructureError, InvalidSubmission, UsageError
 from a2rl.files import digest_of
+from a2rl.submitted_files import MAX_JSON_BYTES, SAFETENSORS_RECIPE, SubmittedFiles
 
 BLOCK = 1 << 20
-MAX_JSON_BYTES = 64 << 20
 SIZE_LIMIT = 2.5
 """A submission may weigh this many times the base model: float32 weights of a bfloat16 model, and some room."""
 SIZE_ALLOWANCE = 16 << 20
-FREE_DISK_MARGIN = 512 << 20
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The types that weights may have, and how many bytes a number takes."""
 ARCHITECTURE = {
@@ -37,11 +34,6 @@ ARCHITECTURE = {
 }  # fmt: skip
 """Keys of config.json that must be the base model's. Others may differ: every version of transformers saves some in its
 own way (`sliding_window`, `rope_scaling`), and the copy has the base model's config.json in any case."""
-ADAPTER_RECIPE = (
-    "this is a LoRA adapter; the grader needs the full model. Merge before saving: model = model.merge_and_unload(); "
-    "model.save_pretrained(path); tokenizer.save_pretrained(path)"
-)
-SAFETENSORS_RECIPE = "save the weights with model.save_pretrained(path), which writes *.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +156,8 @@ def check_base_model(folder: Path) -> None:
 def copy_submission(workspace: Path, model_path: str, target: Path, base_model: Path) -> None:
     """Copies the weights of a submission into `target` and puts the base model's other files beside them.
 
-    Every step from the workspace down is opened without following links and only regular files are read, so that a
-    link, a swap in mid-copy or a device file gains nothing.
+    Its files are opened once, checked as opened, and copied from there, so that a link, a swap in mid-copy or a device
+    gains nothing. It ends in any case: what is read more slowly than beneath.SLOWEST is given up.
 
     Args:
         workspace: the agent's workspace; the submission must lie inside it.
@@ -175,100 +167,20 @@ def copy_submission(workspace: Path, model_path: str, target: Path, base_model: 
 
     Raises:
         InvalidSubmission: it cannot be graded; the message says why and how to mend it.
-        InfrastructureError: the disk is full.
+        InfrastructureError: this machine cannot copy it, such as for lack of room.
     """
-    limit = int(SIZE_LIMIT * sum(tensor.size for tensor in tensors_of(base_model).values())) + SIZE_ALLOWANCE
-    target.mkdir(parents=True)
-    with _open_folder(workspace, model_path) as folder:
-        names = set(os.listdir(folder))  # noqa: PTH208 - an open folder, not a path
-        _refuse_other_formats(names)
-        files = sorted(name for name in names if name.endswith(".safetensors"))
-        size = sum(_size(folder, name) for name in files)
-        if size > limit:
-            raise InvalidSubmission(
-                f"the weights take {size >> 20} MiB, more than the {limit >> 20} MiB allowed for this base model"
-            )
-        if shutil.disk_usage(target).free < size + FREE_DISK_MARGIN:
-            raise InfrastructureError("the grader's disk is full; free some space and submit again")
-        for name in files:
-            _copy_file(folder, name, target / name, limit)
-        for name in ("config.json", "tokenizer.json"):
-            if name in names:
-                _copy_file(folder, name, target / f"submitted.{name}", MAX_JSON_BYTES)
-    _check_against_base(target, base_model)
-    _take_from_base(target, base_model)
-
-
-@contextmanager
-def _open_folder(workspace: Path, model_path: str) -> Iterator[int]:
-    if not model_path or "\0" in model_path:
-        raise InvalidSubmission('"model_path" is empty; give the folder of the checkpoint, for example "output/v1"')
-    outside = InvalidSubmission(f"{model_path} is outside the workspace; save checkpoints below $OUTPUT_DIR")
-    root = Path(os.path.realpath(workspace))
-    parts = Path(os.path.relpath(os.path.join(root, model_path), root)).parts  # noqa: PTH118 - the path is hostile text
-    if ".." in parts or not parts:
-        raise outside
-    opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for part in parts:
-            try:
-                child = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
-            except FileNotFoundError as error:
-                raise InvalidSubmission(
-                    f"there is no folder {model_path}; save the checkpoint first, then submit its folder"
-                ) from error
-            except OSError as error:
-                raise InvalidSubmission(
-                    f"{model_path}: {part!r} is a link or not a folder; submit the real folder of the checkpoint"
-                ) from error
-            os.close(opened)
-            opened = child
-        yield opened
-    finally:
-        os.close(opened)
-
-
-def _refuse_other_formats(names: set[str]) -> None:
-    if "adapter_config.json" in names or "adapter_model.safetensors" in names:
-        raise InvalidSubmission(ADAPTER_RECIPE)
-    if not any(name.endswith(".safetensors") for name in names):
-        pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl")))
-        found = f"only {', '.join(pickles)}, which is never loaded" if pickles else "no weights"
-        raise InvalidSubmission(f"the folder holds {found}; {SAFETENSORS_RECIPE}")
-    if "config.json" not in names:
-        raise InvalidSubmission("the folder has no config.json; save the whole model with model.save_pretrained(path)")
-
-
-def _size(folder: int, name: str) -> int:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
-    except FileNotFoundError as error:
-        raise InvalidSubmission(f"{name} vanished; submit a checkpoint when it is saved whole") from error
-
-
-def _copy_file(folder: int, name: str, target: Path, limit: int) -> None:
-    try:
-        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        limit = int(SIZE_LIMIT * sum(tensor.size for tensor in tensors_of(base_model).values())) + SIZE_ALLOWANCE
+        target.mkdir(parents=True)
+        with SubmittedFiles(workspace, model_path) as files:
+            files.check_sizes(limit)
+            files.copy(target)
+        _check_against_base(target, base_model)
+        _take_from_base(target, base_model)
     except OSError as error:
-        raise InvalidSubmission(f"{name} is a link or cannot be read; submit real files") from error
-    if not stat.S_ISREG(os.fstat(source).st_mode):
-        os.close(source)
-        raise InvalidSubmission(f"{name} is not a regular file; submit real files")
-    with os.fdopen(source, "rb") as reader:
-        try:
-            with target.open("xb") as writer:
-                left = limit
-                while block := reader.read(min(BLOCK, left + 1)):
-                    left -= len(block)
-                    if left < 0:
-                        raise InvalidSubmission(f"{name} is larger than a checkpoint of this base model can be")
-                    writer.write(block)
-                writer.flush()
-                os.fsync(writer.fileno())
-        except OSError as error:
-            raise InfrastructureError(
-                f"the grader cannot write {target.name}: {error.strerror}; submit again later"
-            ) from error
+        raise InfrastructureError(
+            f"the grader could not copy the submission: {error.strerror or error}; submit again later"
+        ) from error
 
 
 def _check_against_base(copy: Path, base_model: Path) -> None:

@@ -40,7 +40,7 @@ class Conversation:
         self._is_over = False
 
     def look(self, left_s: float, has_answered: bool) -> None:
-        """Says what is due; to be called often, from one thread, which an agent that does not listen may block."""
+        """Says what is due; to be called often, returns at once."""
         if not self._takes_messages or self._is_over:
             return
         while self._unsaid:

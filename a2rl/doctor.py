@@ -1,13 +1,19 @@
 """`a2rl doctor`: what this machine has for benchmark runs, and what to do about what is missing."""
 
+import os
 import shutil
 import subprocess
 import sys
 from typing import NamedTuple
 
 from a2rl.errors import InfrastructureError, UsageError
-from a2rl.grading.pool import CPU, devices_here
-from a2rl.isolation.reach import available
+from a2rl.grading.pool import devices_here
+from a2rl.grading.worker_process import CPU
+from a2rl.isolation.cgroup import CONTROLLERS, Group
+from a2rl.isolation.decide import decide, machine_here
+from a2rl.isolation.machine import Machine
+from a2rl.isolation.resources import GIB, Resources
+from a2rl.isolation.strength import LAYERS, Layer, Sandbox
 from a2rl.sandbox import landlock
 from a2rl.sandbox.pool import CodePool
 from a2rl.settings import Settings
@@ -34,8 +40,7 @@ def examine(settings: Settings) -> list[Finding]:
         _gpu(settings),
         _prepared(settings),
         _vllm(settings),
-        _sandbox(settings),
-        _bwrap(settings),
+        *_sandbox(settings),
         _code_answers(),
         _npm(),
     ]
@@ -96,32 +101,51 @@ def _vllm(settings: Settings) -> Finding:
     return Finding("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
 
 
-def _sandbox(settings: Settings) -> Finding:
-    found = available("landlock", settings)
-    if found.kind == "none":
-        return Finding(
-            "sandbox",
-            False,
-            True,
-            str(found),
-            "agents run as ordinary processes: only those you trust, or in a container",
-        )
-    layers = f"Landlock (ABI {landlock.abi()}), seccomp, no capabilities"
-    if found.lacks:
-        return Finding(
-            "sandbox", False, True, f"{layers}; {found.lacks}", "a weaker sandbox: it takes Linux 5.9 or later"
-        )
-    return Finding("sandbox", True, True, f"{layers}, every connection looked at")
-
-
-def _bwrap(settings: Settings) -> Finding:
+def _sandbox(settings: Settings) -> list[Finding]:
+    """What confines agents here: each kind as a whole, then what it is made of."""
     try:
-        found = available("bwrap", settings)
-    except UsageError as error:
-        return Finding("bwrap", False, True, str(error), "needed only for --sandbox bwrap")
-    return Finding(
-        "bwrap", not found.lacks, True, str(shutil.which("bwrap")) + (f"; {found.lacks}" if found.lacks else "")
-    )
+        machine = machine_here(settings)
+    except InfrastructureError as error:
+        return [Finding("sandbox", False, False, str(error))]
+    version = f"version {machine.landlock}" if machine.landlock else "none"
+    whole = machine.landlock >= landlock.SCOPES_ABI
+    return [
+        _kind("landlock", settings),
+        _kind("bwrap", settings),
+        Finding("  Landlock", whole, True, version, "" if whole else "version 6, with scopes, takes Linux 6.12"),
+        Finding("  seccomp", machine.seccomp, True, "every connection is looked at" if machine.seccomp else "none"),
+        *(_own(layer, machine) for layer in ("user", "devices", "processes")),
+        _resources(settings),
+    ]
+
+
+def _kind(kind: Sandbox, settings: Settings) -> Finding:
+    """Tried out, as before a run."""
+    mend = "agents cannot be confined so; runs need another --sandbox, or --sandbox none with agents that you trust"
+    try:
+        return Finding(kind, True, False, str(decide(kind, settings)))
+    except (UsageError, InfrastructureError) as error:
+        return Finding(kind, False, True, str(error), mend)
+
+
+def _own(layer: Layer, machine: Machine) -> Finding:
+    if layer in machine.own:
+        return Finding(f"  {layer}", True, True, LAYERS[layer])
+    why = machine.why_not.get(layer, "not possible here")
+    return Finding(f"  {layer}", False, True, why, 'README.md, "What an agent can do", says what that leaves open')
+
+
+def _resources(settings: Settings) -> Finding:
+    """What an agent may use, and what holds it to that."""
+    wanted, held = Resources.of_machine(settings.root, settings.environ), []
+    if (group := Group.make(f"a2rl-doctor-{os.getpid()}")) is not None:
+        held = group.limit(wanted)
+        group.remove()
+    most = f"memory {wanted.memory / GIB:.0f} GiB, {wanted.processes} processes, disk {wanted.disk / GIB:.0f} GiB"
+    if missing := [name for name in CONTROLLERS if name not in held]:
+        mend = f"without control groups for {', '.join(missing)} limits hold for each process, not for all together"
+        return Finding("  limits", False, True, most, mend)
+    return Finding("  limits", True, True, f"{most}, held by control groups")
 
 
 def _code_answers() -> Finding:

@@ -40,6 +40,10 @@ class InvalidSubmission(A2rlError):
     """The agent handed in something that cannot be graded. It is recorded with this reason and is not a zero."""
 
 
+class SpoiledWorkspace(A2rlError):
+    """The agent left its folders so that it cannot be started in them again: a result, not a fault of the machine."""
+
+
 class IntegrityError(A2rlError):
     """The ledger, a record or a checkpoint is not what was written: edited, truncated or corrupt."""
 

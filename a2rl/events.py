@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from a2rl.isolation.strength import Strength
 from a2rl.score import TaskScore
 
 
@@ -41,6 +42,14 @@ class AgentStarted(Event):
     elapsed_s: float
 
 
+class AgentConfined(Event):
+    """What the agent is confined by in the attempt that starts next; it starts with no less."""
+
+    kind = "agent_confined"
+    attempt: int
+    sandbox: Strength
+
+
 class AgentEnded(Event):
     """The agent is gone, with its whole process tree."""
 
@@ -61,7 +70,18 @@ class ProcessesSurvived(Event):
 
     kind = "processes_survived"
     attempt: int
-    pids: tuple[int, ...]
+    processes: tuple[tuple[int, str], ...]
+    """Process id and name, as it can be printed."""
+
+
+class SubmissionReceived(Event):
+    """A submission arrived in time, before a byte of it was copied. It ends as refused or accepted, whatever dies."""
+
+    kind = "submission_received"
+    receipt: int
+    """1, 2, 3, ... in the order of arrival. An accepted submission has a number of its own besides."""
+    elapsed_s: float
+    model_path: str
 
 
 class SubmissionRefused(Event):
@@ -71,6 +91,11 @@ class SubmissionRefused(Event):
     elapsed_s: float
     model_path: str
     reason: str
+    receipt: int | None = None
+    """None: it was turned away at the door, such as after the deadline, and never received."""
+    count: int = 1
+    """How many were turned away since the last such event, where there were too many to write down each; path and
+    reason are those of the last one."""
 
 
 class SubmissionAccepted(Event):
@@ -79,14 +104,18 @@ class SubmissionAccepted(Event):
     kind = "submission_accepted"
     submission_id: int
     elapsed_s: float
+    """When it was received."""
     model_path: str
     weights_digest: str
     code_revision: str | None
     """Commit of the agent's code as it was when it submitted, in the run's `code/` repository."""
+    receipt: int | None = None
+    """None: from before there were receipts."""
 
 
 class Graded(Event):
-    """The public score of a checkpoint; once for each distinct one."""
+    """The public score of a checkpoint; once for each distinct one. Without a score it has failed for good: the grader
+    could not grade it, also when the agent was gone, and the reason says why."""
 
     kind = "graded"
     weights_digest: str
@@ -105,6 +134,8 @@ class GradingFailed(Event):
     weights_digest: str
     elapsed_s: float
     reason: str
+    seconds: float = 0.0
+    """What it cost the grader."""
 
 
 class PrivateGraded(Event):

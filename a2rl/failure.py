@@ -58,10 +58,10 @@ def forget_failure(run: RunDir) -> None:
 
 def why_no_result(run: RunDir, executed: ExecuteRecord) -> str:
     """Why a run whose stages were finished has no result all the same; empty if nothing stands against one."""
-    survived = [pid for event in run.ledger.events(ProcessesSurvived) for pid in event.pids]
+    survived = [each for event in run.ledger.events(ProcessesSurvived) for each in event.processes]
     if survived:
-        listing = ", ".join(map(str, survived[:5]))
-        return f"{len(survived)} of the agent's processes could not be ended with it (process ids {listing})"
+        listing = ", ".join(f"{pid} {name}" for pid, name in survived[:5])
+        return f"{len(survived)} of the agent's processes could not be ended with it ({listing})"
     if executed.ended == "unavailable" and not executed.submissions:
         return f"the agent could not be started: {executed.why}"
     return ""

@@ -1,12 +1,16 @@
 """Files that are whole or absent, and digests of what is in them."""
 
 import contextlib
+import ctypes
+import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import stat
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +19,23 @@ from pydantic import BaseModel, ValidationError
 from a2rl.errors import InfrastructureError, IntegrityError
 from a2rl.secrets import scrub
 
-BLOCK = 1 << 20
+TEMPORARY = ".tmp"
+STALE_S = 60.0
+"""So old is a temporary file at least that a killed process left; another machine's process may still be at work."""
+MENDED_BY = {
+    errno.ENOSPC: "free some disk space and resume",
+    errno.EDQUOT: "free some of your disk quota and resume",
+    errno.EACCES: "check who owns it and what its permissions are",
+    errno.EPERM: "check who owns it and what its permissions are",
+    errno.EROFS: "the file system is read-only: make it writable",
+    errno.EMFILE: "allow more open files (`ulimit -n`)",
+    errno.ENFILE: "the machine has too many open files",
+    errno.EIO: "the disk may be failing",
+    errno.ENOTDIR: "a file is where a folder should be: move it away",
+    errno.EISDIR: "a folder is where a file should be: move it away",
+}
+OURS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What fails for a reason that no agent's file has: this machine's."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -43,50 +63,70 @@ def folder_digest(folder: Path, patterns: Iterable[str] = ("**/*",), but: Iterab
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes to a neighbour, then renames: a reader, or a crash, sees the old file or the new one, never a half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Writes to a neighbour, then renames: a reader, or a crash, sees the old file or the new one, never a half.
+
+    Any number of threads and processes may write the same file: the last one's text stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(scrub(text))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InfrastructureError(f"cannot write {path}: {error.strerror}; free some disk space and resume") from error
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise cannot(f"write {path}", error) from error
 
 
-def write_beneath(root: Path, relative: str, text: str) -> None:
-    """Writes a file in a folder that others can write to; links that they put in its way are removed, not followed."""
-    *folders, name = Path(relative).parts
-    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+def replace_folder(new: Path, target: Path) -> None:
+    """Puts a folder that is whole where another may be; whoever opens `target` finds the old one or the new one.
+
+    The kernel exchanges the two (Linux 3.15). On file systems that cannot, there is a moment without either.
+
+    Raises:
+        OSError: it cannot be done; both are as they were.
+    """
     try:
-        for folder in folders:
-            _clear(folder, here, stat.S_ISDIR)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, dir_fd=here)
-            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
-            os.close(here)
-            here = below
-        _clear(name, here, lambda mode: False)
-        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=here)
-        with os.fdopen(file, "w", encoding="utf-8") as opened:
-            opened.write(text)
-    finally:
-        os.close(here)
+        if not target.exists():
+            with contextlib.suppress(OSError):  # there is one now, or it cannot be: then the exchange says why
+                new.rename(target)
+                return
+        _exchange(new, target)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOSYS, errno.EPERM}:
+            raise
+        aside = new.with_name(f"{new.name}-old")
+        target.rename(aside)
+        new.rename(target)
+        aside.rename(new)
+    shutil.rmtree(new, ignore_errors=True)  # the old one now
 
 
-def _clear(name: str, folder: int, may_stay: Callable[[int], bool]) -> None:
-    """Removes what is there under a name, unless it may stay."""
-    with contextlib.suppress(FileNotFoundError):
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        if may_stay(mode):
-            return
-        if stat.S_ISDIR(mode):
-            shutil.rmtree(name, dir_fd=folder)
-        else:
-            os.unlink(name, dir_fd=folder)
+def _exchange(one: Path, other: Path) -> None:
+    at_fdcwd, exchange = -100, 2  # man 2 renameat2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), exchange):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
+
+
+def cannot(what: str, error: OSError) -> InfrastructureError:
+    """Says what this machine could not do, why, and how that is mended."""
+    mend = MENDED_BY.get(error.errno or 0)
+    return InfrastructureError(f"cannot {what}: {error.strerror or error}" + (f"; {mend}" if mend else ""))
+
+
+@cache
+def _sweep(folder: Path) -> None:
+    """Removes what writers that were killed left in a folder; done once by each process."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(path.name.removesuffix(TEMPORARY).rpartition(".")[2].partition("-")[0])
+            if time.time() - path.lstat().st_mtime > STALE_S and not Path(f"/proc/{pid}").exists():
+                path.unlink()
 
 
 def write_model(path: Path, model: BaseModel) -> None:

@@ -11,7 +11,7 @@ chain; triggers refuse updates and deletes. Several processes may append at once
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,15 +65,19 @@ class Ledger:
             if any(exists(_parse(row).event) for row in rows):
                 database.execute("ROLLBACK")
                 return None
-            last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
-            seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
-            at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json")))
-            entry_hash = _chain_hash(seq, at, event.kind, body, previous)
-            database.execute(
-                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash)
-            )
-            database.execute("COMMIT")
-            return Entry(seq, at, event, previous, entry_hash)
+            return _insert(database, event)
+
+    def append_next(self, choose: Callable[[list[Entry]], E]) -> E:
+        """Adds the event that `choose` makes of all entries so far; both in one transaction.
+
+        What `choose` raises is raised here, and nothing is added.
+        """
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            rows = database.execute("SELECT * FROM events ORDER BY seq").fetchall()
+            event = choose([_parse(row) for row in rows])
+            _insert(database, event)
+            return event
 
     def entries(self, after: int = 0) -> list[Entry]:
         """All entries with a sequence number above `after`, in order; none if there is no ledger yet."""
@@ -131,6 +135,17 @@ class Ledger:
 
     def _unreachable(self) -> Entry:
         raise IntegrityError(f"{self.path}: nothing was appended")
+
+
+def _insert(database: sqlite3.Connection, event: Event) -> Entry:
+    """Ends the transaction that was begun with the event as the last entry."""
+    last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+    seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
+    at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json")))
+    entry_hash = _chain_hash(seq, at, event.kind, body, previous)
+    database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash))
+    database.execute("COMMIT")
+    return Entry(seq, at, event, previous, entry_hash)
 
 
 def grades_among(entries: Iterable[Entry]) -> dict[str, Graded]:

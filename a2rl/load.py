@@ -11,13 +11,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from a2rl.isolation.tree import MANY, descendants
 
 IDLE_SHARE = 0.1
 """Of one core: an agent that uses less does not compute. Agent systems that wait use 1 to 3%."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 GPU_LAST_S = 6.0
+MAX_LOOKS = 20
+"""For a control group: one that is not there by then will not be."""
 PMON = ("pmon", "-s", "u", "-d", "2")
 
 
@@ -45,7 +50,6 @@ class Stat(NamedTuple):
     """A process, from /proc/PID/stat."""
 
     pid: int
-    parent: int
     state: bytes
     own_s: float
     """Processor time of all its threads."""
@@ -59,15 +63,25 @@ class TreeLoad:
 
     Args:
         root: the supervisor. It is a subreaper, so that nothing of the agent leaves the tree.
-        cgroup: the folder of a control group that holds the agent and nothing else; its figure misses nothing at all.
+        groups: tells the folders of the control groups that hold the agent and nothing else, as soon as it is in them;
+            their figure misses nothing at all.
         gpus: tells which processes use a GPU.
     """
 
     def __init__(
-        self, root: int, cgroup: Path | None = None, gpus: "Callable[[], set[int]]" = set, proc: Path = Path("/proc")
+        self,
+        root: int,
+        groups: Callable[[], list[Path]] = list,
+        gpus: Callable[[], set[int]] = set,
+        proc: Path = Path("/proc"),
+        below: Callable[[int], Iterable[int]] = descendants,
     ) -> None:
         self._root = root
-        self._cgroup = cgroup
+        self._below = below
+        self._groups = groups
+        self._group: Path | None = None
+        self._group_s = 0.0
+        self._looks = 0
         self._gpus = gpus
         self._proc = proc
         self._seen: dict[tuple[int, int], float] = {}
@@ -75,46 +89,45 @@ class TreeLoad:
 
     def sample(self) -> Sample:
         """Raises OSError: /proc cannot be read."""
-        tree = below(self._root, [stat for stat in map(read_stat, _processes(self._proc)) if stat is not None])
+        # Each is looked at as soon as it is found: it may live for a few milliseconds only.
+        found = [read_stat(self._proc, pid) for pid in chain((self._root,), self._below(self._root))]
+        tree = [stat for stat in found if stat is not None]
         used = {(stat.pid, stat.started): self._used_s(stat) for stat in tree}
         # One that was not there before has used its time since; a parent's may hold a child's that was counted.
-        self._cpu_s += sum(max(0.0, now_s - self._seen.get(key, 0.0)) for key, now_s in used.items())
+        in_tree_s = sum(max(0.0, now_s - self._seen.get(key, 0.0)) for key, now_s in used.items())
         self._seen = used
+        self._cpu_s += max(in_tree_s, self._in_group_s())
         pids = {stat.pid for stat in tree} - {self._root}
         is_running = any(stat.state == b"R" for stat in tree if stat.pid != self._root) or bool(pids & self._gpus())
-        used_s = None if self._cgroup is None else cgroup_cpu_s(self._cgroup)
-        return Sample(self._cpu_s if used_s is None else used_s, is_running)
+        is_running = is_running or len(found) >= MANY  # there may be more, which were not looked at
+        return Sample(self._cpu_s, is_running)
+
+    def _in_group_s(self) -> float:
+        """What the control group has used since the last look; 0 where there is none."""
+        if self._group is None:
+            self._looks += 1
+            told = self._groups() if self._looks <= MAX_LOOKS else []
+            self._group = next((group for group in told if cgroup_cpu_s(group) is not None), None)
+            self._group_s = cgroup_cpu_s(self._group) or 0.0 if self._group is not None else 0.0
+            return 0.0
+        before_s, self._group_s = self._group_s, cgroup_cpu_s(self._group) or self._group_s
+        return self._group_s - before_s
 
     def _used_s(self, stat: Stat) -> float:
         """The supervisor works for the pipeline, but what it has reaped was the agent's."""
         return stat.reaped_s + (0.0 if stat.pid == self._root else stat.own_s)
 
 
-def below(root: int, processes: list[Stat]) -> list[Stat]:
-    """The root and all its descendants."""
-    children: dict[int, list[Stat]] = {}
-    for stat in processes:
-        children.setdefault(stat.parent, []).append(stat)
-    found = [stat for stat in processes if stat.pid == root]
-    for stat in found:  # it grows meanwhile
-        found += children.get(stat.pid, [])
-    return found
-
-
-def read_stat(folder: Path) -> Stat | None:
+def read_stat(proc: Path, pid: int) -> Stat | None:
     """None if the process has ended."""
     try:
-        line = (folder / "stat").read_bytes()
+        line = (proc / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = line.rpartition(b")")[2].split()  # a name may hold anything, brackets and line ends too
     user, system, reaped_user, reaped_system = (int(field) / TICKS_PER_S for field in fields[11:15])
     own_s, reaped_s = user + system, reaped_user + reaped_system
-    return Stat(int(folder.name), int(fields[1]), fields[0], own_s, reaped_s, int(fields[19]))
-
-
-def _processes(proc: Path) -> list[Path]:
-    return [Path(proc, name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208 - called twice a second
+    return Stat(pid, fields[0], own_s, reaped_s, int(fields[19]))
 
 
 def cgroup_cpu_s(folder: Path) -> float | None:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from a2rl.checkpoint import check_base_model, weights_digest
-from a2rl.errors import InfrastructureError, UsageError
+from a2rl.errors import UsageError
 from a2rl.files import digest_of, folder_digest
+from a2rl.hub import SILENCE_S, reaching_hub
 from a2rl.settings import Settings
 
 TINY = "tiny"
@@ -39,17 +40,10 @@ def model_digest(folder: Path) -> str:
 
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     repo_id, _, revision = name.partition("@")
-    try:
-        folder = snapshot_download(repo_id, revision=revision or None, allow_patterns=[*SMALL_FILES, "*.safetensors"])
-    except RepositoryNotFoundError as error:
-        raise UsageError(
-            f"the hub has no model {repo_id!r}, or it needs a login: check the id, or set HF_TOKEN"
-        ) from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise InfrastructureError(
-            f"the hub cannot be reached for {name!r}: check the network, or give the folder of a copy"
-        ) from error
-    return Path(folder)
+    with reaching_hub(repo_id):
+        wanted = [*SMALL_FILES, "*.safetensors"]
+        return Path(
+            snapshot_download(repo_id, revision=revision or None, allow_patterns=wanted, etag_timeout=SILENCE_S)
+        )

@@ -17,12 +17,12 @@ from a2rl.agent import Agent
 from a2rl.background import Background, pipeline_log
 from a2rl.catalog import find_agent
 from a2rl.conversation import Listener
+from a2rl.isolation.start import die_with_parent
 from a2rl.keys import listen
 from a2rl.quota import Quota
 from a2rl.recorder import Recorder
 from a2rl.run import RunDir
 from a2rl.settings import Settings
-from a2rl.supervisor import die_with_parent
 from a2rl.trajectory import transcript_path
 
 LOOK_S = 0.5

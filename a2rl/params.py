@@ -8,8 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from a2rl.budget import parse_duration
 from a2rl.errors import UsageError
 from a2rl.files import explain
+from a2rl.grading.limits import GradingLimits
+from a2rl.isolation.strength import Sandbox
 from a2rl.judge.params import JudgeParams
-from a2rl.run import Mode, Protocol, Sandbox
+from a2rl.run import Mode, Protocol
 from a2rl.sampling import Backend
 from a2rl.task import Task, Variant
 from a2rl.tiny import TinyParams
@@ -29,6 +31,7 @@ class GradingParams(_Section):
     """Decides which half of an eval set is public under the strict protocol."""
     options: dict[str, dict[str, str]] = {}
     """Choices that tasks leave open, by task; `a2rl tasks` lists them."""
+    limits: GradingLimits = GradingLimits()
 
 
 class Grid(_Section):
@@ -55,6 +58,9 @@ class Grid(_Section):
     max_cost_usd: float | None = Field(default=None, gt=0)
     source: str | None = None
     max_submissions: int | None = Field(default=None, ge=1)
+    """100 unless given."""
+    max_grading: str | None = None
+    """Time of grading that the submissions of a run may cause, such as 30m; as long as the budget unless given."""
     concurrency: int = Field(default=1, ge=1)
     """Runs side by side."""
     grading_port: int = 0
@@ -64,6 +70,10 @@ class Grid(_Section):
     def budget_s(self, task: str) -> float:
         """Raises UsageError: it is no duration."""
         return parse_duration(self.budgets.get(task, self.budget))
+
+    def max_grading_s(self) -> float | None:
+        """Raises UsageError: it is no duration."""
+        return parse_duration(self.max_grading) if self.max_grading else None
 
 
 class Params(_Section):

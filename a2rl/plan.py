@@ -83,6 +83,8 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             seed=seed,
             budget_s=grid.budget_s(task),
             max_submissions=grid.max_submissions,
+            max_grading_s=grid.max_grading_s(),
+            grading_limits=params.grading.limits,
             source=grid.source,
             backend=params.grading.backend,
             exact=params.grading.exact,

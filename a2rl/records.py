@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from a2rl.isolation.strength import Strength
 from a2rl.relay.record import LlmUse
 from a2rl.run import Record
 from a2rl.score import Improvement, Interval, TaskScore
@@ -33,18 +34,14 @@ class SetupRecord(Record):
     """What the run's settings resolved to on this machine."""
 
     base_model: Path
+    """A folder; relative to the checkout where it lies in it, as the next one. a2rl/inputs.py finds both."""
     model_digest: str
     hidden: Path
     data_digest: str
     data_about: dict[str, str] = Field(default_factory=dict)
     """What the task says about its data."""
-    sandbox: str
-    """What confines the agent: landlock, bwrap or none, with what is lacking in brackets."""
-
-    @property
-    def confined(self) -> bool:
-        """If not, nothing but good manners keeps the agent in its workspace."""
-        return not self.sandbox.startswith("none")
+    sandbox: Strength
+    """What confines the agent. For reports: at each start it is decided anew, and never less is taken than this."""
 
 
 class BaselineRecord(Record):
@@ -54,6 +51,8 @@ class BaselineRecord(Record):
     """Digest of everything that the scores depend on."""
     reused: bool
     """Taken from an earlier grading with the same key."""
+    graded_s: float | None = None
+    """Seconds that grading the whole eval set took; None where that was not written down."""
     total: TaskScore
     public: TaskScore
     private: TaskScore

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.budget import Clock
 from a2rl.errors import UsageError
 from a2rl.files import read_model, write_model
+from a2rl.grading.limits import DEFAULT_SUBMISSIONS, GradingLimits
+from a2rl.isolation.strength import Sandbox
 from a2rl.judge.params import JudgeParams
 from a2rl.ledger import Ledger
 from a2rl.sampling import Backend
@@ -22,7 +24,6 @@ from a2rl.task import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 Protocol = Literal["strict", "paper"]
-Sandbox = Literal["landlock", "bwrap", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 SANDBOXES: tuple[Sandbox, ...] = get_args(Sandbox)
@@ -56,6 +57,10 @@ class RunSpec(BaseModel):
     max_cost_usd: float | None = None
     """Counted only where the agent system reports what it costs."""
     max_submissions: int | None
+    """None: `a2rl.grading.limits.DEFAULT_SUBMISSIONS`."""
+    max_grading_s: float | None = None
+    """Seconds of grading that the submissions may cause. None: as many as the budget has."""
+    grading_limits: GradingLimits = GradingLimits()
     source: str | None
     """A local mirror of the full variant's data."""
     backend: Backend
@@ -73,6 +78,16 @@ class RunSpec(BaseModel):
     git_commit: str
     versions: dict[str, str]
     created_at: str
+
+    @property
+    def submissions_quota(self) -> int:
+        """How many submissions are taken."""
+        return DEFAULT_SUBMISSIONS if self.max_submissions is None else self.max_submissions
+
+    @property
+    def grading_quota_s(self) -> float:
+        """How many seconds of grading they may cause."""
+        return self.budget_s if self.max_grading_s is None else self.max_grading_s
 
     @property
     def public_split(self) -> Split:
@@ -106,6 +121,11 @@ class RunDir:
     @property
     def id(self) -> str:
         return self.root.name
+
+    @property
+    def checkout(self) -> Path:
+        """The checkout that it lies in."""
+        return self.root.parent.parent
 
     @property
     def spec(self) -> RunSpec:
@@ -163,6 +183,11 @@ class RunDir:
     def trajectory(self) -> Path:
         """What the agent did, in ATIF; of agents that write a transcript."""
         return self.root / "trajectory.json"
+
+    @property
+    def names(self) -> Path:
+        """The names of users and groups that an agent with a user of its own sees."""
+        return self.root / "names"
 
     @property
     def report(self) -> Path:

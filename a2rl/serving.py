@@ -3,6 +3,7 @@
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, Literal
 
 import uvicorn
@@ -11,20 +12,28 @@ from starlette.types import ASGIApp
 GRACEFUL_S = 5
 
 
-def serve_for_parent(app: ASGIApp, descriptor: int, lifespan: Literal["on", "off"], **options: Any) -> None:
+def serve_for_parent(
+    app: ASGIApp,
+    descriptor: int,
+    lifespan: Literal["on", "off"],
+    on_line: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> None:
     """Serves on the inherited socket until standard input closes, which it does however the parent ends.
 
     Args:
-        options: more settings of uvicorn.
+        on_line: called, in a thread, for every line on standard input.
+        options: of uvicorn.
     """
-    config = uvicorn.Config(
-        app, log_level="warning", lifespan=lifespan, timeout_graceful_shutdown=GRACEFUL_S, **options
-    )
-    server = uvicorn.Server(config)
+    settings = {"log_level": "warning", "timeout_graceful_shutdown": GRACEFUL_S, **options}
+    server = uvicorn.Server(uvicorn.Config(app, lifespan=lifespan, **settings))
 
     def end_with_parent() -> None:
-        sys.stdin.read()
-        server.should_exit = True
+        try:
+            for _ in sys.stdin:
+                on_line()
+        finally:
+            server.should_exit = True
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     server.run(sockets=[socket.socket(fileno=descriptor)])

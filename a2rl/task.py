@@ -30,6 +30,8 @@ class DataSource(BaseModel):
     revision: str
     """A commit on the hub, the tag of a release on GitHub."""
     files: tuple[str, ...]
+    sha256: dict[str, str] = {}
+    """Of the files whose bytes are known (hex): another file under that name is refused."""
     url: str
     licence: str
 

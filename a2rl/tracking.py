@@ -20,13 +20,11 @@ from filelock import FileLock, Timeout
 
 from a2rl.errors import A2rlError, InfrastructureError
 from a2rl.events import BaselineKnown, Graded, SubmissionAccepted
-from a2rl.files import read_model
-from a2rl.grading.job import GradeResult
+from a2rl.figures import items_table, result_metrics, run_params, score_metrics
 from a2rl.ledger import Entry, grades_among
 from a2rl.printable import printable
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
-from a2rl.score import TaskScore
 from a2rl.secrets import scrub
 from a2rl.settings import Settings
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PARENT, CHILD, DONE = "a2rl.run_id", "a2rl.child", "a2rl.complete"
-REFUSED = re.compile(r"[^\w\-. :/]")
-"""What MLflow takes in no metric's name; a task names its kinds and measures as people read them."""
 LIMITS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -183,15 +179,15 @@ class Tracker:
             tags = {PARENT: run.id}
             found = self.client.create_run(self._experiment(run.spec.suite), run_name=run.id, tags=tags)
         ready = run.read("setup", SetupRecord)
-        if ready is not None and "sandbox" not in found.data.params:
-            self._log(found.info.run_id, params=_params(run, ready), tags={"a2rl.sandbox": str(ready.sandbox)})
+        if ready is not None and "model_digest" not in found.data.params:
+            self._log(found.info.run_id, params=run_params(run, ready), tags={"a2rl.sandbox": ready.sandbox.kind})
         return found
 
     def _sync_baseline(self, run: RunDir, parent: Any, children: Mapping[str, Any], entries: list[Entry]) -> None:
         record = run.read("baseline", BaselineRecord)
         at = next((entry.at for entry in entries if isinstance(entry.event, BaselineKnown)), None)
         if record is not None and at is not None:
-            metrics, tags = _score_metrics(record.total), {"a2rl.key": record.key}
+            metrics, tags = score_metrics(record.total), {"a2rl.key": record.key}
             self._child(run, parent, children, "baseline", metrics, at, tags, run.baseline_items)
 
     def _sync_submissions(self, run: RunDir, parent: Any, children: Mapping[str, Any], entries: list[Entry]) -> None:
@@ -201,7 +197,7 @@ class Tracker:
             name, grade = f"submission {event.submission_id}", grades.get(event.weights_digest)
             if grade is None or _is_done(children.get(name)):
                 continue
-            metrics = {**_score_metrics(grade.result), "seconds_since_start": event.elapsed_s}
+            metrics = {**score_metrics(grade.result), "seconds_since_start": event.elapsed_s}
             if grade.improvement is not None:
                 metrics["improvement"] = grade.improvement
             tags = {
@@ -224,7 +220,7 @@ class Tracker:
         if result is None or (executed is None and result.failed_stage is None):
             return
         parent_id, at = parent.info.run_id, entries[-1].at if entries else 0.0
-        found = _result_metrics(result, executed)
+        found = result_metrics(result, executed)
         metrics = {name: value for name, value in found.items() if parent.data.metrics.get(name) != value}
         head = run.ledger.verify() if entries else ""
         tags = {"a2rl.verdict": result.verdict, "a2rl.reason": result.reason, "a2rl.ledger_head": head}
@@ -254,7 +250,7 @@ class Tracker:
             child = self.client.create_run(parent.info.experiment_id, run_name=name, tags=known)
         child_id = child.info.run_id
         if items.exists():
-            self.client.log_text(child_id, _table(items), TABLE)  # MLflow's own log_table would append to it
+            self.client.log_text(child_id, items_table(items), TABLE)  # MLflow's own log_table would append to it
         shown = json.dumps([{"path": TABLE, "type": "table"}])
         self.client.set_terminated(child_id, "FINISHED" if "score" in metrics else "FAILED")
         self._log(child_id, metrics, at, tags={DONE: "true", "mlflow.loggedArtifacts": shown})  # last: then it is whole
@@ -297,41 +293,6 @@ def _is_done(child: Any) -> bool:
     return child is not None and DONE in child.data.tags
 
 
-def _params(run: RunDir, ready: SetupRecord) -> dict[str, Any]:
-    params: dict[str, Any] = run.spec.model_dump(exclude={"versions", "run_id", "schema_version"})
-    params |= {f"version.{name}": version for name, version in run.spec.versions.items()}
-    digests = {"model_digest": ready.model_digest, "data_digest": ready.data_digest}
-    return params | digests | {"sandbox": ready.sandbox}
-
-
-def _result_metrics(result: GradeRecord, executed: ExecuteRecord | None) -> dict[str, float]:
-    metrics: dict[str, float | None] = {"baseline_score": result.baseline.score, "gain": result.gain}
-    if executed is not None:
-        metrics |= {"submissions": executed.submissions, "agent_seconds": executed.elapsed_s}
-        metrics |= executed.usage.model_dump() if executed.usage else {}
-    if result.public and result.final:
-        metrics |= {
-            "best_score": result.public.score,
-            "final_score": result.final.score,
-            "improvement": result.improvement,
-        }
-        metrics |= dict(zip(("final_ci_low", "final_ci_high"), result.final.ci or (), strict=False))
-        metrics |= dict(zip(("improvement_ci_low", "improvement_ci_high"), result.improvement_ci or (), strict=False))
-    return {name: float(value) for name, value in metrics.items() if value is not None}
-
-
-def _table(items: Path) -> str:
-    """Items as MLflow shows tables."""
-    rows = [item.model_dump(mode="json") for item in read_model(items, GradeResult).items]
-    columns = list(rows[0]) if rows else []
-    return json.dumps({"columns": columns, "data": [[_shown(row[name]) for name in columns] for row in rows]})
-
-
-def _shown(value: Any) -> Any:
-    """A field of an item: what a model wrote keeps its lines."""
-    return printable(scrub(value), lines=True) if isinstance(value, str) else value
-
-
 def _short(text: str) -> str:
     """As MLflow gets it: visible, without secrets, and not too long."""
     return printable(scrub(text), MAX_TEXT)[:MAX_TEXT]
@@ -339,18 +300,6 @@ def _short(text: str) -> str:
 
 def _without_password(text: str) -> str:
     return re.sub(r"//[^/@\s]*@", "//", text)
-
-
-def _score_metrics(score: TaskScore) -> dict[str, float]:
-    counts = {name: float(getattr(score, name)) for name in ("total", "correct", "wrong", "truncated", "errored")}
-    metrics = {**counts, "grading_seconds": score.seconds}
-    if score.score is not None:
-        metrics["score"] = score.score
-    if score.ci is not None:
-        metrics |= {"ci_low": score.ci.low, "ci_high": score.ci.high}
-    metrics |= {f"by_kind.{name}": group.score for name, group in score.groups.items() if group.score is not None}
-    metrics |= {f"measure.{name}": value for name, value in score.measures.items()}
-    return {REFUSED.sub("", name): value for name, value in metrics.items()}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from a2rl.agent import Agent
 from a2rl.events import AgentStarted
-from a2rl.files import write_atomically
+from a2rl.files import TEMPORARY, write_atomically
 from a2rl.records import Usage
 from a2rl.run import RunDir
 from a2rl.transcripts import Agent as AtifAgent
@@ -25,7 +25,8 @@ def read_attempt(run: RunDir, agent: Agent, attempt: int) -> Reading:
     """What one attempt left behind; nothing if it left nothing."""
     if agent.transcript is None:
         return Reading()
-    kept = sorted((run.logs / f"transcript-{attempt}").glob("*"))
+    copies = (run.logs / f"transcript-{attempt}").glob("*")
+    kept = sorted(path for path in copies if path.suffix != TEMPORARY)
     printed = transcript_path(run, agent, attempt)
     return read_transcript(agent.transcript.format, *kept, *([printed] if printed else ()))
 

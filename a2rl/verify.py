@@ -13,9 +13,11 @@ from a2rl.errors import A2rlError, IntegrityError
 from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunFailed, RunOpened, SubmissionAccepted
 from a2rl.failure import why_no_result
 from a2rl.files import digest_of, file_digest, read_model
+from a2rl.grading.chain import broken_chain
 from a2rl.grading.job import GradeResult, score_items, selected_ids
+from a2rl.inputs import hidden_of
 from a2rl.ranking import best_submission
-from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, verdict_of
+from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, verdict_of
 from a2rl.run import RunDir
 from a2rl.score import TaskScore, paired_improvement
 from a2rl.task import Split
@@ -37,7 +39,7 @@ def verify_run(run: RunDir, tracker: Tracker) -> list[Check]:
     checks: list[tuple[str, Callable[[RunDir], None]]] = [
         ("the ledger's hash chain", _check_chain),
         ("the settings are those the run was opened with", _check_spec),
-        ("every accepted submission has one grade", _check_grades),
+        ("every submission ends in exactly one way", _check_chains),
         ("checkpoints are the ones that were graded", _check_checkpoints),
         ("scores follow from the per-item results", _check_items),
         ("the records follow from the ledger", _check_records),
@@ -69,18 +71,16 @@ def _check_spec(run: RunDir) -> None:
     opened = run.ledger.events(RunOpened)
     _require(len(opened) == 1, "the ledger does not begin with one run")
     _require(
-        opened[0].spec_digest == digest_of(run.spec.model_dump(mode="json")),
+        # Only what is in the file: a setting that came later was not in the digest of a run from before.
+        opened[0].spec_digest == digest_of(run.spec.model_dump(mode="json", exclude_unset=True)),
         "spec.json was changed after the run began",
     )
 
 
-def _check_grades(run: RunDir) -> None:
-    accepted = [event.weights_digest for event in run.ledger.events(SubmissionAccepted)]
-    graded = [event.weights_digest for event in run.ledger.events(Graded)]
-    _require(len(graded) == len(set(graded)), "a checkpoint was graded twice")
+def _check_chains(run: RunDir) -> None:
     finished = run.read("execute", ExecuteRecord) is not None
-    _require(set(graded) <= set(accepted), "a grade belongs to no submission")
-    _require(not finished or set(accepted) <= set(graded), "an accepted submission has no grade")
+    problem = broken_chain(run.ledger.entries(), finished)
+    _require(not problem, problem)
 
 
 def _check_checkpoints(run: RunDir) -> None:
@@ -94,7 +94,7 @@ def _check_items(run: RunDir) -> None:
     _check_baseline_items(run)
     for path, claimed, digest in _grade_files(run):
         _require(file_digest(path) == digest, f"{path} is not what was graded")
-        hidden = run.need("setup", SetupRecord).hidden
+        hidden = hidden_of(run)
         recomputed = score_items(run.spec.task, hidden, read_model(path, GradeResult).items)
         _require(
             _same(recomputed.score, claimed.score),
@@ -106,14 +106,14 @@ def _check_baseline_items(run: RunDir) -> None:
     record, known = run.read("baseline", BaselineRecord), run.ledger.events(BaselineKnown)
     if record is None or not known:
         return
-    ready, path = run.need("setup", SetupRecord), run.baseline_items
+    hidden, path = hidden_of(run), run.baseline_items
     items = read_model(path, GradeResult).items
     scores: dict[Split, TaskScore | None] = {run.spec.public_split: known[0].public, "private": known[0].private}
     for split, claimed in scores.items():
         if claimed is not None:
-            chosen = set(selected_ids(run.spec.task, ready.hidden, split, run.spec.split_seed))
+            chosen = set(selected_ids(run.spec.task, hidden, split, run.spec.split_seed))
             found = [item for item in items if item.id in chosen]
-            recomputed = score_items(run.spec.task, ready.hidden, found).score
+            recomputed = score_items(run.spec.task, hidden, found).score
             _require(
                 _same(recomputed, claimed.score),
                 f"{path}: the {split} items give {recomputed}, the ledger says {claimed.score}",

@@ -6,7 +6,6 @@ core/instructions.md), so that an agent written for it runs unchanged.
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,12 @@ from typing import Any
 from jinja2 import StrictUndefined, Template
 
 from a2rl.agent import Agent
+from a2rl.beneath import Folder
 from a2rl.budget import format_duration
+from a2rl.errors import SpoiledWorkspace
+from a2rl.files import OURS, cannot
+from a2rl.grading.limits import MAX_WAITING
+from a2rl.grading.quota import quota_in_words
 from a2rl.process import SPIN
 from a2rl.run import Mode, RunDir
 from a2rl.settings import Settings
@@ -79,16 +83,29 @@ def model_name(model: str) -> str:
 def write_run_meta(run: RunDir, **fields: Any) -> None:
     """Tells the agent what it may know of its run. The pipeline never reads this file back.
 
-    The workspace is the agent's: the file is made under a fresh name without following links, then renamed.
+    Raises:
+        SpoiledWorkspace, InfrastructureError: as `write_into_workspace`.
     """
-    temporary = run.workspace / f".run_meta.{secrets.token_hex(8)}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(fields, file, indent=2)
-    target = run.workspace / "run_meta.json"
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target, ignore_errors=True)  # planted: a rename cannot replace a folder
-    temporary.rename(target)
+    write_into_workspace(run, {"run_meta.json": json.dumps(fields, indent=2)}, mode=0o644)
+
+
+def write_into_workspace(run: RunDir, files: Mapping[str, str], mode: int = 0o600) -> None:
+    """Writes files into the workspace, which is the agent's: whatever it has put in their way is not followed.
+
+    Raises:
+        SpoiledWorkspace: the agent has left the workspace so that this cannot be done.
+        InfrastructureError: this machine cannot do it.
+    """
+    try:
+        with Folder.at(run.workspace) as workspace:
+            for path, text in files.items():
+                workspace.write(path, text, mode)
+    except OSError as error:
+        if error.errno in OURS:
+            raise cannot("write into the agent's workspace", error) from error
+        raise SpoiledWorkspace(
+            f"the agent left its workspace so that it cannot be started there again: {error.strerror or error}"
+        ) from error
 
 
 def agent_environment(
@@ -136,6 +153,7 @@ def _instructions(run: RunDir) -> str:
         budget=format_duration(spec.budget_s),
         refunds=spec.protocol == "strict",
         strict=spec.protocol == "strict",
-        quota=spec.max_submissions,
+        quota=quota_in_words(run),
+        waiting=MAX_WAITING,
     )
     return text

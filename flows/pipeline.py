@@ -41,6 +41,7 @@ def a2rl(
     max_tokens: int | None = None,
     max_cost_usd: float | None = None,
     max_submissions: int | None = None,
+    max_grading: str | None = None,
     source: str | None = None,
     concurrency: int | None = None,
     sandbox: str | None = None,
@@ -61,8 +62,8 @@ def a2rl(
     grid = choose_grid(
         params, suite, tasks=tasks, agents=agents, seeds=seeds, variant=variant, model=model, mode=mode,
         protocol=protocol, budget=budget, driver=driver, base_url=base_url, trials=trials, max_turns=max_turns,
-        max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_submissions=max_submissions, source=source,
-        concurrency=concurrency, sandbox=sandbox,
+        max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_submissions=max_submissions,
+        max_grading=max_grading, source=source, concurrency=concurrency, sandbox=sandbox,
     )  # fmt: skip
     if run_ids is None:
         runs = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]

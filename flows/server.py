@@ -7,8 +7,8 @@ import sys
 
 from prefect.server.api.server import create_app
 
+from a2rl.isolation.start import die_with_parent
 from a2rl.serving import serve_for_parent
-from a2rl.supervisor import die_with_parent
 
 
 def main() -> None:

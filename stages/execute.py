@@ -15,8 +15,10 @@ from a2rl.budget import refund_s, waited_s
 from a2rl.catalog import find_agent
 from a2rl.events import AgentEnded, AgentStarted, ProcessesSurvived, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.server_process import GradingServer
+from a2rl.inputs import check_inputs
+from a2rl.isolation.strays import end_strays, is_anything_left
 from a2rl.keys import learn_secrets
-from a2rl.process import end_strays
+from a2rl.process import TRACE
 from a2rl.records import ExecuteRecord
 from a2rl.relay.record import llm_use
 from a2rl.run import RunDir
@@ -48,6 +50,7 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
         return done
     started = time.monotonic()
     _close_lost_attempt(run)
+    check_inputs(run)
     with GradingServer(run, settings) as server:
         server.wait_until_ready()
         execution = Execution(run, agent, settings, server, observe)
@@ -81,9 +84,12 @@ def _close_lost_attempt(run: RunDir) -> None:
     """
     starts, ends = run.ledger.events(AgentStarted), run.ledger.events(AgentEnded)
     if len(starts) > len(ends):
-        strays = end_strays(str(run.workspace))
-        run.clock.make_up(still_ran=strays > 0, last_change_at=_last_change(run.workspace))
-        close_attempt(run, starts[-1].attempt, Ended("lost"))
+        attempt, trace = starts[-1].attempt, run.logs / TRACE
+        still_ran = is_anything_left(trace)
+        if survivors := end_strays(trace):
+            run.ledger.append(ProcessesSurvived(attempt=attempt, processes=survivors))
+        run.clock.make_up(still_ran, last_change_at=_last_change(run.workspace))
+        close_attempt(run, attempt, Ended("lost"))
 
 
 def _last_change(workspace: Path) -> float:
@@ -122,6 +128,6 @@ def _record(execution: Execution, seconds: float) -> ExecuteRecord:
             "refunded_s": refund_s(run.clock.state),
             "attempts": end.attempt,
             "submissions": sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
-            "refused": sum(isinstance(entry.event, SubmissionRefused) for entry in entries),
+            "refused": sum(entry.event.count for entry in entries if isinstance(entry.event, SubmissionRefused)),
         }
     )

@@ -9,6 +9,7 @@ from a2rl.files import file_digest, read_model
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job, judge_failed
+from a2rl.inputs import check_inputs
 from a2rl.ranking import best_submission
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, verdict_of
 from a2rl.run import RunDir
@@ -37,6 +38,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         nothing = GradeRecord(seconds=time.monotonic() - started, verdict="no submission", baseline=before)
         return run.write("grade", nothing)
     submission, public = best
+    check_inputs(run)
     result = _final_result(run, settings, submission.weights_digest)
     difference = paired_improvement(read_model(run.baseline_items, GradeResult).items, result.items)
     record = GradeRecord(

@@ -1,13 +1,15 @@
 """Stage `setup`: resolve what the run needs, build the workspace, open the ledger."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from a2rl.catalog import find_agent, load_task
 from a2rl.data import about, ensure_data, hidden_digest, require_complete
 from a2rl.events import RunOpened
 from a2rl.files import digest_of
-from a2rl.isolation.reach import available
+from a2rl.inputs import place_in
+from a2rl.isolation.decide import decide
 from a2rl.models import model_digest, resolve_model
 from a2rl.records import SetupRecord
 from a2rl.run import RunDir
@@ -30,14 +32,16 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
     base_model = resolve_model(spec.model, settings)
     data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
     require_complete(data)
+    with suppress(OSError):  # another user's, or read-only: who may read it is decided there
+        (data / "hidden").chmod(0o700)
     record = SetupRecord(
         seconds=0,
-        base_model=base_model,
+        base_model=place_in(settings.root, base_model),
         model_digest=model_digest(base_model),
-        hidden=data / "hidden",
+        hidden=place_in(settings.root, data / "hidden"),
         data_digest=hidden_digest(data),
         data_about=about(data),
-        sandbox=str(available(spec.sandbox, settings)),
+        sandbox=decide(spec.sandbox, settings),
     )
     build_workspace(run, base_model, data / "visible", settings.root / "tasks" / spec.task / "description.md")
     run.clock.create(spec.budget_s, refunds=spec.protocol == "strict")

@@ -21,7 +21,9 @@ from a2rl.events import AgentStarted
 from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import GraderPool, devices_here, grade_now
 from a2rl.isolation.confinement import Confinement
-from a2rl.isolation.reach import available, confinement_in
+from a2rl.isolation.decide import decide
+from a2rl.isolation.reach import confinement_in
+from a2rl.isolation.users import user_of
 from a2rl.ledger import Ledger
 from a2rl.models import resolve_model
 from a2rl.process import SPIN, AgentProcess
@@ -226,8 +228,9 @@ def isolation(settings: Settings, folder: Path) -> list[tuple[str, str]]:
     """Training and starting a process inside the sandbox and outside, in turn."""
     workspace, log = folder / "workspace", folder / "agent.log"
     workspace.mkdir()
-    found = available("landlock", settings)
-    confined = confinement_in(workspace, found, settings, (), (), folder / "network.jsonl")
+    found = decide("landlock", settings)
+    user = user_of(workspace) if "user" in found.layers else 0
+    confined = confinement_in(workspace, found, settings, (), (), folder / "network.jsonl", user)
 
     def run(confinement: Confinement | None, *command: str) -> str:
         log.unlink(missing_ok=True)

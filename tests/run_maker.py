@@ -11,10 +11,12 @@ from typing import Any
 import psutil
 
 from a2rl.checkpoint import weights_digest
+from a2rl.data import hidden_digest
 from a2rl.errors import InfrastructureError
 from a2rl.events import AgentEnded, AgentStarted, BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.files import digest_of, write_jsonl, write_model
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
+from a2rl.isolation.strength import NONE
 from a2rl.models import model_digest
 from a2rl.records import BaselineRecord, ExecuteRecord, SetupRecord
 from a2rl.run import RunDir, RunSpec
@@ -58,16 +60,16 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
     hidden = make_hidden(settings.root / "data-of" / run.id / "hidden", items)
     for name in ("code", "output", "data"):
         (run.workspace / name).mkdir(parents=True)
-    digest = model_digest(base_model)
+    digest, data_digest = model_digest(base_model), hidden_digest(hidden.parent)
     run.write(
         "setup",
         SetupRecord(
-            seconds=0, base_model=base_model, model_digest=digest, hidden=hidden, data_digest="d" * 64, sandbox="none"
+            seconds=0, base_model=base_model, model_digest=digest, hidden=hidden, data_digest=data_digest, sandbox=NONE
         ),
     )
     run.clock.create(run.spec.budget_s, refunds=run.spec.protocol == "strict")
     run.ledger.append(
-        RunOpened(spec_digest=digest_of(run.spec.model_dump(mode="json")), model_digest=digest, data_digest="d" * 64)
+        RunOpened(spec_digest=digest_of(run.spec.model_dump(mode="json")), model_digest=digest, data_digest=data_digest)
     )
     _know_baseline(run, hidden)
     if started:

@@ -27,7 +27,8 @@ Task = Annotated[str, typer.Option(help="Task id; `a2rl tasks` lists them.")]
 Variant = Annotated[str, typer.Option(help="mini: small generated data. full: the real data.")]
 Source = Annotated[Path | None, typer.Option(help="Local mirror of the full variant's data, instead of the hub.")]
 Driver = Annotated[str | None, typer.Option(help="The LLM that drives the agent.")]
-MaxSubmissions = Annotated[int | None, typer.Option(min=1, help="Quota of submissions.")]
+MaxSubmissions = Annotated[int | None, typer.Option(min=1, help="Quota of submissions; 100 unless given.")]
+MaxGrading = Annotated[str | None, typer.Option(help="Quota of grading time; as long as the budget unless given.")]
 BaseUrl = Annotated[str | None, typer.Option(help="Where the driver's API is: a proxy, a local server, `a2rl driver`.")]
 Mode = Annotated[str | None, typer.Option(help="free, sft-only, rl-only, or multi: several attempts in turn.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Attempts of mode multi; 3 unless given.")]
@@ -58,6 +59,7 @@ def run(
     max_cost_usd: MaxCost = None,
     source: Source = None,
     max_submissions: MaxSubmissions = None,
+    max_grading: MaxGrading = None,
     grading_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     sandbox: Annotated[str, typer.Option(help="landlock, bwrap or none (for debugging).")] = "landlock",
     as_json: Json = False,
@@ -77,7 +79,7 @@ def run(
         params, "smoke", tasks=(task,), agents=(agent,), seeds=(seed,), variant=variant, model=model, mode=mode,
         protocol=protocol, budget=budget, driver=driver, base_url=base_url, trials=trials, max_turns=max_turns,
         max_tokens=max_tokens, max_cost_usd=max_cost_usd, source=str(source.resolve()) if source else None,
-        max_submissions=max_submissions, grading_port=grading_port, sandbox=sandbox,
+        max_submissions=max_submissions, max_grading=max_grading, grading_port=grading_port, sandbox=sandbox,
     )  # fmt: skip
     [spec] = plan_runs(grid, "runs", params, settings)
     _warn_of_short_keys([agent], settings)
@@ -104,6 +106,7 @@ def bench(
     max_tokens: MaxTokens = None,
     max_cost_usd: MaxCost = None,
     max_submissions: MaxSubmissions = None,
+    max_grading: MaxGrading = None,
     source: Source = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Runs side by side.")] = None,
     sandbox: Annotated[str | None, typer.Option(help="landlock, bwrap or none (for debugging).")] = None,
@@ -128,7 +131,7 @@ def bench(
         "budget": budget, "driver": driver, "base_url": base_url, "trials": trials, "max_turns": max_turns,
         "max_tokens": max_tokens, "max_cost_usd": max_cost_usd, "max_submissions": max_submissions,
         "source": str(source.resolve()) if source else None, "concurrency": concurrency,
-        "sandbox": sandbox,
+        "max_grading": max_grading, "sandbox": sandbox,
     }  # fmt: skip
     grid = choose_grid(params, suite, **overrides)
     _warn_of_short_keys(grid.agents, settings)
@@ -414,13 +417,13 @@ def _find_run(run_id: str, settings: Settings) -> Any:
 
 def _show_run(found: Any, as_json: bool) -> None:
     from a2rl.cli.console import out, print_json
-    from a2rl.cli.results import run_object, sandbox_warning, sentence
+    from a2rl.cli.results import run_object, sandbox_of, sandbox_warning, sentence
     from a2rl.mirror import behind
 
     out.print()
     out.print(sentence(found), soft_wrap=True)
     facts = run_object(found)
-    if warning := sandbox_warning(facts["sandbox"]):
+    if warning := sandbox_warning(sandbox_of(found)):
         out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
     out.print(f"report: {facts['report']}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
     if late := behind(found):

@@ -23,6 +23,7 @@ from a2rl.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
+from a2rl.isolation.strength import Strength
 from a2rl.printable import printable
 from a2rl.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
@@ -54,7 +55,8 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
         "verdict": graded.verdict if graded else None,
         "reason": graded.reason if graded else "",
-        "sandbox": ready.sandbox if ready else None,
+        "sandbox": ready.sandbox.kind if ready else None,
+        "layers": list(ready.sandbox.layers) if ready else None,
         "report": str(run.report) if run.report.exists() else None,
     }
 
@@ -86,13 +88,19 @@ def sentence(run: RunDir) -> str:
     )
 
 
-def sandbox_warning(sandbox: str | None) -> str:
+def sandbox_of(run: RunDir) -> Strength | None:
+    """What confined the agent; None if that is not decided yet."""
+    ready = run.read("setup", SetupRecord)
+    return ready.sandbox if ready else None
+
+
+def sandbox_warning(sandbox: Strength | None) -> str:
     """What a user must be told of a run's sandbox; nothing if it is whole, or not known yet."""
-    if sandbox is None or ("(" not in sandbox and sandbox != "none"):
+    if sandbox is None or not (sandbox.lacks or not sandbox.confines):
         return ""
-    if sandbox.startswith("none"):
-        return f"No sandbox ({sandbox}): only good manners keep the agent in its workspace; the report says so too."
-    return f"A weaker sandbox than it should be: {sandbox}; the report says so too."
+    if not sandbox.confines:
+        return "No sandbox: only good manners keep the agent in its workspace; the report says so too."
+    return f"A weaker sandbox than it should be, without {'; '.join(sandbox.lacks)}; the report says so too."
 
 
 def shown(text: str) -> str:
@@ -164,23 +172,22 @@ class Follower:
             return Text.assemble(started, "\n", (warning, "bold yellow")) if warning else started
         if isinstance(event, SubmissionAccepted):
             self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
-            return Text(
-                f"submission {event.submission_id} after {format_duration(event.elapsed_s)}: {shown(event.model_path)}",
-                "dim",
-            )
+            after = format_duration(event.elapsed_s)
+            return Text(f"submission {event.submission_id} after {after}: {shown(event.model_path)}", "dim")
         if isinstance(event, Graded):
             numbers = ", ".join(str(number) for number in self._digests.get((run.id, event.weights_digest), []))
             gain = "" if event.improvement is None else f", {event.improvement:+.1f} points"
             return Text.assemble(f"submission {numbers or '?'} scores ", (f"{event.result}{gain}", "bold"))
         if isinstance(event, SubmissionRefused):
-            return Text(f"submission refused: {shown(event.reason)}", "yellow")
+            more = "submission refused" if event.count == 1 else f"{event.count} submissions refused, the last one"
+            return Text(f"{more}: {shown(event.reason)}", "yellow")
         if isinstance(event, AgentEnded):
             why = f": {shown(event.why)}" if event.why else ""
             return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}{why}", "yellow" if why else "")
         if isinstance(event, ProcessesSurvived):
-            return Text(f"{len(event.pids)} processes of the agent could not be ended", "bold red")
+            return Text(f"{len(event.processes)} processes of the agent could not be ended", "bold red")
         if isinstance(event, RunFailed):
-            return Text(f"failed: {event.reason}", "red")
+            return Text(f"failed: {shown(event.reason)}", "red")
         if isinstance(event, PrivateGraded):
             return Text.assemble("private score ", (str(event.result), "bold"))
         return None

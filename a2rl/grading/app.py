@@ -1,27 +1,37 @@
 """The grading API over HTTP: the only door between an agent and the grader.
 
-There is no way in here to set a score, a baseline or a clock.
+There is no way in here to set a score, a baseline or a clock. What an agent does wrong is answered with a 4xx and, of a
+submission, recorded as refused.
 """
 
 import asyncio
 import time
-from typing import Literal
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Literal, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-from a2rl.errors import InfrastructureError, InvalidSubmission
+from a2rl.errors import A2rlError, InvalidSubmission
 from a2rl.event_log import EventLog
-from a2rl.grading.service import BudgetSpent, GradingService, SubmitAnswer, TimeAnswer
+from a2rl.events import SubmissionReceived
+from a2rl.grading.door import CallLog, RequestRate, SizeLimit, problem
+from a2rl.grading.limits import MAX_WAITING
+from a2rl.grading.service import GradingService, SubmitAnswer, TimeAnswer
+from a2rl.grading.submissions import BudgetSpent, NoTurn, TooManyRefused
 
-MAX_BODY_BYTES = 64 << 10
-MAX_PATH = 200
-"""Characters of a path that are written down."""
 USAGE = 'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}'
+SUBMIT = "/submit"
+QUICK_THREADS = 4
+TURN_S = 0.1
+"""How often a request that waits for its turn looks whether it has come."""
+CLIENT_GONE = 499
+T = TypeVar("T")
 
 
 class Submission(BaseModel):
@@ -41,101 +51,80 @@ class Health(BaseModel):
 
 
 def create_app(service: GradingService, task: str, gpus: list[str], log: EventLog | None = None) -> FastAPI:
-    """The API over one run's service; every call is written to the log."""
+    """The API over one run's service; calls are written to the log, of a flood the number alone."""
     app = FastAPI(title="a2rl grading service", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(BodyLimit)
+    # A receipt must not wait for somebody else's copy of gigabytes.
+    quick, copies = ThreadPoolExecutor(QUICK_THREADS), ThreadPoolExecutor(MAX_WAITING)
+
+    def turn_away(scope: Scope, reason: str) -> None:
+        if scope["path"] == SUBMIT and scope["method"] == "POST":
+            service.turn_away("", reason)
+
+    app.add_middleware(SizeLimit, refused=turn_away, usage=USAGE)
     if log is not None:
         app.add_middleware(CallLog, log=log)
+    app.add_middleware(RequestRate, log=log)
 
-    @app.post("/submit")
-    async def submit(submission: Submission) -> SubmitAnswer:
-        accepted, graded = await asyncio.to_thread(service.submit, submission.model_path)
-        await asyncio.shield(asyncio.wrap_future(graded))  # others may wait for the same grade
-        return await asyncio.to_thread(service.answer, accepted.submission_id)
+    @app.post(SUBMIT)
+    async def submit(submission: Submission, request: Request) -> SubmitAnswer:
+        received = await _receive(service, submission.model_path, request, quick)
+        accepted, graded = await _in(copies, lambda: service.take(received))
+        grade = await asyncio.shield(asyncio.wrap_future(graded))  # others may wait for the same grade
+        return await _in(quick, lambda: service.answer(accepted, grade))
 
     @app.get("/time")
-    def clock() -> TimeAnswer:
-        return service.time(time.time())
+    async def clock() -> TimeAnswer:
+        return await _in(quick, lambda: service.time(time.time()))
 
     @app.get("/health")
-    def health() -> Health:
+    async def health() -> Health:
         return Health(task=task, available_gpus=gpus)
 
-    @app.exception_handler(InvalidSubmission)
-    def refused(request: Request, error: InvalidSubmission) -> JSONResponse:
-        return _problem(403 if isinstance(error, BudgetSpent) else 422, str(error))
-
-    @app.exception_handler(InfrastructureError)
-    def failed(request: Request, error: InfrastructureError) -> JSONResponse:
-        return _problem(503, str(error))
-
-    @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> JSONResponse:
-        return _problem(error.status_code, USAGE if error.status_code == 400 else str(error.detail))
-
-    @app.exception_handler(RequestValidationError)
-    def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
-        return _problem(400, USAGE)
-
+    _answer_errors(app, lambda request: _in(quick, lambda: turn_away(request.scope, USAGE)))
     return app
 
 
-def _problem(status: int, detail: str) -> JSONResponse:
-    # "error" is the reference's key, "detail" FastAPI's; agents look for either.
-    return JSONResponse({"error": detail, "detail": detail}, status_code=status)
+def _answer_errors(app: FastAPI, not_understood: Callable[[Request], Awaitable[None]]) -> None:
+    """What every error is answered with.
 
-
-class CallLog:
-    """Writes down every call: when it began, what was asked, how it was answered and how long that took."""
-
-    def __init__(self, app: ASGIApp, log: EventLog) -> None:
-        self.app = app
-        self.log = log
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status, started = 0, time.monotonic()
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watch)
-        finally:
-            seconds = round(time.monotonic() - started, 3)
-            self.log.write(method=scope["method"], path=scope["path"][:MAX_PATH], status=status, seconds=seconds)
-
-
-class BodyLimit:
-    """Refuses request bodies that no honest agent sends, before they fill the memory.
-
-    The body is read here and handed on whole: an error raised from within FastAPI's own reading would become its 400.
+    Args:
+        not_understood: told of requests that make no sense.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    @app.exception_handler(InvalidSubmission)
+    async def refused(request: Request, error: InvalidSubmission) -> JSONResponse:
+        if isinstance(error, TooManyRefused):
+            return problem(429, str(error), {"Retry-After": f"{error.wait_s:.0f}"})
+        return problem(403 if isinstance(error, BudgetSpent) else 422, str(error))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return  # the client has gone
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > MAX_BODY_BYTES:
-                await _problem(413, f"the request is too large; {USAGE}")(scope, receive, send)
-                return
-        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    @app.exception_handler(A2rlError)
+    async def failed(request: Request, error: A2rlError) -> JSONResponse:
+        return problem(503, str(error))
 
-        async def replay() -> Message:
-            return whole.pop() if whole else await receive()
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 400:
+            return await malformed(request, error)
+        return problem(error.status_code, str(error.detail))
 
-        await self.app(scope, replay, send)
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: Exception) -> JSONResponse:
+        await not_understood(request)
+        return problem(400, USAGE)
+
+
+async def _receive(service: GradingService, model_path: str, request: Request, quick: Executor) -> SubmissionReceived:
+    """A receipt, as soon as it is this request's turn."""
+    while True:
+        if service.has_room:
+            try:
+                return await _in(quick, lambda: service.receive(model_path))
+            except NoTurn:
+                pass  # another one was faster
+        await asyncio.sleep(TURN_S)
+        if await request.is_disconnected():
+            raise HTTPException(CLIENT_GONE, "the client has gone")
+
+
+async def _in(threads: Executor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)

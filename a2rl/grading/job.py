@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.catalog import load_grader, load_task
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.files import write_model
+from a2rl.grading.limits import LONGEST_S, GradingLimits
 from a2rl.judge.params import JudgeParams, Judging
 from a2rl.sampling import Backend, Sampler, open_sampler
 from a2rl.score import ItemResult, TaskScore, summarise
@@ -43,6 +44,10 @@ class GradeJob(BaseModel):
     """Who judges the answers; None where nobody has to, or where the task brings its own."""
     result: Path
     log: Path
+    time_limit_s: float = LONGEST_S
+    """It is ended by force when it has taken so long..."""
+    silence_s: float = GradingLimits().silence_s
+    """...or has given no sign of life for so long."""
 
 
 class GradeResult(BaseModel):

@@ -4,11 +4,11 @@ with GraderPool(settings, devices_here(settings)) as pool:
     result = pool.submit(job).result()
 """
 
-import json
 import queue
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from types import TracebackType
@@ -16,13 +16,21 @@ from types import TracebackType
 from a2rl.errors import A2rlError, InfrastructureError, Interrupted
 from a2rl.files import read_model
 from a2rl.grading.job import GradeJob, GradeResult, progress_of
-from a2rl.keys import grader_keys, tell
-from a2rl.process import check_stop, child_environment, module_command
+from a2rl.grading.worker_process import CPU, WORKER, Stuck, WorkerProcess
+from a2rl.process import check_stop
 from a2rl.settings import Settings
 
-ATTEMPTS = 3
-"""How often a job is tried when its process or its worker dies."""
-CPU = "cpu"
+ATTEMPTS = 2
+"""How often a job is tried when its process or its worker dies, or does not come to an end."""
+
+
+class GradingError(InfrastructureError):
+    """A job could not be graded on this machine."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+        """What trying it took."""
 
 
 def devices_here(settings: Settings) -> list[str]:
@@ -42,19 +50,25 @@ def devices_here(settings: Settings) -> list[str]:
 class GraderPool:
     """Runs jobs on its devices. A job whose result is already on disk is not run again."""
 
-    def __init__(self, settings: Settings, devices: list[str]) -> None:
+    def __init__(self, settings: Settings, devices: list[str], worker: str = WORKER) -> None:
+        """Args: worker: the module that works; see `a2rl.grading.worker`."""
         self.devices = devices
-        self._settings = settings
+        self._lock = threading.Lock()
+        self._closed = False
         self._jobs: queue.Queue[tuple[GradeJob, Future[GradeResult]] | None] = queue.Queue()
-        self._slots = [_Slot(settings, device) for device in devices]
+        self._slots = [_Slot(settings, device, worker) for device in devices]
         self._threads = [threading.Thread(target=self._serve, args=(slot,), daemon=True) for slot in self._slots]
         for thread in self._threads:
             thread.start()
 
     def submit(self, job: GradeJob) -> "Future[GradeResult]":
-        """Queues a job. Its future raises InfrastructureError if it cannot be graded on this machine."""
+        """Queues a job. Its future raises GradingError if it cannot be graded on this machine; it always ends."""
         future: Future[GradeResult] = Future()
-        self._jobs.put((job, future))
+        with self._lock:
+            if not self._closed:
+                self._jobs.put((job, future))
+                return future
+        future.set_exception(Interrupted("grading was stopped"))
         return future
 
     def worker_pids(self) -> list[int]:
@@ -63,17 +77,15 @@ class GraderPool:
 
     def close(self) -> None:
         """Ends the workers; jobs that still wait or run fail with Interrupted."""
-        for _ in self._threads:
-            self._jobs.put(None)
+        with self._lock:
+            self._closed = True
+            while not self._jobs.empty():
+                if (waiting := self._jobs.get()) is not None:
+                    _settle(waiting[1], Interrupted("grading was stopped"))
+            for _ in self._threads:
+                self._jobs.put(None)
         for slot in self._slots:
             slot.close()
-        while True:
-            try:
-                waiting = self._jobs.get_nowait()
-            except queue.Empty:
-                return
-            if waiting is not None:
-                waiting[1].set_exception(Interrupted("grading was stopped"))
 
     def __enter__(self) -> "GraderPool":
         return self
@@ -87,102 +99,84 @@ class GraderPool:
         while (waiting := self._jobs.get()) is not None:
             job, future = waiting
             try:
-                result = slot.grade(job)
+                _settle(future, slot.grade(job))
             except A2rlError as error:
                 _settle(future, error)
             except Exception as error:  # noqa: BLE001 - a thread that ends would strand every job behind this one
                 _settle(future, InfrastructureError(f"the grader failed: {error!r}"))
-            else:
-                future.set_result(result)
 
 
-def _settle(future: "Future[GradeResult]", error: A2rlError) -> None:
+def _settle(future: "Future[GradeResult]", outcome: GradeResult | A2rlError) -> None:
     try:
-        future.set_exception(error)
-    except InvalidStateError:
+        if isinstance(outcome, A2rlError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+    except InvalidStateError:  # whoever asked does not want it any more
         return
 
 
 class _Slot:
-    """One device and its worker process, started when first needed and again when it died."""
+    """One device and its worker process, started at once and again when it died."""
 
-    def __init__(self, settings: Settings, device: str) -> None:
-        self._settings = settings
-        self._device = device
-        self._worker: subprocess.Popen[str] | None = None
+    def __init__(self, settings: Settings, device: str, worker: str) -> None:
+        self._settings, self._device, self._module = settings, device, worker
         self._closed = False
         self._lock = threading.Lock()
-        self._start()
+        self._worker = WorkerProcess(settings, device, worker)
 
     @property
     def pid(self) -> int | None:
-        worker = self._worker
-        return worker.pid if worker is not None and worker.poll() is None else None
+        return self._worker.pid if self._worker.is_alive else None
 
     def grade(self, job: GradeJob) -> GradeResult:
-        problem = ""
+        problem, began = "", time.monotonic()
         for _ in range(ATTEMPTS):
             if job.result.exists():
-                return read_model(job.result, GradeResult)
-            exit_code = self._attempt(job)
-            failure = job.result.with_suffix(".error")
-            if exit_code == 0:
-                continue
+                break
+            problem, is_final = self._attempt(job)
             if self._closed:
                 raise Interrupted("grading was stopped")
-            if failure.exists():
-                problem = failure.read_text(encoding="utf-8")
-                failure.unlink()
+            if is_final:
                 break
-            problem = f"the grader's process ended with {_exit_name(exit_code)}; its log is {job.log}"
-        else:
-            if job.result.exists():
-                return read_model(job.result, GradeResult)
-        raise InfrastructureError(problem)
+        if job.result.exists():
+            return read_model(job.result, GradeResult)
+        raise GradingError(problem or "the grader left no result", round(time.monotonic() - began, 3))
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._worker is not None:
-                self._worker.kill()  # the job's process dies with it
-                self._worker.wait()
+            self._worker.kill()
 
-    def _start(self) -> None:
-        environment = child_environment(self._settings)
-        environment["CUDA_VISIBLE_DEVICES"] = "" if self._device == CPU else self._device
+    def _attempt(self, job: GradeJob) -> tuple[str, bool]:
+        """Why there is no result; and whether to try again would be in vain."""
+        worker, failure = self._live_worker(), job.result.with_suffix(".error")
+        failure.unlink(missing_ok=True)
+        try:
+            exit_code = worker.run(job)
+        except Stuck as stuck:
+            worker.kill()
+            return f"{stuck}; its log is {job.log}", False
+        except BaseException:
+            worker.kill()  # what it says next would be taken for the next job's
+            raise
+        if exit_code is None:
+            worker.kill()
+        if failure.exists():
+            reason = failure.read_text(encoding="utf-8")
+            failure.unlink()
+            return reason, True
+        return (
+            "" if exit_code == 0 else f"the grader's process ended with {_exit_name(exit_code)}; its log is {job.log}"
+        ), False
+
+    def _live_worker(self) -> WorkerProcess:
         with self._lock:
             if self._closed:
                 raise Interrupted("grading was stopped")
-            self._worker = subprocess.Popen(
-                module_command("a2rl.grading.worker"),
-                cwd=self._settings.root,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-            )
-            tell(self._worker, grader_keys(self._settings))
-
-    def _attempt(self, job: GradeJob) -> int | None:
-        """The exit code of the job's process; None if the worker itself died."""
-        if self.pid is None:
-            self._start()
-        assert self._worker is not None
-        assert self._worker.stdin is not None
-        assert self._worker.stdout is not None
-        try:
-            self._worker.stdin.write(job.model_dump_json() + "\n")
-            self._worker.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return None
-        while line := self._worker.stdout.readline():
-            message = json.loads(line)
-            if "exit_code" in message:
-                return int(message["exit_code"])
-        self._worker.wait()
-        return None
+            if not self._worker.is_alive:
+                self._worker = WorkerProcess(self._settings, self._device, self._module)
+            return self._worker
 
 
 def _exit_name(exit_code: int | None) -> str:

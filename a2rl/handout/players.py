@@ -5,9 +5,9 @@ Tasks hand this file to agents as it is, beside `episodes.py`.
 
 import multiprocessing
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load, save
@@ -18,46 +18,66 @@ Play = Callable[[Any, Any, list[str], int], Columns]
 """Plays episodes by their names: model, tokenizer, names, seed."""
 
 
+class _Fork(NamedTuple):
+    """A process that plays, and the pipe to it."""
+
+    process: BaseProcess
+    pipe: Connection
+
+
 class Players:
     """Share names out among processes, and put together what they bring back, in the order of the names."""
 
     def __init__(self, play: Play, processes: int) -> None:
         self._play, self._processes = play, processes
-        self._forks: list[Connection] = []
+        self._forks: list[_Fork] = []
 
     def play(self, model: Any, tokenizer: Any, names: Sequence[str], seed: int) -> Columns:
         """Raises RuntimeError where a process has died; what a process raised is raised here."""
         if self._processes == 1 or model.device.type != "cpu":
             return self._play(model, tokenizer, list(names), seed)
         while len(self._forks) < self._processes - 1:
-            self._fork(model, tokenizer)
+            self._forks.append(self._fork(model, tokenizer))
         shares = [list(names[first :: self._processes]) for first in range(self._processes)]
+        try:
+            return _together(self._play_shares(model, tokenizer, shares, seed), len(names))
+        except BaseException:
+            # What the others still have to say would be taken for their answers of the next time.
+            self._end()
+            raise
+
+    def _play_shares(self, model: Any, tokenizer: Any, shares: Sequence[list[str]], seed: int) -> list[Columns]:
+        """The first share is played here, each of the others by a fork."""
         # Cloned: tied weights share memory, which the format cannot say.
         weights = save({name: tensor.clone() for name, tensor in model.state_dict().items()})
         for number, fork in enumerate(self._forks, start=1):
-            with suppress(BrokenPipeError):  # of one that has died, as its answer will say
-                fork.send((weights, shares[number], seed + number))
+            _send(fork.pipe, (weights, shares[number], seed + number))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             played = [self._play(model, tokenizer, shares[0], seed)]
         finally:
             torch.set_num_threads(threads)
-            answers = [_answer(fork) for fork in self._forks]  # of all, so that none is left over for the next time
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-            played.append(answer)
-        return _together(played, len(names))
+        return played + [_answer(fork.pipe) for fork in self._forks]
 
-    def _fork(self, model: Any, tokenizer: Any) -> None:
+    def _fork(self, model: Any, tokenizer: Any) -> _Fork:
         # Forked, not spawned: what an environment closes over need not be picklable. As torch's own data loaders do.
         fork = multiprocessing.get_context("fork")
         ours, theirs = fork.Pipe()
-        inherited = [*self._forks, ours]
-        fork.Process(target=_serve, args=(theirs, inherited, self._play, model, tokenizer), daemon=True).start()
+        inherited = [*(other.pipe for other in self._forks), ours]
+        arguments = (theirs, inherited, self._play, model, tokenizer)
+        process = fork.Process(target=_serve, args=arguments, daemon=True)
+        process.start()
         theirs.close()
-        self._forks.append(ours)
+        return _Fork(process, ours)
+
+    def _end(self) -> None:
+        """Ends all forks; the next time begins with new ones."""
+        for fork in self._forks:
+            fork.pipe.close()
+            fork.process.kill()
+            fork.process.join()
+        self._forks.clear()
 
 
 def _serve(pipe: Connection, inherited: Sequence[Connection], play: Play, model: Any, tokenizer: Any) -> None:
@@ -77,11 +97,20 @@ def _serve(pipe: Connection, inherited: Sequence[Connection], play: Play, model:
             pipe.send(error)
 
 
-def _answer(fork: Connection) -> Columns | Exception:
+def _send(pipe: Connection, work: object) -> None:
     try:
-        answer: Columns | Exception = fork.recv()
-    except EOFError:
-        return RuntimeError("a process that plays episodes has died")
+        pipe.send(work)
+    except OSError as error:
+        raise RuntimeError("a process that plays episodes has died") from error
+
+
+def _answer(pipe: Connection) -> Columns:
+    try:
+        answer: Columns | Exception = pipe.recv()
+    except (EOFError, OSError) as error:  # before its answer, or in the middle of it
+        raise RuntimeError("a process that plays episodes has died") from error
+    if isinstance(answer, Exception):
+        raise answer
     return answer
 
 

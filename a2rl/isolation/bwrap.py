@@ -7,14 +7,13 @@ Source: the manual's bwrap(1).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import a2rl
 from a2rl.isolation.confinement import Confinement
 
 ALONE = ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
-MADE = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--tmpfs", "/tmp")
 TMP = Path("/tmp")
 OWN = ("proc", "dev")
 """Made anew inside; not taken from the machine."""
@@ -28,11 +27,26 @@ def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) ->
     # Not Path.exists, which fails for what lies in a folder that is not this user's.
     binds = [(kind, path) for kind, path in binds if _top(path) not in OWN and os.path.exists(path)]  # noqa: PTH110
     devices = [("--dev-bind-try", path) for path in confinement.use if Path(path).name.startswith("nvidia")]
-    mounts = [word for kind, path in sorted(binds, key=lambda bind: len(Path(bind[1]).parts)) + devices
-              for word in (kind, path, path)]  # fmt: skip
+    binds.sort(key=lambda bind: len(Path(bind[1]).parts))
+    mounts = [word for kind, path in binds + devices for word in (kind, path, path)]
     links = [word for path in env.values() if Path(path).parent == TMP and os.path.islink(path)  # noqa: PTH114
              for word in ("--symlink", os.readlink(path), path)]  # fmt: skip # noqa: PTH115
-    return [confinement.bwrap, *ALONE, *MADE, *links, *mounts, "--chdir", cwd, "--"]
+    names = [word for name in ("passwd", "group") if confinement.names
+             for word in ("--ro-bind", f"{confinement.names}/{name}", f"/etc/{name}")]  # fmt: skip
+    ways = _ways(path for _, path in binds) if confinement.user else []
+    return [confinement.bwrap, *ALONE, *_made(confinement), *links, *ways, *mounts, *names, "--chdir", cwd, "--"]
+
+
+def _made(confinement: Confinement) -> list[str]:
+    """What is the agent's own of what every system has."""
+    for_all = ("--perms", "1777") if confinement.user else ()
+    return ["--proc", "/proc", "--dev", "/dev", *for_all, "--tmpfs", "/dev/shm", *for_all, "--tmpfs", "/tmp"]
+
+
+def _ways(paths: Iterable[str]) -> list[str]:
+    """The folders above paths; those that bwrap makes by itself are closed to all but its own user."""
+    above = dict.fromkeys(str(folder) for path in paths for folder in reversed(Path(path).parents) if folder.name)
+    return [word for folder in above for word in ("--perms", "0755", "--dir", folder)]
 
 
 def _top(path: str) -> str:

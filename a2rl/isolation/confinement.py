@@ -25,11 +25,18 @@ class Confinement(NamedTuple):
     """TCP ports on 127.0.0.1 and ::1."""
     network_log: str
     """A file for what it connected to, and tried to; out of its reach."""
-    landlock: bool = True
-    broker: bool = True
-    """Whether every connection is looked at. Without a broker, ports are all that is looked at."""
+    landlock: int = 0
+    """The version of Landlock that is needed at least; 0: none."""
     bwrap: str = ""
     """The program bwrap, where it is to be used."""
+    user: int = 0
+    """The number of a user and group of its own; 0: it is the supervisor's."""
+    names: str = ""
+    """A folder with `passwd` and `group`, in which that user has a name, to stand for those in /etc."""
+    devices: bool = False
+    """Whether it has /dev/shm and terminals of its own; with bwrap it has in any case."""
+    processes: bool = False
+    """Whether it has a table of processes of its own; with bwrap it has in any case."""
 
     @classmethod
     def of(cls, fields: Sequence[Any]) -> "Confinement":
@@ -37,12 +44,11 @@ class Confinement(NamedTuple):
         return cls._make(tuple(field) if isinstance(field, list) else field for field in fields)
 
     def reach(self) -> Reach:
-        """In Landlock's terms. With a broker, no connection is the agent's own to make."""
+        """In Landlock's terms. No connection is the agent's own to make: the broker makes them."""
         return Reach(
             read=tuple(map(Path, self.read)),
             write=tuple(map(Path, self.write)),
             use=tuple(map(Path, self.use)),
             share=tuple(map(Path, self.share)),
-            connect=() if self.broker else self.connect,
-            listen=self.broker,
+            listen=True,
         )

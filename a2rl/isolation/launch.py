@@ -9,12 +9,11 @@ A program between the two, and not work between fork and exec: with bwrap the pr
 a world of its own. It costs what it takes to start Python. Only the standard library is imported.
 """
 
-import ctypes
 import json
 import os
 import resource
+import signal
 import socket
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,15 +22,13 @@ import a2rl
 from a2rl.isolation.bwrap import bwrap_command
 from a2rl.isolation.calls import withhold
 from a2rl.isolation.confinement import Confinement
+from a2rl.isolation.namespaces import ENDING, be_first, become, drop_capabilities, enter, forget_capabilities
 from a2rl.sandbox import landlock
 
 START = "import sys; root = sys.argv.pop(1); sys.path.insert(0, root); from a2rl.isolation.launch import main"
 START += "; sys.path.remove(root); main(*sys.argv[1:])"
 MAX_MESSAGE = 1 << 12
 _CONFINED, _NOT_CONFINED, _NOT_STARTED = b"+", b"-", b"!"
-_CAPSET = {"x86_64": 126, "aarch64": 91}
-_CAPABILITY_VERSION_3 = 0x20080522
-_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 23, 24, 47, 4
 
 
 class NotConfined(Exception):
@@ -68,41 +65,44 @@ class Launch:
 
 def main(channel: str, confinement: str, *command: str) -> None:
     """Confines this process, then becomes the command."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    wanted = Confinement.of(json.loads(confinement))
     with socket.socket(fileno=int(channel)) as supervisor:
         supervisor.set_inheritable(False)
         try:
-            listener = confine(Confinement.of(json.loads(confinement)))
+            telling = enter(wanted)
+            listener = confine(wanted)
         except OSError as error:
             supervisor.send(_NOT_CONFINED + str(error.strerror or error).encode())
             return
-        socket.send_fds(supervisor, [_CONFINED], [] if listener is None else [listener])
-        try:
-            os.execvp(command[0], command)
-        except OSError as error:
-            supervisor.send(_NOT_STARTED + json.dumps([error.errno, error.strerror]).encode())
+        socket.send_fds(supervisor, [_CONFINED], [listener])
+        os.close(listener)  # whoever has it answers for the broker
+        if telling is not None and (agent := os.fork()):
+            supervisor.close()
+            be_first(agent, telling)
+        _start(command, supervisor)
 
 
-def confine(confinement: Confinement) -> int | None:
-    """All layers, for this process and what it starts; the file to broker connections from, if there is a broker.
+def _start(command: tuple[str, ...], supervisor: socket.socket) -> None:
+    for number in (*ENDING, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # what is ignored stays ignored
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        supervisor.send(_NOT_STARTED + json.dumps([error.errno, error.strerror]).encode())
+
+
+def confine(confinement: Confinement) -> int:
+    """All layers, for this process and what it starts; the file to broker connections from.
 
     Raises:
-        OSError: a layer is not to be had.
+        OSError: a layer is unavailable.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    forget_capabilities()
+    become(confinement.user)
     if confinement.landlock:
-        landlock.restrict(confinement.reach())
+        landlock.restrict(confinement.reach(), at_least=confinement.landlock)
     drop_capabilities()
-    return withhold(confinement.broker)
-
-
-def drop_capabilities() -> None:
-    """All of them, and the ways to get them back: what runs as root from here on is root in name only."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    capability = 0
-    while libc.prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
-        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused to who has none: there is nothing to drop then
-        capability += 1
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    if libc.syscall(_CAPSET[os.uname().machine], header, bytes(24)):
-        raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
+    listener = withhold(broker=True)
+    assert listener is not None
+    return listener

@@ -1,29 +1,24 @@
-"""What agents reach on this machine, and which of the layers can be had here.
+"""What agents reach on this machine.
 
-    found = available("landlock", settings)      # tries it out; str(found) is what the run's records say
-    confinement_of(run, agent, settings, connect=(grading_port, proxy_port), extra_read=(cli_folder,))
+    confinement_of(run, agent, settings, strength, connect=(grading_port, proxy_port), extra_read=(cli_folder,))
 
 Whatever has a name of its own here is readable, and nothing else is: no home, no checkout, no other run.
 """
 
 import os
 import shutil
-import socket
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from a2rl.agent import Agent
-from a2rl.errors import InfrastructureError, UsageError
+from a2rl.errors import InfrastructureError
 from a2rl.isolation.confinement import Confinement
-from a2rl.process import AgentProcess
-from a2rl.records import SetupRecord
-from a2rl.run import RunDir, Sandbox
+from a2rl.isolation.strength import Strength
+from a2rl.isolation.users import user_of, write_names
+from a2rl.run import RunDir
 from a2rl.sandbox import landlock
 from a2rl.settings import Settings
-from a2rl.supervisor import AgentCommand
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc")
 """In /proc, other processes' memory, environment, files and folders stay closed; their command lines do not."""
@@ -38,105 +33,108 @@ SETTINGS_OF_THE_SYSTEM = (
     "resolv.conf", "services", "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
 )  # fmt: skip
 """Below /etc."""
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
-"""Below /dev, besides those of NVIDIA's driver. Terminals need `pts` as a whole: README.md, "What an agent can do"."""
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+"""Below /dev, besides those of NVIDIA's driver."""
+TERMINALS = ("ptmx", "pts")
+"""`pts` can be had as a whole only, so nobody gets it who shares it, as the same user, with others."""
 KERNEL_SWITCHES = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger")
 SHARED_MEMORY = "/dev/shm"
-PROBE = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10).close()"
-PROBE_TIMEOUT_S = 30.0
-
-
-class Isolation(NamedTuple):
-    """Which sandbox a run has."""
-
-    kind: Sandbox
-    lacks: str = ""
-    """What it has not that it should have."""
-
-    def __str__(self) -> str:
-        return f"{self.kind} ({self.lacks})" if self.lacks else self.kind
-
-    @classmethod
-    def of(cls, record: SetupRecord) -> "Isolation":
-        """As the run's record has it."""
-        kind, _, lacks = record.sandbox.partition(" (")
-        return cls({"landlock": "landlock", "bwrap": "bwrap"}.get(kind, "none"), lacks.removesuffix(")"))  # type: ignore[arg-type]
-
-
-NO_BROKER = "no seccomp notifications: connections are limited by port alone, local sockets are not"
-
-
-def available(asked: Sandbox, settings: Settings) -> Isolation:
-    """The best of the sandbox asked for that works here, found by trying.
-
-    Raises:
-        UsageError: bwrap was asked for and does not work here.
-    """
-    if asked == "none":
-        return Isolation("none")
-    if asked == "landlock" and not landlock.abi():
-        return Isolation("none", "this kernel has no Landlock")
-    if asked == "bwrap" and not shutil.which("bwrap"):
-        raise UsageError("bwrap is not installed: `apt-get install bubblewrap`, or use --sandbox landlock")
-    why = ""
-    for lacks in ("", NO_BROKER):
-        if not (why := _problem(Isolation(asked, lacks), settings)):
-            return Isolation(asked, lacks)
-    if asked == "bwrap":
-        raise UsageError(f"bwrap does not work here: {why}; use --sandbox landlock")
-    return Isolation("none", why)
 
 
 def confinement_of(
-    run: RunDir, agent: Agent, settings: Settings, connect: tuple[int, ...], extra_read: tuple[Path, ...] = ()
+    run: RunDir,
+    agent: Agent,
+    settings: Settings,
+    strength: Strength,
+    connect: tuple[int, ...],
+    extra_read: tuple[Path, ...] = (),
 ) -> Confinement | None:
-    """What the agent of a run reaches; None if the run has no sandbox.
+    """What the agent of a run reaches; None if the run has no sandbox. With a user of its own, the workspace is given
+    to it.
 
     Args:
-        run: after its setup, which found out what this machine has.
+        run: with a workspace.
         agent: may read its own definition.
         settings: of this checkout; may lie anywhere, its Python environment alone is readable.
+        strength: decided for this start (decide.py).
         connect: TCP ports on loopback.
         extra_read: files and folders to read besides, such as those of a CLI.
+
+    Raises:
+        InfrastructureError: the workspace cannot be given away.
     """
-    isolation = Isolation.of(run.need("setup", SetupRecord))
     own = (run.given, *_definition(agent, settings), *extra_read)
-    return confinement_in(run.workspace, isolation, settings, own, connect, run.logs / "network.jsonl")
+    user = 0
+    try:
+        if "user" in strength.layers:
+            user = user_of(run.workspace)
+            write_names(run.names, user, run.workspace / ".home")
+        close_to_others(run, keep_way="user" in strength.layers and "devices" not in strength.layers)
+    except OSError as error:
+        raise InfrastructureError(f"the workspace cannot be given to a user of its own: {error}") from error
+    found = confinement_in(run.workspace, strength, settings, own, connect, run.logs / "network.jsonl", user)
+    return found._replace(names=str(run.names)) if found and user else found
+
+
+def close_to_others(run: RunDir, keep_way: bool) -> None:
+    """What is the grader's is nobody else's.
+
+    Args:
+        run: its directory is closed as a whole; where the way through it must stay open, all else that lies in it.
+        keep_way: whether an agent with a user of its own has no other way to its workspace.
+    """
+    run.root.chmod(0o711 if keep_way else 0o700)
+    for path in run.root.iterdir() if keep_way else ():
+        if path not in (run.workspace, run.given, run.names) and not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o700)
 
 
 def confinement_in(
     workspace: Path,
-    isolation: Isolation,
+    strength: Strength,
     settings: Settings,
     read: Iterable[Path],
     connect: tuple[int, ...],
     network_log: Path,
+    user: int = 0,
 ) -> Confinement | None:
     """The same for any workspace; `read` is what its user may read besides the system and Python."""
-    if isolation.kind == "none":
+    if not strength.confines:
         return None
+    layers = strength.layers
+    own_terminals = "devices" in layers or "user" in layers
     return Confinement(
         read=(*SYSTEM, *HARDWARE, *(f"/etc/{name}" for name in SETTINGS_OF_THE_SYSTEM),
               *map(str, (*python_folders(settings), *read))),
         write=(str(workspace),),
-        use=(*(f"/dev/{name}" for name in DEVICES), *_gpus(isolation)),
+        use=(*(f"/dev/{name}" for name in (*DEVICES, *(TERMINALS if own_terminals else ()))), *_gpus(strength)),
         share=(SHARED_MEMORY,),
         connect=connect,
         network_log=str(network_log),
-        landlock=landlock.abi() > 0,
-        broker=not isolation.lacks,
-        bwrap=shutil.which("bwrap") or "" if isolation.kind == "bwrap" else "",
+        landlock=_landlock(strength),
+        bwrap=shutil.which("bwrap") or "" if strength.kind == "bwrap" else "",
+        user=user,
+        devices="devices" in layers and strength.kind != "bwrap",
+        processes="processes" in layers and strength.kind != "bwrap",
     )  # fmt: skip
 
 
-def _gpus(isolation: Isolation) -> tuple[str, ...]:
+def _landlock(strength: Strength) -> int:
+    """The version that the layers need; with bwrap also an older one is of use."""
+    if "scopes" in strength.layers:
+        return landlock.SCOPES_ABI
+    return landlock.NETWORK_ABI if "landlock" in strength.layers else landlock.abi()
+
+
+def _gpus(strength: Strength) -> tuple[str, ...]:
     """NVIDIA's devices, and /proc, where CUDA writes the names of its threads as it starts.
 
-    In /proc are switches of the kernel, too, which root reaches even without its rights. So root gets CUDA only where
-    they are read-only, as in most containers and under bwrap.
+    In /proc are switches of the kernel, too, which root reaches even without its rights. So an agent that is root gets
+    CUDA only where they are read-only, as in most containers and under bwrap; one with a user of its own always.
     """
     devices = tuple(map(str, Path("/dev").glob("nvidia*")))
-    safe = isolation.kind == "bwrap" or not any(os.access(switch, os.W_OK) for switch in KERNEL_SWITCHES)
+    own = strength.kind == "bwrap" or "user" in strength.layers
+    safe = own or not any(os.access(switch, os.W_OK) for switch in KERNEL_SWITCHES)
     return (*devices, "/proc") if devices and safe else devices
 
 
@@ -157,23 +155,3 @@ def _definition(agent: Agent, settings: Settings) -> tuple[Path, ...]:
     if not _holds_more(agent.folder, settings):
         return (agent.folder,)
     return tuple(path for part in agent.command() if (path := Path(part)).is_absolute() and path.is_file())
-
-
-def _problem(isolation: Isolation, settings: Settings) -> str:
-    """Why it does not work here; nothing if it does."""
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
-        workspace, log = Path(folder, "workspace"), Path(folder, "log")
-        workspace.mkdir()
-        port = server.getsockname()[1]
-        confinement = confinement_in(workspace, isolation, settings, (), (port,), Path(folder, "network"))
-        command = [sys.executable, "-I", "-S", "-c", PROBE, str(port)]
-        try:
-            with AgentProcess(
-                AgentCommand(command, str(workspace), {"PATH": os.defpath}, str(log), confinement), settings
-            ) as process:
-                ended = process.wait(PROBE_TIMEOUT_S)
-        except InfrastructureError as error:
-            return str(error)
-        if ended is None:
-            return "it does not answer"
-        return "" if ended.exit_code == 0 else log.read_text(encoding="utf-8", errors="replace").strip()[-200:]

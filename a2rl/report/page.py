@@ -126,9 +126,8 @@ def _rows(entries: list[Entry], grades: dict[str, Graded], counts: int | None) -
     rows = []
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):
-            rows.append(
-                Row("-", format_duration(event.elapsed_s), event.model_path, "refused", "", event.reason, False)
-            )
+            what = "refused" if event.count == 1 else f"{event.count} refused"
+            rows.append(Row("-", format_duration(event.elapsed_s), event.model_path, what, "", event.reason, False))
         elif isinstance(event, SubmissionAccepted):
             grade = grades.get(event.weights_digest)
             gain = f"{grade.improvement:+.1f}" if grade and grade.improvement is not None else ""
@@ -204,8 +203,8 @@ def _story(entries: list[Entry]) -> list[str]:
         if isinstance(event, RunInterrupted):
             told.append("It was interrupted by the user.")
         elif isinstance(event, ProcessesSurvived):
-            pids = ", ".join(map(str, event.pids[:20]))
-            told.append(f"{len(event.pids)} of its processes could not be ended with it (process ids {pids}).")
+            listing = ", ".join(f"{pid} {name}" for pid, name in event.processes[:20])
+            told.append(f"{len(event.processes)} of its processes could not be ended with it ({listing}).")
         elif isinstance(event, RunFailed):
             told.append(f"The run failed: {event.reason}.")
         elif isinstance(event, AgentEnded):

@@ -7,6 +7,7 @@ vLLM needs other versions of torch and transformers than the rest of the project
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import tempfile
@@ -26,6 +27,9 @@ from a2rl.settings import Settings
 WORKER = Path(__file__).with_name("vllm_worker.py")
 CLOSE_TIMEOUT_S = 10
 LOG_TAIL_LINES = 25
+SILENCE_S = 120.0
+"""A worker that says nothing for so long (it says something every few seconds) is stuck."""
+BLOCK = 1 << 16
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -51,8 +55,6 @@ class VllmSampler:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=_worker_environment(settings),
-                text=True,
-                encoding="utf-8",
                 # Its own group, so that close() can end whatever vLLM started, and a Ctrl-C reaches us first.
                 start_new_session=True,
             )
@@ -60,6 +62,7 @@ class VllmSampler:
         assert self._worker.stdout is not None
         self._requests = self._worker.stdin
         self._answers = self._worker.stdout
+        self._said = b""
         try:
             self._has_chat_template = bool(self._receive()["has_chat_template"])
         except BaseException:
@@ -148,26 +151,42 @@ class VllmSampler:
 
     def _send(self, request: Json) -> None:
         try:
-            self._requests.write(json.dumps(request) + "\n")
+            self._requests.write(json.dumps(request).encode() + b"\n")
             self._requests.flush()
         except (BrokenPipeError, ValueError) as error:
             # ValueError: the sampler was closed, or an earlier failure closed it.
             raise self._death() from error
 
     def _receive(self) -> Json:
-        line = self._answers.readline()
-        if not line:
-            raise self._death()
-        answer: Json = json.loads(line)
-        if "error" in answer:
-            raise UsageError(answer["error"])
-        return answer
+        """The next answer."""
+        while True:
+            line = self._line()
+            if not line.endswith(b"\n"):  # also one that broke off
+                raise self._death()
+            answer: Json = json.loads(line)
+            if "error" in answer:
+                raise UsageError(answer["error"])
+            if "alive" not in answer:
+                return answer
 
-    def _death(self) -> InfrastructureError:
+    def _line(self) -> bytes:
+        """The next line, or what there is of it at the end."""
+        while b"\n" not in self._said:
+            if not select.select([self._answers], [], [], SILENCE_S)[0]:
+                os.killpg(self._worker.pid, signal.SIGKILL)
+                raise self._death(f"it gave no sign of life for {SILENCE_S:.0f} s")
+            block = os.read(self._answers.fileno(), BLOCK)
+            if not block:
+                return self._said
+            self._said += block
+        line, _, self._said = self._said.partition(b"\n")
+        return line + b"\n"
+
+    def _death(self, why: str = "") -> InfrastructureError:
         """The error for a worker that has gone, with the end of its log as a note."""
         self.close()
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else "it wrote nothing"
+        last = why or (lines[-1].strip() if lines else "it wrote nothing")
         error = InfrastructureError(
             f"the vLLM worker ended (exit code {self._worker.returncode}): {last}; log: {self._log}"
         )

@@ -14,7 +14,9 @@ or, asked for the tokens that a prompt leaves free,
     {"room": int}
 or, where the request is at fault,
     {"error": "..."}
-Requests that come while others are in work join them: vLLM batches continuously.
+Requests that come while others are in work join them: vLLM batches continuously. Every few seconds it also says
+    {"alive": true}
+whatever it is doing, so that a worker that was stopped is not waited for.
 
 Any other failure ends the process with a traceback on stderr. It also ends when its parent does.
 """
@@ -25,9 +27,11 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 Json = dict[str, Any]
+ALIVE_EVERY_S = 5
 
 
 class RequestError(Exception):
@@ -179,6 +183,13 @@ def read_requests(requests: "queue.Queue[Json]") -> None:
     os._exit(0)
 
 
+def say_alive(say: Callable[[Json], None]) -> None:
+    """A thread: shows that the process runs."""
+    while True:
+        say({"alive": True})
+        time.sleep(ALIVE_EVERY_S)
+
+
 def end_with_parent(parent: int) -> None:
     """A thread, for a parent that died while another child still held our stdin open.
 
@@ -194,10 +205,14 @@ def main() -> None:
     requests: queue.Queue[Json] = queue.Queue()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     threading.Thread(target=read_requests, args=(requests,), daemon=True).start()
+    whole = threading.Lock()
 
     def say(message: Json) -> None:
-        answers.write(json.dumps(message) + "\n")
-        answers.flush()
+        with whole:
+            answers.write(json.dumps(message) + "\n")
+            answers.flush()
+
+    threading.Thread(target=say_alive, args=(say,), daemon=True).start()
 
     try:
         engine = Engine(sys.argv[1], exact="--exact" in sys.argv[2:])

@@ -9,6 +9,7 @@ Three system calls through ctypes, and not the package py-landlock (0.1.1): that
 """
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -25,15 +26,15 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
-_REMOVE_FILE, _MAKE_REG = 1 << 5, 1 << 8
+_REMOVE_FILE, _MAKE_REG, _REFER = 1 << 5, 1 << 8, 1 << 13
 _USE = _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _SHARE = _WRITE_FILE | _READ_FILE | _TRUNCATE | _REMOVE_FILE | _MAKE_REG
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 """All rights on files, by the ABI that brought the last of them."""
 _BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
-_NET_ABI = 4
+NETWORK_ABI = 4
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
-_SCOPE_ABI = 6
+SCOPES_ABI = 6
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,24 @@ def abi() -> int:
     return max(0, int(version))
 
 
-def restrict(reach: Reach) -> None:
+def restrict(reach: Reach, at_least: int = 1) -> None:
     """Gives up everything but `reach`; from ABI 6 on also signals and abstract sockets to processes outside.
 
+    Args:
+        reach: what is kept.
+        at_least: the version of Landlock that it takes.
+
     Raises:
-        OSError: the kernel has no Landlock.
+        OSError: the kernel has no Landlock, or an older one.
     """
     version = abi()
+    if version < at_least:
+        raise OSError(errno.ENOSYS, f"Landlock is too old: version {version} instead of {at_least}")
     rights = _FILE_RIGHTS[max((known for known in _FILE_RIGHTS if known <= version), default=1)]
     fields = [rights]
-    if version >= _NET_ABI:
+    if version >= NETWORK_ABI:
         fields.append(_CONNECT_TCP if reach.listen else _BIND_TCP | _CONNECT_TCP)
-    if version >= _SCOPE_ABI:
+    if version >= SCOPES_ABI:
         fields.append(_SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS)
     ruleset = _call(_CREATE_RULESET, struct.pack(f"{len(fields)}Q", *fields), len(fields) * 8, 0)
     try:
@@ -86,13 +93,35 @@ def restrict(reach: Reach) -> None:
         _allow_paths(ruleset, reach.write, rights)
         _allow_paths(ruleset, reach.use, _USE & rights)
         _allow_paths(ruleset, reach.share, _SHARE & rights)
-        if version >= _NET_ABI:
+        if version >= NETWORK_ABI:
             for port in reach.connect:
                 _call(_ADD_RULE, ruleset, _RULE_NET_PORT, struct.pack("QQ", _CONNECT_TCP, port), 0)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         _call(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
+
+
+def scope_signals() -> bool:
+    """From now on this process can signal nobody but itself and what it starts; all else it keeps (Linux 6.12).
+
+    Returns:
+        False: this kernel knows no such scope.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if abi() < SCOPES_ABI:
+        return False
+    # The right to move files between folders is lost in every domain that does not give it.
+    ruleset = _call(_CREATE_RULESET, struct.pack("3Q", _REFER, 0, _SCOPE_SIGNALS), 24, 0)
+    try:
+        _allow_paths(ruleset, (Path("/"),), _REFER)
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        _call(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return True
 
 
 def _allow_paths(ruleset: int, paths: Iterable[Path], rights: int) -> None:
@@ -113,5 +142,5 @@ def _call(number: int, *arguments: int | bytes) -> int:
     result = int(ctypes.CDLL(None, use_errno=True).syscall(number, *values))
     if result < 0:
         error = ctypes.get_errno()
-        raise OSError(error, f"Landlock is not to be had: {os.strerror(error)}")
+        raise OSError(error, f"Landlock is unavailable: {os.strerror(error)}")
     return result

@@ -48,7 +48,7 @@ OUTPUT_NAMES = ("gpt4_1106_preview_outputs.json", "alpaca_eval_gpt4_baseline.jso
 OUTPUTS_DIGEST = "aea8604a31b28c9a84df8dedb8789039678861da015c70d57ebcabace1e10158"
 """Of the instructions and outputs, in order."""
 CALIBRATION = "df_gamed.csv"
-CALIBRATION_DIGEST = "97aeec3f1c7de6dee6fd31fe66f1702623f4614c3efe1c6fc5f4927cd5fd674d"
+CALIBRATION_DIGEST = TASK.source.sha256[CALIBRATION]
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:

@@ -11,6 +11,7 @@ TASK = Task(
         repo_id="tatsu-lab/alpaca_eval",
         revision="2edc6fad8be6b14ea7230aabfd08188da6b8b814",
         files=("alpaca_eval_gpt4_baseline.json", "df_gamed.csv"),
+        sha256={"df_gamed.csv": "97aeec3f1c7de6dee6fd31fe66f1702623f4614c3efe1c6fc5f4927cd5fd674d"},
         url="https://github.com/tatsu-lab/alpaca_eval",
         licence="CC-BY-NC-4.0",
     ),

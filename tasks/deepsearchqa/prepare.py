@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 MINI_TRAIN, MINI_SEED = 3000, 2604
 SHUFFLE_SEED, TRAIN_ROWS = 42, 100
 FILE = TASK.source.files[0]
-FILE_DIGEST = "25d48dcf7efa872e5467032e8b8eedf38d301f59a252d0da95cda584baa78396"
+FILE_DIGEST = TASK.source.sha256[FILE]
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:

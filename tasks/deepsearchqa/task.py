@@ -11,6 +11,7 @@ TASK = Task(
         repo_id="google/deepsearchqa",
         revision="b2623f8653065c2672de6d941fc5434cd652376c",
         files=("DSQA-full.csv",),
+        sha256={"DSQA-full.csv": "25d48dcf7efa872e5467032e8b8eedf38d301f59a252d0da95cda584baa78396"},
         url="https://huggingface.co/datasets/google/deepsearchqa",
         licence="Apache-2.0",
     ),

@@ -17,17 +17,14 @@ from a2rl.files import file_digest
 from tasks.webshop.nouns import Tagger
 from tasks.webshop.search import lines
 from tasks.webshop.shop.product import Product
+from tasks.webshop.task import TASK
 
 SEED = 233
 """Of everything that the original draws: prices, price limits, the order of goals (the last one by this very seed)."""
 ITEMS, INSTRUCTIONS, HUMAN = "items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json"
 DOCUMENTS = ("products_1000.jsonl", "products_1000.jsonl.xz")
 LAYOUT = f"{ITEMS} or {' or '.join(DOCUMENTS)}, and {INSTRUCTIONS}"
-DIGESTS = {
-    ITEMS: "30a4765c3a327af72d9a9a95a6b2486d516f0fa1d3ecd83681901ce82a21b269",
-    INSTRUCTIONS: "f88a36314a397b53b3d9c3fa5878e5f7b26d35019a51ec83fbedeca61a948f6f",
-    HUMAN: "cf78667548a71786e1d9049c24b802e48e1084ad4bb021cae56ce1f6d96954a3",
-}
+DIGESTS = TASK.source.sha256
 NO_PRICE = 100.0
 
 

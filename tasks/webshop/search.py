@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from a2rl.errors import A2rlError, UsageError
+from a2rl.files import replace_folder
 from a2rl.settings import Settings
 from tasks.webshop.shop.index import Index, NoIndex
 from tasks.webshop.shop.indexing import build
@@ -79,8 +80,7 @@ def open_index(products: Path, folder: Path | None = None) -> Index:
     try:
         with _err.status(f"indexing {products.name}"):
             build(documents(products), making)
-        shutil.rmtree(folder, ignore_errors=True)
-        making.rename(folder)
+        replace_folder(making, folder)
     except ValueError as error:
         raise UsageError(f"{products} cannot be indexed: {error}") from error
     finally:

@@ -12,6 +12,11 @@ TASK = Task(
         repo_id="YWZBrandon/webshop-data",
         revision="ce990fff5aee388db2706f07820c578ab68e0453",
         files=("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json"),
+        sha256={
+            "items_shuffle_1000.json": "30a4765c3a327af72d9a9a95a6b2486d516f0fa1d3ecd83681901ce82a21b269",
+            "items_ins_v2_1000.json": "f88a36314a397b53b3d9c3fa5878e5f7b26d35019a51ec83fbedeca61a948f6f",
+            "items_human_ins.json": "cf78667548a71786e1d9049c24b802e48e1084ad4bb021cae56ce1f6d96954a3",
+        },
         url="https://github.com/princeton-nlp/WebShop",
         licence="MIT",
     ),

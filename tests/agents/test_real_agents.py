@@ -102,7 +102,7 @@ def place(installed: None, tmp_path: Path) -> Iterator[Place]:
 
 def assert_sound(place: Place, run: RunDir, agent: str) -> Trajectory:
     """The run is whole and improved, its sandbox stood, its code is tied to what it submitted."""
-    assert run.need("setup", SetupRecord).sandbox == "landlock"
+    assert run.need("setup", SetupRecord).sandbox.kind == "landlock"
     executed = run.need("execute", ExecuteRecord)
     assert (executed.ended, executed.why) == ("finished", "")
     accepted, graded = run.ledger.events(SubmissionAccepted), run.ledger.events(Graded)

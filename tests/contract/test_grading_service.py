@@ -18,10 +18,13 @@ from fastapi.testclient import TestClient
 from a2rl.errors import InfrastructureError
 from a2rl.events import Graded, GradingFailed, PrivateGraded, SubmissionAccepted, SubmissionRefused
 from a2rl.files import write_model
-from a2rl.grading.app import MAX_BODY_BYTES, create_app
+from a2rl.grading.app import create_app
+from a2rl.grading.chain import ungraded
+from a2rl.grading.door import MAX_BODY_BYTES
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
+from a2rl.grading.limits import DEFAULT_SUBMISSIONS
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.server_process import GradingServer, ungraded
+from a2rl.grading.server_process import GradingServer
 from a2rl.grading.service import GradingService, grade_job
 from a2rl.judge.params import JudgeParams
 from a2rl.records import GradeRecord, SetupRecord
@@ -32,9 +35,10 @@ from stages.grade import grade
 from tests.run_maker import WAIT_S, FakePool, end_agent, item_results, kill, right_answers, wait_for
 from tests.small_model import trained_copy
 
-# autorl_bench's answer to POST /submit, and two keys of our own
+# autorl_bench's answer to POST /submit, and three keys of our own
 ANSWER_KEYS = {
     "submission_id", "score", "baseline_score", "improvement", "best", "total_submissions", "ci", "quota_left",
+    "grading_seconds_left",
 }  # fmt: skip
 TIME_KEYS = {"start_time", "timeout_s", "last_submit_time", "end_time", "now", "remaining"}
 
@@ -71,7 +75,7 @@ def test_the_answer_has_the_references_keys_and_an_interval(
     assert (body["submission_id"], body["score"], body["baseline_score"]) == (1, score, 50.0)
     assert body["improvement"] == score - 50.0
     assert body["best"] == {"submission_id": 1, "score": score}
-    assert (body["total_submissions"], body["quota_left"]) == (1, None)
+    assert (body["total_submissions"], body["quota_left"]) == (1, DEFAULT_SUBMISSIONS - 1)
     assert body["ci"][0] <= score <= body["ci"][1]
 
 
@@ -401,10 +405,10 @@ def test_a_restarted_service_grades_what_was_accepted_exactly_once(
     for path in [*paths, paths[0]]:
         service.submit(path)  # and then it dies
     (run.checkpoints / ".incoming-half").mkdir()
-    assert len(ungraded(run)) == 3
+    assert len(ungraded(run.ledger.entries())) == 3
     alive = FakePool()
     client = client_of(run, settings, alive)
-    assert ungraded(run) == set()
+    assert not ungraded(run.ledger.entries())
     assert len(alive.jobs) == len(run.ledger.events(Graded)) == 3
     assert not list(run.checkpoints.glob(".incoming*"))
     client_of(run, settings, third := FakePool())

@@ -18,7 +18,6 @@ import pytest
 
 from a2rl.errors import InfrastructureError
 from a2rl.isolation.confinement import Confinement
-from a2rl.isolation.reach import NO_BROKER
 from a2rl.process import AgentProcess
 from a2rl.sandbox import landlock
 from a2rl.settings import Settings
@@ -95,17 +94,6 @@ def test_connections_are_logged_allowed_or_not(scenes: Callable[[str], Scene], o
     assert not [line for line in logged if line["allowed"] and line["port"] == facts["other_port"]]
 
 
-@pytest.mark.parametrize("user", USERS)
-def test_without_a_broker_ports_are_still_limited_and_it_says_what_it_lacks(outcomes: Outcomes, user: str) -> None:
-    weaker = outcomes(user, f"landlock ({NO_BROKER})")
-    assert not weaker["read_what_is_given"]
-    let_out = {name for name in BREAKOUT_NAMES if not outcomes(user, "none")[name] and not weaker[name]}
-    assert let_out == {
-        "connect_to_another_host", "connect_to_another_host_behind_a_server_of_ones_own", "connect_to_a_local_socket",
-        "connect_to_a_local_socket_through_a_link", "connect_to_a_local_socket_upwards",
-    }  # fmt: skip
-
-
 @BWRAP
 @pytest.mark.parametrize("user", USERS)
 def test_bwrap_lets_nothing_out_either_and_all_work_go_on(outcomes: Outcomes, user: str) -> None:
@@ -176,7 +164,7 @@ def test_an_agent_that_cannot_be_started_is_reported(scenes: Callable[[str], Sce
 def ended(supervisor: "subprocess.Popen[str]") -> AgentExit:
     with supervisor:
         assert supervisor.stdout is not None
-        return AgentExit(**json.loads(supervisor.stdout.readline()))
+        return AgentExit.of(json.loads(supervisor.stdout.readline()))
 
 
 def test_what_cannot_be_confined_is_not_started(settings: Settings, tmp_path: Path) -> None:

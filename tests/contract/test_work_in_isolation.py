@@ -9,9 +9,9 @@ from threading import Thread
 import pytest
 
 from a2rl.catalog import Agent
+from a2rl.isolation.decide import decide
 from a2rl.isolation.reach import confinement_of
 from a2rl.process import AgentProcess
-from a2rl.records import SetupRecord
 from a2rl.run import RunDir
 from a2rl.sandbox import landlock
 from a2rl.settings import Settings
@@ -44,6 +44,12 @@ TOOLS = {
     "pip": "pip --version && echo ran",
     "venv": "python -m venv --without-pip made && made/bin/python -c 'print(\"ran\")'",
     "git": "git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && echo ran",
+    "tar": "mkdir t && touch t/{1..50} && chmod 600 t/1 && tar cf t.tar t && rm -r t && tar xpf t.tar && stat -c%a t/1"
+    " | grep 600 && echo ran",
+    "cp": "touch -d @9 old && chmod 604 old && cp -a old copied && stat -c%a%Y copied | grep 6049 && echo ran",
+    "taskset": "nice taskset -c $(taskset -pc $$ | tr -dc '0-9,-' | tail -c1) python -c 'import torch' && echo ran",
+    "git clone": "git init -q s && cd s && touch {1..50} && git add . && git -c user.name=a -c user.email=a@b commit"
+    " -qm x && git clone -q --no-local . ../c && git -C ../c status --short && echo ran",
     "curl": "curl --fail --silent $GRADING_SERVER_URL/time && echo ran",
     "node": "node -e \"fetch(process.env.GRADING_SERVER_URL).then(r => r.text()).then(() => console.log('ran'))\"",
     "gcc": "echo 'int main(void) { return 0; }' > x.c && gcc x.c -o x && ./x && echo ran",
@@ -74,8 +80,7 @@ def grader() -> Iterator[int]:
 def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, tmp_path: Path, grader: int) -> Work:
     """Runs a command as an agent in its sandbox; returns what it printed."""
     run = new_run()
-    ready = run.need("setup", SetupRecord)
-    run.write("setup", ready.model_copy(update={"sandbox": "landlock"}))
+    strength = decide("landlock", settings)
     shutil.rmtree(run.workspace)
     (tmp_path / "visible").mkdir()
     (tmp_path / "description.md").write_text("Do sums.")
@@ -84,7 +89,7 @@ def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, t
 
     def do(command: list[str]) -> str:
         environment = agent_environment(run, agent, f"http://127.0.0.1:{grader}", settings)
-        confinement = confinement_of(run, agent, settings, connect=(grader,))
+        confinement = confinement_of(run, agent, settings, strength, connect=(grader,))
         log = run.logs / "agent.log"
         arguments = AgentCommand(command, str(run.workspace), environment, str(log), confinement)
         with AgentProcess(arguments, settings) as process:
@@ -102,6 +107,6 @@ def test_training_goes_on(work: Work) -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_works(work: Work, tool: str) -> None:
-    if not shutil.which(tool):
+    if not shutil.which(tool.partition(" ")[0]):
         pytest.skip(f"{tool} is not installed")
     assert work(["bash", "-c", TOOLS[tool]]).endswith("ran\n")

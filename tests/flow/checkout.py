@@ -48,9 +48,14 @@ for number in range(count):
 class Checkout:
     """A folder that `a2rl` takes for its checkout."""
 
-    def __init__(self, root: Path, tasks: dict[str, str]) -> None:
-        """Args: tasks: id of each copy of gsm8k -> text put before its prepare function's body."""
+    def __init__(self, root: Path, tasks: dict[str, str], items: int = EVAL_ITEMS, weights_bytes: int = 0) -> None:
+        """Args:
+        tasks: id of each copy of gsm8k -> text put before its prepare function's body.
+        items: of the eval set.
+        weights_bytes: about what the base model's weights take; 0: as little as they can.
+        """
         self.root = root
+        self._items = items
         root.mkdir(parents=True)
         for name in ("a2rl", "flows", "stages", "agents"):
             (root / name).symlink_to(REPO / name)
@@ -60,6 +65,8 @@ class Checkout:
             self._add_task(task, before)
         self._write_params(list(tasks))
         self._build_model()
+        if weights_bytes:
+            self._enlarge_model(weights_bytes)
 
     def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
         """A running `a2rl` command, in a process group of its own."""
@@ -112,7 +119,7 @@ class Checkout:
         shutil.copytree(REPO / "tasks/gsm8k", folder, ignore=shutil.ignore_patterns("__pycache__"))
         for path in folder.glob("*.py"):
             text = path.read_text(encoding="utf-8").replace("tasks.gsm8k", f"tasks.{task}")
-            text = text.replace('id="gsm8k"', f'id="{task}"').replace("eval_items=400", f"eval_items={EVAL_ITEMS}")
+            text = text.replace('id="gsm8k"', f'id="{task}"').replace("eval_items=400", f"eval_items={self._items}")
             if path.name == "prepare.py":
                 text = text.replace('    if variant == "mini":', f'    {before}\n    if variant == "mini":', 1)
                 text = text.replace("MINI_TRAIN, MINI_SEED = 6000,", "MINI_TRAIN, MINI_SEED = 50,")
@@ -129,3 +136,12 @@ class Checkout:
         sums = [(a, b) for a in range(9) for b in range(9)]
         documents = [f"{a} plus {b} makes {a + b}.\nQuestion: how many? Answer: {a + b}" for a, b in sums]
         build_tiny(documents, self.root / "models" / "tiny", small)
+
+    def _enlarge_model(self, weights_bytes: int) -> None:
+        """Adds rows to the vocabulary that no text uses: a large checkpoint that computes what the small one does."""
+        from transformers import AutoModelForCausalLM
+
+        folder = self.root / "models" / "tiny"
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        model.resize_token_embeddings(weights_bytes // (4 * model.config.hidden_size), mean_resizing=False)
+        model.save_pretrained(folder, max_shard_size="100GB")

@@ -1,10 +1,12 @@
 """Kill -9, at a random moment, of one part of a running benchmark run; then resume and look at what is left.
 
 python -m tests.flow.crashes --rounds 10         # every victim ten times; prints a table
+python -m tests.flow.crashes --rounds 10 --victims service --copying 2e9     # in the middle of a copy of 2 GB
 """
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -14,15 +16,21 @@ from typing import NamedTuple
 
 import psutil
 
-from a2rl.events import AgentStarted, Graded, SubmissionAccepted
+from a2rl.events import AgentStarted, Graded, SubmissionAccepted, SubmissionReceived
 from a2rl.records import ReportRecord
 from a2rl.run import RunDir
-from tests.flow.checkout import Checkout
+from tests.flow.checkout import EVAL_ITEMS, Checkout
 
-VICTIMS = ("flow", "service", "worker", "agent")
+VICTIMS = ("flow", "service", "worker", "agent", "recorder", "prefect")
+MODULES = {
+    "worker": "a2rl.grading.worker", "recorder": "a2rl.observer watch", "prefect": "flows.server",
+}  # fmt: skip
+"""Parts known by the module that they run."""
 SUBMISSIONS = 5
 WAIT_S = 300
 KILL_WITHIN_S = 5.0
+COPY_S = 1.0
+"""After the receipt of a submission of gigabytes its copy is under way for longer than this."""
 
 
 class Round(NamedTuple):
@@ -38,17 +46,26 @@ class Round(NamedTuple):
 
 
 def crash_round(
-    checkout: Checkout, task: str, victim: str, rng: random.Random, submissions: int = SUBMISSIONS
+    checkout: Checkout,
+    task: str,
+    victim: str,
+    rng: random.Random,
+    submissions: int = SUBMISSIONS,
+    copying: bool = False,
 ) -> Round:
-    """One run with one kill; `victim` may name several parts, as in "service+worker", which are killed in turn."""
+    """One run with one kill; `victim` may name several parts, as in "service+worker", which are killed in turn.
+
+    Args:
+        copying: kill while a submission is copied.
+    """
     before = {run.id for run in RunDir.all(checkout.root / "runs")}
     script = checkout.submitter(submissions)
-    flow = checkout.start("run", "--task", task, "--agent", str(script), "--budget", "3m")
+    flow = checkout.start("run", "--task", task, "--agent", str(script), "--budget", "10m" if copying else "3m")
     try:
         run = _wait_for_agent(checkout, before, flow.pid)
         known = set[int]()
         for part in victim.split("+"):
-            moment = rng.uniform(0.0, KILL_WITHIN_S)
+            moment = _wait_for_copy(run, rng) if copying else rng.uniform(0.0, KILL_WITHIN_S)
             time.sleep(moment)
             known |= {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
             _kill(part, flow.pid, run)
@@ -89,6 +106,16 @@ def _wait_for_agent(checkout: Checkout, before: set[str], flow: int) -> RunDir:
     raise AssertionError("the agent was not started")
 
 
+def _wait_for_copy(run: RunDir, rng: random.Random) -> float:
+    """Returns when a submission has been received and is not yet accepted, and how much later to kill."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        if len(run.ledger.events(SubmissionReceived)) > len(run.ledger.events(SubmissionAccepted)):
+            return rng.uniform(0.0, COPY_S)
+        time.sleep(0.02)
+    raise AssertionError("nothing was submitted")
+
+
 def _kill(victim: str, flow: int, run: RunDir) -> None:
     """Kills -9 what is there of the victim; a run that has ended already is none the worse."""
     try:
@@ -104,8 +131,8 @@ def _is(victim: str, process: psutil.Process, run: RunDir) -> bool:
     command = " ".join(process.cmdline())
     if victim == "service":
         return "-m a2rl.grading " in command and str(run.root) in command
-    if victim == "worker":
-        return "a2rl.grading.worker" in command
+    if victim in MODULES:
+        return MODULES[victim] in command
     return "submitter" in command and "a2rl.supervisor" not in command and "a2rl run" not in command.replace("-m ", "")
 
 
@@ -124,13 +151,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--victims", nargs="+", default=VICTIMS, choices=VICTIMS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--copying", type=float, default=0, metavar="BYTES", help="kill while so large a one is copied")
     arguments = parser.parse_args()
+    copying = int(arguments.copying)
     rng, bad = random.Random(arguments.seed), 0
     with tempfile.TemporaryDirectory() as scratch:
-        checkout = Checkout(Path(scratch) / "a2rl", {"steady": ""})
+        items, submissions = (4, 2) if copying else (EVAL_ITEMS, SUBMISSIONS)
+        checkout = Checkout(Path(scratch) / "a2rl", {"steady": ""}, items, copying)
         for number in range(arguments.rounds):
             for victim in arguments.victims:
-                result = crash_round(checkout, "steady", victim, rng)
+                result = crash_round(checkout, "steady", victim, rng, submissions, copying > 0)
+                for run in RunDir.all(checkout.root / "runs") if copying else ():
+                    shutil.rmtree(run.root)
                 bad += bool(result.problem)
                 sys.stdout.write(
                     f"{number + 1:2} {victim:8} killed after {result.killed_after_s:4.1f} s: "

@@ -4,7 +4,7 @@ Run as `python attempts.py FACTS`, with the scene's facts as JSON; only the stan
 returns has succeeded. Its name says what it is after.
 """
 # An attacker takes the calls as they are, and reports by printing.
-# ruff: noqa: PTH104, PTH116, PTH123, PTH208, T201
+# ruff: noqa: PTH101, PTH104, PTH116, PTH123, PTH208, T201
 
 import array
 import contextlib
@@ -705,6 +705,99 @@ def pass_files_to_another_process(facts: Any) -> None:
         descriptors = array.array("i", [file.fileno()])
         one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         must(socket.recv_fds(other, 1, 1)[1])
+
+
+@work
+def change_files_of_ones_own(facts: Any) -> None:
+    own = Path("own")
+    own.write_text("")
+    Path("link to own").unlink(missing_ok=True)
+    Path("link to own").symlink_to("own")
+    opened, here = os.open("own", os.O_RDONLY), os.open(".", os.O_PATH)
+    for mode, (name, folder) in enumerate(
+        [("own", None), (str(own.absolute()), None), (f"../{Path.cwd().name}/own", None), ("link to own", None),
+         ("own", here), (f"/proc/self/fd/{opened}", None), (f"/dev/fd/{opened}", None), ("/proc/self/cwd/own", None)]
+    ):  # fmt: skip
+        os.chmod(name, 0o700 + mode, dir_fd=folder)
+        must(own.stat().st_mode & 0o777 == 0o700 + mode)
+    os.fchmod(opened, 0o600)
+    os.chown("own", os.getuid(), os.getgid())
+    os.lchown("link to own", os.getuid(), os.getgid())
+    os.utime("own", ns=(1_500_000_001, 2_500_000_002))
+    must(own.stat().st_mtime_ns == 2_500_000_002)
+    os.utime(opened, (5, 6))
+    must(own.stat().st_atime == 5)
+    os.utime("link to own", (7, 8), follow_symlinks=False)
+    must(own.stat().st_mtime == 6 and Path("link to own").lstat().st_mtime == 8)
+    own.touch()
+    must(own.stat().st_mtime > time.time() - 60)
+    for call_, times in ((132, struct.pack("2q", 3, 4)), (235, struct.pack("4q", 3, 0, 4, 9))):
+        if os.uname().machine == "x86_64":
+            call(call_, b"own", times)
+            must(own.stat().st_mtime_ns == 4_000_000_000 + 9_000 * (call_ == 235))
+    os.fchmod(os.memfd_create("memory"), 0o600)
+    own.unlink()
+    os.fchmod(opened, 0o640)
+
+
+@work
+def keep_attributes_of_ones_own_files(facts: Any) -> None:
+    Path("own").write_text("")
+    try:
+        os.setxattr("own", "user.kind", b"x" * 300)
+    except OSError as error:
+        must(error.errno == 95)  # the file system has none
+        return
+    must(os.getxattr("own", "user.kind") == b"x" * 300)
+    os.removexattr("own", "user.kind")
+    must(not os.listxattr("own"))
+
+
+@work
+def mistakes_are_told_as_ever(facts: Any) -> None:
+    for attempt, error in {
+        lambda: os.chmod("nowhere", 0o600): 2,
+        lambda: os.chmod("", 0o600): 2,
+        lambda: os.fchmod(987, 0o600): 9,
+        lambda: os.chmod("data/train.jsonl/below", 0o600): 20,
+        lambda: call(90, 8, 0o600): 14,
+        lambda: call(203, 0, 128, 0): 14,  # how OpenMP asks for the size of a mask
+        lambda: os.sched_setaffinity(0, []): 22,
+        lambda: call(1000): 38,  # a call of kernels to come
+    }.items():
+        try:
+            attempt()
+        except OSError as told:
+            must(told.errno == error or os.uname().machine != "x86_64")
+        else:
+            raise AssertionError
+
+
+@work
+def watch_ones_own_folders(facts: Any) -> None:
+    watches = LIBC.inotify_init1(os.O_NONBLOCK)
+    Path("watched").mkdir(exist_ok=True)
+    Path("watched/new").unlink(missing_ok=True)
+    for name in (".", "watched", str(Path("watched").absolute()), "data", "data/train.jsonl", "/usr/lib"):
+        must(LIBC.inotify_add_watch(watches, name.encode(), 0x100) > 0)
+    Path("watched/new").write_text("")
+    must(b"new" in os.read(watches, 4096))
+
+
+@work
+def choose_priority_and_cores_of_ones_own_processes(facts: Any) -> None:
+    os.nice(1)
+    os.setpriority(os.PRIO_PROCESS, os.getpid(), os.getpriority(os.PRIO_PROCESS, 0) + 1)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    must(os.sched_getaffinity(0) == {min(cores)})
+    os.sched_setaffinity(os.getpid(), cores)
+    must(os.sched_getaffinity(0) == cores)
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with subprocess.Popen(["sleep", "60"]) as child:
+        os.setpriority(os.PRIO_PROCESS, child.pid, 10)
+        resource.prlimit(child.pid, resource.RLIMIT_CORE, (0, 0))
+        child.kill()
 
 
 def outcome(attempt: Attempt, facts: Facts) -> str:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from a2rl.catalog import Agent
+from a2rl.agent import Agent
+from a2rl.isolation import probe
+from a2rl.isolation.machine import examine
 from a2rl.isolation.reach import confinement_of
-from a2rl.records import SetupRecord
+from a2rl.isolation.strength import Sandbox, Strength
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
@@ -53,18 +55,13 @@ class Scene:
         path = self.run.logs / "network.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def start(self, command: list[str], sandbox: str) -> "subprocess.Popen[str]":
+    def start(self, command: list[str], sandbox: Sandbox) -> "subprocess.Popen[str]":
         """A supervisor with an agent."""
-        self.run.record_path("setup").unlink(missing_ok=True)
-        record = SetupRecord(
-            seconds=0, base_model=Path(), model_digest="", hidden=Path(), data_digest="", sandbox=sandbox
-        )
-        self.run.write("setup", record)
-        self.run.record_path("setup").chmod(0o666)
         settings = Settings(self.root / "project", {"HOME": str(self.root / "home")})
         agent = Agent(id="mine", title="mine", start=("true",), folder=self.root / "project" / "agents" / "mine")
         workspace = self.run.workspace
-        confinement = confinement_of(self.run, agent, settings, connect=(self.facts["grading_port"],))
+        strength = self.strength(sandbox)
+        confinement = confinement_of(self.run, agent, settings, strength, connect=(self.facts["grading_port"],))
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(workspace / ".tmp"), "HOME": str(workspace / ".home")}
         work = AgentCommand(command, str(workspace), environment, str(self.run.logs / "agent.log"), confinement)
         supervisor = subprocess.Popen(
@@ -76,14 +73,23 @@ class Scene:
         supervisor.stdin.flush()
         return supervisor
 
-    def attempts(self, sandbox: str) -> dict[str, str]:
+    def strength(self, kind: Sandbox) -> Strength:
+        """The best of a kind that this user gets here; the pipeline that would decide it is root's, in these tests."""
+        machine = examine()
+        if self.user == "nobody":
+            command = [self.python, "-I", "-S", "-c", probe.START, str(self.root / "lib"), "0"]
+            errors = json.loads(subprocess.run(command, check=True, capture_output=True, **as_user("nobody")).stdout)
+            machine = machine._replace(own=frozenset(layer for layer, error in errors.items() if not error))
+        return machine.strength(kind)
+
+    def attempts(self, sandbox: Sandbox) -> dict[str, str]:
         """What became of everything that attempts.py tries: empty where it succeeded."""
         log = self.run.logs / "agent.log"
         log.unlink(missing_ok=True)
         command = [self.python, "-I", "-S", str(self.run.workspace / "attempts.py"), json.dumps(self.facts)]
         with self.start(command, sandbox) as supervisor:
             assert supervisor.stdout is not None
-            ended = AgentExit(**json.loads(supervisor.stdout.readline()))
+            ended = AgentExit.of(json.loads(supervisor.stdout.readline()))
         said = log.read_text() if log.exists() else ""
         assert ended == AgentExit(0, "", ended.killed), f"{ended}: {said}"
         return dict(json.loads(said.splitlines()[-1]))
@@ -175,7 +181,7 @@ def _serve(scene: Scene, stack: ExitStack) -> None:
         if kind == socket.SOCK_STREAM:
             server.listen(64)
     abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-    scene.facts["abstract_socket"] = f"a2rl-{os.getpid()}-{scene.user}"
+    scene.facts["abstract_socket"] = f"a2rl-{scene.root.name}"
     abstract.bind("\0" + scene.facts["abstract_socket"])
     abstract.listen()
     for server in (grading, other, host):

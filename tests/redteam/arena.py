@@ -81,12 +81,16 @@ def user_name() -> str:
 class SandboxArena(AbstractContextManager["SandboxArena"]):
     """One confined process under a real supervisor, in the scene of tests/isolation."""
 
-    def __init__(self, sandbox: str) -> None:
-        self._sandbox = sandbox
+    def __init__(self, sandbox: str, user: str = "") -> None:
+        """
+        Args:
+            user: "nobody" where we are root and the scene is to be an ordinary user's.
+        """
+        self._sandbox, self._user = sandbox, user or user_name()
         self._stack = ExitStack()
 
     def __enter__(self) -> "SandboxArena":
-        self._scene = self._stack.enter_context(make_scene(user_name()))
+        self._scene = self._stack.enter_context(make_scene(self._user))
         return self
 
     def __exit__(

@@ -6,17 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from a2rl import attempt as module
 from a2rl.errors import InfrastructureError
 from a2rl.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
-from a2rl.process import AgentProcess
+from a2rl.isolation.strays import MARKER, Trace
+from a2rl.process import TRACE, AgentProcess
 from a2rl.run import RunDir
 from a2rl.score import summarise
 from a2rl.settings import Settings
-from a2rl.supervisor import AgentExit
+from a2rl.supervisor import AgentCommand, AgentExit
 from stages import execute as stage
 from stages.execute import execute
 from tests.contract.test_llm_agents import FakeGradingServer
@@ -61,13 +63,37 @@ def test_an_mlflow_that_fails_or_hangs_neither_ends_the_agent_nor_delays_its_end
 
 
 def test_a_spoiled_workspace_ends_the_agents_part_and_what_it_submitted_before_stays(
-    work: Callable[..., RunDir], settings: Settings
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = work('rm -rf "$WORKSPACE/.home"; touch "$WORKSPACE/.home"\n', mode="multi", trials=3)
+    run, launch = work("true\n", mode="multi", trials=3), module.launch
+
+    def locked(run: RunDir, *arguments: Any) -> AgentCommand:
+        """As for an ordinary user whose agent has taken away its own permissions."""
+        if not run.ledger.events(AgentEnded):
+            return launch(run, *arguments)
+        try:
+            raise PermissionError(13, "Permission denied", str(run.workspace / ".home"))
+        except PermissionError as error:
+            raise InfrastructureError(f"cannot write .profile in the agent's HOME: {error.strerror}") from error
+
+    monkeypatch.setattr(module, "launch", locked)
     record = execute(run, settings)
     assert (record.ended, record.attempts) == ("unavailable", 2)
     assert "its own folder unusable" in record.why
     assert [event.reason for event in run.ledger.events(AgentEnded)] == ["finished", "unavailable"]
+
+
+def test_a_disk_that_is_full_is_not_the_agents_doing(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> AgentCommand:
+        raise InfrastructureError("no room") from OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "launch", full)
+    run = work("true\n")
+    with pytest.raises(InfrastructureError, match="no room"):
+        execute(run, settings)
+    assert run.ledger.events(AgentStarted) == []
 
 
 def test_a_supervisor_that_is_killed_closes_the_attempt_as_lost_and_the_next_try_goes_on(
@@ -90,41 +116,47 @@ def test_processes_that_survive_are_an_event_and_end_the_agents_part(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Unkillable(AgentProcess):
-        def _exit(self) -> AgentExit:
-            return super()._exit()._replace(survivors=(4711,))
+        def _report(self) -> AgentExit:
+            return super()._report()._replace(survivors=((4711, "python"),))
 
     monkeypatch.setattr(module, "AgentProcess", Unkillable)
     run = work("true\n", mode="multi", trials=3)
     assert execute(run, settings).attempts == 1
-    assert run.ledger.events(ProcessesSurvived) == [ProcessesSurvived(attempt=1, pids=(4711,))]
+    assert run.ledger.events(ProcessesSurvived) == [ProcessesSurvived(attempt=1, processes=((4711, "python"),))]
 
 
 def test_an_agent_that_outlived_its_pipeline_pays_for_the_time_and_is_gone(
     work: Callable[..., RunDir], settings: Settings
 ) -> None:
     run = work("exit 0\n", budget_s=100.0)
-    run.clock.start()
-    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0.0))
-    state = run.clock.state
-    assert state.running_since is not None
-    back = {"running_since": state.running_since - 30, "beat_at": state.beat_at - 30}
-    run.clock.path.write_text(state.model_copy(update=back).model_dump_json())
-    environment = {**os.environ, "WORKSPACE": str(run.workspace)}
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment) as orphan:
+    died_half_a_minute_ago(run)
+    Trace.begin("its-marker", None).write(run.logs / TRACE)
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, MARKER: "its-marker"}
+    )
+    try:
         record = execute(run, settings)
         assert orphan.wait(10) == -signal.SIGKILL
+    finally:
+        orphan.kill()
+        orphan.wait()
     assert 30 <= record.elapsed_s < 60
     assert [event.reason for event in run.ledger.events(AgentEnded)] == ["lost", "finished"]
 
 
-def test_one_that_ended_meanwhile_pays_up_to_its_last_change(work: Callable[..., RunDir], settings: Settings) -> None:
-    run = work("exit 0\n", budget_s=100.0)
+def died_half_a_minute_ago(run: RunDir) -> None:
+    """The pipeline did, with an agent at work."""
     run.clock.start()
     run.ledger.append(AgentStarted(attempt=1, elapsed_s=0.0))
     state = run.clock.state
     assert state.running_since is not None
     back = {"running_since": state.running_since - 30, "beat_at": state.beat_at - 30}
     run.clock.path.write_text(state.model_copy(update=back).model_dump_json())
+
+
+def test_one_that_ended_meanwhile_pays_up_to_its_last_change(work: Callable[..., RunDir], settings: Settings) -> None:
+    run = work("exit 0\n", budget_s=100.0)
+    died_half_a_minute_ago(run)
     (run.workspace / "output/trained-for-free").write_text("weights")
     os.utime(run.workspace / "output/trained-for-free", (0, 0))
     assert 29 <= execute(run, settings).elapsed_s < 60
@@ -135,12 +167,6 @@ def test_more_than_can_be_looked_at_is_no_way_out(work: Callable[..., RunDir], m
     assert stage._last_change(run.workspace) <= time.time()
     monkeypatch.setattr(stage, "MAX_SIGNS", 2)
     assert stage._last_change(run.workspace) == float("inf")
-    monkeypatch.undo()
-    deep = run.workspace / "output"
-    for _ in range(1200):
-        deep = deep / "d"
-        os.mkdir(deep) if len(str(deep)) < 4000 else None  # noqa: PTH102
-    assert stage._last_change(run.workspace) > 0
 
 
 TRAINS_ON = """

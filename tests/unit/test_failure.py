@@ -168,7 +168,7 @@ def test_a_stage_whose_record_is_there_is_done_whatever_prefect_says(
 
 
 def test_processes_that_outlive_their_agent_leave_a_run_without_a_result(run: RunDir, settings: Settings) -> None:
-    run.ledger.append(ProcessesSurvived(attempt=1, pids=(4711, 4712)))
+    run.ledger.append(ProcessesSurvived(attempt=1, processes=((4711, "a"), (4712, "b"))))
     end_agent(run)
     record = grade(run, settings)
     assert (record.verdict, record.failed_stage, record.gain) == ("failed", None, 0.0)

@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from a2rl.isolation.tree import MANY
 from a2rl.load import TICKS_PER_S, TreeLoad, busy_on_gpu, cgroup_cpu_s, computed
 
 SUPERVISOR, AGENT, WORKER = 100, 101, 102
@@ -18,10 +19,10 @@ class Proc:
     """A /proc whose processes do as they are told."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.parents = folder, dict[int, int]()
         self.add(SUPERVISOR, parent=1)
         self.add(AGENT, parent=SUPERVISOR)
-        self.load = TreeLoad(SUPERVISOR, proc=folder)
+        self.load = self.load_with()
         self.before = self.load.sample()
 
     def add(
@@ -29,10 +30,20 @@ class Proc:
     ) -> None:
         fields = [state, str(parent), *["0"] * 9, str(int(own_s * TICKS_PER_S)), "0"]
         line = " ".join([*fields, str(int(reaped_s * TICKS_PER_S)), "0", "20", "0", "1", "0", "5000", "0"])
+        self.parents[pid] = parent
         (self.folder / str(pid)).mkdir(exist_ok=True)
         (self.folder / str(pid) / "stat").write_bytes(
             f"{pid} (".encode() + name.encode("latin-1") + f") {line}".encode()
         )
+
+    def load_with(self, gpus: Callable[[], set[int]] = set, groups: Callable[[], list[Path]] = list) -> TreeLoad:
+        return TreeLoad(SUPERVISOR, groups, gpus, self.folder, self.below)
+
+    def below(self, root: int) -> Iterator[int]:
+        for pid, parent in self.parents.items():
+            if parent == root:
+                yield pid
+                yield from self.below(pid)
 
     def end(self, pid: int) -> None:
         (self.folder / str(pid) / "stat").unlink()
@@ -107,18 +118,22 @@ def test_names_that_try_to_be_fields_or_are_no_text_change_nothing(proc: Proc) -
         assert not proc.computed()
 
 
-def test_a_cgroups_figure_counts_where_there_is_one(tmp_path: Path) -> None:
-    group, proc = tmp_path / "group", tmp_path / "proc"
+def test_a_cgroups_figure_counts_where_there_is_one(proc: Proc, tmp_path: Path) -> None:
+    group = tmp_path / "group"
     group.mkdir()
-    proc.mkdir()
     (group / "cpu.stat").write_text("usage_usec 1000000\nuser_usec 5\n")
-    load = TreeLoad(SUPERVISOR, cgroup=group, proc=proc)
+    load = proc.load_with(groups=lambda: [tmp_path, group])
     before = load.sample()
     (group / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 5\n")
     assert computed(before, load.sample(), 1.0)
     assert cgroup_cpu_s(tmp_path) is None
     (tmp_path / "cpuacct.usage").write_text("2500000000\n")
     assert cgroup_cpu_s(tmp_path) == 2.5
+
+
+def test_more_processes_than_can_be_looked_at_compute(proc: Proc) -> None:
+    proc.load = TreeLoad(SUPERVISOR, proc=proc.folder, below=lambda _: iter(range(10_000_000, 10_000_000 + MANY)))
+    assert proc.load.sample().is_running
 
 
 @pytest.mark.parametrize(
@@ -137,9 +152,9 @@ def test_what_pmon_says_of_a_gpu_is_understood(line: str, pid: int | None) -> No
 
 
 def test_one_that_uses_a_gpu_computes_though_its_processor_time_stands_still(proc: Proc) -> None:
-    proc.load = TreeLoad(SUPERVISOR, gpus=lambda: {AGENT}, proc=proc.folder)
+    proc.load = proc.load_with(gpus=lambda: {AGENT})
     assert proc.computed()
-    proc.load = TreeLoad(SUPERVISOR, gpus=lambda: {999}, proc=proc.folder)
+    proc.load = proc.load_with(gpus=lambda: {999})
     assert not proc.computed()
 
 

@@ -1,6 +1,7 @@
 """Rollouts by several processes: what they bring back, and what happens where one of them fails."""
 
 import os
+import pickle
 from typing import Any
 
 import pytest
@@ -71,3 +72,63 @@ def test_a_process_that_dies_is_an_error_and_nobody_waits_for_it() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="has died"):
             players.play(Model(1, 1), None, ["a", "b"], seed=0)
+
+
+class Cut:
+    """An answer whose process dies while it is being read: it cannot be put together again."""
+
+    def __reduce__(self) -> Any:
+        return _end_of_file, ()
+
+
+def _end_of_file() -> None:
+    raise OSError("got end of file during message")
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return _not_read, ()
+
+
+def _not_read() -> None:
+    raise pickle.UnpicklingError("pickle data was truncated")
+
+
+@pytest.mark.parametrize("broken", [Cut, Unreadable])
+def test_after_an_answer_that_broke_off_nobody_gets_an_answer_of_that_time(broken: type) -> None:
+    def play_or_break(model: Model, tokenizer: Any, names: list[str], seed: int) -> Columns:
+        return {"name": [broken()]} if names == ["cut"] else play(model, tokenizer, names, seed)
+
+    players, model = Players(play_or_break, 4), Model(1, 1)
+    with pytest.raises((RuntimeError, pickle.UnpicklingError)):
+        players.play(model, None, ["old 0", "cut", "old 2", "old 3"], seed=0)
+    names = ["new 0", "new 1", "new 2", "new 3"]
+    assert players.play(model, None, names, seed=0)["name"] == names
+
+
+def test_a_process_that_was_killed_is_replaced_the_next_time() -> None:
+    here = os.getpid()
+
+    def deadly(model: Model, tokenizer: Any, names: list[str], seed: int) -> Columns:
+        if os.getpid() != here and names == ["deadly"]:
+            os._exit(9)
+        return play(model, tokenizer, names, seed)
+
+    players, model = Players(deadly, 3), Model(1, 1)
+    with pytest.raises(RuntimeError, match="has died"):
+        players.play(model, None, ["a", "deadly", "c"], seed=0)
+    assert players.play(model, None, ["d", "e", "f"], seed=0)["name"] == ["d", "e", "f"]
+
+
+def test_what_is_raised_here_leaves_nothing_of_that_time_behind() -> None:
+    here = os.getpid()
+
+    def interrupted(model: Model, tokenizer: Any, names: list[str], seed: int) -> Columns:
+        if os.getpid() == here and names == ["stop"]:
+            raise KeyboardInterrupt
+        return play(model, tokenizer, names, seed)
+
+    players, model = Players(interrupted, 3), Model(1, 1)
+    with pytest.raises(KeyboardInterrupt):
+        players.play(model, None, ["stop", "old", "old"], seed=0)
+    assert players.play(model, None, ["d", "e", "f"], seed=0)["name"] == ["d", "e", "f"]

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -496,3 +497,49 @@ def test_a_vllm_worker_that_dies_is_an_infrastructure_error_with_the_end_of_its_
     ):
         pass
     assert "first" in died.value.__notes__[0]
+
+
+FAKE_VLLM = """#!{python}
+import json
+import sys, sys, time
+def say(**message):
+    print(json.dumps(message), flush=True)
+say(alive=True)
+say(ready=True, has_chat_template=False)
+for line in sys.stdin:
+    {then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "says"),
+    [
+        ("time.sleep(600)", "no sign of life"),
+        ("print('{\"id\": 0, \"compl', end='', flush=True); sys.exit(3)", "exit code 3"),
+        ("sys.exit(4)", "exit code 4"),
+    ],
+)
+def test_nobody_waits_for_a_vllm_worker_that_is_stuck_or_breaks_off(
+    model, tmp_path, monkeypatch, then: str, says: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(FAKE_VLLM.format(python=sys.executable, then=then))
+    python.chmod(0o755)
+    monkeypatch.setenv("A2RL_VLLM_PYTHON", str(python))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("a2rl.sampling.vllm_backend.SILENCE_S", 0.5)
+    with open_sampler(model, "vllm") as sampler:
+        with pytest.raises(InfrastructureError, match=says):
+            sampler.generate(["a"], SamplingParams(max_new_tokens=4))
+        with pytest.raises(InfrastructureError):  # and not an answer of before
+            sampler.generate(["b"], SamplingParams(max_new_tokens=4))
+
+
+def test_signs_of_life_of_a_vllm_worker_are_no_answers(model, tmp_path, monkeypatch) -> None:
+    python = tmp_path / "python"
+    answer = "say(alive=True); say(alive=True); say(room=7)"
+    python.write_text(FAKE_VLLM.format(python=sys.executable, then=answer))
+    python.chmod(0o755)
+    monkeypatch.setenv("A2RL_VLLM_PYTHON", str(python))
+    with open_sampler(model, "vllm") as sampler:
+        assert [sampler.room_after("a"), sampler.room_after("b")] == [7, 7]

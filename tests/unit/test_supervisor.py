@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agent_log import MAX_BYTES as MAX_LOG_BYTES
+from a2rl.isolation.logs import MAX_LOG_BYTES
+from a2rl.isolation.strays import MARKER
 from a2rl.process import AgentProcess
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
@@ -118,6 +119,8 @@ def test_leaving_the_context_by_an_error_ends_the_agent(start: Callable[..., Age
 PIPELINE = """
 import json, sys, time
 from pathlib import Path
+from a2rl.isolation.logs import MAX_LOG_BYTES
+from a2rl.isolation.strays import MARKER
 from a2rl.process import AgentProcess
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand
@@ -205,7 +208,7 @@ def test_a_second_attempt_adds_to_the_log(start: Callable[..., AgentProcess], tm
 
 
 def test_the_agent_gets_the_environment_and_folder_it_is_given_and_no_input(settings: Settings, tmp_path: Path) -> None:
-    command = AgentCommand(["sh", "-c", "pwd; cat; env | grep -v -e ^PWD -e ^_ -e ^SHLVL"], str(tmp_path),
+    command = AgentCommand(["sh", "-c", f"pwd; cat; env | grep -v -e ^{MARKER} -e ^PWD -e ^_ -e ^SHLVL"], str(tmp_path),
                            {"PATH": os.environ["PATH"], "ONLY": "this"}, log(tmp_path))  # fmt: skip
     with AgentProcess(command, settings) as process:
         ended(process)

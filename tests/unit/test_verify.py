@@ -29,7 +29,7 @@ from tests.small_model import build_base_model, edit_json, trained_copy
 
 CHAIN = "the ledger's hash chain"
 SPEC = "the settings are those the run was opened with"
-GRADES = "every accepted submission has one grade"
+GRADES = "every submission ends in exactly one way"
 CHECKPOINTS = "checkpoints are the ones that were graded"
 ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
@@ -162,7 +162,9 @@ def other_split(finished: Finished) -> None:
 
 
 def edited_entry(finished: Finished) -> None:
-    ledger_sql(finished.run, "UPDATE events SET body = replace(body, '\"correct\":', '\"correct\": ') WHERE seq = 5")
+    ledger_sql(
+        finished.run, "UPDATE events SET body = replace(body, '\"correct\":', '\"correct\": ') WHERE kind = 'graded'"
+    )
 
 
 def unreadable_entry(finished: Finished) -> None:

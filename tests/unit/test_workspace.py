@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from a2rl.catalog import Agent
-from a2rl.cli.results import sandbox_warning
 from a2rl.errors import A2rlError
-from a2rl.isolation.reach import NO_BROKER, Isolation, confinement_of
-from a2rl.records import SetupRecord
+from a2rl.isolation.reach import confinement_of
+from a2rl.isolation.strength import Strength
 from a2rl.run import RunDir, RunSpec
 from a2rl.settings import Settings
 from a2rl.workspace import agent_environment, build_workspace, write_run_meta
@@ -183,36 +182,16 @@ def test_a_run_from_before_there_was_a_sandbox_had_none(tmp_path: Path) -> None:
     assert RunSpec.model_validate(old).sandbox == "none"
 
 
-@pytest.mark.parametrize(
-    ("sandbox", "confined", "warning"),
-    [
-        ("landlock", True, ""),
-        ("bwrap", True, ""),
-        ("none", False, "No sandbox"),
-        ("none (this kernel has no Landlock)", False, "this kernel has no Landlock"),
-        (f"landlock ({NO_BROKER})", True, "weaker"),
-    ],
-)
-def test_a_run_without_a_whole_sandbox_says_so(sandbox: str, confined: bool, warning: str) -> None:
-    record = SetupRecord(seconds=0, base_model=Path(), model_digest="", hidden=Path(), data_digest="", sandbox=sandbox)
-    assert record.confined == confined
-    assert str(Isolation.of(record)) == sandbox
-    assert warning in sandbox_warning(sandbox)
-    assert bool(sandbox_warning(sandbox)) == bool(warning)
-
-
 def test_an_agents_folder_is_readable_unless_a_checkout_or_a_home_is_in_it(
     agent_run: RunDir, settings: Settings, tmp_path: Path
 ) -> None:
     def readable(folder: Path) -> set[str]:
         start = ("bash", str(folder / "start.sh"))
-        found = confinement_of(agent_run, agent(start=start, folder=folder), settings, connect=(1,))
+        found = confinement_of(agent_run, agent(start=start, folder=folder), settings, landlock, connect=(1,))
         assert found is not None
         return set(found.read)
 
-    agent_run.write("setup", SetupRecord(
-        seconds=0, base_model=Path(), model_digest="", hidden=Path(), data_digest="", sandbox="landlock"
-    ))  # fmt: skip
+    landlock = Strength(kind="landlock", layers=("landlock", "scopes", "seccomp", "broker"))
     (own := tmp_path / "own").mkdir()
     for folder in (own, settings.root, settings.root.parent):
         (folder / "start.sh").write_text("true")

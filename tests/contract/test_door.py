@@ -1,0 +1,452 @@
+"""The door of the grading service: what arrives in time counts, whatever dies; what does not is turned away."""
+
+import errno
+import json
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from a2rl.errors import InfrastructureError, InvalidSubmission
+from a2rl.events import AgentEnded, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.grading import door, refusals, submissions
+from a2rl.grading.app import create_app
+from a2rl.grading.chain import broken_chain, open_receipts, ungraded
+from a2rl.grading.limits import DEFAULT_SUBMISSIONS, MAX_WAITING
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.refusals import BURST, MAX_PATH, MAX_REASON, Allowance, Refusals
+from a2rl.grading.service import GradingService
+from a2rl.grading.submissions import BudgetSpent
+from a2rl.records import BaselineRecord
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+from tests.run_maker import FakePool, wait_for
+from tests.small_model import Weight, read_weights, trained_copy, write_raw_safetensors, write_safetensors
+
+
+def service_of(run: RunDir, settings: Settings, pool: FakePool | None = None) -> GradingService:
+    return GradingService(run, settings.root, cast(GraderPool, pool or FakePool()))
+
+
+def client_of(service: GradingService) -> TestClient:
+    return TestClient(create_app(service, "gsm8k", []), raise_server_exceptions=False)
+
+
+def submit(client: TestClient, model_path: str) -> httpx.Response:
+    return client.post("/submit", json={"model_path": model_path})
+
+
+def end_agent_at_work(run: RunDir) -> None:
+    """The ledger says that the agent is gone; the clock still runs, as it does until the stage has stopped it."""
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="deadline", exit_code=None))
+
+
+@pytest.fixture
+def v1(run: RunDir, base_model: Path) -> str:
+    trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
+    return "output/v1"
+
+
+class SlowCopy:
+    """Copies when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self._copy = submissions.copy_submission
+        monkeypatch.setattr(submissions, "copy_submission", self)
+
+    def __call__(self, *arguments: Any) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        self._copy(*arguments)
+
+
+# The receipt, the deadline, and what happens between them.
+
+
+def test_a_submission_is_in_the_ledger_before_a_byte_of_it_is_copied(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = SlowCopy(monkeypatch)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(submit, client_of(service_of(run, settings)), v1)
+        assert copy.begun.wait(60)
+        assert [event.model_path for event in run.ledger.events(SubmissionReceived)] == [v1]
+        copy.go_on.set()
+        assert waiting.result().status_code == 200
+
+
+def test_what_was_received_in_time_is_copied_in_peace_and_graded_when_the_agent_is_gone(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = SlowCopy(monkeypatch)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(submit, client_of(service_of(run, settings)), v1)
+        assert copy.begun.wait(60)
+        run.clock.stop()
+        end_agent_at_work(run)
+        assert len(open_receipts(run.ledger.entries())) == 1, "draining waits for it"
+        copy.go_on.set()
+        assert waiting.result().status_code == 200
+    assert len(run.ledger.events(Graded)) == 1
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+
+
+def test_when_the_ledger_says_that_the_agent_is_gone_nothing_is_received(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    client = client_of(service_of(run, settings))
+    end_agent_at_work(run)
+    answer = submit(client, v1)
+    assert answer.status_code == 403
+    assert "no longer taken" in answer.json()["detail"]
+    assert run.ledger.events(SubmissionReceived) == []
+
+
+def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings: Settings, v1: str) -> None:
+    service, ledger = service_of(run, settings), run.ledger
+    with ThreadPoolExecutor(9) as threads:
+        begin = threading.Barrier(9)
+
+        def receive(_: int) -> bool:
+            begin.wait()
+            try:
+                service._submissions.release(service.receive(v1))
+            except BudgetSpent:
+                return False
+            return True
+
+        futures = [threads.submit(receive, number) for number in range(8)]
+        begin.wait()
+        end_agent_at_work(run)
+        given = sum(future.result() for future in futures)
+    kinds = [type(entry.event) for entry in ledger.entries()]
+    assert kinds.count(SubmissionReceived) == given
+    assert SubmissionReceived not in kinds[kinds.index(AgentEnded) :]
+
+
+def test_a_copy_that_the_services_death_cut_off_is_made_again_and_graded(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    service_of(run, settings).receive(v1)  # and then it dies
+    (run.checkpoints / ".incoming-half").mkdir()
+    end_agent_at_work(run)
+    service_of(run, settings)
+    wait_for(lambda: run.ledger.events(Graded))
+    [accepted] = run.ledger.events(SubmissionAccepted)
+    assert accepted.model_path == v1
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert not list(run.checkpoints.glob(".incoming-*"))
+
+
+def test_what_is_gone_when_the_service_comes_back_is_refused_with_that_reason(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    service_of(run, settings).receive(v1)
+    (run.workspace / v1 / "model.safetensors").unlink()
+    end_agent_at_work(run)
+    service_of(run, settings)
+    [refused] = wait_for(lambda: run.ledger.events(SubmissionRefused))
+    assert "was restarted while it copied this" in refused.reason
+    assert "no weights" in refused.reason
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+
+
+def test_two_services_that_copy_the_same_submission_accept_it_once(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = service_of(run, settings)
+    received = old.receive(v1)
+    service_of(run, settings)
+    wait_for(lambda: run.ledger.events(Graded))
+    with pytest.raises(InfrastructureError):
+        old.take(received)
+    assert len(run.ledger.events(SubmissionAccepted)) == 1
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+
+
+def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_stage(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service_of(run, settings).receive(v1)
+    end_agent_at_work(run)
+    with monkeypatch.context() as full:
+        full.setattr(submissions, "copy_submission", raising(InfrastructureError("the grader's disk is full")))
+        service = service_of(run, settings)
+        assert "disk is full" in wait_for(lambda: service.problem)
+    assert len(open_receipts(run.ledger.entries())) == 1
+    service_of(run, settings)  # resumed, with more room
+    wait_for(lambda: run.ledger.events(Graded))
+
+
+# Whatever a folder does to the grader, the agent is told, the chain ends, and the service goes on.
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InvalidSubmission("no weights"), 422),
+        (OSError(errno.ELOOP, "Too many links", "v1"), 422),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "v1"), 422),
+        (PermissionError(errno.EACCES, "Permission denied", "model.safetensors"), 422),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), 422),
+        (ValueError("embedded null byte"), 422),
+        (OverflowError("int too large"), 422),
+        (RecursionError("too deep"), 422),
+        (KeyError("shape"), 422),
+        (OSError(errno.ENOSPC, "No space left on device"), 503),
+        (OSError(errno.EMFILE, "Too many open files"), 503),
+        (MemoryError(), 503),
+        (InfrastructureError("the grader's disk is full; submit again"), 503),
+    ],
+)
+def test_whatever_a_copy_raises_is_no_500_and_ends_the_chain(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
+) -> None:
+    client = client_of(service_of(run, settings))
+    with monkeypatch.context() as broken:
+        broken.setattr(submissions, "copy_submission", raising(error))
+        assert submit(client, v1).status_code == status
+    [refused] = run.ledger.events(SubmissionRefused)
+    assert refused.receipt == 1
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert submit(client, v1).status_code == 200
+
+
+def bytes_in_a_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(Path(f"{folder}/\udcffmodel.safetensors"))
+
+
+def half_a_character_in_a_tensors_name(folder: Path) -> None:
+    write_raw_safetensors(
+        folder / "more.safetensors", {"\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"abcd"
+    )
+
+
+def endless_tensors_name(folder: Path) -> None:
+    name = "x" * 3_000_000
+    write_safetensors(folder / "more.safetensors", {name: Weight("F32", (1,), b"abcd")})
+
+
+def endless_value_in_the_config(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "x" * 3_000_000}))
+
+
+def no_numbers(folder: Path) -> None:
+    (folder / "config.json").write_text(
+        '{"vocab_size": NaN, "hidden_size": 1e999, "num_hidden_layers": ' + "9" * 5000 + "}"
+    )
+
+
+def huge_offsets(folder: Path) -> None:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 2**63]}
+    write_raw_safetensors(folder / "model.safetensors", {name: entry for name in read_weights(folder)}, b"")
+
+
+def length_of_a_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**64 - 1) + b"{}")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        bytes_in_a_name, half_a_character_in_a_tensors_name, endless_tensors_name, endless_value_in_the_config,
+        no_numbers, huge_offsets, length_of_a_header,
+    ],
+)  # fmt: skip
+def test_a_hostile_folder_is_refused_briefly_and_in_characters(
+    run: RunDir, settings: Settings, v1: str, spoil: Callable[[Path], None]
+) -> None:
+    spoil(run.workspace / v1)
+    answer = submit(client_of(service_of(run, settings)), v1)
+    assert answer.status_code in {200, 422}, answer.text[:200]
+    assert len(answer.content) < 10_000
+    for event in run.ledger.events(SubmissionRefused):
+        assert len(event.reason) <= 2 * MAX_REASON
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["x" * (MAX_PATH + 1), "a/" * 200, "output/" + "é" * 240, "\x1b[31m\u202ex", "output/v1\n", "\0", "/dev/fd/0", "."],
+)  # fmt: skip
+def test_a_path_that_cannot_be_is_refused_and_kept_short(run: RunDir, settings: Settings, v1: str, path: str) -> None:
+    assert submit(client_of(service_of(run, settings)), path).status_code == 422
+    [refused] = run.ledger.events(SubmissionRefused)
+    assert len(refused.model_path) <= MAX_PATH
+    assert len(refused.reason) <= MAX_REASON
+
+
+def test_a_request_that_makes_no_sense_is_recorded_too(run: RunDir, settings: Settings) -> None:
+    client = client_of(service_of(run, settings))
+    assert client.post("/submit", content=b"{").status_code == 400
+    assert client.post("/submit", content=b"x" * (door.MAX_BODY_BYTES + 1)).status_code == 413
+    assert client.get("/nothing").status_code == 404
+    assert len(run.ledger.events(SubmissionRefused)) == 2
+
+
+def test_an_error_that_nobody_thought_of_ends_the_wait_for_a_grade(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.grading.service.file_digest", raising(ValueError("nobody thought of this")))
+    pool = FakePool(at_once=False)
+    service = service_of(run, settings, pool)
+    _, graded = service.submit(v1)
+    pool.grade_all()
+    assert isinstance(graded.exception(5), InfrastructureError)
+    monkeypatch.undo()
+    service.finish()
+    pool.grade_all()
+    assert not ungraded(run.ledger.entries())
+
+
+def test_what_failed_beside_the_agent_is_graded_when_the_stage_says_that_it_is_gone(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    pool = FakePool(failure="out of memory")
+    service = service_of(run, settings, pool)
+    assert submit(client_of(service), v1).status_code == 503
+    run.clock.stop()
+    end_agent_at_work(run)
+    pool.failure = ""
+    service.finish()
+    service.finish()
+    assert len(run.ledger.events(Graded)) == 1
+    assert len(pool.jobs) == 2
+
+
+def test_without_code_history_a_submission_still_counts(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submissions, "snapshot_code", raising(InfrastructureError("git is not installed")))
+    assert submit(client_of(service_of(run, settings)), v1).status_code == 200
+    assert run.ledger.events(SubmissionAccepted)[0].code_revision is None
+
+
+# Floods and quotas.
+
+
+def test_of_a_flood_of_refusals_the_ledger_keeps_the_first_and_counts_the_others(run: RunDir) -> None:
+    now = [0.0]
+    turned_away = Refusals(run.ledger, lambda: now[0])
+    for second in range(900):
+        now[0] = second / 60
+        turned_away.note(1.0, "output/absent", "there is no such folder")
+    assert len(run.ledger.events(SubmissionRefused)) == BURST
+    now[0] += refusals.EVERY_S
+    turned_away.flush(only_if_due=True)
+    written = run.ledger.events(SubmissionRefused)
+    assert len(written) == BURST + 1
+    assert sum(event.count for event in written) == 900
+
+
+def test_a_flood_of_hopeless_submissions_over_http_leaves_few_events(run: RunDir, settings: Settings) -> None:
+    service = service_of(run, settings)
+    client = client_of(service)
+    statuses = {submit(client, f"output/absent-{number}").status_code for number in range(150)}
+    assert statuses == {422}
+    assert len(run.ledger.events(SubmissionRefused)) <= BURST + 1
+    service.finish()
+    assert sum(event.count for event in run.ledger.events(SubmissionRefused)) == 150
+
+
+def test_who_hands_in_broken_checkpoints_again_and_again_has_to_wait(run: RunDir, settings: Settings, v1: str) -> None:
+    (run.workspace / v1 / "config.json").write_text("{")
+    client = client_of(service_of(run, settings))
+    statuses = [submit(client, v1).status_code for _ in range(submissions.MISTAKES + 10)]
+    assert statuses == [422] * submissions.MISTAKES + [429] * 10
+    assert len(run.ledger.events(SubmissionReceived)) == submissions.MISTAKES
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+
+
+def test_an_allowance_comes_back_with_time() -> None:
+    now = [0.0]
+    allowance = Allowance(2, 10.0, lambda: now[0])
+    assert [allowance.take() for _ in range(3)] == [True, True, False]
+    now[0] = 4.0
+    assert allowance.wait_s() == pytest.approx(6.0)
+    now[0] = 10.0
+    assert [allowance.take() for _ in range(2)] == [True, False]
+
+
+def test_many_checkpoints_in_the_last_seconds_leave_few_grades_for_afterwards(
+    run: RunDir, settings: Settings, base_model: Path
+) -> None:
+    for number in range(24):
+        trained_copy(base_model, run.workspace / "output" / f"v{number}", seed=number + 1)
+    pool = FakePool(at_once=False)
+    service = service_of(run, settings, pool)
+    client = client_of(service)
+    with ThreadPoolExecutor(24) as threads:
+        waiting = [threads.submit(submit, client, f"output/v{number}") for number in range(24)]
+        wait_for(lambda: len(pool.jobs) == MAX_WAITING)
+        run.clock.stop()
+        end_agent_at_work(run)
+        while not all(each.done() for each in waiting):
+            pool.grade_all()
+        statuses = sorted(each.result().status_code for each in waiting)
+    assert statuses == [200] * MAX_WAITING + [403] * (24 - MAX_WAITING)
+    assert len(pool.jobs) == MAX_WAITING
+    assert broken_chain(run.ledger.entries(), finished=True) == ""
+
+
+def test_without_a_quota_of_its_own_a_run_has_the_default_one(run: RunDir, settings: Settings, v1: str) -> None:
+    client = client_of(service_of(run, settings))
+    for number in range(DEFAULT_SUBMISSIONS):
+        answer = submit(client, v1).json()
+        assert answer["quota_left"] == DEFAULT_SUBMISSIONS - 1 - number
+    answer = submit(client, v1)
+    assert answer.status_code == 403
+    assert f"quota of {DEFAULT_SUBMISSIONS} submissions" in answer.json()["detail"]
+
+
+def know_how_long_a_baseline_takes(run: RunDir, seconds: float) -> None:
+    run.write("baseline", run.need("baseline", BaselineRecord).model_copy(update={"graded_s": seconds}))
+
+
+def test_grading_time_is_counted_before_it_is_spent(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path
+) -> None:
+    run = new_run(max_grading_s=10.0)
+    know_how_long_a_baseline_takes(run, 10.0)  # of both halves, so that the public one takes five seconds
+    for number in range(3):
+        trained_copy(base_model, run.workspace / "output" / f"v{number}", seed=number + 1)
+    service = service_of(run, settings, FakePool(at_once=False))
+    for number in range(2):
+        service.submit(f"output/v{number}")
+    with pytest.raises(BudgetSpent, match="quota of 10 s of grading"):
+        service.submit("output/v2")
+
+
+def test_the_same_checkpoint_again_costs_no_grading_time(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path
+) -> None:
+    run = new_run(max_grading_s=0.6)
+    trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
+    client = client_of(service_of(run, settings))
+    answers = [submit(client, "output/v1").json() for _ in range(3)]
+    assert [answer["grading_seconds_left"] for answer in answers] == [0.1, 0.1, 0.1]
+
+
+def test_a_run_is_told_its_quotas(new_run: Callable[..., RunDir]) -> None:
+    from a2rl.grading.quota import quota_in_words
+
+    assert quota_in_words(new_run()) == "100 submissions and 10m of grading"
+    assert (
+        quota_in_words(new_run(max_submissions=3, max_grading_s=90.0, run_id="b"))
+        == "3 submissions and 1m30s of grading"
+    )

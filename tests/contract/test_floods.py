@@ -1,0 +1,302 @@
+"""The grading service under floods: a real server, real sockets, and what the stage beside it sees."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+import uvicorn
+
+from a2rl.errors import InfrastructureError
+from a2rl.event_log import EventLog
+from a2rl.events import AgentEnded, Graded, SubmissionRefused
+from a2rl.grading import door, server_process
+from a2rl.grading.app import create_app
+from a2rl.grading.limits import GradingLimits
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.server_process import GradingServer
+from a2rl.grading.service import GradingService
+from a2rl.run import RunDir
+from a2rl.settings import Settings
+from tests.contract.test_grading_service import SERVICE, _insist, _processes, _wait_for_grader
+from tests.run_maker import FakePool, wait_for
+from tests.small_model import trained_copy
+
+SHORT_S = 0.4
+HEAD = b"POST /submit HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
+
+class Served:
+    """A server in a thread, with the limits of the real one."""
+
+    def __init__(self, run: RunDir, settings: Settings, pool: FakePool) -> None:
+        service = GradingService(run, settings.root, cast(GraderPool, pool))
+        self.log = run.logs / "api.jsonl"
+        self.beats = 0
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        app = create_app(service, "gsm8k", [], EventLog(self.log, 100_000))
+
+        async def beat() -> None:
+            self.beats += 1
+
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                app, lifespan="off", http=door.Connection, ws="none", log_level="error", callback_notify=beat,
+                timeout_notify=0, h11_max_incomplete_event_size=door.MAX_HEAD_BYTES, timeout_graceful_shutdown=1,
+            )
+        )  # fmt: skip
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[self._listener])))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address[0]}:{self.address[1]}"
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(self.address, timeout=20)
+        if data:
+            connection.sendall(data)
+        return connection
+
+    def is_well(self) -> bool:
+        """Whether somebody who asks is answered."""
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        return False
+
+    def __enter__(self) -> "Served":
+        self._thread.start()
+        wait_for(lambda: self.server.started)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def served(run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setattr(door, "SLOWEST_S", SHORT_S)
+    with Served(run, settings, FakePool()) as server:
+        yield server
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """What comes until the other end closes."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while block := connection.recv(1 << 16):
+            said += block
+    return said
+
+
+def test_fifteen_hundred_open_connections_neither_stop_the_service_nor_fill_its_table_of_files(
+    served: Served,
+) -> None:
+    flood = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(1500):
+            with contextlib.suppress(OSError):
+                flood.append(stack.enter_context(socket.create_connection(served.address, timeout=5)))
+        before = served.beats
+        wait_for(lambda: served.beats > before + 2)
+        assert len(served.server.server_state.connections) <= door.MAX_CONNECTIONS
+        wait_for(lambda: not served.server.server_state.connections)  # they said nothing
+        assert served.is_well(), "with all of them still open at the other end"
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /he", HEAD, HEAD + b"Content-Length: 30\r\n\r\n{"])
+def test_who_is_slow_is_not_waited_for(served: Served, start: bytes) -> None:
+    with served.connect(start) as connection:
+        began = time.monotonic()
+        said = answer_of(connection)
+    assert time.monotonic() - began < 10
+    assert said == b"" or b"408" in said
+    assert served.is_well()
+
+
+def test_a_drip_of_headers_does_not_keep_a_connection(served: Served) -> None:
+    with served.connect(b"GET /health HTTP/1.1\r\n") as connection, pytest.raises((ConnectionError, TimeoutError)):
+        _drip(connection)
+    assert served.is_well()
+
+
+def _drip(connection: socket.socket) -> None:
+    for number in range(200):
+        connection.sendall(f"X-{number}: drip\r\n".encode())
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", b"431"),
+        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", b"431"),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 1_000_000, b"400"),
+        (HEAD + b"Content-Length: 99999999\r\n\r\n" + b"x" * 200_000, b"413"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 70_000, b"413"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", b"400"),
+        (b"\x00\xff\x16\x03\x01 nonsense\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n"
+         b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n", b"200"),
+    ],
+)  # fmt: skip
+def test_what_is_no_decent_request_is_answered_so_and_the_service_goes_on(
+    served: Served, request_: bytes, status: bytes
+) -> None:
+    with served.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(request_)
+        said = answer_of(connection)
+    assert said == b"" or said.split(b" ")[1] == status
+    assert served.is_well()
+
+
+def test_ten_thousand_requests_in_one_breath_are_answered_or_counted(served: Served) -> None:
+    requests = b"GET /time HTTP/1.1\r\nHost: a\r\n\r\n" * 10_000
+    with served.connect() as connection:
+        sender = threading.Thread(target=_send, args=(connection, requests))
+        sender.start()
+        said = answer_of(connection)
+        sender.join(20)
+    assert said.count(b"HTTP/1.1 429") >= 1
+    assert said.count(b"HTTP/1.1 200") <= door.BURST + 100
+    wait_for(served.is_well)
+    lines = [json.loads(line) for line in served.log.read_text().splitlines()]
+    assert len(lines) <= door.BURST + 200
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(data)
+
+
+def test_the_log_of_calls_stays_small(run: RunDir, tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "api.jsonl", 2000)
+    for _ in range(1000):
+        log.write(path="x" * 100)
+    assert log.path.stat().st_size <= 2000
+
+
+# Seen from the stage: the real service in its own process.
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_process, "SILENCE_S", 4.0)
+
+
+def end_agent(run: RunDir) -> None:
+    run.clock.stop()
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="finished", exit_code=0))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+def test_a_service_that_is_stopped_is_started_again_and_what_it_received_is_graded(
+    run: RunDir, settings: Settings, base_model: Path
+) -> None:
+    trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
+    with GradingServer(run, settings) as server:
+        server.wait_until_ready()
+        threading.Thread(target=lambda: _quietly(server.url), daemon=True).start()
+        _wait_for_grader()
+        [service] = _processes(SERVICE)
+        service.send_signal(signal.SIGSTOP)
+        end_agent(run)
+        server.drain()
+        assert [process.pid for process in _processes(SERVICE)] != [service.pid]
+    [graded] = run.ledger.events(Graded)
+    assert graded.result.score is not None
+
+
+def _quietly(url: str) -> None:
+    with contextlib.suppress(Exception):
+        _insist(url, "output/v1")
+
+
+@pytest.mark.slow
+def test_a_grader_that_is_stopped_is_ended_and_the_grade_is_made_again(
+    new_run: type, settings: Settings, base_model: Path
+) -> None:
+    run = new_run(grading_limits=GradingLimits(silence_s=3.0))
+    trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
+    with GradingServer(run, settings) as server:
+        server.wait_until_ready()
+        threading.Thread(target=lambda: _quietly(server.url), daemon=True).start()
+        os.kill(_wait_for_grader(), signal.SIGSTOP)
+        end_agent(run)
+        server.drain()
+    [graded] = run.ledger.events(Graded)
+    assert graded.result.score is not None
+
+
+def test_a_flood_at_the_door_does_not_make_the_stage_think_that_the_service_is_dead(
+    run: RunDir, settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_process, "SILENCE_S", 10.0)
+    with GradingServer(run, settings) as server, contextlib.ExitStack() as stack:
+        server.wait_until_ready()
+        [service] = _processes(SERVICE)
+        flood = []
+        for _ in range(1500):
+            with contextlib.suppress(OSError):
+                flood.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=1)))
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            server.keep_alive()
+            time.sleep(0.1)
+        assert [process.pid for process in _processes(SERVICE)] == [service.pid]
+        assert len(service.net_connections()) <= door.MAX_CONNECTIONS + 10
+
+
+class NoService(GradingServer):
+    """Its processes do nothing; time flies."""
+
+    def __init__(self, run: RunDir, settings: Settings) -> None:
+        self.started = 0
+        self._time = 0.0
+        super().__init__(run, settings, self._later)
+
+    def _later(self) -> float:
+        self._time += 100.0
+        return self._time
+
+    def _start(self):  # type: ignore[no-untyped-def]
+        import subprocess
+
+        self.started += 1
+        if self._channel >= 0:
+            os.close(self._channel)
+        self._channel, theirs = os.pipe()
+        os.set_blocking(self._channel, False)
+        os.close(theirs)
+        self._heard, self._ready, self._problem = self._now(), False, ""
+        return subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, start_new_session=True)
+
+
+def test_draining_has_an_end_even_with_a_service_that_does_nothing(
+    run: RunDir, settings: Settings, base_model: Path
+) -> None:
+    trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
+    GradingService(run, settings.root, cast(GraderPool, FakePool(at_once=False))).submit("output/v1")
+    end_agent(run)
+    with NoService(run, settings) as server:
+        with pytest.raises(InfrastructureError, match=r"(service|grader)\.log"):
+            server.drain()
+        assert server.started > 1
+    assert not run.ledger.events(SubmissionRefused)

@@ -1,0 +1,58 @@
+"""System calls of an agent: each attack on them succeeds without a sandbox, and is stopped in each one.
+
+The attacks are files of tests/redteam/attacks; here they are tried as root and as an ordinary user.
+"""
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from a2rl.sandbox import landlock
+from tests.redteam.arena import SandboxArena
+from tests.redteam.attack import Outcome, find_attacks
+
+pytestmark = [
+    pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock"),
+    pytest.mark.xdist_group("isolation"),
+]
+ATTACKS = {attack.name: attack for attack in find_attacks((
+    "watch_hidden_names", "watch_with_dnotify", "watch_with_fanotify", "change_modes", "change_times", "change_owners",
+    "change_attributes", "change_flags", "slow_the_grader", "move_the_grader", "lease_code_files",
+    "signal_by_an_open_file", "listen_on_another_interface", "look_at_shared_memory", "handles_of_hidden_files",
+    "race_the_broker", "flood_the_broker",
+))}  # fmt: skip
+ONLY_STOPS = {"flood_the_broker"}
+"""It is after the broker itself, which is not there without a sandbox."""
+USERS = ("root", "nobody") if os.geteuid() == 0 else ("user",)
+SANDBOXES = ["landlock", pytest.param("bwrap", marks=pytest.mark.skipif(not shutil.which("bwrap"), reason="no bwrap"))]
+Play = Callable[[str, str, str], Outcome]
+
+
+@pytest.fixture(scope="module")
+def play() -> Iterator[Play]:
+    with ExitStack() as stack:
+
+        @functools.cache
+        def arena(user: str, sandbox: str) -> SandboxArena:
+            if user == "nobody" and not Path("/usr/bin/python3").exists():
+                pytest.skip("no Python that every user may run")
+            return stack.enter_context(SandboxArena(sandbox, user))
+
+        yield functools.cache(lambda user, sandbox, name: arena(user, sandbox).play(ATTACKS[name]))
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_on_system_calls_is_stopped(play: Play, user: str, sandbox: str, attack: str) -> None:
+    free = play(user, "none", attack)
+    if not free.succeeded and attack not in ONLY_STOPS:
+        pytest.skip(f"this machine does not have what it takes: {free.stopped_by}")
+    outcome = play(user, sandbox, attack)
+    assert not outcome.succeeded, outcome.achieved
+    assert outcome.tried
