@@ -22,7 +22,6 @@ from a2rl.errors import InfrastructureError, Interrupted
 from a2rl.isolation.lines import Feed
 from a2rl.isolation.strays import MARKER, Trace, end_strays, end_traced
 from a2rl.isolation.tree import children, send
-from a2rl.params import load_params
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
 
@@ -63,7 +62,7 @@ spin on (the default is a hundred times as long) make it 10 to 40 times slower w
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """What a child of the pipeline (not an agent) gets."""
+    """What a child of the pipeline (not an agent) gets. Keys are not among it: see a2rl/keys.py."""
     quiet = {
         "TOKENIZERS_PARALLELISM": "false",
         "GOMP_SPINCOUNT": SPIN,
@@ -72,18 +71,6 @@ def child_environment(settings: Settings) -> dict[str, str]:
     }
     ours = {"PYTHONPATH": str(settings.root), "PYTHONUNBUFFERED": "1", "A2RL_ROOT": str(settings.root)}
     return {**settings.forwarded(PASSED_ON), **quiet, **ours}
-
-
-SEARCH_ENGINES = ("SERPAPI_API_KEY", "SEARXNG_URL")
-
-
-def grader_environment(settings: Settings) -> dict[str, str]:
-    """What the grader's processes, and those that start them, get: also the keys of judges and search engines.
-
-    The supervisor of an agent has no part in grading, and does not get them.
-    """
-    keys = load_params(settings.root).judge_keys()
-    return {**child_environment(settings), **settings.forwarded((*keys, *SEARCH_ENGINES))}
 
 
 def is_healthy(process: "subprocess.Popen[bytes]", url: str, timeout_s: float) -> bool:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.isolation.strength import Strength
 from a2rl.paired import Improvement
+from a2rl.relay.record import LlmUse
 from a2rl.run import Record
 from a2rl.score import Interval, TaskScore
 
@@ -82,7 +83,9 @@ class ExecuteRecord(Record):
     why: str = ""
     """In plain words, where that is known: a key that was refused, a program that is not installed."""
     usage: Usage | None = None
-    """What the driver was used for; None for agents without one."""
+    """What the driver was used for, as the agent system says; None for agents without one."""
+    seen: LlmUse | None = None
+    """The same as it was seen on the way; None where it could not be seen."""
     elapsed_s: float
     waited_s: float
     """Of that, spent waiting for grades."""

@@ -36,6 +36,7 @@ from a2rl.isolation.resources import Resources
 from a2rl.isolation.shared_memory import SharedMemory, report
 from a2rl.isolation.start import Start, short_temporary_folder
 from a2rl.isolation.strays import MARKER, Trace
+from a2rl.secrets import learn
 
 GRACE_S = 2.0
 """Between the request to end and the kill."""
@@ -61,6 +62,8 @@ class AgentCommand(NamedTuple):
     """File for what it prints to its standard output, if that is to be kept apart; limited in size as well."""
     takes_messages: bool = False
     """Whether lines for its standard input will follow."""
+    secrets: dict[str, str] | None = None
+    """By name; they are left out of whatever is written down."""
     resources: Resources = Resources()
     """What it may use."""
     trace: str = ""
@@ -257,7 +260,7 @@ class Supervision:
         command = self._command
         sources = ((agent.stdout, command.transcript or command.log), (agent.stderr, command.log))
         logs = [
-            threading.Thread(target=keep_log, args=(source, path), daemon=True)
+            threading.Thread(target=keep_log, args=(source, path, path == command.transcript), daemon=True)
             for source, path in sources
             if source is not None
         ]
@@ -274,7 +277,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _nothing)  # ended by stdin alone, so that the tree is always ended first
     inbox = FileIO(0, closefd=False)  # without a buffer, so that select knows of every line
-    guard(AgentCommand.of(json.loads(inbox.readline())), inbox)
+    command = AgentCommand.of(json.loads(inbox.readline()))
+    learn(command.secrets or {})
+    guard(command, inbox)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,14 @@ from a2rl.events import (
     SubmissionRefused,
 )
 from a2rl.isolation.strength import Strength
+from a2rl.printable import printable
 from a2rl.ranking import selection_note
 from a2rl.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 
 POLL_S = 0.3
+MAX_SHOWN = 400
+"""Characters of what an agent named or said, in a line on the terminal."""
 
 
 def run_object(run: RunDir) -> dict[str, Any]:
@@ -103,6 +106,11 @@ def sandbox_warning(sandbox: Strength | None) -> str:
     return f"A weaker sandbox than it should be, without {'; '.join(sandbox.lacks)}; the report says so too."
 
 
+def shown(text: str) -> str:
+    """What an agent named or said, as part of a line."""
+    return printable(text, MAX_SHOWN)
+
+
 class Follower:
     """Prints what happens in some runs while a flow works on them in this process."""
 
@@ -167,23 +175,22 @@ class Follower:
             return Text.assemble(started, "\n", (warning, "bold yellow")) if warning else started
         if isinstance(event, SubmissionAccepted):
             self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
-            return Text(
-                f"submission {event.submission_id} after {format_duration(event.elapsed_s)}: {event.model_path}", "dim"
-            )
+            after = format_duration(event.elapsed_s)
+            return Text(f"submission {event.submission_id} after {after}: {shown(event.model_path)}", "dim")
         if isinstance(event, Graded):
             numbers = ", ".join(str(number) for number in self._digests.get((run.id, event.weights_digest), []))
             gain = "" if event.improvement is None else f", {event.improvement:+.1f} points"
             return Text.assemble(f"submission {numbers or '?'} scores ", (f"{event.result}{gain}", "bold"))
         if isinstance(event, SubmissionRefused):
             more = "submission refused" if event.count == 1 else f"{event.count} submissions refused, the last one"
-            return Text(f"{more}: {event.reason}", "yellow")
+            return Text(f"{more}: {shown(event.reason)}", "yellow")
         if isinstance(event, AgentEnded):
-            why = f": {event.why}" if event.why else ""
+            why = f": {shown(event.why)}" if event.why else ""
             return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}{why}", "yellow" if why else "")
         if isinstance(event, ProcessesSurvived):
             return Text(f"{len(event.processes)} processes of the agent could not be ended", "bold red")
         if isinstance(event, RunFailed):
-            return Text(f"failed: {event.reason}", "red")
+            return Text(f"failed: {shown(event.reason)}", "red")
         if isinstance(event, PrivateGraded):
             return Text.assemble("private score ", (str(event.result), "bold"))
         return None

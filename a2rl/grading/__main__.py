@@ -23,6 +23,7 @@ from a2rl.grading.refusals import MAX_REASON
 from a2rl.grading.service import GradingService
 from a2rl.grading.worker_process import CPU
 from a2rl.isolation.start import die_with_parent
+from a2rl.keys import listen
 from a2rl.run import RunDir
 from a2rl.serving import serve_for_parent
 from a2rl.settings import Settings
@@ -42,6 +43,7 @@ def main() -> None:
     """Serves until stdin closes."""
     die_with_parent()
     raise_file_limit()
+    listen(sys.stdin)
     run, settings, channel = RunDir(Path(sys.argv[1])), Settings.load(), int(sys.argv[3])
     os.set_blocking(channel, False)
     devices = devices_here(settings)

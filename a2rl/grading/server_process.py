@@ -15,7 +15,8 @@ from types import TracebackType
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.grading.chain import open_receipts, ungraded
 from a2rl.grading.worker_process import kill_tree
-from a2rl.process import check_stop, end_child, grader_environment, module_command
+from a2rl.keys import grader_keys, tell
+from a2rl.process import check_stop, child_environment, end_child, module_command
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 
@@ -155,10 +156,10 @@ class GradingServer:
         descriptor = self._listener.fileno()
         try:
             with (self._run.logs / "service.log").open("ab") as log:
-                return subprocess.Popen(
+                process = subprocess.Popen(
                     module_command("a2rl.grading", str(self._run.root), str(descriptor), str(theirs)),
                     cwd=self._settings.root,
-                    env=grader_environment(self._settings),
+                    env=child_environment(self._settings),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -167,6 +168,8 @@ class GradingServer:
                 )
         finally:
             os.close(theirs)
+        tell(process, grader_keys(self._settings))
+        return process
 
     def _fixed_port(self) -> socket.socket:
         port = self._run.spec.grading_port

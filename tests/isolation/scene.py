@@ -124,7 +124,7 @@ def _write_files(scene: Scene) -> None:
     library = scene.root / "lib" / "a2rl"
     for name in ("sandbox", "isolation"):
         shutil.copytree(REPOSITORY / "a2rl" / name, library / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "supervisor.py"):
+    for name in ("__init__.py", "supervisor.py", "agent_log.py", "printable.py", "secrets.py"):
         shutil.copy(REPOSITORY / "a2rl" / name, library / name)
     project = scene.root / "project"
     run = RunDir.create(project / "runs", spec(run_id="mine"))

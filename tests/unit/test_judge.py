@@ -18,7 +18,8 @@ from a2rl.judge import cache as cache_module
 from a2rl.judge.cache import AnswerCache
 from a2rl.judge.client import Answer, Judge, Question, Unreadable
 from a2rl.judge.params import JudgeParams, Judging
-from a2rl.process import child_environment, grader_environment
+from a2rl.keys import grader_keys
+from a2rl.process import child_environment
 from a2rl.retries import retry_after_s
 from a2rl.settings import Settings
 from tests.fake_judge import FakeJudge, fake_judge
@@ -303,5 +304,5 @@ def test_the_key_comes_from_the_named_variable(settings: Settings) -> None:
 
 def test_only_the_graders_processes_get_the_key(settings: Settings) -> None:
     with_key = Settings(settings.root, {**settings.environ, "OPENAI_API_KEY": "secret"})
-    assert grader_environment(with_key)["OPENAI_API_KEY"] == "secret"
+    assert grader_keys(with_key)["OPENAI_API_KEY"] == "secret"
     assert "secret" not in child_environment(with_key).values()
