@@ -12,6 +12,7 @@ from a2rl.agent import Agent
 from a2rl.background import note, pipeline_log
 from a2rl.errors import InfrastructureError
 from a2rl.installation import Installation
+from a2rl.keys import first_line
 from a2rl.process import child_environment, module_command
 from a2rl.records import Usage
 from a2rl.run import RunDir
@@ -46,7 +47,7 @@ def read_account(run: RunDir, agent: Agent, settings: Settings, attempt: int, ex
     command = module_command("a2rl.observer", "account", str(run.root), str(attempt), code)
     try:
         done = subprocess.run(
-            command, cwd=settings.root, env=child_environment(settings), stdin=subprocess.DEVNULL,
+            command, cwd=settings.root, env=child_environment(settings), input=first_line({}).encode(),
             capture_output=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
         if done.returncode != 0:

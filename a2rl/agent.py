@@ -118,6 +118,12 @@ class Agent(_Section):
         """Whether an LLM drives it."""
         return self.base_url is not None
 
+    @property
+    def takes_base_url(self) -> bool:
+        """Whether it goes where it is told for its LLM, so that what it asks there can be seen on the way."""
+        texts = (*self.start, *self.resume, *self.env.values(), *self.files.values())
+        return any("{base_url}" in text for text in texts)
+
     def command(self, names: Mapping[str, str] = MappingProxyType({})) -> list[str]:
         """The command line of a first start. Names that are not given stay empty, but for its own folder."""
         return self._filled(self.start, names)

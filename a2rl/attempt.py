@@ -16,10 +16,11 @@ from a2rl.briefing import Before, brief
 from a2rl.conversation import Conversation
 from a2rl.errors import A2rlError, Interrupted
 from a2rl.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrupted
+from a2rl.gateway import Gateway
 from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
 from a2rl.isolation.strays import Trace
-from a2rl.launch import Gateway, launch
+from a2rl.launch import launch
 from a2rl.load import GpuWatch, TreeLoad
 from a2rl.meter import Meter
 from a2rl.observer_process import Observer
@@ -81,7 +82,7 @@ class Execution:
         left_s = clock.remaining_s()
         # Trials share what is left evenly; what one does not use is the next one's.
         share_s = left_s / (run.spec.trials - before.trial + 1)
-        with Gateway(run, self.agent) as gateway:
+        with Gateway(run, self.agent, self.settings) as gateway:
             prompt = brief(run, self.agent, share_s, before) if self.agent.calls_llm else ""
             command = self._prepare(gateway, attempt, prompt, before.session, left_s)
             if isinstance(command, Ended):

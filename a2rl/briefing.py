@@ -11,10 +11,17 @@ from a2rl.budget import format_duration
 from a2rl.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
 from a2rl.grading.quota import quota_in_words, usual_s
 from a2rl.ledger import Entry, grades_among
+from a2rl.printable import printable
 from a2rl.run import RunDir
+from a2rl.secrets import scrub
 from a2rl.workspace import MODE_RULES
 
 MAX_WORDS = 1500
+MAX_BEST, MAX_NEWEST = 5, 20
+"""Submissions that are listed."""
+MAX_FIELD = 300
+MAX_PROMPT_BYTES = 64 << 10
+"""Half of what the system takes as one argument (MAX_ARG_STRLEN, 128 KiB)."""
 
 
 class Before(NamedTuple):
@@ -42,7 +49,7 @@ def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:
         earlier=before.earlier,
         trial=before.trial,
         trials=spec.trials,
-        words=" ".join(before.words[-MAX_WORDS:].split()),
+        words=printable(scrub(" ".join(before.words[-MAX_WORDS:].split())), MAX_WORDS),
         mode=spec.mode,
         mode_rule=MODE_RULES[spec.mode],
         left=format_duration(remaining_s),
@@ -54,17 +61,28 @@ def brief(run: RunDir, agent: Agent, remaining_s: float, before: Before) -> str:
         baseline=next((str(entry.event.public) for entry in entries if isinstance(entry.event, BaselineKnown)), "-"),
         submissions=_submissions(entries),
     )
-    return text.strip()
+    return text.strip().encode()[:MAX_PROMPT_BYTES].decode(errors="ignore")
 
 
 def _submissions(entries: list[Entry]) -> list[str]:
-    """One line for each, with what the grader answered: what the agent was told, and no more."""
-    grades, lines = grades_among(entries), []
+    """A line each for the best and the newest, with what the grader answered: what the agent was told, and no more."""
+    grades, lines, scores = grades_among(entries), list[str](), dict[int, float]()
     for event in (entry.event for entry in entries):
         if isinstance(event, SubmissionRefused):
             more = "" if event.count == 1 else f" (and {event.count - 1} more)"
-            lines.append(f"`{event.model_path}`{more}: refused, {event.reason}")
+            lines.append(f"`{_shown(event.model_path)}`{more}: refused, {_shown(event.reason)}")
         elif isinstance(event, SubmissionAccepted):
             grade = grades.get(event.weights_digest)
-            lines.append(f"`{event.model_path}`: {grade.result if grade else 'not graded yet'}")
-    return lines
+            if grade and grade.result.score is not None:
+                scores[len(lines)] = grade.result.score
+            lines.append(f"`{_shown(event.model_path)}`: {_shown(str(grade.result)) if grade else 'not graded yet'}")
+    best = sorted(scores, key=lambda place: -scores[place])[:MAX_BEST]
+    chosen = sorted({*best, *range(max(0, len(lines) - MAX_NEWEST), len(lines))})
+    left_out = len(lines) - len(chosen)
+    others = [f"{left_out} others, none with a better score"] if left_out else []
+    return [*others, *(lines[place] for place in chosen)]
+
+
+def _shown(text: str) -> str:
+    """What was named or answered, on one line; nothing in a prompt may break the command line that it is part of."""
+    return printable(text, MAX_FIELD)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, Strict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, Strict, model_validator
 
 from a2rl.errors import InfrastructureError, InvalidSubmission, UsageError
 from a2rl.files import digest_of
@@ -34,6 +34,10 @@ ARCHITECTURE = {
 }  # fmt: skip
 """Keys of config.json that must be the base model's. Others may differ: every version of transformers saves some in its
 own way (`sliding_window`, `rope_scaling`), and the copy has the base model's config.json in any case."""
+
+
+MAX_DIMENSIONS = 8
+Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class Entry(BaseModel):
     model_config = ConfigDict(strict=True)
 
     dtype: str
-    shape: Annotated[tuple[NonNegativeInt, ...], Strict(False)]
+    # Short, and of numbers that a file can hold: to multiply a million long ones would take hours.
+    shape: Annotated[tuple[Dimension, ...], Strict(False), Field(max_length=MAX_DIMENSIONS)]
     data_offsets: Annotated[tuple[NonNegativeInt, NonNegativeInt], Strict(False)]
 
     @model_validator(mode="after")

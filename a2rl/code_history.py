@@ -22,6 +22,8 @@ from filelock import FileLock, Timeout
 from a2rl.beneath import Entry, Folder, Limits
 from a2rl.errors import InfrastructureError
 from a2rl.files import OURS, cannot
+from a2rl.printable import printable
+from a2rl.secrets import scrub, scrub_file
 
 MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 2000
@@ -29,6 +31,7 @@ MAX_BYTES = 64 << 20
 """Of all files together."""
 LIMITS = Limits(entries=10_000, depth=32, seconds=5.0)
 LOCK_TIMEOUT_S = 60.0
+MAX_MESSAGE_CHARS = 300
 GIT_TIMEOUT_S = 60
 CODE, SEEN = "refs/heads/main", "refs/a2rl/seen"
 NOT_CODE = frozenset({".git", "__pycache__"})
@@ -116,7 +119,8 @@ def _copy(code: Path, repository: Path) -> list[str]:
             for old in repository.iterdir():
                 if old.name != ".git":
                     shutil.rmtree(old) if old.is_dir() else old.unlink()
-            return [entry.path for entry in files if _copy_file(folder, entry.path, repository / entry.path)]
+            names = {entry.path: scrub(entry.path) for entry in files}
+            return [name for path, name in names.items() if _copy_file(folder, path, repository / name)]
     except OSError as error:
         if error.errno in OURS:
             raise
@@ -127,6 +131,7 @@ def _copy_file(code: Folder, path: str, target: Path) -> bool:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         code.copy(path, target, MAX_FILE_BYTES)
+        scrub_file(target)
     except OSError as error:
         if error.errno in OURS:
             raise
@@ -136,9 +141,9 @@ def _copy_file(code: Folder, path: str, target: Path) -> bool:
 
 def _commit(paths: Sequence[str], repository: Path, message: str) -> str:
     git = repository / ".git"
-    _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))  # mends one half made, too
     for left in (*git.glob("*.lock"), *git.glob("refs/**/*.lock"), *git.glob("objects/**/tmp_*")):
         left.unlink(missing_ok=True)  # of a process that was killed; the lock is ours
+    _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))  # mends one half made, too
     before, tree_before, *_ = [*_git(git, "for-each-ref", "--format=%(objectname) %(tree)", CODE).split(), "", ""]
     with tempfile.TemporaryFile(dir=repository.parent) as stream:
         _describe(paths, repository, message, before, stream)
@@ -153,7 +158,7 @@ def _commit(paths: Sequence[str], repository: Path, message: str) -> str:
 
 def _describe(paths: Sequence[str], repository: Path, message: str, parent: str, stream: IO[bytes]) -> None:
     """Writes the commit in fast-import's language: see `git help fast-import`."""
-    text = message.replace("\0", "").encode("utf-8", "backslashreplace")
+    text = printable(scrub(message), MAX_MESSAGE_CHARS).encode()
     stream.write(
         f"commit {SEEN}\ncommitter {AUTHOR} {time.time():.0f} +0000\ndata {len(text)}\n".encode() + text + b"\n"
     )

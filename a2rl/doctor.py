@@ -1,6 +1,5 @@
 """`a2rl doctor`: what this machine has for benchmark runs, and what to do about what is missing."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,8 +8,8 @@ from typing import NamedTuple
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.grading.pool import devices_here
 from a2rl.grading.worker_process import CPU
-from a2rl.isolation.cgroup import CONTROLLERS, Group
 from a2rl.isolation.decide import decide, machine_here
+from a2rl.isolation.holds import holds_here
 from a2rl.isolation.machine import Machine
 from a2rl.isolation.resources import GIB, Resources
 from a2rl.isolation.strength import LAYERS, Layer, Sandbox
@@ -137,15 +136,13 @@ def _own(layer: Layer, machine: Machine) -> Finding:
 
 def _resources(settings: Settings) -> Finding:
     """What an agent may use, and what holds it to that."""
-    wanted, held = Resources.of_machine(settings.root, settings.environ), []
-    if (group := Group.make(f"a2rl-doctor-{os.getpid()}")) is not None:
-        held = group.limit(wanted)
-        group.remove()
+    wanted, here = Resources.of_machine(settings.root, settings.environ), holds_here()
     most = f"memory {wanted.memory / GIB:.0f} GiB, {wanted.processes} processes, disk {wanted.disk / GIB:.0f} GiB"
-    if missing := [name for name in CONTROLLERS if name not in held]:
-        mend = f"without control groups for {', '.join(missing)} limits hold for each process, not for all together"
-        return Finding("  limits", False, True, most, mend)
-    return Finding("  limits", True, True, f"{most}, held by control groups")
+    found = f"{most}, held by {', '.join(sorted(set(here.limits.values()))) or 'nothing'}; agents end by {here.ends_by}"
+    if here.lacks:
+        mend = f"none on {', '.join(here.lacks)}: run as root, or under `systemd-run --user --scope -p Delegate=yes`"
+        return Finding("  limits", False, True, found, mend)
+    return Finding("  limits", True, True, found)
 
 
 def _code_answers() -> Finding:

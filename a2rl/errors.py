@@ -6,11 +6,20 @@ A message is one line that a user can act on: what is wrong, then how to mend it
 import difflib
 from collections.abc import Iterable
 
+from a2rl.printable import printable
+from a2rl.secrets import scrub
+
+MAX_CHARS = 4000
+
 
 class A2rlError(Exception):
     """Base of all errors that a user sees as one line instead of a stack trace."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """One visible line without secrets, whatever an agent has named or written that stands in it."""
+        return printable(scrub(super().__str__()), MAX_CHARS)
 
 
 class UsageError(A2rlError):

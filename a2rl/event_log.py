@@ -1,9 +1,11 @@
 """A log of JSON lines that whoever causes its lines cannot make endless."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
+
+from a2rl.printable import printable_json
+from a2rl.secrets import scrub_bytes
 
 MAX_BYTES = 64 << 20
 
@@ -17,8 +19,7 @@ class EventLog:
 
     def write(self, **fields: Any) -> None:
         """Writes a line; once there is no room, none."""
-        text = json.dumps({"t": round(time.time(), 3), **fields}, ensure_ascii=False)
-        line = f"{text}\n".encode("utf-8", "replace")
+        line = scrub_bytes(f"{printable_json({'t': round(time.time(), 3), **fields})}\n".encode())
         self._left -= len(line)
         if self._left >= 0:
             with self.path.open("ab", buffering=0) as file:

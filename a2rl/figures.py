@@ -7,9 +7,11 @@ from typing import Any
 
 from a2rl.files import read_model
 from a2rl.grading.job import GradeResult
+from a2rl.printable import printable
 from a2rl.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 from a2rl.score import TaskScore
+from a2rl.secrets import scrub
 
 REFUSED = re.compile(r"[^\w\-. :/]")
 """What MLflow takes in no metric's name; a task names its kinds and measures as people read them."""
@@ -44,14 +46,20 @@ def result_metrics(result: GradeRecord, executed: ExecuteRecord | None) -> dict[
             "best_score": result.public.score,
             "final_score": result.final.score,
             "improvement": result.improvement,
+            "chosen_among": result.chosen_among,
         }
         metrics |= dict(zip(("final_ci_low", "final_ci_high"), result.final.ci or (), strict=False))
         metrics |= dict(zip(("improvement_ci_low", "improvement_ci_high"), result.improvement_ci or (), strict=False))
     return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
+def _shown(value: Any) -> Any:
+    """A field of an item: what a model wrote is made visible, and keeps its lines."""
+    return printable(scrub(value), lines=True) if isinstance(value, str) else value
+
+
 def items_table(items: Path) -> str:
     """Items as MLflow shows tables."""
     rows = [item.model_dump(mode="json") for item in read_model(items, GradeResult).items]
     columns = list(rows[0]) if rows else []
-    return json.dumps({"columns": columns, "data": [[row[name] for name in columns] for row in rows]})
+    return json.dumps({"columns": columns, "data": [[_shown(row[name]) for name in columns] for row in rows]})

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from a2rl.errors import InfrastructureError, IntegrityError
+from a2rl.secrets import scrub
 
 TEMPORARY = ".tmp"
 STALE_S = 60.0
@@ -71,7 +72,7 @@ def write_atomically(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
         with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(scrub(text))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -4,14 +4,12 @@ with Gateway(run, agent, settings) as gateway:                      # the way to
     command = launch(run, agent, settings, grading, gateway, attempt, prompt, session)
 """
 
+import re
 import shlex
-from contextlib import AbstractContextManager
-from types import TracebackType
-from urllib.parse import urlsplit
 
 from a2rl.agent import Agent
-from a2rl.errors import UsageError
 from a2rl.events import AgentConfined
+from a2rl.gateway import Gateway
 from a2rl.grading.server_process import GradingServer
 from a2rl.installation import Installation
 from a2rl.isolation.decide import decide_again
@@ -19,55 +17,18 @@ from a2rl.isolation.reach import confinement_of
 from a2rl.isolation.resources import Resources
 from a2rl.isolation.users import NAME
 from a2rl.process import TRACE
-from a2rl.proxy import Proxy
 from a2rl.records import SetupRecord
 from a2rl.run import RunDir
+from a2rl.secrets import known
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand
 from a2rl.trajectory import transcript_path
 from a2rl.workspace import agent_environment, write_into_workspace
 
-LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-NO_KEY = "none-needed"
-"""Instead of a key, where the LLM is one of the user's own: some agent systems do not start without any."""
+SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+"""A session's name as agent systems make them. The agent writes it, and it must not become an option of a command."""
 UNLIMITED = 1_000_000
 """Turns."""
-PORTS = {"http": 80, "https": 443}
-
-
-class Gateway(AbstractContextManager["Gateway"]):
-    """How an agent gets to its LLM: straight to a port of this machine, through a logging proxy to all else."""
-
-    def __init__(self, run: RunDir, agent: Agent) -> None:
-        """Raises UsageError: the address of the LLM is none."""
-        self.base_url = (run.spec.base_url or agent.base_url or "").rstrip("/")
-        self.ports: tuple[int, ...] = ()
-        self.environment: dict[str, str] = {}
-        self._proxy: Proxy | None = None
-        if not agent.calls_llm:
-            return
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in PORTS or not parts.hostname:
-            raise UsageError(f"{self.base_url!r} is no address of an API: write for example http://127.0.0.1:8080")
-        port = parts.port or PORTS[parts.scheme]
-        if parts.hostname in LOOPBACK:
-            self.ports = (port,)
-        else:
-            self._proxy = Proxy([*agent.hosts, f"{parts.hostname}:{port}"], run.logs / "proxy.jsonl")
-
-    def __enter__(self) -> "Gateway":
-        if self._proxy is not None:
-            proxy = self._proxy.__enter__()
-            self.ports = (proxy.port,)
-            ways = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy.url)
-            self.environment = {**ways, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._proxy is not None:
-            self._proxy.__exit__(kind, error, trace)
 
 
 def launch(
@@ -91,6 +52,7 @@ def launch(
         SpoiledWorkspace: it left its HOME so that its settings cannot be written.
         InfrastructureError: they cannot be written for another reason, such as a full disk.
     """
+    session = session if session and SESSION.fullmatch(session) else None
     spec, installation, home = run.spec, Installation(agent, settings), run.workspace / ".home"
     strength = decide_again(spec.sandbox, run.need("setup", SetupRecord).sandbox, settings)
     names: dict[str, str] = {
@@ -120,16 +82,12 @@ def launch(
     return AgentCommand(
         command=agent.resume_command(names) if session and agent.resume else agent.command(names),
         cwd=str(run.workspace),
-        env={**environment, **user, **_key(run, agent, settings), **gateway.environment},
+        env={**environment, **user, **gateway.environment},
         log=str(run.logs / "agent.log"),
         transcript=str(printed or ""),
         takes_messages=agent.messages is not None,
+        secrets=known(),
         confinement=confinement,
         resources=Resources.of_machine(run.workspace, settings.environ),
         trace=str(run.logs / TRACE),
     )
-
-
-def _key(run: RunDir, agent: Agent, settings: Settings) -> dict[str, str]:
-    wants = agent.needs_one_of
-    return {wants[0]: NO_KEY} if run.spec.base_url and wants and not settings.forwarded(wants) else {}

@@ -21,6 +21,7 @@ from a2rl.database import WAIT_FOR_LOCK_S, use_write_ahead_log
 from a2rl.errors import InfrastructureError, IntegrityError
 from a2rl.events import EVENTS, Event, Graded
 from a2rl.files import canonical_json, digest_of
+from a2rl.secrets import scrub
 
 GENESIS = "0" * 64
 SCHEMA = """
@@ -140,7 +141,7 @@ def _insert(database: sqlite3.Connection, event: Event) -> Entry:
     """Ends the transaction that was begun with the event as the last entry."""
     last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
     seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
-    at, body = time.time(), canonical_json(event.model_dump(mode="json"))
+    at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json")))
     entry_hash = _chain_hash(seq, at, event.kind, body, previous)
     database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash))
     database.execute("COMMIT")

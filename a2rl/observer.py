@@ -18,6 +18,7 @@ from a2rl.background import Background, pipeline_log
 from a2rl.catalog import find_agent
 from a2rl.conversation import Listener
 from a2rl.isolation.start import die_with_parent
+from a2rl.keys import listen
 from a2rl.quota import Quota
 from a2rl.recorder import Recorder
 from a2rl.run import RunDir
@@ -33,6 +34,7 @@ ANSWERED, QUOTA = "answered", "quota"
 def main() -> None:
     die_with_parent()
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    listen(sys.stdin)
     what, folder, attempt, *more = sys.argv[1:]
     run, settings = RunDir(Path(folder)), Settings.load()
     agent = find_agent(run.spec.agent, settings.root)
@@ -50,7 +52,7 @@ def watch(run: RunDir, agent: Agent, attempt: int, supervisor: int, since_ns: in
     recorder, quota = Recorder(run, agent, supervisor, attempt, since_ns), Quota(run, agent)
     listener = Listener(transcript_path(run, agent, attempt) if agent.messages else None)
 
-    def listen() -> None:
+    def hear() -> None:
         if listener.has_heard_an_answer():
             _say(ANSWERED)
 
@@ -61,7 +63,7 @@ def watch(run: RunDir, agent: Agent, attempt: int, supervisor: int, since_ns: in
     log = pipeline_log(run)
     with (
         Background("the recorder", recorder.look, lambda: LOOK_S, log),
-        Background("listening to the agent", listen, lambda: LOOK_S, log),
+        Background("listening to the agent", hear, lambda: LOOK_S, log),
         Background("counting tokens and cost", count, lambda: LOOK_S, log),
     ):
         sys.stdin.read()

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from a2rl.background import note, pipeline_log
 from a2rl.errors import InfrastructureError
+from a2rl.keys import tell
 from a2rl.observer import ANSWERED, QUOTA
 from a2rl.process import child_environment, module_command
 from a2rl.run import RunDir
@@ -97,6 +98,7 @@ class Observer:
         except OSError as error:
             self._note(f"it cannot be started: {error}")
             return None
+        tell(process, {})
         threading.Thread(target=self._listen, args=(process.stdout,), daemon=True).start()
         return process
 

@@ -16,8 +16,10 @@ from a2rl.catalog import find_agent, load_task
 from a2rl.errors import UsageError, unknown
 from a2rl.files import explain
 from a2rl.installation import Installation
+from a2rl.keys import refuse_password
 from a2rl.params import Grid, Params
 from a2rl.run import MODES, PROTOCOLS, SANDBOXES, RunSpec, new_run_id
+from a2rl.score import STATISTICS
 from a2rl.settings import Settings
 
 TRIALS = 3
@@ -53,6 +55,10 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
     """
     for task in grid.tasks:
         load_task(task, settings.root)
+    if grid.base_url:
+        refuse_password(grid.base_url, "--base-url")
+    for judge in (params.judge, *params.judges.values()):
+        refuse_password(judge.base_url, "a judge's base_url in params.yaml")
     agents = {name: find_agent(name, settings.root) for name in grid.agents}
     if grid.trials and grid.mode != "multi":
         raise UsageError("--trials is for --mode multi")
@@ -86,6 +92,7 @@ def plan_runs(grid: Grid, suite: str, params: Params, settings: Settings) -> lis
             options=load_task(task, settings.root).choose(params.grading.options.get(task, {})),
             judge=params.judge_for(load_task(task, settings.root), grid.variant),
             split_seed=params.grading.split_seed,
+            statistics=STATISTICS,
             grading_port=grid.grading_port,
             sandbox=grid.sandbox,
             git_commit=commit,

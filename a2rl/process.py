@@ -5,6 +5,7 @@ and the child ends.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -21,7 +22,6 @@ from a2rl.errors import InfrastructureError, Interrupted
 from a2rl.isolation.lines import Feed
 from a2rl.isolation.strays import MARKER, Trace, end_strays, end_traced
 from a2rl.isolation.tree import children, send
-from a2rl.params import load_params
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
 
@@ -30,6 +30,8 @@ STOP = threading.Event()
 run in Prefect's threads, where no KeyboardInterrupt arrives."""
 END_TIMEOUT_S = 20.0
 """For the supervisor to end an agent. After that it is replaced by its guard, which gets TAKE_OVER_S."""
+PIPE_BYTES = 1 << 20
+"""So that a command with a long environment goes into the pipe at once."""
 START_S = 2.0
 TAKE_OVER_S = 15.0
 KILL_TIMEOUT_S = 5.0
@@ -60,7 +62,7 @@ spin on (the default is a hundred times as long) make it 10 to 40 times slower w
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """What a child of the pipeline (not an agent) gets."""
+    """What a child of the pipeline (not an agent) gets. Keys are not among it: see a2rl/keys.py."""
     quiet = {
         "TOKENIZERS_PARALLELISM": "false",
         "GOMP_SPINCOUNT": SPIN,
@@ -69,18 +71,6 @@ def child_environment(settings: Settings) -> dict[str, str]:
     }
     ours = {"PYTHONPATH": str(settings.root), "PYTHONUNBUFFERED": "1", "A2RL_ROOT": str(settings.root)}
     return {**settings.forwarded(PASSED_ON), **quiet, **ours}
-
-
-SEARCH_ENGINES = ("SERPAPI_API_KEY", "SEARXNG_URL")
-
-
-def grader_environment(settings: Settings) -> dict[str, str]:
-    """What the grader's processes, and those that start them, get: also the keys of judges and search engines.
-
-    The supervisor of an agent has no part in grading, and does not get them.
-    """
-    keys = load_params(settings.root).judge_keys()
-    return {**child_environment(settings), **settings.forwarded((*keys, *SEARCH_ENGINES))}
 
 
 def is_healthy(process: "subprocess.Popen[bytes]", url: str, timeout_s: float) -> bool:
@@ -142,6 +132,8 @@ class AgentProcess:
         )
         assert self._supervisor.stdin is not None
         self._ended = os.pidfd_open(self._supervisor.pid)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._supervisor.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._feed = Feed(os.dup(self._supervisor.stdin.fileno()))
         self._supervisor.stdin.close()
         self._feed.put(json.dumps(command._asdict()).encode())
@@ -171,12 +163,14 @@ class AgentProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_running:
-            self.stop()
-        self._feed.close()
-        os.close(self._ended)
-        assert self._supervisor.stdout is not None
-        self._supervisor.stdout.close()
+        try:
+            if self.is_running:
+                self.stop()
+        finally:
+            self._feed.close()
+            os.close(self._ended)
+            assert self._supervisor.stdout is not None
+            self._supervisor.stdout.close()
 
     def send(self, line: str) -> None:
         """Gives a line to the standard input of an agent that takes messages; it arrives when the agent reads it."""

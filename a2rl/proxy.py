@@ -25,6 +25,7 @@ HEAD_TIMEOUT_S = 30.0
 MAX_HEAD_BYTES = 64 << 10
 BLOCK = 64 << 10
 CONNECT_TIMEOUT_S = 30.0
+MAX_CONNECTIONS = 256
 
 
 class Target(NamedTuple):
@@ -55,6 +56,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None] | None] = set()
 
     @property
     def port(self) -> int:
@@ -88,6 +90,17 @@ class Proxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MAX_CONNECTIONS:
+            writer.close()
+            return
+        task = asyncio.current_task()
+        self._open.add(task)
+        try:
+            await self._serve_one(reader, writer)
+        finally:
+            self._open.discard(task)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.CancelledError):
             try:
                 head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_TIMEOUT_S)

@@ -30,6 +30,7 @@ from a2rl.event_log import EventLog
 from a2rl.files import OURS, TEMPORARY
 from a2rl.process import tied
 from a2rl.run import RunDir
+from a2rl.secrets import scrub, scrub_file
 
 INTERVAL_S = 3.0
 TELEMETRY_S = 6.0
@@ -200,11 +201,12 @@ class TranscriptCopies:
     def _copy(self, home: Folder, entry: Entry) -> None:
         self._target.mkdir(exist_ok=True)
         room = MAX_TRANSCRIPT_BYTES - sum(size for path, (size, _) in self._seen.items() if path != entry.path)
-        target = self._target / kept_name(entry.path)
+        target = self._target / kept_name(scrub(entry.path))
         incoming = target.with_name(target.name + TEMPORARY)
         try:
             incoming.unlink(missing_ok=True)  # of a recorder that was killed
             home.copy(entry.path, incoming, max(0, room))
+            scrub_file(incoming)
             incoming.replace(target)
         except OSError as error:
             if error.errno in OURS:

@@ -6,8 +6,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.isolation.strength import Strength
+from a2rl.paired import Improvement
+from a2rl.relay.record import LlmUse
 from a2rl.run import Record
-from a2rl.score import Improvement, Interval, TaskScore
+from a2rl.score import Interval, TaskScore
 
 RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "failed", "no score"]
 VERDICTS: dict[RunVerdict, str] = {
@@ -21,7 +23,7 @@ VERDICTS: dict[RunVerdict, str] = {
 
 
 def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
-    """In words: is the difference to the baseline more than chance explains?"""
+    """In words: is the difference to the baseline more than chance explains? Its interval says so (a2rl/paired.py)."""
     if score.score is None or difference is None:
         return "failed"
     if difference.ci.low > 0:
@@ -81,7 +83,9 @@ class ExecuteRecord(Record):
     why: str = ""
     """In plain words, where that is known: a key that was refused, a program that is not installed."""
     usage: Usage | None = None
-    """What the driver was used for; None for agents without one."""
+    """What the driver was used for, as the agent system says; None for agents without one."""
+    seen: LlmUse | None = None
+    """The same as it was seen on the way; None where it could not be seen."""
     elapsed_s: float
     waited_s: float
     """Of that, spent waiting for grades."""
@@ -109,9 +113,11 @@ class GradeRecord(Record):
     baseline: TaskScore
     """The base model's, on the same items as `final`."""
     improvement: float | None = None
-    """Points above the baseline, on the same items."""
+    """Points above the baseline, on the same items, of the figure that the task is scored by."""
     improvement_ci: Interval | None = None
-    """Its 95% interval: paired bootstrap over the items."""
+    """Its 95% interval; where the result was chosen on the same items, one that holds for all it was chosen among."""
+    chosen_among: int = 1
+    """Of how many distinct checkpoints the result is the best on these very items; 1 under the strict protocol."""
 
     @property
     def gain(self) -> float:

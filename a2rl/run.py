@@ -20,6 +20,7 @@ from a2rl.isolation.strength import Sandbox
 from a2rl.judge.params import JudgeParams
 from a2rl.ledger import Ledger
 from a2rl.sampling import Backend
+from a2rl.score import Statistics
 from a2rl.task import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
@@ -71,6 +72,8 @@ class RunSpec(BaseModel):
     """Who judges the answers, where the task leaves it to params.yaml."""
     split_seed: int
     """Decides, under the strict protocol, which items are public; the agent never sees it."""
+    statistics: Statistics = 1
+    """Runs from before there was a second edition are read, resumed and checked by the first."""
     grading_port: int
     """0: any free one."""
     sandbox: Sandbox = "none"

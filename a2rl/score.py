@@ -1,19 +1,27 @@
 """Scores with honest accounting: every item is exactly one of correct, wrong, truncated or errored.
 
 A score is the mean value of the items that could be judged, 0-100, with a 95% interval, or another figure that the task
-computes from them; where too many items failed for reasons that are not the model's, there is no score, and the reason
-says why. No score is not zero.
+computes from them. The interval covers whatever the few items may have been that could not be judged; where too many
+failed for reasons that are not the model's, there is no score, and the reason says why. No score is not zero.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Verdict = Literal["correct", "wrong", "truncated", "errored"]
+Statistics = Literal[1, 2]
+"""Which rules a run's splits, scores and verdicts follow; a run keeps those that it began with. 1: halves drawn
+regardless of kinds, no score above 2% errored items whatever their number, the percentile bootstrap of the plain
+difference, the best of several submissions taken for one. 2: as documented."""
+STATISTICS: Statistics = 2
 MAX_ERRORED_SHARE = 0.02
 """Above this share of errored items a score would say more about the grader than about the model."""
+FEWEST_FOR_ONE_ERRORED = 10
+"""From so many items on one may be errored, whatever share it is; the interval shows what that costs."""
 
 
 class Interval(NamedTuple):
@@ -26,11 +34,11 @@ class Interval(NamedTuple):
 class ItemResult(BaseModel):
     """The grader's verdict on one item."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     id: str
     verdict: Verdict
-    value: float = 0.0
+    value: float = Field(default=0.0, ge=0, le=1)
     """What the item adds to the score, 0 to 1; for a rule-based task 1 if correct, else 0."""
     answer: str = ""
     """What the model answered, shortened. Never shown to the agent."""
@@ -42,6 +50,12 @@ class ItemResult(BaseModel):
     """The kind of item it is, where a task has several and reports each."""
     measures: dict[str, float] = {}
     """Other figures that the task reports, by name; their means stand beside the score."""
+
+    def settled(self, value: float) -> "ItemResult":
+        """An errored item as if it had been judged, with this value; any other as it is."""
+        if self.verdict != "errored":
+            return self
+        return self.model_copy(update={"verdict": "correct" if value == 1 else "wrong", "value": value})
 
 
 class Group(NamedTuple):
@@ -97,21 +111,31 @@ def mean_value(items: Sequence[ItemResult]) -> Headline:
     return Headline(100 * sum(values) / len(values), mean_interval(values))
 
 
+def errors_tolerated(items: int, statistics: Statistics = STATISTICS) -> int:
+    """How many of so many items may be errored and still leave a score: 2%, and one of ten or more."""
+    share = math.floor(MAX_ERRORED_SHARE * items + 1e-9)
+    return max(1, share) if statistics > 1 and items >= FEWEST_FOR_ONE_ERRORED else share
+
+
 def summarise(
     items: Sequence[ItemResult],
     seconds: float = 0.0,
     headline: Callable[[Sequence[ItemResult]], Headline] = mean_value,
+    statistics: Statistics = STATISTICS,
 ) -> TaskScore:
     """Adds up item results. Errored items are left out of the headline; too many of them, and there is no score."""
     count = Counter(item.verdict for item in items)
     judged = [item for item in items if item.verdict != "errored"]
     if not items:
         found = Headline(None, None, "there was nothing to grade")
-    elif count["errored"] > MAX_ERRORED_SHARE * len(items):
-        first = next(item.reason for item in items if item.verdict == "errored")
-        found = Headline(None, None, f"{count['errored']} of {len(items)} items could not be judged: {first}")
+    elif count["errored"] > errors_tolerated(len(items), statistics):
+        first = next(item for item in items if item.verdict == "errored")
+        problem = f"{count['errored']} of {len(items)} items could not be judged"
+        found = Headline(None, None, f"{problem}; item {first.id}: {first.reason}")
     else:
         found = headline(judged)
+        if count["errored"] and statistics > 1:
+            found = found._replace(ci=_whatever_they_were(items, found.ci, headline))
     return TaskScore(
         score=found.score,
         reason=found.reason,
@@ -126,6 +150,17 @@ def summarise(
         groups={name: _group([item for item in items if item.group == name]) for name in _group_names(items)},
         measures=_mean_measures([item.measures for item in judged]) | dict(found.measures),
     )
+
+
+def _whatever_they_were(
+    items: Sequence[ItemResult], judged: Interval | None, headline: Callable[[Sequence[ItemResult]], Headline]
+) -> Interval | None:
+    """The interval, made so long that it holds also if every errored item was as bad, or as good, as can be."""
+    ends = [judged, *(headline([item.settled(value) for item in items]).ci for value in (0.0, 1.0))]
+    known = [end for end in ends if end is not None]
+    if judged is None or len(known) < len(ends):
+        return None
+    return Interval(min(end.low for end in known), max(end.high for end in known))
 
 
 def _group_names(items: Sequence[ItemResult]) -> list[str]:
@@ -165,21 +200,3 @@ def bootstrap_interval(values: Sequence[float]) -> Interval:
     means = np.array([rng.choice(sample, size=sample.size).mean() for _ in range(10_000)])
     low, high = np.percentile(100 * means, [2.5, 97.5])
     return Interval(float(low), float(high))
-
-
-class Improvement(NamedTuple):
-    """A paired difference in points: the same items under two models."""
-
-    points: float
-    ci: Interval
-
-
-def paired_improvement(baseline: Sequence[ItemResult], submission: Sequence[ItemResult]) -> Improvement | None:
-    """How much better the submission does on the items that both could be judged on; None where there is none."""
-    before: Mapping[str, float] = {item.id: item.value for item in baseline if item.verdict != "errored"}
-    differences = [
-        item.value - before[item.id] for item in submission if item.verdict != "errored" and item.id in before
-    ]
-    if not differences:
-        return None
-    return Improvement(100 * sum(differences) / len(differences), bootstrap_interval(differences))

@@ -6,12 +6,14 @@ settings.runs / "gsm8k-scripted-..." / "spec.json"
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from a2rl.errors import UsageError
 
 ROOT_MARK = "params.yaml"
+_handed_over: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +21,13 @@ class Settings:
     """Folders of one checkout. Everything the pipeline writes lies below `root`."""
 
     root: Path
-    environ: dict[str, str]
-    """The environment at start; children get a selection of it, never all of it."""
+    environ: dict[str, str] = field(repr=False)
+    """The environment at start, and the keys that were handed over; children get a selection of it, never all of it."""
 
     @classmethod
     def load(cls, start: Path | None = None) -> "Settings":
         """Finds the checkout: $A2RL_ROOT, else the folder of `start` or above with a params.yaml, else this file's."""
-        environ = dict(os.environ)
+        environ = {**os.environ, **_handed_over}
         if named := environ.get("A2RL_ROOT"):
             if not (Path(named) / ROOT_MARK).is_file():
                 raise UsageError(f"A2RL_ROOT={named} has no {ROOT_MARK}: point it at a checkout of a2rl, or unset it")
@@ -35,6 +37,16 @@ class Settings:
             if (folder / ROOT_MARK).is_file() and (folder / "stages").is_dir():
                 return cls(folder, environ)
         raise UsageError(f"no {ROOT_MARK} in {here} or above: run this inside a checkout of a2rl, or set A2RL_ROOT")
+
+    @staticmethod
+    def hand_over(keys: Mapping[str, str]) -> None:
+        """Makes keys known to this process that are not in its environment, where others could read them."""
+        _handed_over.update(keys)
+
+    @staticmethod
+    def handed_over() -> tuple[str, ...]:
+        """Their names."""
+        return tuple(_handed_over)
 
     @property
     def runs(self) -> Path:

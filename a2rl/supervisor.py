@@ -20,6 +20,7 @@ import select
 import signal
 import subprocess
 import threading
+import time
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,12 +36,15 @@ from a2rl.isolation.resources import Resources
 from a2rl.isolation.shared_memory import SharedMemory, report
 from a2rl.isolation.start import Start, short_temporary_folder
 from a2rl.isolation.strays import MARKER, Trace
+from a2rl.secrets import learn
 
 GRACE_S = 2.0
 """Between the request to end and the kill."""
 END_LIMIT_S = 10.0
 """From the request until it gives up, and says what is left."""
 LOOK_S = 1.0
+REST = 50
+"""At least so many times as long as a look at the agent's processes took, there is none."""
 LOG_TIMEOUT_S = 2.0
 
 
@@ -58,6 +62,8 @@ class AgentCommand(NamedTuple):
     """File for what it prints to its standard output, if that is to be kept apart; limited in size as well."""
     takes_messages: bool = False
     """Whether lines for its standard input will follow."""
+    secrets: dict[str, str] | None = None
+    """By name; they are left out of whatever is written down."""
     resources: Resources = Resources()
     """What it may use."""
     trace: str = ""
@@ -239,20 +245,22 @@ class Supervision:
         folders = command.confinement.write if command.confinement else ()
         disk = DiskWatch(dict.fromkeys((command.cwd, *folders)), command.resources.disk)
         while not self._is_over.is_set():
+            started = time.monotonic()
             if command.trace:
                 trace = trace.look_below(os.getpid())
                 trace.write(path)
+            looked_s = time.monotonic() - started
             if problem := disk.problem(tree.descendants(os.getpid())):
                 self._stopped = problem
                 os.write(self._ring, b"!")
                 return
-            self._is_over.wait(LOOK_S)
+            self._is_over.wait(max(LOOK_S, REST * looked_s))
 
     def _keep_logs(self, agent: "subprocess.Popen[bytes]") -> list[threading.Thread]:
         command = self._command
         sources = ((agent.stdout, command.transcript or command.log), (agent.stderr, command.log))
         logs = [
-            threading.Thread(target=keep_log, args=(source, path), daemon=True)
+            threading.Thread(target=keep_log, args=(source, path, path == command.transcript), daemon=True)
             for source, path in sources
             if source is not None
         ]
@@ -269,7 +277,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _nothing)  # ended by stdin alone, so that the tree is always ended first
     inbox = FileIO(0, closefd=False)  # without a buffer, so that select knows of every line
-    guard(AgentCommand.of(json.loads(inbox.readline())), inbox)
+    command = AgentCommand.of(json.loads(inbox.readline()))
+    learn(command.secrets or {})
+    guard(command, inbox)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.errors import unknown
 from a2rl.judge.params import Judging
+from a2rl.paired import Improvement
 from a2rl.sampling import Sampler
 from a2rl.score import Headline, ItemResult
 
@@ -120,6 +121,11 @@ class Preparer(Protocol):
         """Documents for the `tiny` base model; none of them holds an eval item."""
         ...
 
+    def canonical(self, text: str) -> str:
+        """A text of the mini variant with one and the same word for everything that is only a name: what two items
+        share that differ in names only. No canonical item of eval is in the canonical training data or documents."""
+        ...
+
 
 class Grader(Protocol):
     """The functions of `grade.py`. `ids` are always a selection of `item_ids(hidden)`, in order."""
@@ -152,6 +158,15 @@ class PublishedGrader(Grader, Protocol):
         ...
 
 
+@runtime_checkable
+class KindsGrader(Grader, Protocol):
+    """A grader whose items are of several kinds, of which either half of the eval set then has as many."""
+
+    def item_kinds(self, hidden: Path) -> Mapping[str, str]:
+        """The kind of each item of the eval set, by id."""
+        ...
+
+
 class JudgedGrader(Grader, Protocol):
     """The functions of `grade.py` where the task names variants as `judged`."""
 
@@ -174,9 +189,20 @@ class JudgedGrader(Grader, Protocol):
         ...
 
 
+@runtime_checkable
 class HeadlineGrader(Grader, Protocol):
-    """One more function of `grade.py`, where the score is another figure than the mean of the items' values."""
+    """Two more functions of `grade.py`, where the score is another figure than the mean of the items' values."""
 
     def headline(self, items: Sequence[ItemResult], hidden: Path) -> Headline:
         """The figure for these items, none of which is errored; at least one."""
+        ...
+
+    def improvement(
+        self, before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
+    ) -> Improvement | None:
+        """By how much that figure differs, with an interval of that level: of two models' results on the same items in
+        the same order, none errored and at least one. None where it cannot be computed.
+
+        The interval has to hold zero wherever chance may well explain the difference: the verdict is read from it.
+        """
         ...

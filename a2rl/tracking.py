@@ -22,8 +22,11 @@ from a2rl.errors import A2rlError, InfrastructureError
 from a2rl.events import BaselineKnown, Graded, SubmissionAccepted
 from a2rl.figures import items_table, result_metrics, run_params, score_metrics
 from a2rl.ledger import Entry, grades_among
+from a2rl.printable import printable
+from a2rl.ranking import selection_note
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
+from a2rl.secrets import scrub
 from a2rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -222,6 +225,8 @@ class Tracker:
         metrics = {name: value for name, value in found.items() if parent.data.metrics.get(name) != value}
         head = run.ledger.verify() if entries else ""
         tags = {"a2rl.verdict": result.verdict, "a2rl.reason": result.reason, "a2rl.ledger_head": head}
+        if result.final and (note := selection_note(run)):
+            tags["a2rl.selection"] = note
         self._log(parent_id, metrics, at, tags=tags)
         for artifact in (run.report, run.trajectory):
             if artifact.exists():
@@ -292,7 +297,8 @@ def _is_done(child: Any) -> bool:
 
 
 def _short(text: str) -> str:
-    return text[:MAX_TEXT]
+    """As MLflow gets it: visible, without secrets, and not too long."""
+    return printable(scrub(text), MAX_TEXT)[:MAX_TEXT]
 
 
 def _without_password(text: str) -> str:

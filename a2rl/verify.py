@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.checkpoint import weights_digest
+from a2rl.comparison import improvement_of
 from a2rl.errors import A2rlError, IntegrityError
 from a2rl.events import BaselineKnown, Graded, PrivateGraded, RunFailed, RunOpened, SubmissionAccepted
 from a2rl.failure import why_no_result
@@ -16,14 +17,15 @@ from a2rl.files import digest_of, file_digest, read_model
 from a2rl.grading.chain import broken_chain
 from a2rl.grading.job import GradeResult, score_items, selected_ids
 from a2rl.inputs import hidden_of
-from a2rl.ranking import best_submission
+from a2rl.ranking import best_submission, chosen_among
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, verdict_of
 from a2rl.run import RunDir
-from a2rl.score import TaskScore, paired_improvement
+from a2rl.score import TaskScore
 from a2rl.task import Split
 from a2rl.tracking import Tracker
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-6
+"""Points; a fit may differ in the last bits from machine to machine."""
 
 
 class Check(NamedTuple):
@@ -95,7 +97,8 @@ def _check_items(run: RunDir) -> None:
     for path, claimed, digest in _grade_files(run):
         _require(file_digest(path) == digest, f"{path} is not what was graded")
         hidden = hidden_of(run)
-        recomputed = score_items(run.spec.task, hidden, read_model(path, GradeResult).items)
+        items = read_model(path, GradeResult).items
+        recomputed = score_items(run.spec.task, hidden, items, statistics=run.spec.statistics)
         _require(
             _same(recomputed.score, claimed.score),
             f"{path}: the items give {recomputed.score}, the ledger says {claimed.score}",
@@ -106,14 +109,14 @@ def _check_baseline_items(run: RunDir) -> None:
     record, known = run.read("baseline", BaselineRecord), run.ledger.events(BaselineKnown)
     if record is None or not known:
         return
-    hidden, path = hidden_of(run), run.baseline_items
+    spec, hidden, path = run.spec, hidden_of(run), run.baseline_items
     items = read_model(path, GradeResult).items
-    scores: dict[Split, TaskScore | None] = {run.spec.public_split: known[0].public, "private": known[0].private}
+    scores: dict[Split, TaskScore | None] = {spec.public_split: known[0].public, "private": known[0].private}
     for split, claimed in scores.items():
         if claimed is not None:
-            chosen = set(selected_ids(run.spec.task, hidden, split, run.spec.split_seed))
+            chosen = set(selected_ids(spec.task, hidden, split, spec.split_seed, statistics=spec.statistics))
             found = [item for item in items if item.id in chosen]
-            recomputed = score_items(run.spec.task, hidden, found).score
+            recomputed = score_items(spec.task, hidden, found, statistics=spec.statistics).score
             _require(
                 _same(recomputed, claimed.score),
                 f"{path}: the {split} items give {recomputed}, the ledger says {claimed.score}",
@@ -179,9 +182,12 @@ def _check_improvement(run: RunDir, record: GradeRecord) -> None:
     accepted = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
     path = run.items(accepted[record.submission_id or 0], run.spec.final_split)
     final = read_model(path, GradeResult)
-    difference = paired_improvement(read_model(run.baseline_items, GradeResult).items, final.items)
-    found = (difference.points, difference.ci) if difference else (None, None)
-    _require(found == (record.improvement, record.improvement_ci), "the record's improvement is not that of the items")
+    difference = improvement_of(run, final.items)
+    found = (difference.points, *difference.ci) if difference else (None, None, None)
+    claimed = (record.improvement, *(record.improvement_ci or (None, None)))
+    _require(all(map(_same, claimed, found)), "the record's improvement is not that of the items")
+    if run.spec.statistics > 1:
+        _require(record.chosen_among == chosen_among(run), "the record counts another number of submissions")
     _require(verdict_of(final.score, difference) == record.verdict, "the record's verdict is not that of the items")
 
 

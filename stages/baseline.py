@@ -31,12 +31,13 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
 
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
     items, reused, seconds = load_or_grade(job, depends_on, settings, grade)
-    total = score_items(spec.task, hidden, items)
+    total = score_items(spec.task, hidden, items, statistics=spec.statistics)
     write_model(run.baseline_items, GradeResult(score=total, items=tuple(items)))
     scores = {}
     for split in ("public", "private"):
-        chosen = set(selected_ids(spec.task, hidden, split, spec.split_seed))
-        scores[split] = score_items(spec.task, hidden, [item for item in items if item.id in chosen])
+        chosen = set(selected_ids(spec.task, hidden, split, spec.split_seed, statistics=spec.statistics))
+        half = [item for item in items if item.id in chosen]
+        scores[split] = score_items(spec.task, hidden, half, statistics=spec.statistics)
     record = BaselineRecord(
         seconds=time.monotonic() - started,
         key=digest_of(depends_on),

@@ -17,8 +17,10 @@ from a2rl.events import AgentEnded, AgentStarted, ProcessesSurvived, SubmissionA
 from a2rl.grading.server_process import GradingServer
 from a2rl.inputs import check_inputs
 from a2rl.isolation.strays import end_strays, is_anything_left
+from a2rl.keys import learn_secrets
 from a2rl.process import TRACE
 from a2rl.records import ExecuteRecord
+from a2rl.relay.record import llm_use
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 
@@ -42,9 +44,11 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
         Interrupted: the user stopped the pipeline; the agent is gone and the run can be resumed.
         InfrastructureError: the grading service or the supervisor failed.
     """
+    agent = find_agent(run.spec.agent, settings.root)
+    learn_secrets(agent, settings)
     if (done := run.read("execute", ExecuteRecord)) is not None:
         return done
-    started, agent = time.monotonic(), find_agent(run.spec.agent, settings.root)
+    started = time.monotonic()
     _close_lost_attempt(run)
     check_inputs(run)
     with GradingServer(run, settings) as server:
@@ -118,6 +122,7 @@ def _record(execution: Execution, seconds: float) -> ExecuteRecord:
             "exit_code": end.exit_code,
             "why": end.why,
             "usage": execution.account(end.attempt).usage,
+            "seen": llm_use(run),
             "elapsed_s": end.elapsed_s,
             "waited_s": waited_s(entries, end.elapsed_s),
             "refunded_s": refund_s(run.clock.state),

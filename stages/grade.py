@@ -2,18 +2,18 @@
 
 import time
 
+from a2rl.comparison import improvement_of
 from a2rl.errors import InfrastructureError
 from a2rl.events import PrivateGraded
 from a2rl.failure import failed, why_no_result
-from a2rl.files import file_digest, read_model
+from a2rl.files import file_digest
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job, judge_failed
 from a2rl.inputs import check_inputs
-from a2rl.ranking import best_submission
+from a2rl.ranking import best_submission, chosen_among
 from a2rl.records import BaselineRecord, ExecuteRecord, GradeRecord, verdict_of
 from a2rl.run import RunDir
-from a2rl.score import paired_improvement
 from a2rl.settings import Settings
 
 
@@ -26,6 +26,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
     if (done := run.read("grade", GradeRecord)) is not None:
         return done
     started, spec = time.monotonic(), run.spec
+    check_inputs(run)
     base, executed = run.need("baseline", BaselineRecord), run.need("execute", ExecuteRecord)
     before = base.private if spec.protocol == "strict" else base.total
     if reason := why_no_result(run, executed):
@@ -38,9 +39,8 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         nothing = GradeRecord(seconds=time.monotonic() - started, verdict="no submission", baseline=before)
         return run.write("grade", nothing)
     submission, public = best
-    check_inputs(run)
     result = _final_result(run, settings, submission.weights_digest)
-    difference = paired_improvement(read_model(run.baseline_items, GradeResult).items, result.items)
+    difference = improvement_of(run, result.items)
     record = GradeRecord(
         seconds=time.monotonic() - started,
         verdict=verdict_of(result.score, difference),
@@ -51,6 +51,7 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
         baseline=before,
         improvement=difference.points if difference else None,
         improvement_ci=difference.ci if difference else None,
+        chosen_among=chosen_among(run),
     )
     return run.write("grade", record)
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from a2rl.catalog import find_agent, load_task
-from a2rl.data import about, ensure_data, hidden_digest, require_complete
+from a2rl.data import about, ensure_data, hidden_digest, reading, require_complete
 from a2rl.events import RunOpened
 from a2rl.files import digest_of
 from a2rl.inputs import place_in
@@ -31,19 +31,20 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
     find_agent(spec.agent, settings.root)
     base_model = resolve_model(spec.model, settings)
     data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
-    require_complete(data)
-    with suppress(OSError):  # another user's, or read-only: who may read it is decided there
-        (data / "hidden").chmod(0o700)
-    record = SetupRecord(
-        seconds=0,
-        base_model=place_in(settings.root, base_model),
-        model_digest=model_digest(base_model),
-        hidden=place_in(settings.root, data / "hidden"),
-        data_digest=hidden_digest(data),
-        data_about=about(data),
-        sandbox=decide(spec.sandbox, settings),
-    )
-    build_workspace(run, base_model, data / "visible", settings.root / "tasks" / spec.task / "description.md")
+    with reading(data):
+        require_complete(data)
+        with suppress(OSError):  # another user's, or read-only: who may read it is decided there
+            (data / "hidden").chmod(0o700)
+        record = SetupRecord(
+            seconds=0,
+            base_model=place_in(settings.root, base_model),
+            model_digest=model_digest(base_model),
+            hidden=place_in(settings.root, data / "hidden"),
+            data_digest=hidden_digest(data),
+            data_about=about(data),
+            sandbox=decide(spec.sandbox, settings),
+        )
+        build_workspace(run, base_model, data / "visible", settings.root / "tasks" / spec.task / "description.md")
     run.clock.create(spec.budget_s, refunds=spec.protocol == "strict")
     opened = RunOpened(
         spec_digest=digest_of(spec.model_dump(mode="json")),

@@ -44,6 +44,10 @@ def _answer(mood: str, times: int) -> Response:
         "forbidden": Response("no such key", 401),
         "garbled": Response('{"choices": [', 200),
         "no-logprobs": _json({"choices": [{"message": {"content": "m"}, "logprobs": None}]}),
+        "endless-usage": _json(reply(usage={"prompt_tokens": 10**400})),
+        "negative-usage": _json(reply(usage={"prompt_tokens": -5})),
+        "nan-usage": _json(reply(usage={"prompt_tokens": math.nan})),
+        "nested": Response("[" * 200_000, 200),
         "chatty": _json(reply({"The": 0.9, "I": 0.1}, "The better one is m")),
     }
     name = mood.removesuffix("-once")

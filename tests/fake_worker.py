@@ -51,6 +51,7 @@ def die_once(job: dict[str, Any]) -> None:
 
 def main() -> None:
     say(ready=True)
+    sys.stdin.readline()  # the keys, see a2rl/keys.py
     for line in sys.stdin:
         job = json.loads(line)
         {"grade": grade, "hang": hang, "stop": stop, "die": die, "die once": die_once}[job["options"]["do"]](job)

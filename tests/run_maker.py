@@ -20,7 +20,7 @@ from a2rl.isolation.strength import NONE
 from a2rl.models import model_digest
 from a2rl.records import BaselineRecord, ExecuteRecord, SetupRecord
 from a2rl.run import RunDir, RunSpec
-from a2rl.score import ItemResult, summarise
+from a2rl.score import STATISTICS, ItemResult, summarise
 from a2rl.settings import Settings
 
 WAIT_S = 120  # far more than it takes; on a crowded machine a wait that is too short is a false alarm
@@ -31,6 +31,7 @@ def spec(**changes: Any) -> RunSpec:
         "run_id": "gsm8k-test-1", "suite": "tests", "task": "gsm8k", "variant": "mini", "agent": "noop", "driver": None,
         "mode": "free", "model": "small", "protocol": "strict", "seed": 0, "budget_s": 600.0, "max_submissions": None,
         "source": None, "backend": "transformers", "exact": False, "options": {}, "split_seed": 7, "grading_port": 0,
+        "statistics": STATISTICS,
         "git_commit": "", "versions": {"a2rl": "0"}, "created_at": "2026-04-12T09:30:15+0000",
     }  # fmt: skip
     return RunSpec(**values | changes)
@@ -80,7 +81,9 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
 
 def _know_baseline(run: RunDir, hidden: Path) -> None:
     halves = {
-        split: item_results(selected_ids("gsm8k", hidden, split, run.spec.split_seed), 2)
+        split: item_results(
+            selected_ids("gsm8k", hidden, split, run.spec.split_seed, statistics=run.spec.statistics), 2
+        )
         for split in ("public", "private")
     }
     known = {item.id: item for half in halves.values() for item in half}
@@ -151,7 +154,7 @@ class FakePool:
             if self.failure:
                 future.set_exception(InfrastructureError(self.failure))
                 continue
-            ids = selected_ids(job.task, job.hidden, job.split, job.split_seed)
+            ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, statistics=job.statistics)
             result = GradeResult.of(list(item_results(ids, right_answers(job.model, len(ids)))), 0.5)
             write_model(job.result, result)
             future.set_result(result)

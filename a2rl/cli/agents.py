@@ -64,6 +64,8 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
 
     Example: `a2rl agents install claude-code codex`
     """
+    from rich.text import Text
+
     from a2rl.catalog import find_agent
     from a2rl.cli.console import err, out
     from a2rl.installation import Installation
@@ -71,7 +73,7 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
     settings = Settings.load()
     failed = 0
     for agent in [find_agent(each, settings.root) for each in ids]:
-        with err.status(f"{agent.id}: a minute or so"):
+        with err.status(Text(f"{agent.id}: a minute or so")):
             try:
                 Installation(agent, settings).install(lambda text: out.print(text, markup=False))
             except A2rlError as error:

@@ -1,6 +1,7 @@
 """The commands of `a2rl`; `a2rl COMMAND --help` has an example of each."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,6 +82,7 @@ def run(
         max_submissions=max_submissions, max_grading=max_grading, grading_port=grading_port, sandbox=sandbox,
     )  # fmt: skip
     [spec] = plan_runs(grid, "runs", params, settings)
+    _warn_of_short_keys([agent], settings)
     created = RunDir.create(settings.runs, spec)
     with showing(lambda: _show_run(created, as_json)):
         run_flow({"run_ids": [created.id]}, [created.id], settings)
@@ -132,6 +134,7 @@ def bench(
         "max_grading": max_grading, "sandbox": sandbox,
     }  # fmt: skip
     grid = choose_grid(params, suite, **overrides)
+    _warn_of_short_keys(grid.agents, settings)
     created = [RunDir.create(settings.runs, spec) for spec in plan_runs(grid, suite, params, settings)]
     ids = [each.id for each in created]
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
@@ -239,6 +242,7 @@ def verify(run_id: str, as_json: Json = False) -> None:
     from rich.text import Text
 
     from a2rl.cli.console import out, print_json
+    from a2rl.printable import printable
     from a2rl.tracking import Tracker
     from a2rl.verify import verify_run
 
@@ -246,7 +250,9 @@ def verify(run_id: str, as_json: Json = False) -> None:
     checks = verify_run(_find_run(run_id, settings), Tracker(settings))
     for check in checks:
         mark = ("FAILED ", "bold red") if check.problem else ("ok     ", "green")
-        out.print(Text.assemble(mark, check.what, f": {check.problem}" if check.problem else ""), soft_wrap=True)
+        out.print(
+            Text.assemble(mark, check.what, f": {printable(check.problem)}" if check.problem else ""), soft_wrap=True
+        )
     failed = [check for check in checks if check.problem]
     if as_json:
         print_json({"run_id": run_id, "sound": not failed, "problems": [check.problem for check in failed]})
@@ -350,13 +356,13 @@ def driver(
 )
 def redteam(context: typer.Context) -> None:
     """Runs the attacks of tests/redteam/ and says what stopped each; `a2rl redteam --help` lists the options."""
-    import os
     import subprocess
 
-    root = Settings.load().root
+    settings = Settings.load()
+    root = settings.root
     if not (root / "tests" / "redteam").is_dir():
         raise UsageError(f"{root} has no tests/redteam: run this in a checkout of a2rl")
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**settings.environ, "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-m", "tests.redteam", *context.args], env=environment, check=False)
     raise typer.Exit(done.returncode)
 
@@ -389,6 +395,15 @@ def doctor(as_json: Json = False) -> None:
             out.print(Text(f"{'':23}{finding.mend}", "dim"), soft_wrap=True)
     if any(not finding.ok and not finding.optional for finding in findings):
         sys.exit(1)
+
+
+def _warn_of_short_keys(agents: Iterable[str], settings: Settings) -> None:
+    from a2rl.catalog import find_agent
+    from a2rl.cli.console import err
+    from a2rl.keys import too_short
+
+    for name in sorted({name for agent in agents for name in too_short(find_agent(agent, settings.root), settings)}):
+        err.print(f"{name} is too short to be told from other words: it is not removed from logs", style="yellow")
 
 
 def _find_run(run_id: str, settings: Settings) -> Any:
@@ -437,7 +452,8 @@ def _show_runs(found: list[Any]) -> None:
         rows.append(
             (
                 each.id, state_of(each), figure(facts["baseline"]), figure(final), figure(facts["gain"], "+"),
-                ci, str(facts["submissions"]), facts["verdict"] or "-", facts["sandbox"] or "-",
+                ci, str(facts["submissions"]), "; ".join(filter(None, (facts["verdict"], facts["selection"]))) or "-",
+                facts["sandbox"] or "-",
             )
         )  # fmt: skip
     columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict", "sandbox")

@@ -15,7 +15,7 @@ from typing import Any
 from a2rl.cli.console import err
 from a2rl.cli.results import Follower
 from a2rl.errors import InfrastructureError, Interrupted, RunFailed
-from a2rl.process import end_child, grader_environment, is_healthy, module_command
+from a2rl.process import child_environment, end_child, is_healthy, module_command
 from a2rl.settings import Settings
 
 START_TIMEOUT_S = 120
@@ -88,7 +88,7 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
             return subprocess.Popen(
                 module_command("flows.server", str(listener.fileno())),
                 cwd=settings.root,
-                env=grader_environment(settings) | quiet,
+                env=child_environment(settings) | quiet,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

@@ -24,10 +24,14 @@ from a2rl.events import (
     SubmissionRefused,
 )
 from a2rl.isolation.strength import Strength
+from a2rl.printable import printable
+from a2rl.ranking import selection_note
 from a2rl.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run import RunDir
 
 POLL_S = 0.3
+MAX_SHOWN = 400
+"""Characters of what an agent named or said, in a line on the terminal."""
 
 
 def run_object(run: RunDir) -> dict[str, Any]:
@@ -51,6 +55,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
         "verdict": graded.verdict if graded else None,
+        "selection": selection_note(run) if graded and graded.final else "",
         "reason": graded.reason if graded else "",
         "sandbox": ready.sandbox.kind if ready else None,
         "layers": list(ready.sandbox.layers) if ready else None,
@@ -82,6 +87,7 @@ def sentence(run: RunDir) -> str:
     return (
         f"From {graded.baseline} to {graded.final}: {graded.improvement:+.1f} points, "
         f"95% interval [{low:+.1f}, {high:+.1f}]: {VERDICTS[graded.verdict]}."
+        + (f" This is the {note}." if (note := selection_note(run)) else "")
     )
 
 
@@ -98,6 +104,11 @@ def sandbox_warning(sandbox: Strength | None) -> str:
     if not sandbox.confines:
         return "No sandbox: only good manners keep the agent in its workspace; the report says so too."
     return f"A weaker sandbox than it should be, without {'; '.join(sandbox.lacks)}; the report says so too."
+
+
+def shown(text: str) -> str:
+    """What an agent named or said, as part of a line."""
+    return printable(text, MAX_SHOWN)
 
 
 class Follower:
@@ -164,23 +175,22 @@ class Follower:
             return Text.assemble(started, "\n", (warning, "bold yellow")) if warning else started
         if isinstance(event, SubmissionAccepted):
             self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
-            return Text(
-                f"submission {event.submission_id} after {format_duration(event.elapsed_s)}: {event.model_path}", "dim"
-            )
+            after = format_duration(event.elapsed_s)
+            return Text(f"submission {event.submission_id} after {after}: {shown(event.model_path)}", "dim")
         if isinstance(event, Graded):
             numbers = ", ".join(str(number) for number in self._digests.get((run.id, event.weights_digest), []))
             gain = "" if event.improvement is None else f", {event.improvement:+.1f} points"
             return Text.assemble(f"submission {numbers or '?'} scores ", (f"{event.result}{gain}", "bold"))
         if isinstance(event, SubmissionRefused):
             more = "submission refused" if event.count == 1 else f"{event.count} submissions refused, the last one"
-            return Text(f"{more}: {event.reason}", "yellow")
+            return Text(f"{more}: {shown(event.reason)}", "yellow")
         if isinstance(event, AgentEnded):
-            why = f": {event.why}" if event.why else ""
+            why = f": {shown(event.why)}" if event.why else ""
             return Text(f"agent {event.reason} after {format_duration(event.elapsed_s)}{why}", "yellow" if why else "")
         if isinstance(event, ProcessesSurvived):
             return Text(f"{len(event.processes)} processes of the agent could not be ended", "bold red")
         if isinstance(event, RunFailed):
-            return Text(f"failed: {event.reason}", "red")
+            return Text(f"failed: {shown(event.reason)}", "red")
         if isinstance(event, PrivateGraded):
             return Text.assemble("private score ", (str(event.result), "bold"))
         return None

@@ -19,9 +19,11 @@ from a2rl.event_log import EventLog
 from a2rl.grading.app import create_app
 from a2rl.grading.door import MAX_HEAD_BYTES, Connection
 from a2rl.grading.pool import GraderPool, devices_here
+from a2rl.grading.refusals import MAX_REASON
 from a2rl.grading.service import GradingService
 from a2rl.grading.worker_process import CPU
 from a2rl.isolation.start import die_with_parent
+from a2rl.keys import listen
 from a2rl.run import RunDir
 from a2rl.serving import serve_for_parent
 from a2rl.settings import Settings
@@ -41,6 +43,7 @@ def main() -> None:
     """Serves until stdin closes."""
     die_with_parent()
     raise_file_limit()
+    listen(sys.stdin)
     run, settings, channel = RunDir(Path(sys.argv[1])), Settings.load(), int(sys.argv[3])
     os.set_blocking(channel, False)
     devices = devices_here(settings)
@@ -50,10 +53,10 @@ def main() -> None:
         app = create_app(service, run.spec.task, gpus, EventLog(run.logs / "api.jsonl", MAX_LOG_BYTES))
 
         async def say_alive() -> None:
+            with suppress(OSError):  # the parent is busy, or gone
+                os.write(channel, json.dumps({"problem": service.problem[:MAX_REASON]}).encode() + b"\n")
             with suppress(A2rlError):
                 await asyncio.to_thread(service.look_after)
-            with suppress(OSError):  # the parent is busy, or gone
-                os.write(channel, json.dumps({"problem": service.problem}).encode() + b"\n")
 
         def finish() -> None:
             with suppress(A2rlError):  # the parent will ask again

@@ -23,7 +23,7 @@ from a2rl.events import SubmissionReceived
 from a2rl.grading.door import CallLog, RequestRate, SizeLimit, problem
 from a2rl.grading.limits import MAX_WAITING
 from a2rl.grading.service import GradingService, SubmitAnswer, TimeAnswer
-from a2rl.grading.submissions import BudgetSpent, NoTurn, TooManyRefused
+from a2rl.grading.submissions import BudgetSpent, NoTurn
 
 USAGE = 'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}'
 SUBMIT = "/submit"
@@ -63,7 +63,7 @@ def create_app(service: GradingService, task: str, gpus: list[str], log: EventLo
     app.add_middleware(SizeLimit, refused=turn_away, usage=USAGE)
     if log is not None:
         app.add_middleware(CallLog, log=log)
-    app.add_middleware(RequestRate, log=log)
+    app.add_middleware(RequestRate)
 
     @app.post(SUBMIT)
     async def submit(submission: Submission, request: Request) -> SubmitAnswer:
@@ -93,8 +93,6 @@ def _answer_errors(app: FastAPI, not_understood: Callable[[Request], Awaitable[N
 
     @app.exception_handler(InvalidSubmission)
     async def refused(request: Request, error: InvalidSubmission) -> JSONResponse:
-        if isinstance(error, TooManyRefused):
-            return problem(429, str(error), {"Retry-After": f"{error.wait_s:.0f}"})
         return problem(403 if isinstance(error, BudgetSpent) else 422, str(error))
 
     @app.exception_handler(A2rlError)

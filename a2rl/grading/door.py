@@ -1,7 +1,7 @@
 """What an agent may do to the grading service over HTTP: so many connections, so fast, so large, so often.
 
 An agent that floods the service harms its own run at most: connections beyond the limit are closed at once, slow ones
-after seconds, and whatever is answered is counted. The pipeline itself does not come in by this door.
+after seconds, and requests are answered at a steady pace. The pipeline itself does not come in by this door.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MAX_PATH = 200
 """Characters of a path that are written down."""
 BURST, REQUESTS_EVERY_S = 200, 0.05
 """Requests: so many at once, and then one in so many seconds."""
-COUNTED_EVERY_S = 10.0
+LONGEST_WAIT_S = 10.0
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -73,28 +73,22 @@ class Connection(H11Protocol):
 
 
 class RequestRate:
-    """Answers 429 to more requests than any honest agent makes; of those only the number is written down."""
+    """Answers more requests than any honest agent makes slowly, one by one, and 429 to what is still too much."""
 
-    def __init__(self, app: ASGIApp, log: EventLog | None = None) -> None:
-        self.app, self._log = app, log
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
         self._allowance = Allowance(BURST, REQUESTS_EVERY_S)
-        self._counted, self._next_note = 0, 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._allowance.take():
-            await self.app(scope, receive, send)
-            return
-        self._count()
-        too_many = problem(429, "too many requests; wait a second", {"Retry-After": "1", "Connection": "close"})
-        await too_many(scope, receive, send)
-
-    def _count(self) -> None:
-        self._counted += 1
-        if self._log is not None and time.monotonic() >= self._next_note:
-            self._next_note = time.monotonic() + COUNTED_EVERY_S
-            with contextlib.suppress(OSError):
-                self._log.write(too_many_requests=self._counted)
-            self._counted = 0
+        if scope["type"] == "http":
+            wait_s = self._allowance.reserve(LONGEST_WAIT_S)
+            if wait_s is None:
+                too_many = problem(429, "too many requests; wait a while", {"Retry-After": "5", "Connection": "close"})
+                await too_many(scope, receive, send)
+                return
+            if wait_s:
+                await asyncio.sleep(wait_s)
+        await self.app(scope, receive, send)
 
 
 class CallLog:

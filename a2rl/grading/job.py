@@ -14,10 +14,10 @@ from a2rl.files import write_model
 from a2rl.grading.limits import LONGEST_S, GradingLimits
 from a2rl.judge.params import JudgeParams, Judging
 from a2rl.sampling import Backend, Sampler, open_sampler
-from a2rl.score import ItemResult, TaskScore, summarise
+from a2rl.score import STATISTICS, ItemResult, Statistics, TaskScore, mean_value, summarise
 from a2rl.settings import Settings
 from a2rl.split import split_ids
-from a2rl.task import HeadlineGrader, JudgedGrader, Limits, Split, Variant
+from a2rl.task import HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
 
 PROGRESS_EVERY_S = 0.5
 
@@ -34,6 +34,8 @@ class GradeJob(BaseModel):
     model: Path
     split: Split
     split_seed: int
+    statistics: Statistics = STATISTICS
+    """Decides how the halves are drawn and which score the items give."""
     limit: int | None = None
     """Only the first so many items."""
     backend: Backend = "transformers"
@@ -64,7 +66,14 @@ class GradeResult(BaseModel):
         return cls(score=summarise(items, seconds), items=tuple(items))
 
 
-def selected_ids(task: str, hidden: Path, split: Split, split_seed: int, limit: int | None = None) -> list[str]:
+def selected_ids(
+    task: str,
+    hidden: Path,
+    split: Split,
+    split_seed: int,
+    limit: int | None = None,
+    statistics: Statistics = STATISTICS,
+) -> list[str]:
     """The ids of the items that a job grades.
 
     Raises:
@@ -72,7 +81,9 @@ def selected_ids(task: str, hidden: Path, split: Split, split_seed: int, limit: 
     """
     if not hidden.is_dir():
         raise UsageError(f"the hidden data {hidden} is missing: `a2rl prepare --task {task}` makes it")
-    ids = split_ids(load_grader(task).item_ids(hidden), split, split_seed)
+    grader = load_grader(task)
+    kinds = grader.item_kinds(hidden) if isinstance(grader, KindsGrader) else None
+    ids = split_ids(grader.item_ids(hidden), split, split_seed, kinds, statistics)
     return ids[:limit] if limit else ids
 
 
@@ -80,7 +91,7 @@ def run_job(job: GradeJob) -> None:
     """Grades and writes the result. A model that cannot be run scores nothing, with the reason; it does not raise."""
     task = load_task(job.task, job.root)
     limits = task.variant(job.variant).limits
-    ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit)
+    ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit, job.statistics)
     started = time.monotonic()
     progress = _Progress(job, len(ids))
     judging = Judging.by(job.judge, Settings.load()) if job.judge else None
@@ -88,7 +99,7 @@ def run_job(job: GradeJob) -> None:
         items = _grade(job, sampler, ids, limits, judging)
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
-    score = score_items(job.task, job.hidden, items, time.monotonic() - started)
+    score = score_items(job.task, job.hidden, items, time.monotonic() - started, job.statistics)
     write_model(job.result, GradeResult(score=score, items=tuple(items)))
     progress_file(job).unlink(missing_ok=True)
 
@@ -102,12 +113,13 @@ def _grade(
     return cast(JudgedGrader, grader).grade(sampler, job.hidden, ids, limits, job.options, judging)
 
 
-def score_items(task: str, hidden: Path, items: Sequence[ItemResult], seconds: float = 0.0) -> TaskScore:
+def score_items(
+    task: str, hidden: Path, items: Sequence[ItemResult], seconds: float = 0.0, statistics: Statistics = STATISTICS
+) -> TaskScore:
     """The score of a task's items: by the headline figure that the task defines, else by their mean value."""
     grader = load_grader(task)
-    if not hasattr(grader, "headline"):
-        return summarise(items, seconds)
-    return summarise(items, seconds, partial(cast(HeadlineGrader, grader).headline, hidden=hidden))
+    headline = partial(grader.headline, hidden=hidden) if isinstance(grader, HeadlineGrader) else mean_value
+    return summarise(items, seconds, headline, statistics)
 
 
 class _Progress:

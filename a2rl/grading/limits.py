@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 DEFAULT_SUBMISSIONS = 100
 """In a run that sets no quota of its own. People and LLM agents make some ten; a loop that submits makes thousands."""
-MAX_WAITING = 6
+MAX_WAITING = 4
 """Submissions of a run that may be copied or wait for a grade at a time, so that at the deadline so many are left to
 grade at most. Further requests wait for their turn."""
 UNKNOWN_S = 3600.0

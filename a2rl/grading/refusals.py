@@ -37,11 +37,15 @@ class Allowance:
             self._left -= 1
             return True
 
-    def wait_s(self) -> float:
-        """Seconds until there is one again."""
+    def reserve(self, longest_s: float) -> float | None:
+        """Uses one up, if need be one that is yet to come; the seconds until then, None if they are more than that."""
         with self._lock:
             self._refill()
-            return max(0.0, (1 - self._left) * self._every_s)
+            wait_s = max(0.0, (1 - self._left) * self._every_s)
+            if wait_s > longest_s:
+                return None
+            self._left -= 1
+            return wait_s
 
     def _refill(self) -> None:
         now = self._now()

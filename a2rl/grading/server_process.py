@@ -15,7 +15,8 @@ from types import TracebackType
 from a2rl.errors import InfrastructureError, UsageError
 from a2rl.grading.chain import open_receipts, ungraded
 from a2rl.grading.worker_process import kill_tree
-from a2rl.process import check_stop, end_child, grader_environment, module_command
+from a2rl.keys import grader_keys, tell
+from a2rl.process import check_stop, child_environment, end_child, module_command
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 
@@ -28,6 +29,8 @@ MAX_STALLS = 3
 """How often the service is started again while the agent is gone because it gets nowhere."""
 END_TIMEOUT_S = 10
 ASK_EVERY_S = 2.0
+PROBLEM_S = 10.0
+"""For how long a problem that keeps what was received from being copied is not worth speaking of."""
 COPY_LIMIT_S = 3600.0
 """Within which a copy of what was received, or its refusal, is in the ledger."""
 BLOCK = 1 << 16
@@ -88,14 +91,15 @@ class GradingServer:
         """
         spec = self._run.spec
         patience_s = 2 * spec.grading_limits.time_limit_s(None, spec.budget_s) + COPY_LIMIT_S
-        seen, since, stalls, next_ask = -1, self._now(), 0, 0.0
+        seen, since, stalls, next_ask = -1, self._now(), 0, self._now() + ASK_EVERY_S
+        self._say_that_the_agent_is_gone()
         while True:
             entries = self._run.ledger.entries()
             if not open_receipts(entries) and not ungraded(entries):
                 return
             check_stop()
             self.keep_alive()
-            if self._problem:
+            if self._problem and self._now() > self._well + PROBLEM_S:
                 raise InfrastructureError(f"{self._problem}; mend that and `a2rl resume {self._run.id}`")
             if len(entries) != seen:
                 seen, since = len(entries), self._now()
@@ -122,8 +126,7 @@ class GradingServer:
     def _say_that_the_agent_is_gone(self) -> None:
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it has died, and will be told again
-            self._process.stdin.write(b"finish\n")
-            self._process.stdin.flush()
+            os.write(self._process.stdin.fileno(), b"finish\n")
 
     def _listen(self) -> None:
         """Takes in what the service has said meanwhile."""
@@ -132,6 +135,8 @@ class GradingServer:
                 self._heard, self._ready = self._now(), True
                 with suppress(ValueError, IndexError):  # a line that has not arrived whole
                     self._problem = str(json.loads(block.splitlines()[-1])["problem"])
+                if not self._problem:
+                    self._well = self._heard
 
     def _restart(self) -> None:
         self._restarts += 1
@@ -146,14 +151,15 @@ class GradingServer:
             os.close(self._channel)
         self._channel, theirs = os.pipe()
         os.set_blocking(self._channel, False)
-        self._heard, self._ready, self._problem = self._now(), False, ""
+        self._heard = self._well = self._now()
+        self._ready, self._problem = False, ""
         descriptor = self._listener.fileno()
         try:
             with (self._run.logs / "service.log").open("ab") as log:
-                return subprocess.Popen(
+                process = subprocess.Popen(
                     module_command("a2rl.grading", str(self._run.root), str(descriptor), str(theirs)),
                     cwd=self._settings.root,
-                    env=grader_environment(self._settings),
+                    env=child_environment(self._settings),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -162,6 +168,8 @@ class GradingServer:
                 )
         finally:
             os.close(theirs)
+        tell(process, grader_keys(self._settings))
+        return process
 
     def _fixed_port(self) -> socket.socket:
         port = self._run.spec.grading_port

@@ -75,6 +75,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         model=model,
         split=split,
         split_seed=spec.split_seed,
+        statistics=spec.statistics,
         backend=spec.backend,
         exact=spec.exact,
         options=spec.options,
@@ -240,8 +241,9 @@ class GradingService:
     def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
         elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
         if error is not None:
-            total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed))
-            reason, seconds = str(error), error.seconds if isinstance(error, GradingError) else 0.0
+            total = len(selected_ids(job.task, job.hidden, job.split, job.split_seed, statistics=job.statistics))
+            reason = bounded(str(error), MAX_REASON)
+            seconds = error.seconds if isinstance(error, GradingError) else 0.0
             failed = TaskScore(
                 score=None, reason=reason, total=total, correct=0, wrong=0, truncated=0, errored=total, seconds=seconds
             )
@@ -277,8 +279,9 @@ class GradingService:
         """With nobody there to be answered: what comes of it is in the ledger."""
         try:
             self.take(received, again=True)
+            self.problem = ""
         except InvalidSubmission:
-            return
+            self.problem = ""
         except Exception as error:  # noqa: BLE001 - a thread of its own; the stage that drains is told
             if not is_agent_at_work(self._run.ledger.entries()):
                 self.problem = str(error)

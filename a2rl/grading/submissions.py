@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from a2rl.beneath import Folder
@@ -22,13 +22,14 @@ from a2rl.events import AgentStarted, SubmissionAccepted, SubmissionReceived, Su
 from a2rl.grading.chain import is_agent_at_work, open_receipts
 from a2rl.grading.limits import MAX_WAITING
 from a2rl.grading.quota import quota_left
-from a2rl.grading.refusals import MAX_PATH, MAX_REASON, Allowance, Refusals, bounded
+from a2rl.grading.refusals import MAX_PATH, MAX_REASON, Refusals, bounded
 from a2rl.inputs import base_model_of
 from a2rl.ledger import Entry
 from a2rl.run import RunDir
 
-MISTAKES, A_MISTAKE_EVERY_S = 20, 30.0
-"""So many refusals after a look into the folder, and one more in so many seconds: each costs the grader some work."""
+MISTAKES, LONGEST_PAUSE_S = 20, 60.0
+"""After so many refused copies the door stays shut for a while after each further one: a tenth of their number in
+seconds, so long at most. Each costs the grader some work, and two events."""
 AGENTS_ERRORS = {
     errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
     errno.EINVAL, errno.ENXIO, errno.EXDEV, errno.ESTALE, errno.EFBIG, errno.EOVERFLOW, errno.ETXTBSY, errno.EBUSY,
@@ -36,6 +37,8 @@ AGENTS_ERRORS = {
 """What a folder can be made to say; other errors are the machine's."""
 UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a hostile file may raise."""
+MAX_DEATHS = 2
+"""A submission over which the service has died more often is refused, or it would never do anything else."""
 AGAIN = "the grading service was restarted while it copied this, and it cannot be copied again: "
 
 
@@ -43,18 +46,8 @@ class BudgetSpent(InvalidSubmission):
     """The deadline has passed or a quota is used up."""
 
 
-class TooManyRefused(InvalidSubmission):
-    """So many submissions could not be graded that the next one has to wait."""
-
-    def __init__(self, wait_s: float) -> None:
-        self.wait_s = wait_s
-        super().__init__(
-            f"too many of your submissions were refused; check the checkpoint and submit again in {wait_s:.0f} s"
-        )
-
-
 class NoTurn(A2rlError):
-    """As many submissions as may be are being copied or graded just now; the next one waits for its turn."""
+    """Not now: as many as may be are being copied or graded, or too many were refused. It waits for its turn."""
 
 
 class _EndedAlready(Exception):
@@ -67,15 +60,17 @@ class Submissions:
     def __init__(self, run: RunDir, now: Callable[[], float] = time.monotonic) -> None:
         self._run = run
         self._lock = threading.Lock()
+        self._one_copy = threading.Lock()
+        """Two copies at a time would each count on the same room on the disk."""
         self._busy: set[int] = set()
         """Receipts whose chain has not come to its end in this process."""
-        self._mistakes = Allowance(MISTAKES, A_MISTAKE_EVERY_S, now)
+        self._now, self._mistakes, self._shut_until = now, 0, 0.0
         self.refusals = Refusals(run.ledger, now)
 
     @property
     def has_room(self) -> bool:
         """Whether another one may be received now."""
-        return len(self._busy) < MAX_WAITING
+        return len(self._busy) < MAX_WAITING and self._now() >= self._shut_until
 
     def receive(self, model_path: str) -> SubmissionReceived:
         """Gives a receipt.
@@ -125,7 +120,7 @@ class Submissions:
         try:
             return self._accept(received)
         except InvalidSubmission as refusal:
-            self._mistakes.take()
+            self._note_mistake()
             reason = f"{AGAIN if again else ''}{refusal}"
             self._refuse(received, reason)
             raise InvalidSubmission(bounded(reason, MAX_REASON)) from refusal
@@ -136,12 +131,15 @@ class Submissions:
         except _EndedAlready as error:
             raise InfrastructureError("another grading service has taken this submission") from error
 
+    def _note_mistake(self) -> None:
+        self._mistakes += 1
+        if self._mistakes > MISTAKES:
+            self._shut_until = self._now() + min(LONGEST_PAUSE_S, self._mistakes / 10)
+
     def _look(self, model_path: str) -> None:
         """Turns away, before it costs anything, what agents most often get wrong."""
         if len(model_path) > MAX_PATH:
             raise InvalidSubmission(f'"model_path" has more than {MAX_PATH} characters; give a shorter path')
-        if (wait_s := self._mistakes.wait_s()) > 0:
-            raise TooManyRefused(wait_s)
         root = self._run.workspace
         path = model_path.removeprefix(f"{root}/")
         with contextlib.suppress(OSError, ValueError), Folder.at(root) as workspace:
@@ -169,7 +167,8 @@ class Submissions:
     def _accept(self, received: SubmissionReceived) -> SubmissionAccepted:
         incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
         try:
-            digest = self._copy(received, incoming)
+            with self._one_copy, self._survived(received):
+                digest = self._copy(received, incoming)
             revision = self._snapshot(received)
             with self._lock:
                 if not (kept := self._run.checkpoint(digest)).exists():
@@ -183,6 +182,19 @@ class Submissions:
             raise InfrastructureError(f"the grader could not take the submission: {error!r}; submit again") from error
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _survived(self, received: SubmissionReceived) -> Iterator[None]:
+        """Keeps a mark for every attempt at a submission until it is over; what is left of one that was not, counts."""
+        marks = self._run.checkpoints / f".attempts-{received.receipt}"
+        try:
+            if marks.exists() and marks.stat().st_size > MAX_DEATHS:
+                raise InvalidSubmission("the grading service died each time it read this; save the checkpoint again")
+            with marks.open("ab") as file:
+                file.write(b".")
+            yield
+        finally:
+            marks.unlink(missing_ok=True)
 
     def _copy(self, received: SubmissionReceived, target: Path) -> str:
         base_model = base_model_of(self._run)

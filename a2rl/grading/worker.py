@@ -18,6 +18,8 @@ import traceback
 from a2rl.errors import A2rlError
 from a2rl.grading.job import GradeJob, run_job
 from a2rl.isolation.start import die_with_parent
+from a2rl.keys import listen
+from a2rl.secrets import scrub
 
 CRASHED = 70
 ALIVE_EVERY_S = 1.0
@@ -52,16 +54,18 @@ def _grade_in_child(job: GradeJob, answers: int) -> int:
     try:
         run_job(job)
     except A2rlError as error:
-        job.result.with_suffix(".error").write_text(str(error), encoding="utf-8")
+        job.result.with_suffix(".error").write_text(scrub(str(error)), encoding="utf-8")
         return 1
     except BaseException:  # noqa: BLE001 - the boundary of the process: its parent learns it from the exit code and the log
-        traceback.print_exc()
+        sys.stderr.write(scrub(traceback.format_exc()))
+        sys.stderr.flush()
         return CRASHED
     return 0
 
 
 def main() -> None:
     die_with_parent()
+    listen(sys.stdin)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     _warm()

@@ -17,7 +17,8 @@ import psutil
 
 from a2rl.errors import InfrastructureError
 from a2rl.grading.job import GradeJob
-from a2rl.process import grader_environment, module_command
+from a2rl.keys import grader_keys, tell
+from a2rl.process import child_environment, module_command
 from a2rl.settings import Settings
 
 WORKER = "a2rl.grading.worker"
@@ -36,7 +37,7 @@ class WorkerProcess:
     """One worker on one device."""
 
     def __init__(self, settings: Settings, device: str, module: str = WORKER) -> None:
-        environment = grader_environment(settings)
+        environment = child_environment(settings)
         environment["CUDA_VISIBLE_DEVICES"] = "" if device == CPU else device
         self._process = subprocess.Popen(
             module_command(module),
@@ -47,6 +48,7 @@ class WorkerProcess:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        tell(self._process, grader_keys(settings))
         self._said = b""
         self._ready = False
 

@@ -67,7 +67,7 @@ class Broker:
             log: of connections.
         """
         self._listener = listener
-        self._places = Places(confinement.write, confinement.read)
+        self._places = Places(confinement.own, confinement.read)
         network, cores = Network(confinement.connect, self._places, log), Cores()
         self._slots = threading.BoundedSemaphore(_connections_at_once())
         self._may_wait = _by_number({"connect": network.connect})

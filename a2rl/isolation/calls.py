@@ -30,18 +30,19 @@ def number_of(call: str) -> int | None:
     return NUMBERS[call][_MACHINES.index(seccomp.supported_machine())]
 
 
-def withhold(broker: bool) -> int | None:
+def withhold(broker: bool, metadata: bool = True) -> int | None:
     """Gives the calls up, for the calling thread and all that it starts; and any priority above the present one.
 
     Args:
         broker: what has to be looked at waits for the answer of whoever reads the returned file.
+        metadata: modes, owners and times of files among that; False where the kernel keeps them.
 
     Raises:
         OSError: the kernel has no seccomp (or, for the broker, no notifications), or its architecture is unknown.
     """
     for kind in (resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO):
         resource.setrlimit(kind, (0, 0))
-    steps = _filter(rules(broker))
+    steps = _filter(rules(broker, metadata))
     if not broker:
         seccomp.install(steps)
         return None

@@ -3,11 +3,14 @@
 Only the standard library is imported: this is read in the supervisor and in what becomes the agent.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.sandbox.landlock import Reach
+
+SHARED_MEMORY = "/dev/shm"
 
 
 class Confinement(NamedTuple):
@@ -42,6 +45,18 @@ class Confinement(NamedTuple):
     def of(cls, fields: Sequence[Any]) -> "Confinement":
         """From JSON, which knows no tuples."""
         return cls._make(tuple(field) if isinstance(field, list) else field for field in fields)
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Folders that are the agent's to do with as it likes: those that it writes to, and those made for it alone."""
+        made = ("/tmp", SHARED_MEMORY) if self.bwrap else (SHARED_MEMORY,) if self.devices else ()
+        return (*self.write, *made)
+
+    @property
+    def keeps_metadata(self) -> bool:
+        """Whether the kernel keeps the agent from changing modes, owners and times of files that are not its own: they
+        belong to another user, or are mounted read-only."""
+        return bool(self.user) or self.devices or (bool(self.bwrap) and os.geteuid() != 0)
 
     def reach(self) -> Reach:
         """In Landlock's terms. No connection is the agent's own to make: the broker makes them."""

@@ -103,6 +103,6 @@ def confine(confinement: Confinement) -> int:
     if confinement.landlock:
         landlock.restrict(confinement.reach(), at_least=confinement.landlock)
     drop_capabilities()
-    listener = withhold(broker=True)
+    listener = withhold(broker=True, metadata=not confinement.keeps_metadata)
     assert listener is not None
     return listener

@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 import a2rl
 from a2rl.errors import InfrastructureError
 from a2rl.isolation import probe
-from a2rl.isolation.namespaces import closed_folder
+from a2rl.isolation.namespaces import closed_folder, may_mount
 from a2rl.isolation.strength import Layer, Sandbox, Strength
 from a2rl.isolation.users import unused_user
 from a2rl.sandbox import landlock, seccomp
@@ -79,9 +79,11 @@ def examine(must_reach: Iterable[Path] = ()) -> Machine:
             own.add(layer)
     if os.geteuid() != 0:
         why_not["user"] = "only root can give one"
-    if "user" in own and "devices" not in own and (closed := _closed(must_reach)):
+    if "user" in own and not ("devices" in own and may_mount()) and (closed := _closed(must_reach)):
         own.discard("user")
-        why_not["user"] = f"{closed} is closed to other users, and mounts are refused: `chmod o+x {closed}`"
+        why_not["user"] = (
+            f"{closed} is closed to other users, and mounts are refused to root here: `chmod o+x {closed}`"
+        )
     if os.geteuid() == 0 and "user" not in own:
         own.discard("processes")  # a /proc of its own would be root's, with all switches of the kernel
         why_not.setdefault("processes", "it takes a user of its own where the pipeline is root's")

@@ -23,10 +23,18 @@ from a2rl.sandbox.landlock import prctl
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1
 _CAP_SYS_ADMIN = 21
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
-_PR_SET_PDEATHSIG, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = 1, 23, 24, 47, 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = (
+    1,
+    4,
+    23,
+    24,
+    47,
+    4,
+)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 PASSES = 8
 """A folder that was opened up may have another closed one below."""
@@ -46,21 +54,45 @@ def enter(wanted: Confinement) -> int | None:
     """
     if not (wanted.devices or wanted.processes):
         return None
-    may_mount = _has_capability(_CAP_SYS_ADMIN)
-    if not may_mount:
+    by_right = may_mount()
+    if not by_right:
         become(wanted.user)
-    _unshare(_NEW_MOUNTS | (_NEW_PIDS | _NEW_IPC) * wanted.processes, in_user_namespace=not may_mount)
+    _unshare(_NEW_MOUNTS | (_NEW_PIDS | _NEW_IPC) * wanted.processes, in_user_namespace=not by_right)
     _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+    if wanted.devices and not wanted.user:
+        _make_read_only_all_but((*wanted.write, *({"/proc"} & set(wanted.use))))
     if wanted.devices:
         _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, "mode=1777,size=50%")
         _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
     for name in ("passwd", "group") if wanted.names else ():
         _mount(f"{wanted.names}/{name}", f"/etc/{name}", "", _BIND)
-    if wanted.user and may_mount:
+    if wanted.user and by_right:
         cwd = os.getcwd()  # noqa: PTH109
         open_up((*wanted.read, *wanted.write), wanted.user)
         os.chdir(cwd)  # out of what is hidden now
     return _found_table_of_processes() if wanted.processes else None
+
+
+def may_mount() -> bool:
+    """Whether this process may mount by its own right; only then can `open_up` be used."""
+    return _has_capability(_CAP_SYS_ADMIN)
+
+
+def _make_read_only_all_but(paths: Iterable[str]) -> None:
+    """What belongs to the agent's user and lies elsewhere cannot be changed then, nor its mode, owner and times."""
+    cwd, kept = os.getcwd(), [path for path in paths if os.path.isdir(path)]  # noqa: PTH109, PTH112
+    for path in kept:
+        _mount(path, path, "", _BIND | _RECURSIVE)
+    _set_mount("/", _AT_RECURSIVE, on=_READ_ONLY)
+    for path in kept:
+        _set_mount(path, 0, off=_READ_ONLY)
+    os.chdir(cwd)  # into what is mounted there now
+
+
+def _set_mount(path: str, flags: int, on: int = 0, off: int = 0) -> None:
+    attributes = struct.pack("=4Q", on, off, 0, 0)
+    if _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, attributes, ctypes.c_size_t(len(attributes))):
+        _fail(f"the mount on {path}")
 
 
 def become(user: int | None) -> None:
@@ -115,6 +147,7 @@ def _unshare(flags: int, in_user_namespace: bool) -> None:
     if _LIBC.unshare(flags | _NEW_USER * in_user_namespace):
         _fail("namespaces")
     if in_user_namespace:
+        prctl(_PR_SET_DUMPABLE, 1)  # after a change of user the next files would be root's
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")

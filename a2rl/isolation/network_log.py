@@ -1,12 +1,14 @@
 """A line of JSON for each connection of an agent, allowed or not; of a flood the first lines, and how many came."""
 
 import contextlib
-import json
 import os
 import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from a2rl.printable import printable_json
+from a2rl.secrets import scrub
 
 LINES_PER_S, MAX_LINES = 20, 5_000
 """Of each kind: a flood of one hides no other."""
@@ -52,4 +54,4 @@ class NetworkLog:
 
     def _append(self, line: dict[str, object]) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._file, (json.dumps(line) + "\n").encode())
+            os.write(self._file, (scrub(printable_json(line)) + "\n").encode())

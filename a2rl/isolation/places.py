@@ -30,8 +30,6 @@ _ITSELF = re.compile(rb"/proc/(self|thread-self)(?=/|$)")
 _PLACE = os.O_PATH | os.O_CLOEXEC
 NOBODY_WATCHES = (b"/proc", b"/sys", b"/dev")
 """What happens there tells of others' work."""
-MADE_FOR_ITSELF = ("/tmp", "/dev/shm")
-"""With bwrap, besides the folders that it is given."""
 
 
 class Places:
@@ -51,11 +49,9 @@ class Places:
 
     def see_as(self, thread: int) -> None:
         """From now on names mean what they mean to this one, and to all of the agent's: none can change its root."""
-        folders = self._own_paths
         if os.readlink(f"/proc/{thread}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):  # noqa: PTH115
             self._root = os.open(f"/proc/{thread}/root", _PLACE | os.O_DIRECTORY)
-            folders += MADE_FOR_ITSELF
-        for folder in folders:
+        for folder in self._own_paths:
             try:
                 opened = self._open(os.fsencode(folder), _PLACE | os.O_DIRECTORY)
             except OSError:

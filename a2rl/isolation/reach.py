@@ -13,7 +13,8 @@ from pathlib import Path
 
 from a2rl.agent import Agent
 from a2rl.errors import InfrastructureError
-from a2rl.isolation.confinement import Confinement
+from a2rl.isolation.confinement import SHARED_MEMORY, Confinement
+from a2rl.isolation.namespaces import may_mount
 from a2rl.isolation.strength import Strength
 from a2rl.isolation.users import user_of, write_names
 from a2rl.run import RunDir
@@ -38,7 +39,6 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 TERMINALS = ("ptmx", "pts")
 """`pts` can be had as a whole only, so nobody gets it who shares it, as the same user, with others."""
 KERNEL_SWITCHES = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger")
-SHARED_MEMORY = "/dev/shm"
 
 
 def confinement_of(
@@ -69,7 +69,8 @@ def confinement_of(
         if "user" in strength.layers:
             user = user_of(run.workspace)
             write_names(run.names, user, run.workspace / ".home")
-        close_to_others(run, keep_way="user" in strength.layers and "devices" not in strength.layers)
+        opens_up = strength.kind == "bwrap" or ("devices" in strength.layers and may_mount())
+        close_to_others(run, keep_way=bool(user) and not opens_up)
     except OSError as error:
         raise InfrastructureError(f"the workspace cannot be given to a user of its own: {error}") from error
     found = confinement_in(run.workspace, strength, settings, own, connect, run.logs / "network.jsonl", user)

@@ -52,13 +52,16 @@ METADATA = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53),
     "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
     "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
-    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
-    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
 }  # fmt: skip
 """Landlock does not know these: who owns a file may change its mode and times wherever it lies, and whoever has a file
 open, if only to read, may do so too."""
+ATTRIBUTES = {
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+}  # fmt: skip
+"""Nor these, which anybody may change who may write to the file."""
 ASKED = {
-    **METADATA,
+    **METADATA, **ATTRIBUTES,
     "connect": (42, 203), "listen": (50, 201), "inotify_add_watch": (254, 27), "sched_setaffinity": (203, 122),
 }  # fmt: skip
 TESTED = {
@@ -124,19 +127,20 @@ class Rule(NamedTuple):
     where: tuple[Condition, ...] = ()
 
 
-def rules(broker: bool) -> list[Rule]:
+def rules(broker: bool, metadata: bool = True) -> list[Rule]:
     """All of them.
 
     Args:
         broker: somebody answers what is asked. Else connections are Landlock's matter alone, the metadata of files is
             not restricted, and the rest of what would be asked is refused.
+        metadata: whether it is asked about modes, owners and times of files, too.
     """
     fixed = [Rule(call, refusal(errno.EPERM)) for call in REFUSED] + [
         Rule(call, refusal(errno.ENOSYS)) for call in UNKNOWN
     ]
     tested = [*_sockets(), *_processes(), *_files(), *_others(NOTIFY if broker else refusal(errno.EPERM))]
     if broker:
-        return [*fixed, *tested, *(Rule(call, NOTIFY) for call in ASKED)]
+        return [*fixed, *tested, *(Rule(call, NOTIFY) for call in ASKED if metadata or call not in METADATA)]
     return [*fixed, *tested, *(Rule(call, refusal(errno.EPERM)) for call in ("inotify_add_watch", "sched_setaffinity"))]
 
 

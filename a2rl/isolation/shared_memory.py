@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from a2rl.printable import printable
+from a2rl.secrets import scrub
+
 PLACE = Path("/dev/shm")
 
 
@@ -62,7 +65,7 @@ def report(left: list[Left], log: Path) -> None:
     """A line for each in the agent's log."""
     with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
         for name, size in left[:100]:
-            file.write(f"[a2rl: left in /dev/shm and removed: {name}, {size} bytes]\n")
+            file.write(f"[a2rl: left in /dev/shm and removed: {printable(scrub(name))}, {size} bytes]\n")
 
 
 def _files(place: Path, user: int) -> Iterator[tuple[str, int, int]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.isolation.cgroup import Group
+from a2rl.printable import printable
 from a2rl.sandbox import landlock
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -73,8 +74,7 @@ def look(pid: int) -> Process | None:
         head, _, rest = text.rpartition(b")")
         fields = [b""] * _FIRST_FIELD + rest.split()
         name = head.partition(b"(")[2].decode("ascii", "backslashreplace")
-        printable = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
-        return Process(pid, printable, fields[3].decode(), int(fields[4]), int(fields[6]), int(fields[22]))
+        return Process(pid, printable(name), fields[3].decode(), int(fields[4]), int(fields[6]), int(fields[22]))
     except (OSError, ValueError, IndexError):
         return None
 

@@ -8,10 +8,13 @@ from a few hundred), and never one that a process of this machine has.
 import os
 import pwd
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from a2rl.openat import open_beneath
 
 NAME = "agent"
 RANGES = (range(1_900_000_000, 2_100_000_000), range(60_578, 61_184))
@@ -61,19 +64,29 @@ def give(folder: Path, user: int) -> None:
 
 
 def _give_entries(root: int, path: str, user: int) -> list[str]:
-    """Gives what lies in a folder; returns the folders in it."""
-    found, here = [], os.open(path, FOLDER, dir_fd=root)
+    """Gives what lies in a folder; returns the folders in it. A process that outlived its run may change names here."""
+    found, here = [], open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with os.scandir(here) as entries:
             for entry in entries:
-                status, is_folder = entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
-                if status.st_uid != user and (is_folder or status.st_nlink == 1):
-                    os.chown(entry.name, user, user, dir_fd=here, follow_symlinks=False)
-                if is_folder:
+                with suppress(OSError):  # gone meanwhile
+                    _give_entry(here, entry.name, user)
+                if entry.is_dir(follow_symlinks=False):
                     found.append(f"{path}/{entry.name}")
     finally:
         os.close(here)
     return found
+
+
+def _give_entry(here: int, name: str, user: int) -> None:
+    """What is given is what was looked at, whatever has the name by then."""
+    opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+    try:
+        status = os.fstat(opened)
+        if status.st_uid != user and (stat.S_ISDIR(status.st_mode) or status.st_nlink == 1):
+            os.chown(f"/proc/self/fd/{opened}", user, user)
+    finally:
+        os.close(opened)
 
 
 def write_names(folder: Path, user: int, home: Path) -> Path:

@@ -18,9 +18,12 @@ import httpx
 from a2rl.files import digest_of
 from a2rl.judge.cache import AnswerCache
 from a2rl.judge.params import Judging
+from a2rl.number import number
 from a2rl.retries import TryAgain, may_pass, persist, retry_after_s
 
 REASON_SHOWN = 200
+MOST_TOKENS = 10**9
+"""In one reply; who counts more counts nonsense."""
 
 
 class Unreadable(ValueError):
@@ -29,7 +32,7 @@ class Unreadable(ValueError):
 
 Messages = Sequence[Mapping[str, str]]
 Read = Callable[[Mapping[str, Any]], float]
-"""The verdict in the body of a reply, whatever it means to the task. Raises Unreadable."""
+"""The verdict in the body of a reply, a number from 0 to 1, whatever it means to the task. Raises Unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +116,29 @@ class Judge:
         params = self._params
         body = {"model": params.model, "messages": [dict(each) for each in question.messages], **params.decoding}
         key = digest_of({**params.identity(), "request": body})
-        reply = self._cache.find(key)
         try:
-            if reply is not None:
-                return self._answer(reply, question.read(reply))
-            reply = self._fetch(body)
-            verdict = question.read(reply)
+            with self._cache.answer(key, self._closing.wait) as claim:
+                if claim is None:
+                    raise _Failed("nobody waits for the answer any more")
+                if claim.reply is not None:
+                    return self._answer(claim.reply, question)
+                reply = self._fetch(body)
+                answer = self._answer(reply, question)
+                claim.keep(reply)
+                return answer
         except (_Failed, TryAgain, Unreadable) as failure:
             return Answer(None, str(failure)[:REASON_SHOWN])
-        self._cache.store(key, reply)
-        return self._answer(reply, verdict)
 
-    def _answer(self, reply: Mapping[str, Any], verdict: float) -> Answer:
-        usage = reply.get("usage")
-        prompt, completion = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+    def _answer(self, reply: Mapping[str, Any], question: Question) -> Answer:
+        """What a reply says and took. Raises Unreadable."""
+        try:
+            verdict = number(question.read(reply), 0, 1, "the judge's verdict")
+            usage = reply.get("usage")
+            prompt, completion = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+        except Unreadable:
+            raise
+        except ValueError as error:
+            raise Unreadable(str(error)) from error
         dollars = prompt * self._params.dollars_per_million_prompt_tokens
         dollars += completion * self._params.dollars_per_million_completion_tokens
         return Answer(verdict, "", prompt, completion, dollars / 1_000_000)
@@ -146,7 +158,7 @@ class Judge:
             raise _Failed(_refusal(response))
         try:
             reply = response.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TryAgain("the judge's reply is no JSON") from error
         if not isinstance(reply, dict):
             raise Unreadable("the judge's reply is no JSON object")
@@ -171,5 +183,6 @@ def _refusal(response: httpx.Response) -> str:
 
 
 def _count(usage: object, name: str) -> int:
+    """Tokens that a reply took; 0 where it does not say."""
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and value > 0 else 0
+    return 0 if value is None else int(number(value, 0, MOST_TOKENS, f"the judge's count of {name}"))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from a2rl.budget import format_duration
-from a2rl.catalog import load_task
+from a2rl.catalog import find_agent, load_task
 from a2rl.errors import UsageError
 from a2rl.events import (
     AgentEnded,
@@ -21,12 +21,17 @@ from a2rl.events import (
 )
 from a2rl.files import read_model, write_atomically
 from a2rl.grading.job import GradeResult
+from a2rl.keys import learn_secrets
 from a2rl.ledger import Entry, grades_among
+from a2rl.printable import printable
+from a2rl.ranking import selection_note
 from a2rl.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord, Usage
 from a2rl.report.chart import Point, draw
 from a2rl.report.examples import Example, choose
+from a2rl.report.llm import remarks, seen_figures
 from a2rl.run import RunDir
 from a2rl.score import Group
+from a2rl.secrets import scrub
 from a2rl.settings import Settings
 
 
@@ -49,6 +54,8 @@ def write_report(run: RunDir, settings: Settings) -> None:
         UsageError: the run has not got as far as a baseline.
     """
     spec, entries = run.spec, run.ledger.entries()
+    agent = find_agent(spec.agent, settings.root)
+    learn_secrets(agent, settings)
     baseline = next((entry.event.public for entry in entries if isinstance(entry.event, BaselineKnown)), None)
     if baseline is None:
         raise UsageError(
@@ -67,6 +74,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
+        finalize=_visible,
     )
     page = environment.get_template("page.html").render(
         spec=spec,
@@ -76,6 +84,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
         executed=executed,
         baseline=baseline,
         verdict=_verdict(grade),
+        selection=selection_note(run) if grade and grade.final else "",
         chart=draw(points, baseline.score, baseline.ci, run.clock.elapsed_s()),
         rows=_rows(entries, grades, counts),
         kinds=_kinds(grade) if grade else [],
@@ -83,6 +92,8 @@ def write_report(run: RunDir, settings: Settings) -> None:
         examples=_examples(run, entries, counts),
         story=_story(entries),
         usage=_usage(executed.usage if executed else None),
+        seen=seen_figures(executed.seen if executed else None),
+        remarks=remarks(executed, spec.driver, agent.calls_llm),
         budget=format_duration(spec.budget_s),
         elapsed=format_duration(run.clock.elapsed_s()),
         settings=_settings(run, ready),
@@ -90,6 +101,11 @@ def write_report(run: RunDir, settings: Settings) -> None:
         head=entries[-1].hash,
     )
     write_atomically(run.report, page)
+
+
+def _visible(value: object) -> object:
+    """What the page says, before it is escaped as HTML."""
+    return value if isinstance(value, int | float) else printable(scrub(str(value)), lines=True)
 
 
 def _verdict(grade: GradeRecord | None) -> str:

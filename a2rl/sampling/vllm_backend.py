@@ -204,7 +204,7 @@ def _check_folder(folder: Path) -> None:
 def _worker_environment(settings: Settings) -> dict[str, str]:
     available_gib = psutil.virtual_memory().available >> 30
     return {
-        **settings.environ,
+        **{name: value for name, value in settings.environ.items() if name not in Settings.handed_over()},
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",

@@ -64,6 +64,11 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
     return {each: "\n".join(Game.load(_file(hidden, each)).walkthrough) for each in item_ids(hidden)}
 
 
+def item_kinds(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.KindsGrader`: the type of the task, with which the name of a game's folder begins."""
+    return {each: each.partition("-")[0] for each in item_ids(hidden)}
+
+
 def _file(hidden: Path, item_id: str) -> Path:
     return hidden / "games" / item_id / GAME
 

@@ -45,6 +45,7 @@ INVALID_SHARE = 0.02
 FULL_RECEPTACLE = 3
 """A receptacle with so many things gets no more, so that no list is long."""
 
+_NUMBER = re.compile(r"_bar_\d+|(?<=[a-z]) \d+\b")
 _OPENABLE = frozenset(kind.lower() for kind in OPENABLE)
 
 
@@ -79,6 +80,11 @@ def eval_pairs() -> frozenset[Pair]:
             left_things[thing] -= 1
             left_places[place] -= 1
     return frozenset(chosen)
+
+
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`: things and places without their numbers. Of what kind they are is no mere name."""
+    return _NUMBER.sub("", text)
 
 
 def generate(count: int, seed: int, split: Split, size: Size = MINI) -> Iterator[Household]:

@@ -59,6 +59,11 @@ def pretraining_text(seed: int) -> Iterator[str]:
     return mini.pretraining_text(seed)
 
 
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`."""
+    return mini.canonical(text)
+
+
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
     for number, household in enumerate(mini.generate(MINI_TRAIN, MINI_SEED, "train")):
         mini.write(household, visible / "train" / f"{household.kind}-{number:03d}")

@@ -18,12 +18,15 @@ from typing import Any, NamedTuple
 
 from a2rl.errors import UsageError
 from a2rl.judge.client import Question, Unreadable
+from a2rl.number import number
 from tasks.alpacaeval import package
 
 ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 TEMPLATES = {ANNOTATOR: "alpaca_eval_clf_gpt4_turbo/alpaca_eval_clf.txt"}
 """The annotators that are known here, with their prompts (in the package's evaluators_configs/)."""
 FIRST, SECOND = "m", "M"
+LEAST, ROUNDING = -1e6, 1e-3
+"""Log probabilities are from the one to the other: never above 0 but for rounding, and some APIs say -9999 for none."""
 SEED = 0
 """Of the package's annotators, as of all published annotations."""
 
@@ -92,13 +95,17 @@ def first_is_better(reply: Mapping[str, Any]) -> float:
     """
     try:
         top = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        found = {each["token"]: float(each["logprob"]) for each in top if each["token"] in (FIRST, SECOND)}
+        said = {each["token"]: each["logprob"] for each in top if each["token"] in (FIRST, SECOND)}
     except (LookupError, TypeError, ValueError) as error:
         raise Unreadable("the judge's reply has no log probabilities") from error
-    if not found:
+    if not said:
         raise Unreadable(f"the judge's first token is neither {FIRST} nor {SECOND}")
-    if not all(math.isfinite(logprob) for logprob in found.values()):
-        raise Unreadable("the judge's log probabilities are no numbers")
+    try:
+        found = {
+            token: number(each, LEAST, ROUNDING, f"the log probability of {token}") for token, each in said.items()
+        }
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
     highest = max(found.values())
     weights = {token: math.exp(logprob - highest) for token, logprob in found.items()}
     return weights.get(FIRST, 0.0) / sum(weights.values())

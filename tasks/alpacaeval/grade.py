@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,18 +26,24 @@ from a2rl.files import read_jsonl
 from a2rl.judge.client import Answer
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import Judging
+from a2rl.number import number
+from a2rl.paired import Improvement, difference_interval
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
-from a2rl.score import MAX_ERRORED_SHARE, Headline, Interval, ItemResult, Verdict, mean_interval
+from a2rl.score import Headline, Interval, ItemResult, Verdict, errors_tolerated, mean_interval
 from a2rl.settings import Settings
 from a2rl.task import Limits, Options
 from tasks.alpacaeval import package
 from tasks.alpacaeval.annotator import ANNOTATOR, Pair, question
-from tasks.alpacaeval.package import NotComputable
+from tasks.alpacaeval.package import LengthControl, NotComputable
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
 from tasks.alpacaeval.task import TASK
 
+if TYPE_CHECKING:
+    from tasks.alpacaeval.length_control import Annotated
+
 STOP = "### Instruction:"
 ANSWER_SHOWN = 500
+INSTRUCTION_SHOWN = 60
 SERVED = "tasks.alpacaeval.served"
 LENGTH, DOLLARS = "length, characters", "judge's price, dollars"
 FIELDS = {"preference", "output_1", "output_2", "generator_1", "generator_2"}
@@ -117,7 +123,7 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
     measures = {
         "win rate": plain["win_rate"],
         "win rate, standard error": plain["standard_error"],
-        f"{DOLLARS} in all": sum(item.measures[DOLLARS] for item in items),
+        f"{DOLLARS} in all": sum(item.measures.get(DOLLARS, 0.0) for item in items),
     }
     if not (hidden / CALIBRATION).is_file():
         return Headline(None, None, NO_CALIBRATION, measures)
@@ -127,6 +133,44 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
         return Headline(None, None, str(error), measures)
     interval = _shifted(mean_interval([item.value for item in items]), plain["win_rate"], controlled, len(items))
     return Headline(controlled, interval, "", measures)
+
+
+def improvement(
+    before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
+) -> Improvement | None:
+    """See `a2rl.task.HeadlineGrader`: the difference of the length-controlled win rates.
+
+    Its interval and test are those of graded differences, of what each item adds to the two rates: they are fitted
+    again without each item in turn (see length_control.py). The penalties that the package chose for the two models may
+    differ much, and of few items one may be so strong that nothing is controlled for. So the interval holds for either
+    penalty in both fits too. Longer answers that are no better are no improvement.
+    """
+    from tasks.alpacaeval.length_control import pseudo_values
+
+    try:
+        (old, old_data), (new, new_data) = (_controlled(items, hidden) for items in (before, after))
+    except NotComputable:
+        return None
+    points, strengths = new.rate - old.rate, {old.strength, new.strength}
+    olds, news = ({each: pseudo_values(data, each) for each in strengths} for data in (old_data, new_data))
+    published = news[new.strength] - olds[old.strength]
+    published += points / 100 - published.mean()
+    intervals = [
+        difference_interval(differences.tolist(), level)
+        for differences in (published, *(news[each] - olds[each] for each in strengths))
+    ]
+    return Improvement(points, Interval(min(each.low for each in intervals), max(each.high for each in intervals)))
+
+
+def _controlled(items: Sequence[ItemResult], hidden: Path) -> "tuple[LengthControl, Annotated]":
+    """The package's fit, and the figures to fit again. Raises NotComputable."""
+    from tasks.alpacaeval.length_control import annotated
+
+    if not (hidden / CALIBRATION).is_file():
+        raise NotComputable(NO_CALIBRATION)
+    known = {item.id: item for item in items_of(hidden)}
+    annotations = [_annotation(known[item.id], item) for item in items]
+    return package.length_control(annotations, hidden / CALIBRATION), annotated(annotations, hidden / CALIBRATION)
 
 
 class AnnotationScore(BaseModel):
@@ -170,6 +214,11 @@ def score_annotations(path: Path, source: Path | None, settings: Settings) -> An
     )
 
 
+def item_kinds(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.KindsGrader`: the data sets that the instructions are from."""
+    return {item.id: item.dataset for item in items_of(hidden)}
+
+
 def _selected(hidden: Path, ids: Sequence[str]) -> list[Item]:
     by_id = {item.id: item for item in items_of(hidden)}
     return [by_id[item_id] for item_id in ids]
@@ -184,7 +233,7 @@ def _judged(completions: Mapping[str, Completion], items: Sequence[Item], judgin
         pairs = [Pair(item.instruction, item.reference, outputs[item.id]) for item in open_items]
         with open_judge(judging, SERVED, ANNOTATOR) as judge:
             questions = [question(judge.annotator, pair) for pair in pairs]
-            replies = judge.ask(questions, int(MAX_ERRORED_SHARE * len(items)))
+            replies = judge.ask(questions, errors_tolerated(len(items)))
         answers |= dict(zip((item.id for item in open_items), replies, strict=True))
     return [_result(item, completions.get(item.id), answers.get(item.id)) for item in items]
 
@@ -226,7 +275,7 @@ def _annotation(item: Item, result: ItemResult) -> dict[str, Any]:
         "index": int(item.id),
         "instruction": item.instruction,
         "output_1": item.reference,
-        "output_2": " " * int(result.measures[LENGTH]),
+        "output_2": " " * int(result.measures.get(LENGTH, len(item.reference))),  # unknown: as long as the reference's
         "generator_1": "reference",
         "generator_2": "model",
         "preference": 1 + result.value,
@@ -259,4 +308,40 @@ def _read_annotations(path: Path) -> list[dict[str, Any]]:
         or not all(isinstance(row, dict) and row.keys() >= FIELDS for row in rows)
     ):
         raise UsageError(f"{path} holds no annotations: give a list of objects with {', '.join(sorted(FIELDS))}")
+    for place, row in enumerate(rows):
+        try:
+            _check_annotation(row)
+        except ValueError as error:
+            raise UsageError(f"{path}, annotation {place}{_named(row)}: {error}") from error
+    _check_models_and_places(path, rows)
     return rows
+
+
+def _check_annotation(row: Mapping[str, Any]) -> None:
+    """Raises ValueError: what is wrong with it."""
+    if row["preference"] is not None and row["preference"] != 0:  # which both stand for no preference
+        number(row["preference"], 1, 2, "the preference")
+    if "index" in row and number(row["index"], 0, TASK.full.eval_items - 1, "the index") % 1:
+        raise ValueError(f"the index is {row['index']}, not a whole number")
+    for field in sorted(FIELDS - {"preference"}):
+        if not isinstance(row[field], str):
+            raise ValueError(f"{field} is no text")
+
+
+def _check_models_and_places(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises UsageError: the annotations are of several models, or do not say which instructions they are of."""
+    for field in ("generator_1", "generator_2"):
+        if len(names := {row[field] for row in rows}) > 1:
+            raise UsageError(f"{path} has annotations of {len(names)} models as {field}: give those of one")
+    places = [row["index"] for row in rows if "index" in row]
+    if places and len(places) < len(rows):
+        raise UsageError(f"{path} has an index in some annotations only: give it in all of them or in none")
+    if len(set(places)) < len(places):
+        twice = next(place for place in places if places.count(place) > 1)
+        raise UsageError(f"{path} has two annotations with the index {twice}: give one of each")
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The instruction that an annotation is of, in brackets, where it says so."""
+    instruction = row.get("instruction")
+    return f" ({instruction[:INSTRUCTION_SHOWN]!r})" if isinstance(instruction, str) else ""

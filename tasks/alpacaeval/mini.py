@@ -1,8 +1,9 @@
 """The mini variant of alpacaeval: instructions that a rule can judge, and the text that the base model `tiny` reads.
 
 Contract: everything is a function of its seed. Whether an instruction belongs to eval or to training follows from its
-text, so that none of eval's is in the others. An instruction comes with a good answer, which meets every demand of
-`rule.py`, and with the reference's, which meets some of them only:
+text without the people's names, so that none of eval's is in the others, under whatever name. Things, colours and
+numbers are no mere names: to answer is to do something with these very words. An instruction comes with a good answer,
+which meets every demand of `rule.py`, and with the reference's, which meets some of them only:
 
     generate(1, seed=0, split="train")[0]
     Exercise(kind='count', instruction='Count from 3 to 6 with dashes.', good='3 - 4 - 5 - 6', reference='3, 4, 5, 6')
@@ -10,6 +11,7 @@ text, so that none of eval's is in the others. An instruction comes with a good 
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +26,8 @@ GOOD_SHARE = 0.2
 LARGEST_NUMBER = 30
 
 _EVAL_BYTES = 56
-"""An instruction whose hash byte is below this is eval's; the others are for training and pretraining."""
+"""An instruction whose canonical form has a hash byte below this is eval's; the others are for training and
+pretraining."""
 
 _NAMES = ("Tom", "Mia", "Ben", "Ana", "Max", "Zoe", "Leo", "Ida", "Lena", "Omar")
 _COLOURS = ("red", "blue", "green", "pink", "grey", "black", "white", "brown")
@@ -52,13 +55,22 @@ class Exercise:
     reference: str
 
 
+_NAME = re.compile(rf"\b({'|'.join(_NAMES)})\b")
+
+
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`: every person is called Tom."""
+    return _NAME.sub(_NAMES[0], text)
+
+
 def generate(n: int, seed: int, split: Split) -> list[Exercise]:
-    """`n` exercises of one split with pairwise different instructions."""
+    """`n` exercises of one split with pairwise different instructions; in eval not only by a name."""
     rng = random.Random(f"alpacaeval-mini/{split}/{seed}")
     exercises: dict[str, Exercise] = {}
     while len(exercises) < n:
         exercise = _draw(rng, split)
-        exercises.setdefault(exercise.instruction, exercise)
+        told = canonical(exercise.instruction) if split == "eval" else exercise.instruction
+        exercises.setdefault(told, exercise)
     return list(exercises.values())
 
 
@@ -89,7 +101,7 @@ def _draw(rng: random.Random, split: Split) -> Exercise:
 
 
 def _split_of(instruction: str) -> Split:
-    return "eval" if hashlib.sha256(instruction.encode()).digest()[0] < _EVAL_BYTES else "train"
+    return "eval" if hashlib.sha256(canonical(instruction).encode()).digest()[0] < _EVAL_BYTES else "train"
 
 
 def _join(parts: Sequence[str], style: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from a2rl.errors import InfrastructureError
 
@@ -50,8 +50,22 @@ def win_rate(annotations: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
+class LengthControl(NamedTuple):
+    """A fit of the package's regression."""
+
+    rate: float
+    """The length-controlled win rate, in percent."""
+    strength: float
+    """The inverse of the penalty's weight (`C`), as cross-validation chose it."""
+
+
 def length_controlled(annotations: Sequence[Mapping[str, Any]], calibration: Path) -> float:
-    """The length-controlled win rate in percent, by `alpaca_eval.metrics.get_length_controlled_winrate`.
+    """The length-controlled win rate in percent; see `length_control`."""
+    return length_control(annotations, calibration).rate
+
+
+def length_control(annotations: Sequence[Mapping[str, Any]], calibration: Path) -> LengthControl:
+    """The length-controlled win rate, by `alpaca_eval.metrics.get_length_controlled_winrate`.
 
     The package knows an instruction's difficulty by its place among the 805: by the field `index` of an annotation
     where there is one, else by the annotation's own place.
@@ -69,9 +83,14 @@ def length_controlled(annotations: Sequence[Mapping[str, Any]], calibration: Pat
         raise NotComputable("all answers are longer than the reference's by the same length: there is no effect to fit")
     from sklearn import config_context  # type: ignore[import-untyped]
 
-    download = statistics.hf_hub_download
+    download, fit, fitted = statistics.hf_hub_download, statistics.fit_LogisticRegressionCV, []
+
+    def kept_fit(*arguments: Any, **named: Any) -> Any:
+        fitted.append(fit(*arguments, **named))
+        return fitted[-1]
+
     # The only place where the statistics reach out (glm_winrate.py, `_get_featurized_data`).
-    statistics.hf_hub_download = lambda **_: str(calibration)
+    statistics.hf_hub_download, statistics.fit_LogisticRegressionCV = lambda **_: str(calibration), kept_fit
     try:
         with _quiet(), config_context():  # the package changes sklearn's settings for good
             metrics = statistics.get_length_controlled_winrate(
@@ -83,8 +102,8 @@ def length_controlled(annotations: Sequence[Mapping[str, Any]], calibration: Pat
     except (ValueError, KeyError, ArithmeticError) as error:
         raise NotComputable(f"the length-controlled win rate cannot be fitted: {error}") from error
     finally:
-        statistics.hf_hub_download = download
-    return float(metrics["length_controlled_winrate"])
+        statistics.hf_hub_download, statistics.fit_LogisticRegressionCV = download, fit
+    return LengthControl(float(metrics["length_controlled_winrate"]), float(fitted[-1].C_[0]))
 
 
 def _frame(annotations: Sequence[Mapping[str, Any]]) -> Any:

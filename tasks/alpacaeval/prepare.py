@@ -62,6 +62,11 @@ def pretraining_text(seed: int) -> Iterator[str]:
     return mini.pretraining_text(seed)
 
 
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`."""
+    return mini.canonical(text)
+
+
 def calibration(source: Path | None) -> Path:
     """The published `df_gamed.csv`, from a local mirror or from the hub.
 
@@ -88,7 +93,7 @@ def read_json(path: Path) -> Any:
         return json.loads(_text_of(path))
     except FileNotFoundError as error:
         raise UsageError(f"no file {path}") from error
-    except (OSError, lzma.LZMAError, EOFError, ValueError) as error:
+    except (OSError, lzma.LZMAError, EOFError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON file that can be read: {error}") from error
 
 

@@ -13,7 +13,6 @@ judgement that fails, makes the item errored.
 mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from a2rl.judge.client import Answer
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import Judging
 from a2rl.sampling import Conversation, Sampler, SamplingParams
-from a2rl.score import MAX_ERRORED_SHARE, ItemResult, Verdict
+from a2rl.score import ItemResult, Verdict, errors_tolerated
 from a2rl.settings import Settings
 from a2rl.task import Limits, Options
 from tasks.deepsearchqa.annotator import ANNOTATOR, Answered, question
@@ -88,7 +87,7 @@ def grade(
     stops = STOPS if options["turns"] == "repaired" else REFERENCE_STOPS
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops)
     # As many in a row as make the score impossible: an item takes two to be errored.
-    failures_allowed = 2 * math.ceil(MAX_ERRORED_SHARE * len(ids)) + 2
+    failures_allowed = 2 * (errors_tolerated(len(ids)) + 1)
     with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
         work = sampler.converse([_work_on(items[each], ask, instructions, limits) for each in ids], params)
     return _judged({each: items[each] for each in ids}, dict(zip(ids, work, strict=True)), judging)
@@ -109,6 +108,11 @@ def score_outputs(
 def gold_outputs(hidden: Path) -> dict[str, str]:
     """See `a2rl.task.Grader`."""
     return {item_id: item.answer for item_id, item in items_of(hidden).items()}
+
+
+def item_kinds(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.KindsGrader`."""
+    return {item_id: f"{item.category}, {item.answer_type}" for item_id, item in items_of(hidden).items()}
 
 
 def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Conversation[Work]:
@@ -154,7 +158,7 @@ def _judged(items: Mapping[str, Question], work: Mapping[str, Work], judging: Ju
         answered = [Answered(items[each].answer_type, items[each].answer, work[each].answer) for each in asked]
         with open_judge(judging, SERVED, ANNOTATOR) as judge:
             questions = [question(judge.annotator, each) for each in answered]
-            answers |= dict(zip(asked, judge.ask(questions, int(MAX_ERRORED_SHARE * len(items))), strict=True))
+            answers |= dict(zip(asked, judge.ask(questions, errors_tolerated(len(items))), strict=True))
     return [_result(each, item, work[each], answers[each]) for each, item in items.items()]
 
 

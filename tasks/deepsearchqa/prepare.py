@@ -60,6 +60,11 @@ def pretraining_text(seed: int) -> Iterator[str]:
     return mini.pretraining_text(seed)
 
 
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`."""
+    return mini.canonical(text)
+
+
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
     _write_world("train", MINI_TRAIN, visible / "pages", visible / "train.jsonl")
     _write_world("eval", TASK.mini.eval_items, hidden / "pages", hidden / "eval.jsonl")

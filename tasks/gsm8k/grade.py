@@ -90,6 +90,11 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
     return {item.id: item.answer for item in items_of(hidden)}
 
 
+def item_kinds(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.KindsGrader`: the lines of the solution, which are about its steps."""
+    return {item.id: f"{len(item.answer.strip().splitlines()) - 1} steps" for item in items_of(hidden)}
+
+
 def prompt(question: str, shots: Sequence[Mapping[str, Any]], chat: bool) -> Prompt:
     """What the model is asked."""
     if chat:

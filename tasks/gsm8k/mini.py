@@ -12,6 +12,7 @@ names. Answers are written like GSM8K's (Cobbe et al. 2021, arXiv 2110.14168), w
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -117,6 +118,19 @@ class Problem:
     @property
     def result(self) -> int:
         return self.steps[-1].result
+
+
+_MERE_NAMES = {
+    **dict.fromkeys(_GIRLS + _BOYS, "Mia"),
+    **dict.fromkeys(_THINGS, "apples"),
+    **{"He": "She", "he": "she", "him": "her"},
+}
+_MERE_NAME = re.compile(rf"\b({'|'.join(_MERE_NAMES)})\b")
+
+
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`: every person is Mia, and has apples. Numbers are no mere names."""
+    return _MERE_NAME.sub(lambda found: _MERE_NAMES[found[0]], text)
 
 
 def generate(n: int, seed: int, split: Split) -> list[Problem]:

@@ -45,6 +45,11 @@ def pretraining_text(seed: int) -> Iterator[str]:
     return mini.pretraining_text(seed)
 
 
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`."""
+    return mini.canonical(text)
+
+
 def _row(problem: mini.Problem) -> dict[str, Any]:
     return {"question": problem.question, "answer": problem.answer}
 

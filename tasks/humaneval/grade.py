@@ -109,6 +109,11 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
     return {item.id: item.canonical_solution for item in items_of(hidden)}
 
 
+def item_kinds(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.KindsGrader`; the published problems are of one."""
+    return {item.id: item.group for item in items_of(hidden)}
+
+
 def prompt(item: Item, chat: bool) -> Prompt:
     """What the model is asked."""
     return (Message("user", ASKED + item.prompt),) if chat else item.prompt

@@ -1,8 +1,10 @@
 r'''The mini variant of humaneval: one-line functions to write, and the text that the base model `tiny` grew up on.
 
-Contract: everything is a function of its seed. A problem is told by its docstring, and where that one may be read (by
-the base model, in training, in the eval set) follows from its own hash, so that no eval problem is ever a training or
-pretraining problem under another function name. Some combinations of skills are kept for the eval set altogether.
+Contract: everything is a function of its seed. A problem is told by its docstring without the argument's name (its
+canonical form), and where that one may be read (by the base model, in training, in the eval set) follows from its own
+hash, so that no eval problem is ever a training or pretraining problem under another name of the function or of its
+argument. Every kind of problem has its share in each of the three; some combinations of skills are kept for the eval
+set altogether.
 
     problem = generate(1, seed=0, split="train")[0]
     problem.prompt + problem.solution
@@ -13,9 +15,11 @@ pretraining problem under another function name. Some combinations of skills are
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any, Literal
 
 Split = Literal["train", "eval"]
@@ -37,8 +41,8 @@ others it shows empty bodies: a base model that knows what to write, and mostly 
 mend."""
 LARGEST_CONSTANT = 12
 
-_POOL_BOUNDS: tuple[tuple[_Pool, int], ...] = (("eval", 40), ("train", 168), ("pretraining", 256))
-"""A docstring whose hash byte is below 40 is eval's, else below 168 train's, else pretraining's."""
+EVAL_SHARE, TRAIN_SHARE = 0.25, 0.45
+"""Of a family's canonical docstrings; the base model reads the rest. One that is alone is for training."""
 
 _NAMES = ("solve", "make", "find", "get", "run", "work", "build", "f")
 _ARGUMENTS: dict[_Kind, tuple[str, ...]] = {
@@ -47,7 +51,8 @@ _ARGUMENTS: dict[_Kind, tuple[str, ...]] = {
     "text": ("s", "text", "word", "line"),
     "words": ("s", "text", "line"),
 }
-_LETTERS = "abcdeost"
+_LETTERS = "bcdeot"
+"""None that is an argument's name too."""
 _WORDS = ("cat", "boat", "toast", "seed", "beds", "coats", "dot", "tea", "oats", "decade", "test", "bottles")
 
 
@@ -174,11 +179,20 @@ def families(pool: _Pool, combined: bool) -> tuple[Family, ...]:
     return tuple(family for kept, family in _combinations() if pool == "eval" or not kept)
 
 
+_DEFINED = re.compile(r'def \w+\(\w+\):\n    """(.*)"""')
+_ARGUMENT = re.compile(rf"\b({'|'.join({name for names in _ARGUMENTS.values() for name in names})})\b")
+
+
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`: functions as notes, which name no function, and every argument as `x`."""
+    return _ARGUMENT.sub("x", _DEFINED.sub(r"# \1", text))
+
+
 def generate(n: int, seed: int, split: Split) -> list[Problem]:
-    """`n` problems of one split with pairwise different prompts; in eval with different docstrings.
+    """`n` problems of one split with pairwise different prompts; in eval with different canonical docstrings.
 
     Args:
-        n: up to what there is: some 500 of eval.
+        n: up to what there is: some 600 of eval.
         seed: of all of them.
         split: the two share no docstring.
     """
@@ -186,7 +200,7 @@ def generate(n: int, seed: int, split: Split) -> list[Problem]:
     problems: dict[str, Problem] = {}
     while len(problems) < n:
         doc, problem = _draw(rng, split)
-        problems.setdefault(doc if split == "eval" else problem.prompt, problem)
+        problems.setdefault(canonical(doc) if split == "eval" else problem.prompt, problem)
     return list(problems.values())
 
 
@@ -218,14 +232,35 @@ def _draw(rng: random.Random, pool: _Pool, combined_share: float = COMBINED_SHAR
     while True:
         family = rng.choice(families(pool, combined=rng.random() < combined_share))
         argument, values = rng.choice(_ARGUMENTS[family.takes]), _constants(rng, family)
-        doc = family.doc.format(a=argument, **values) + "."
-        if _pool_of(doc) == pool:
+        doc = _told(family, argument, values)
+        if _pools(family)[canonical(doc)] == pool:
             return doc, _problem(rng, family, doc, argument, values)
 
 
-def _pool_of(doc: str) -> _Pool:
-    byte = hashlib.sha256(doc.encode()).digest()[0]
-    return next(pool for pool, bound in _POOL_BOUNDS if byte < bound)
+def _told(family: Family, argument: str, values: dict[str, Any]) -> str:
+    return family.doc.format(a=argument, **values) + "."
+
+
+@cache
+def _pools(family: Family) -> dict[str, _Pool]:
+    """Where each canonical docstring of a family may be read: in an order drawn by hash, first eval's, then train's."""
+    numbers, argument = range(2, family.largest + 1), _ARGUMENTS[family.takes][0]
+    domains = {"k": numbers, "m": numbers, "c": _LETTERS, "d": _LETTERS}
+    used = {name: domain if f"{{{name}}}" in family.doc else domain[:1] for name, domain in domains.items()}
+    told = {canonical(_told(family, argument, dict(zip(used, each, strict=True)))) for each in product(*used.values())}
+    docs = sorted(told, key=lambda doc: hashlib.sha256(doc.encode()).digest())
+    if family in _kept():
+        return dict.fromkeys(docs, "eval")
+    first = round(EVAL_SHARE * len(docs)) if len(docs) > 1 else 0
+    last = first + max(1, round(TRAIN_SHARE * len(docs)))
+    return {
+        doc: "eval" if place < first else "train" if place < last else "pretraining" for place, doc in enumerate(docs)
+    }
+
+
+@cache
+def _kept() -> frozenset[Family]:
+    return frozenset(family for kept, family in _combinations() if kept)
 
 
 def _constants(rng: random.Random, family: Family) -> dict[str, Any]:

@@ -44,6 +44,11 @@ def pretraining_text(seed: int) -> Iterator[str]:
     return mini.pretraining_text(seed)
 
 
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`."""
+    return mini.canonical(text)
+
+
 def _generated(split: mini.Split, n: int) -> list[dict[str, Any]]:
     return [
         {

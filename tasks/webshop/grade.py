@@ -70,6 +70,11 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
     return {each: "\n".join(_way(hall.shop, goal)) for each, goal in hall.goals.items()}
 
 
+def item_kinds(hidden: Path) -> dict[str, str]:
+    """See `a2rl.task.KindsGrader`."""
+    return {each: _group(goal) for each, goal in _goals(hidden).items()}
+
+
 def _goals(hidden: Path) -> dict[str, Goal]:
     lines = (hidden / "goals.jsonl").read_text(encoding="utf-8").splitlines()
     return {goal.id: goal for goal in map(Goal.from_json, lines)}

@@ -48,6 +48,7 @@ NOTES = 6
 """Products that a note looks at."""
 LONGEST_WANDERING = 7
 INVALID_SHARE = 0.03
+_PARTICULARS = re.compile(r"(?<= )with [a-z ]+: .*?(?=, and price lower)|(?<=price lower than )[\d.]+")
 _CODE = re.compile(r"(?<=\[)[A-Z]{2}-[A-Z]{2}(?=\])")
 SYLLABLES = tuple(consonant + vowel for consonant in "BDFGKLMNRSTV" for vowel in "AEIOU")
 CODES = len(SYLLABLES) ** 2
@@ -95,6 +96,11 @@ def eval_pairs() -> frozenset[Pair]:
             : 2 + _hash(kind.noun, "")[0] % 2
         ]
     )
+
+
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`: a goal without the values of its options and its limit; what is wanted remains."""
+    return _PARTICULARS.sub("...", text)
 
 
 def generate(products: int, goals: int, seed: int, split: Split, folder: Path) -> World:

@@ -43,6 +43,11 @@ def pretraining_text(seed: int) -> Iterator[str]:
     return mini.pretraining_text(seed)
 
 
+def canonical(text: str) -> str:
+    """See `a2rl.task.Preparer`."""
+    return mini.canonical(text)
+
+
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
     train = mini.generate(MINI_PRODUCTS, MINI_TRAIN, MINI_SEED, "train", visible / "catalogue")
     evaluation = mini.generate(mini.PRODUCTS, TASK.mini.eval_items, MINI_SEED, "eval", hidden / "catalogue")

@@ -4,6 +4,7 @@ import errno
 import json
 import struct
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from a2rl.grading.limits import DEFAULT_SUBMISSIONS, MAX_WAITING
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.refusals import BURST, MAX_PATH, MAX_REASON, Allowance, Refusals
 from a2rl.grading.service import GradingService
-from a2rl.grading.submissions import BudgetSpent
+from a2rl.grading.submissions import BudgetSpent, NoTurn
 from a2rl.records import BaselineRecord
 from a2rl.run import RunDir
 from a2rl.settings import Settings
@@ -185,6 +186,42 @@ def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_sta
     wait_for(lambda: run.ledger.events(Graded))
 
 
+def test_a_submission_over_which_the_service_dies_again_and_again_is_refused(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = service_of(run, settings).receive(v1)
+    marks = run.checkpoints / f".attempts-{received.receipt}"
+    marks.write_bytes(b"." * submissions.MAX_DEATHS)
+    service_of(run, settings)  # one more attempt it has, and that succeeds
+    wait_for(lambda: run.ledger.events(Graded))
+    assert not marks.exists()
+    received = service_of(run, settings).receive(v1)
+    marks = run.checkpoints / f".attempts-{received.receipt}"
+    marks.write_bytes(b"." * (submissions.MAX_DEATHS + 1))
+    service_of(run, settings)
+    [refused] = wait_for(lambda: run.ledger.events(SubmissionRefused))
+    assert "died each time" in refused.reason
+
+
+def test_copies_are_made_one_at_a_time_so_that_none_counts_on_the_room_of_another(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, copying, most = service_of(run, settings), [0], [0]
+    copy = submissions.copy_submission
+
+    def counted(*arguments: Any) -> None:
+        copying[0] += 1
+        most[0] = max(most[0], copying[0])
+        time.sleep(0.05)
+        copy(*arguments)
+        copying[0] -= 1
+
+    monkeypatch.setattr(submissions, "copy_submission", counted)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(lambda _: service.submit(v1), range(4)))) == 4
+    assert most == [1]
+
+
 # Whatever a folder does to the grader, the agent is told, the chain ends, and the service goes on.
 
 
@@ -257,6 +294,12 @@ def huge_offsets(folder: Path) -> None:
     write_raw_safetensors(folder / "model.safetensors", {name: entry for name in read_weights(folder)}, b"")
 
 
+def endless_shape(folder: Path) -> None:
+    """The product of its numbers takes hours."""
+    entry = {"dtype": "F32", "shape": [2**62] * 400_000, "data_offsets": [0, 0]}
+    write_raw_safetensors(folder / "more.safetensors", {"w": entry}, b"")
+
+
 def length_of_a_header(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**64 - 1) + b"{}")
 
@@ -265,7 +308,7 @@ def length_of_a_header(folder: Path) -> None:
     "spoil",
     [
         bytes_in_a_name, half_a_character_in_a_tensors_name, endless_tensors_name, endless_value_in_the_config,
-        no_numbers, huge_offsets, length_of_a_header,
+        no_numbers, huge_offsets, length_of_a_header, endless_shape,
     ],
 )  # fmt: skip
 def test_a_hostile_folder_is_refused_briefly_and_in_characters(
@@ -364,12 +407,24 @@ def test_a_flood_of_hopeless_submissions_over_http_leaves_few_events(run: RunDir
     assert sum(event.count for event in run.ledger.events(SubmissionRefused)) == 150
 
 
-def test_who_hands_in_broken_checkpoints_again_and_again_has_to_wait(run: RunDir, settings: Settings, v1: str) -> None:
+def test_who_hands_in_broken_checkpoints_again_and_again_waits_longer_and_longer(
+    run: RunDir, settings: Settings, base_model: Path, v1: str
+) -> None:
+    now = [100.0]
+    door_of_run = submissions.Submissions(run, lambda: now[0])
+    run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
-    client = client_of(service_of(run, settings))
-    statuses = [submit(client, v1).status_code for _ in range(submissions.MISTAKES + 10)]
-    assert statuses == [422] * submissions.MISTAKES + [429] * 10
-    assert len(run.ledger.events(SubmissionReceived)) == submissions.MISTAKES
+    for _ in range(submissions.MISTAKES + 10):
+        while not door_of_run.has_room:
+            with pytest.raises(NoTurn):
+                door_of_run.receive(v1)
+            now[0] += 0.1
+        received = door_of_run.receive(v1)
+        with pytest.raises(InvalidSubmission):
+            door_of_run.accept(received)
+        door_of_run.release(received)
+    assert now[0] - 100.0 == pytest.approx(sum(number / 10 for number in range(21, 30)), abs=2.0)
+    assert len(run.ledger.events(SubmissionReceived)) == submissions.MISTAKES + 10
     assert broken_chain(run.ledger.entries(), finished=True) == ""
 
 
@@ -377,10 +432,9 @@ def test_an_allowance_comes_back_with_time() -> None:
     now = [0.0]
     allowance = Allowance(2, 10.0, lambda: now[0])
     assert [allowance.take() for _ in range(3)] == [True, True, False]
-    now[0] = 4.0
-    assert allowance.wait_s() == pytest.approx(6.0)
-    now[0] = 10.0
-    assert [allowance.take() for _ in range(2)] == [True, False]
+    assert [allowance.reserve(25.0) for _ in range(3)] == [10.0, 20.0, None]
+    now[0] = 40.0
+    assert [allowance.take() for _ in range(3)] == [True, True, False]
 
 
 def test_many_checkpoints_in_the_last_seconds_leave_few_grades_for_afterwards(

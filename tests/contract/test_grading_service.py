@@ -287,7 +287,7 @@ def test_a_base_model_that_is_taken_away_is_the_graders_failure_and_not_the_agen
     away = own.rename(tmp_path / "away")
     answer = submit(client, v1)
     assert answer.status_code == 503
-    assert "submit again" in answer.json()["detail"]
+    assert "put it back" in answer.json()["detail"]
     assert not run.ledger.events(SubmissionAccepted)
     away.rename(own)
     assert submit(client, v1).status_code == 200

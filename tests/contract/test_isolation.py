@@ -104,8 +104,23 @@ def test_bwrap_lets_nothing_out_either_and_all_work_go_on(outcomes: Outcomes, us
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("attempt", WORK_NAMES)
-def test_an_agent_can(outcomes: Outcomes, user: str, attempt: str) -> None:
+def test_an_agent_can(scenes: Callable[[str], Scene], outcomes: Outcomes, user: str, attempt: str) -> None:
+    layers = scenes(user).strength("landlock").layers
+    if attempt == "use_a_terminal" and not {"devices", "user"} & set(layers):
+        pytest.skip("where terminals are everybody's, an agent gets none")
+    if attempt == "ask_who_and_where_one_is" and "user" in layers and "devices" not in layers:
+        pytest.skip("where mounts are refused, a user of its own has no name")
     assert not outcomes(user, "landlock")[attempt]
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_without_anything_of_its_own_nothing_gets_out_either_and_all_work_goes_on(user: str) -> None:
+    with make_scene(user) as scene:
+        free = scene.attempts("none")
+        scene.without = frozenset({"user", "devices", "processes"})
+        confined = scene.attempts("landlock")
+    assert not [name for name in BREAKOUT_NAMES if not free[name] and not confined[name]]
+    assert {name for name in WORK_NAMES if confined[name]} <= {"use_a_terminal"}  # those there are belong to others
 
 
 FAMILY = """

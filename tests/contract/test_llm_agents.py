@@ -4,6 +4,7 @@ The agent system is a fake one: a shell script that plays a recorded transcript 
 """
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +111,14 @@ def test_it_is_told_its_task_its_mode_and_its_real_deadline(work: Callable[..., 
     record = execute(run, checkout)
     [[how, prompt]] = told(run)
     assert (record.ended, how) == ("finished", "started")
-    for part in (str(run.workspace), "instructions.md", "sft-only", "1m30s from now", "at most 7 turns"):
+    for part in (
+        str(run.workspace),
+        "instructions.md",
+        "sft-only",
+        "1m30s from now",
+        "at most 7 turns",
+        "of grading time",
+    ):
         assert part in prompt
     assert json.loads((run.workspace / ".home/.fake/settings.json").read_text()) == {"model": "a-model"}
 
@@ -167,9 +175,11 @@ def test_what_is_missing_ends_the_run_as_a_result_and_costs_no_time(
 
 
 def test_an_llm_of_ones_own_needs_no_key(work: Callable[..., RunDir], settings: Settings) -> None:
-    run = work('echo "$FAKE_KEY $WHERE" > output/key\n' + play("work"), base_url="http://127.0.0.1:7")
+    run = work('echo "$FAKE_KEY $WHERE" > output/key\n' + play("work"), base_url="http://127.0.0.1:7/v1")
     assert execute(run, settings).ended == "finished"
-    assert (run.workspace / "output/key").read_text() == "none-needed http://127.0.0.1:7\n"
+    found = re.fullmatch(r"none-needed http://127\.0\.0\.1:(\d+)/v1\n", (run.workspace / "output/key").read_text())
+    assert found
+    assert found[1] != "7"  # the way there leads through the relay
 
 
 def test_a_run_that_was_cut_off_goes_on_in_its_session(

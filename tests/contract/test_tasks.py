@@ -1,7 +1,9 @@
 """What every task folder promises, whatever the task."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,11 +11,13 @@ import pytest
 
 from a2rl.catalog import load_grader, load_preparer, load_task, task_ids
 from a2rl.files import folder_digest
+from a2rl.grading.job import score_items, selected_ids
+from a2rl.paired import compare, mean_difference
 from a2rl.records import BaselineRecord
 from a2rl.score import ItemResult, summarise
 from a2rl.settings import Settings
 from a2rl.split import split_ids
-from a2rl.task import Grader, Task
+from a2rl.task import Grader, HeadlineGrader, KindsGrader, Task
 from a2rl.tracking import Tracker
 from tests.run_maker import make_run
 
@@ -138,6 +142,36 @@ def test_there_is_one_result_for_each_id_in_order_and_the_counts_add_up(
     assert all(0 <= item.value <= 1 for item in items)
 
 
+def test_both_halves_of_the_eval_set_have_as_many_items_of_each_kind(prepared: Prepared) -> None:
+    grader = prepared.grader
+    assert isinstance(grader, KindsGrader)
+    kinds = grader.item_kinds(prepared.hidden)
+    assert kinds.keys() == set(grader.item_ids(prepared.hidden))
+    assert len(set(kinds.values())) > 1
+    public, private = (
+        Counter(kinds[each] for each in selected_ids(prepared.task.id, prepared.hidden, half, 20260412))
+        for half in ("public", "private")
+    )
+    assert all(abs(public[kind] - private[kind]) <= 1 for kind in set(kinds.values()))
+    assert abs(public.total() - private.total()) <= 1
+
+
+def test_the_improvement_is_of_the_figure_that_the_task_is_scored_by(prepared: Prepared, gold: dict[str, str]) -> None:
+    ids, grader = prepared.grader.item_ids(prepared.hidden), prepared.grader
+    before, after = (
+        judged(prepared, {each: gold[each] if place % share == 0 else "no idea" for place, each in enumerate(ids)})
+        for share in (5, 2)
+    )
+    scores = [score_items(prepared.task.id, prepared.hidden, items).score for items in (before, after)]
+    assert scores[0] is not None
+    assert scores[1] is not None
+    own = partial(grader.improvement, hidden=prepared.hidden) if isinstance(grader, HeadlineGrader) else mean_difference
+    found = compare(before, after, difference=own)
+    assert found is not None
+    assert found.points == pytest.approx(scores[1] - scores[0])
+    assert 0 < found.ci.low < found.points < found.ci.high
+
+
 def test_gold_answers_are_judged_by_their_items_and_not_by_their_place(
     prepared: Prepared, gold: dict[str, str]
 ) -> None:
@@ -151,6 +185,22 @@ def test_the_base_models_pretraining_holds_no_question_of_the_eval_set(prepared:
     assert documents
     text = "\n".join(documents)
     assert not [question for question in asked if question in text]
+
+
+def test_no_item_of_the_eval_set_is_in_training_or_pretraining_under_other_names(prepared: Prepared) -> None:
+    preparer = load_preparer(prepared.task.id)
+    asked = {preparer.canonical(text).strip() for text in questions(prepared.hidden)}
+    trained = {preparer.canonical(text).strip() for text in questions(prepared.visible)}
+    assert not asked & trained
+    read = preparer.canonical("\n".join(preparer.pretraining_text(0)))
+    assert not [text for text in asked if text in read]
+
+
+def test_the_canonical_form_forgets_names_and_keeps_items_apart(prepared: Prepared) -> None:
+    asked = questions(prepared.hidden)
+    told = {load_preparer(prepared.task.id).canonical(text).strip() for text in asked}
+    assert len(told) > 0.4 * len(asked)
+    assert {load_preparer(prepared.task.id).canonical(text).strip() for text in told} == told
 
 
 def test_whatever_the_task_measures_is_mirrored_in_mlflow(
@@ -176,7 +226,7 @@ def test_the_task_has_a_description_and_pinned_data(prepared: Prepared) -> None:
 
 
 def _all_functions() -> Iterator[tuple[Callable[[str], object], str]]:
-    for name in ("prepare", "pretraining_text"):
+    for name in ("prepare", "pretraining_text", "canonical"):
         yield load_preparer, name
     for name in ("item_ids", "grade", "score_outputs", "gold_outputs"):
         yield load_grader, name

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.isolation.strength import Layer
 from a2rl.sandbox import landlock
 from tests.redteam.arena import SandboxArena
 from tests.redteam.attack import Outcome, find_attacks
@@ -29,7 +30,14 @@ ATTACKS = {attack.name: attack for attack in find_attacks((
 ONLY_STOPS = {"flood_the_broker"}
 """It is after the broker itself, which is not there without a sandbox."""
 USERS = ("root", "nobody") if os.geteuid() == 0 else ("user",)
-SANDBOXES = ["landlock", pytest.param("bwrap", marks=pytest.mark.skipif(not shutil.which("bwrap"), reason="no bwrap"))]
+BARE = "landlock, with nothing of its own"
+"""No user, mounts or processes of its own: all is the broker's to look at."""
+OWN: frozenset[Layer] = frozenset({"user", "devices", "processes"})
+SANDBOXES = [
+    "landlock",
+    BARE,
+    pytest.param("bwrap", marks=pytest.mark.skipif(not shutil.which("bwrap"), reason="no bwrap")),
+]
 Play = Callable[[str, str, str], Outcome]
 
 
@@ -41,7 +49,8 @@ def play() -> Iterator[Play]:
         def arena(user: str, sandbox: str) -> SandboxArena:
             if user == "nobody" and not Path("/usr/bin/python3").exists():
                 pytest.skip("no Python that every user may run")
-            return stack.enter_context(SandboxArena(sandbox, user))
+            kind, without = ("landlock", OWN) if sandbox == BARE else (sandbox, frozenset())
+            return stack.enter_context(SandboxArena(kind, user, without))
 
         yield functools.cache(lambda user, sandbox, name: arena(user, sandbox).play(ATTACKS[name]))
 

@@ -18,7 +18,7 @@ from a2rl.agent import Agent
 from a2rl.isolation import probe
 from a2rl.isolation.machine import examine
 from a2rl.isolation.reach import confinement_of
-from a2rl.isolation.strength import Sandbox, Strength
+from a2rl.isolation.strength import Layer, Sandbox, Strength
 from a2rl.run import RunDir
 from a2rl.settings import Settings
 from a2rl.supervisor import AgentCommand, AgentExit
@@ -44,6 +44,8 @@ class Scene:
     python: str
     """That agent and supervisor run on: as another user, one that this user may run."""
     facts: dict[str, Any] = field(default_factory=dict)
+    without: frozenset[Layer] = frozenset()
+    """Layers of the sandbox that are to be left out, as on machines that have not got them."""
 
     @property
     def run(self) -> RunDir:
@@ -80,7 +82,8 @@ class Scene:
             command = [self.python, "-I", "-S", "-c", probe.START, str(self.root / "lib"), "0"]
             errors = json.loads(subprocess.run(command, check=True, capture_output=True, **as_user("nobody")).stdout)
             machine = machine._replace(own=frozenset(layer for layer, error in errors.items() if not error))
-        return machine.strength(kind)
+        best = machine.strength(kind)
+        return Strength.of(kind, set(best.layers) - self.without)
 
     def attempts(self, sandbox: Sandbox) -> dict[str, str]:
         """What became of everything that attempts.py tries: empty where it succeeded."""
@@ -111,6 +114,7 @@ def make_scene(user: str) -> Iterator[Scene]:
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         root.chmod(0o755)
         _add_set_user_id(scene)
+        _share(scene, stack)
         _serve(scene, stack)
         _start_grader(scene, stack)
         yield scene
@@ -120,7 +124,7 @@ def _write_files(scene: Scene) -> None:
     library = scene.root / "lib" / "a2rl"
     for name in ("sandbox", "isolation"):
         shutil.copytree(REPOSITORY / "a2rl" / name, library / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "supervisor.py"):
+    for name in ("__init__.py", "supervisor.py", "agent_log.py", "printable.py", "secrets.py"):
         shutil.copy(REPOSITORY / "a2rl" / name, library / name)
     project = scene.root / "project"
     run = RunDir.create(project / "runs", spec(run_id="mine"))
@@ -150,6 +154,25 @@ def _write_files(scene: Scene) -> None:
     scene.facts["workspace"] = str(run.workspace)
     disks = [path for path in Path("/dev").iterdir() if path.is_block_device()]
     scene.facts["disk"] = str(min(disks)) if disks else "/dev/none"
+
+
+def _share(scene: Scene, stack: ExitStack) -> None:
+    """Shared memory and a terminal of somebody who is the same user."""
+    memory = Path(f"/dev/shm/a2rl-scene-{os.getpid()}-{scene.user}")
+    memory.write_text("secret")
+    stack.callback(memory.unlink, missing_ok=True)
+    terminal, other = os.openpty()
+    stack.callback(os.close, terminal)
+    stack.callback(os.close, other)
+    if scene.user == "nobody":
+        os.chown(memory, NOBODY, NOBODY)
+        os.chown(other, NOBODY, NOBODY)
+    status = os.fstat(other)
+    scene.facts |= {
+        "shared_memory": str(memory),
+        "terminal": os.ttyname(other),
+        "terminal_identity": [status.st_rdev, status.st_dev],
+    }
 
 
 def _add_set_user_id(scene: Scene) -> None:

@@ -11,6 +11,9 @@
                                          # "run": a whole run, with its real grading service, from setup to report
     SPEC = {"max_submissions": 3}        # settings of the run, for level "run"; all have defaults
 
+    def prepare(stack, folder):          # optional, outside, before a run: returns {"agent": keys of its agent.yaml,
+        ...                              # "environ": of the user's, "spec": settings}, each where it is needed
+
     def attack(scene):                   # as the agent, in the sandbox, with the standard library alone
         ...                              # returning: it got what it wanted; raising: it was stopped, and by what
 

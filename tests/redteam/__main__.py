@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from a2rl.errors import A2rlError
+from a2rl.printable import printable
 from tests.redteam import ordinary_user
 from tests.redteam.attack import Attack, Outcome, find_attacks
 from tests.redteam.ordinary_user import REPOSITORY
@@ -93,7 +94,7 @@ def _session(user: str, sandbox: str, attacks: list[Attack]) -> Iterator[Outcome
 def _show(outcome: Outcome) -> None:
     word = "SUCCEEDED" if outcome.succeeded else ("stopped" if outcome.tried else "not tried")
     line = f"{outcome.user:5} {outcome.sandbox:9} {outcome.name:40} {word:10} {outcome.achieved or outcome.stopped_by}"
-    sys.stdout.write(line[:200].replace("\n", " ") + "\n")
+    sys.stdout.write(printable(line, 200) + "\n")
     sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ import psutil
 
 import tasks
 from a2rl.errors import A2rlError
+from a2rl.isolation.strength import Layer
 from a2rl.params import load_params
 from a2rl.plan import choose_grid, plan_runs
 from a2rl.records import ReportRecord
@@ -81,16 +82,18 @@ def user_name() -> str:
 class SandboxArena(AbstractContextManager["SandboxArena"]):
     """One confined process under a real supervisor, in the scene of tests/isolation."""
 
-    def __init__(self, sandbox: str, user: str = "") -> None:
+    def __init__(self, sandbox: str, user: str = "", without: frozenset[Layer] = frozenset()) -> None:
         """
         Args:
             user: "nobody" where we are root and the scene is to be an ordinary user's.
+            without: layers of the sandbox to be left out, as on machines that have not got them.
         """
-        self._sandbox, self._user = sandbox, user or user_name()
+        self._sandbox, self._user, self._without = sandbox, user or user_name(), without
         self._stack = ExitStack()
 
     def __enter__(self) -> "SandboxArena":
         self._scene = self._stack.enter_context(make_scene(self._user))
+        self._scene.without = self._without
         return self
 
     def __exit__(
@@ -141,9 +144,18 @@ class RunArena(AbstractContextManager["RunArena"]):
 
     def play(self, attack: Attack) -> Outcome:
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        settings = Settings(self._checkout.root, {**kept, "HOME": str(self._home), "CUDA_VISIBLE_DEVICES": ""})
+        environ = {**kept, "HOME": str(self._home), "CUDA_VISIBLE_DEVICES": ""}
         script = self._checkout.script(attack.name, START.format(python=sys.executable))
-        run = self._plan(attack, script, settings)
+        with ExitStack() as stack:
+            ready = attack.prepare(stack, script.parent) if attack.prepare else {}
+            settings = Settings(self._checkout.root, {**environ, **ready.get("environ", {})})
+            name = str(script)
+            if "agent" in ready:
+                name, script = self._define(attack, script, ready["agent"])
+            return self._play(attack, script, settings, name, {**attack.spec, **ready.get("spec", {})})
+
+    def _play(self, attack: Attack, script: Path, settings: Settings, agent: str, choice: Mapping[str, Any]) -> Outcome:
+        run = self._plan(agent, choice, settings)
         facts = self._facts(run)
         _lay_out(script.parent, attack, facts)
         problems, started = [], time.monotonic()
@@ -164,10 +176,21 @@ class RunArena(AbstractContextManager["RunArena"]):
                 psutil.Process(pid).kill()
         return outcome
 
-    def _plan(self, attack: Attack, script: Path, settings: Settings) -> RunDir:
+    def _define(self, attack: Attack, script: Path, keys: Mapping[str, Any]) -> tuple[str, Path]:
+        """The attack's script as an agent with an agent.yaml, in a folder of agents that is this checkout's own."""
+        agents = self._checkout.root / "agents"
+        if agents.is_symlink():
+            agents.unlink()
+        folder = agents / attack.name
+        shutil.copytree(script.parent, folder, dirs_exist_ok=True)
+        definition = {"title": attack.goal, "start": ["bash", "{agent_dir}/start.sh"], **keys}
+        (folder / "agent.yaml").write_text(json.dumps(definition))
+        return attack.name, folder / script.name
+
+    def _plan(self, agent: str, chosen: Mapping[str, Any], settings: Settings) -> RunDir:
         params = load_params(settings.root)
-        choice = {"budget": BUDGET, **attack.spec, "sandbox": self._sandbox}
-        grid = choose_grid(params, "smoke", tasks=(TASK,), agents=(str(script),), **choice)
+        choice = {"budget": BUDGET, **chosen, "sandbox": self._sandbox}
+        grid = choose_grid(params, "smoke", tasks=(TASK,), agents=(agent,), **choice)
         [spec] = plan_runs(grid, "redteam", params, settings)
         return RunDir.create(settings.runs, spec)
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,9 @@ class Attack:
     level: Literal["sandbox", "run"]
     spec: Mapping[str, Any]
     """Settings of the run that differ from the arena's."""
+    prepare: Callable[[ExitStack, Path], Mapping[str, Any]] | None
+    """Before the run, outside: may start servers in the stack and write into the folder; returns `agent` (keys of an
+    agent.yaml), `environ` (of the user's) and `spec`, each where it is needed."""
     held: Callable[[Any], str] | None
     """Told what is there afterwards; returns what the attack achieved, or nothing."""
 
@@ -44,7 +48,8 @@ class Attack:
             raise UsageError(f"{path} needs a docstring, LEVEL = 'sandbox' or 'run', and a function attack(scene)")
         goal, _, rest = module.__doc__.strip().partition("\n")
         held = getattr(module, "held", None)
-        return cls(path, goal, " ".join(rest.split()), level, getattr(module, "SPEC", {}), held)
+        spec, prepare = getattr(module, "SPEC", {}), getattr(module, "prepare", None)
+        return cls(path, goal, " ".join(rest.split()), level, spec, prepare, held)
 
 
 def _module(path: Path) -> ModuleType:

@@ -224,7 +224,51 @@ def test_annotations_with_a_failed_judgement_leave_it_out(tmp_path: Path, settin
     assert (score.win_rate, score.reason.startswith("no preference")) == (None, True)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "[1]", '[{"preference": 1}]', '{"a": [}'])
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"preference": float("nan")}, "annotation 1 ('Do it.'): the preference is nan, not a number from 1 to 2"),
+        ({"preference": float("inf")}, "the preference is inf"),
+        ({"preference": 1e308}, "the preference is 1e+308"),
+        ({"preference": 10**400}, "the preference is a huge number"),
+        ({"preference": 0.5}, "the preference is 0.5"),
+        ({"preference": True}, "the preference is True"),
+        ({"preference": "1.5"}, "the preference is '1.5'"),
+        ({"output_2": None}, "output_2 is no text"),
+        ({"generator_2": "z"}, "annotations of 2 models as generator_2"),
+        ({"index": 805}, "the index is 805"),
+        ({"index": 0.5}, "the index is 0.5, not a whole number"),
+        ({"index": 3}, "an index in some annotations only"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_and_the_annotation_named(
+    tmp_path: Path, settings: Settings, changes: dict[str, Any], problem: str
+) -> None:
+    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y", "instruction": "Do it."}
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps([row | {"preference": 1.5}, row | {"preference": 1.5} | changes]))
+    with pytest.raises(UsageError) as error:
+        grader.score_annotations(path, tmp_path, settings)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_two_annotations_of_one_instruction_are_refused(tmp_path: Path, settings: Settings) -> None:
+    row = {"preference": 1, "output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y", "index": 7}
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps([row, row]))
+    with pytest.raises(UsageError, match="two annotations with the index 7"):
+        grader.score_annotations(path, tmp_path, settings)
+
+
+def test_a_preference_of_0_is_a_tie(tmp_path: Path, settings: Settings) -> None:
+    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y"}
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps([row | {"preference": each} for each in (0, 1, 2)]))
+    assert grader.score_annotations(path, tmp_path, settings).win_rate == 50
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "{}", "[]", "[1]", '[{"preference": 1}]', '{"a": [}'])
 def test_what_holds_no_annotations_is_refused(tmp_path: Path, settings: Settings, text: str) -> None:
     path = tmp_path / "annotations.json"
     path.write_text(text)

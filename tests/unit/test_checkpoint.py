@@ -4,13 +4,21 @@ import json
 import os
 import shutil
 import struct
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, BinaryIO
 
 import pytest
 
+from a2rl import beneath, submitted_files
 from a2rl.checkpoint import check_base_model, copy_submission, tensors_of, weights_digest
-from a2rl.errors import InvalidSubmission, UsageError
+from a2rl.errors import InfrastructureError, InvalidSubmission, UsageError
+from a2rl.submitted_files import FREE_DISK_MARGIN, MAX_FILES, MAX_NAMES
+from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.small_model import (
     Weight,
     edit_json,
@@ -220,6 +228,40 @@ def _same_tensor_twice(folder: Path) -> None:
     shutil.copy(folder / "model.safetensors", folder / "old.safetensors")
 
 
+def _hard_linked_weights(folder: Path) -> None:
+    (folder.parent / "second-name").hardlink_to(folder / "model.safetensors")
+
+
+def _hard_linked_config(folder: Path) -> None:
+    (folder.parent / "second-name").hardlink_to(folder / "config.json")
+
+
+def _endless_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("/dev/zero")
+
+
+def _weights_too_large_together(folder: Path) -> None:
+    for number in range(20):
+        with (folder / f"more-{number}.safetensors").open("wb") as file:
+            file.truncate(1 << 20)  # each is allowed
+
+
+def _flood_of_shards(folder: Path) -> None:
+    for number in range(MAX_FILES):
+        (folder / f"more-{number}.safetensors").touch()
+
+
+def _flood_of_files(folder: Path) -> None:
+    for number in range(MAX_NAMES):
+        (folder / f"{number}").touch()
+
+
+def _huge_config(folder: Path) -> None:
+    with (folder / "config.json").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse
+
+
 def _other_tokenizer(folder: Path) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:-1]
@@ -244,6 +286,13 @@ BAD = {
     "a dangling link": (_dangling_link, "is a link.*submit real files"),
     "a symlinked config": (_symlinked_config, "is a link.*submit real files"),
     "a fifo": (_fifo, "not a regular file.*submit real files"),
+    "hard-linked weights": (_hard_linked_weights, "second name.*copy it"),
+    "a hard-linked config": (_hard_linked_config, "config.json has a second name"),
+    "endless weights": (_endless_weights, "is a link.*submit real files"),
+    "weights too large together": (_weights_too_large_together, "more than the .* MiB allowed"),
+    "a flood of shards": (_flood_of_shards, "more than .* of weights; save"),
+    "a flood of files": (_flood_of_files, "more than 10000 files"),
+    "a huge config": (_huge_config, "sensible size.*save the model again"),
     "a folder for weights": (_folder_for_weights, "not a regular file.*submit real files"),
     "a file": (_a_file, "not a folder.*submit the real folder"),
     "an adapter": (_adapter, "LoRA adapter.*merge_and_unload"),
@@ -301,6 +350,9 @@ def test_a_bad_submission_is_refused_with_a_way_to_mend_it(
         ("out\0put", "is empty"),
         ("x" * 300, "not a folder|no folder"),
         ("a/" * 3000, "no folder|not a folder"),
+        ("\ud800", "not a folder"),
+        ("output/\udcff\n\x1b[2J", "no folder"),
+        ("output/../../workspace/../outside", "outside the workspace"),
     ],
 )
 def test_a_path_that_is_no_folder_of_the_workspace_is_refused(
@@ -460,3 +512,139 @@ def test_a_folder_that_is_no_base_model_is_a_usage_error(
         check_base_model(folder)
     with pytest.raises(UsageError, match="no model folder"):
         check_base_model(tmp_path / "absent")
+
+
+# A copy that is under way.
+
+
+def while_it_is_copied(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Does something when the first file's bytes are about to be copied."""
+    copy, acted = submitted_files.copy_open_file, []
+
+    def copy_slowly(source: BinaryIO, target: IO[bytes], size: int) -> None:
+        if not acted:
+            acted.append(act())
+        copy(source, target, size)
+
+    monkeypatch.setattr(submitted_files, "copy_open_file", copy_slowly)
+
+
+def test_a_file_that_is_swapped_after_the_check_is_not_what_is_copied(
+    submission: Path, submit: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.json").write_text('{"secret": 1}')
+    digest = weights_digest(submission)
+
+    def swap() -> None:
+        for name in ("model.safetensors", "config.json", "tokenizer.json"):
+            (submission / name).unlink()
+            (submission / name).symlink_to(tmp_path / "secret.json")
+
+    while_it_is_copied(monkeypatch, swap)
+    copy = submit("output/v1")
+    assert weights_digest(copy) == digest
+    assert "secret" not in (copy / "config.json").read_text()
+
+
+def grow(weights: Path) -> None:
+    with weights.open("ab") as file:
+        file.truncate(1 << 40)
+
+
+def shrink(weights: Path) -> None:
+    os.truncate(weights, 100)
+
+
+def rewrite_in_place(weights: Path) -> None:
+    with weights.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"otherone")
+
+
+@pytest.mark.parametrize("change", [grow, shrink, rewrite_in_place])
+def test_a_file_that_changes_while_it_is_copied_is_refused_and_fills_no_disk(
+    submission: Path,
+    submit: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+    tmp_path: Path,
+) -> None:
+    while_it_is_copied(monkeypatch, lambda: change(submission / "model.safetensors"))
+    with pytest.raises(InvalidSubmission, match="changed while it was copied; submit"):
+        submit("output/v1")
+    assert sum(path.stat().st_size for path in (tmp_path / "kept-0").iterdir()) < 1 << 20
+
+
+def test_a_copy_that_drags_on_ends_as_this_machines_failure(
+    submission: Path, submit: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beneath, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(beneath, "SLOWEST", 1 << 60)
+    with pytest.raises(InfrastructureError, match=r"read more slowly.*submit again"):
+        submit("output/v1")
+
+
+def test_copies_side_by_side_do_not_count_on_the_same_room(
+    submission: Path, base_model: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum((submission / name).stat().st_size for name in ("model.safetensors", "config.json", "tokenizer.json"))
+    kept = tmp_path / "kept"
+
+    def room_for_two_and_a_half(_: object) -> SimpleNamespace:
+        taken = sum(path.stat().st_blocks * 512 for path in kept.rglob("*") if path.is_file())
+        return SimpleNamespace(free=FREE_DISK_MARGIN + int(2.5 * size) - taken)
+
+    monkeypatch.setattr(shutil, "disk_usage", room_for_two_and_a_half)
+    together = threading.Barrier(4)
+    copy = submitted_files.copy_open_file
+
+    def copy_late(source: BinaryIO, target: IO[bytes], size: int) -> None:
+        time.sleep(0.2)  # all have asked for room before the first byte is there
+        copy(source, target, size)
+
+    monkeypatch.setattr(submitted_files, "copy_open_file", copy_late)
+
+    def one(number: int) -> str:
+        together.wait()
+        try:
+            copy_submission(workspace, "output/v1", kept / f"{number}", base_model)
+        except InfrastructureError as error:
+            return str(error)
+        return "copied"
+
+    with ThreadPoolExecutor(4) as pool:
+        ends = list(pool.map(one, range(4)))
+    assert ends.count("copied") == 2
+    assert all("disk is full" in end for end in ends if end != "copied")
+
+
+def test_no_descriptor_is_left_open(submission: Path, submit: Callable[[str], Path]) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    submit("output/v1")
+    (submission / "config.json").unlink()
+    os.mkfifo(submission / "config.json")
+    for path in ("output/v1", "output/absent", "output"):
+        with pytest.raises(InvalidSubmission):
+            submit(path)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("name", ["output", "output/v1", "output/v1/model.safetensors", "output/v1/config.json"])
+def test_permissions_that_were_taken_back_are_a_refusal_as_an_ordinary_user(name: str, base_model: Path) -> None:
+    def work() -> None:
+        (root / name).chmod(0)
+        with pytest.raises(InvalidSubmission, match="permissions"):
+            copy_submission(root, "output/v1", root.parent / "kept", root.parent / "base")
+        (root / name).chmod(0o700)
+
+    with folder_of_nobody() as parent:
+        root = parent / "workspace"
+        trained_copy(base_model, root / "output/v1", seed=1)
+        shutil.copytree(base_model, parent / "base")
+        for path in parent.rglob("*"):
+            shutil.chown(path, *owner_of(parent))
+        as_nobody(work)
+
+
+def owner_of(folder: Path) -> tuple[int, int]:
+    return folder.stat().st_uid, folder.stat().st_gid

@@ -1,12 +1,20 @@
 """The history of the agent's code: a commit per state, and nothing but the agent's own small regular files."""
 
 import os
+import signal
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from a2rl.code_history import MAX_FILE_BYTES, MAX_FILES, snapshot_code
+from a2rl import code_history
+from a2rl.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, snapshot_code
+from a2rl.errors import InfrastructureError
+from tests.as_nobody import as_nobody, folder_of_nobody
 
 
 @pytest.fixture
@@ -148,3 +156,157 @@ def test_odd_file_names_are_kept(code: Path, repository_of_run: Path) -> None:
     snapshot_code(code, repository_of_run, "-m odd")
     assert len(list(repository_of_run.iterdir())) == 6  # with .git
     assert git(repository_of_run, "log", "--format=%s") == "-m odd"
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    """A folder that is none of the agent's, with a secret."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/rows.jsonl").write_text("secret")
+    return tmp_path / "hidden"
+
+
+def everything_in(repository: Path) -> str:
+    """What was copied, and what was committed."""
+    copied = [path.read_text(errors="replace") for path in repository.rglob("*") if ".git" not in path.parts[-2:-1]
+              and path.is_file() and "/.git/" not in str(path)]  # fmt: skip
+    return "\n".join([*copied, git(repository, "log", "-p", "--text")])
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere(
+    code: Path, repository_of_run: Path, hidden: Path
+) -> None:
+    (code / "train.py").write_text("1")
+    (code / "real").mkdir()
+    (code / "real/rows.jsonl").write_text("harmless")
+    (code / "link").symlink_to(hidden)
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            for name in ("real", "link"):
+                (code / name).rename(code / "pkg")
+                (code / "pkg").rename(code / name)
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    for number in range(12):
+        (code / "train.py").write_text(f"{number}")
+        snapshot_code(code, repository_of_run, "x")
+    over.set()
+    swapper.join()
+    assert "secret" not in everything_in(repository_of_run)
+
+
+def test_a_hard_link_to_what_is_not_the_agents_is_left_out(code: Path, repository_of_run: Path, hidden: Path) -> None:
+    (code / "train.py").write_text("1")
+    (code / "rows.jsonl").hardlink_to(hidden / "rows.jsonl")
+    snapshot_code(code, repository_of_run, "1")
+    assert committed(repository_of_run) == {"train.py"}
+
+
+HOSTILE_NAMES = [
+    b"git~1", b".git ", b".git.", b".git::$INDEX_ALLOCATION", ".g\u200cit".encode(), b"a\\.git", b"\xff\xfe",
+    b"new\nline", b'quote"', b"back\\slash", b"\x1b[2J", b"x" * 255, b"-rf", b"\xe2\x80\xae",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_no_name_keeps_the_code_from_being_recorded(code: Path, repository_of_run: Path, name: bytes) -> None:
+    (code / "train.py").write_text("1")
+    (code / os.fsdecode(name)).write_text("x")
+    assert snapshot_code(code, repository_of_run, "1")
+    assert "train.py" in committed(repository_of_run)
+
+
+SETTINGS_OF_GIT = {
+    ".gitattributes": "* text working-tree-encoding=UTF-16 filter=evil diff=evil ident\n",
+    ".gitmodules": "[submodule\n not a configuration",
+    ".gitignore": "*\n",
+    ".mailmap": "\0",
+    ".lfsconfig": "[lfs]\n\turl = http://evil\n",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS_OF_GIT)
+def test_nothing_in_the_code_is_a_setting_for_git(code: Path, repository_of_run: Path, name: str) -> None:
+    (code / name).write_text(SETTINGS_OF_GIT[name])
+    (code / "train.py").write_bytes(b"$Id$ \r\n\xff")
+    assert snapshot_code(code, repository_of_run, "1")
+    assert committed(repository_of_run) == {name, "train.py"}
+    stored = subprocess.run(["git", "cat-file", "blob", "HEAD:train.py"], cwd=repository_of_run, capture_output=True, check=True)  # fmt: skip  # noqa: E501
+    assert stored.stdout == b"$Id$ \r\n\xff"
+
+
+@pytest.mark.parametrize(
+    "lock", ["index.lock", "HEAD.lock", "refs/heads/main.lock", "refs/a2rl/seen.lock", "config.lock"]
+)
+def test_a_lock_of_a_git_that_was_killed_is_removed(code: Path, repository_of_run: Path, lock: str) -> None:
+    (code / "train.py").write_text("1")
+    snapshot_code(code, repository_of_run, "1")
+    (repository_of_run / ".git" / lock).touch()
+    (code / "train.py").write_text("2")
+    assert snapshot_code(code, repository_of_run, "2") == git(repository_of_run, "rev-parse", "HEAD")
+
+
+def test_git_that_hangs_is_an_error_in_time(
+    code: Path, repository_of_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "bin/git").chmod(0o755)
+    monkeypatch.setattr(code_history, "GIT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(code_history, "ENVIRONMENT", {"PATH": f"{tmp_path}/bin:{os.defpath}"})
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.defpath}")
+    (code / "train.py").write_text("1")
+    started = time.monotonic()
+    with pytest.raises(InfrastructureError, match="timed out"):
+        snapshot_code(code, repository_of_run, "1")
+    assert time.monotonic() - started < 10
+
+
+def test_another_that_records_is_not_waited_for_longer_than_asked(code: Path, repository_of_run: Path) -> None:
+    (code / "train.py").write_text("1")
+    repository_of_run.parent.mkdir()
+    with FileLock(repository_of_run.with_name(".code.lock")), pytest.raises(InfrastructureError, match="locked"):
+        snapshot_code(code, repository_of_run, "1", timeout_s=0.1)
+
+
+def take_back_all(code: Path) -> None:
+    code.chmod(0)
+
+
+def take_back_a_folder(code: Path) -> None:
+    (code / "pkg").mkdir()
+    (code / "pkg").chmod(0)
+
+
+def take_back_a_file(code: Path) -> None:
+    (code / "shut.py").touch()
+    (code / "shut.py").chmod(0)
+
+
+@pytest.mark.parametrize("take_back", [take_back_all, take_back_a_folder, take_back_a_file])
+def test_permissions_that_an_ordinary_user_takes_back_are_no_error(take_back: Callable[[Path], None]) -> None:
+    def work() -> None:
+        code, repository = root / "workspace/code", root / "run/code"
+        code.mkdir(parents=True)
+        (code / "train.py").write_text("1")
+        first = snapshot_code(code, repository, "1")
+        assert first
+        take_back(code)
+        assert snapshot_code(code, repository, "2") in {first, None}
+
+    with folder_of_nobody() as root:
+        as_nobody(work)
+
+
+@pytest.mark.parametrize("kind", ["file", "fifo", "link"])
+def test_what_is_no_folder_is_no_code(code: Path, repository_of_run: Path, kind: str) -> None:
+    code.rmdir()
+    {"file": code.touch, "fifo": lambda: os.mkfifo(code), "link": lambda: code.symlink_to("/dev/zero")}[kind]()
+    before = signal.alarm(20)
+    assert snapshot_code(code, repository_of_run, "1") is None
+    with pytest.raises(OSError, match="Not a directory"):
+        code_state(code)
+    signal.alarm(before)

@@ -231,7 +231,7 @@ def test_an_engine_that_is_down_leaves_no_score_and_is_given_up(tmp_path: Path, 
     hidden, live.mood = write_items(tmp_path / "hidden", ITEMS), "broken"
     score = summarise(graded(hidden, expert, LIVE))
     assert (score.score, score.errored) == (None, ITEMS)
-    assert "could not be judged: 2 searches failed: searxng: it answered 500" in score.reason
+    assert "could not be judged; item 0: 2 searches failed: searxng: it answered 500" in score.reason
     assert len(live.asked) < ITEMS
 
 

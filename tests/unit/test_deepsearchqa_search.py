@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.errors import UsageError
-from a2rl.process import child_environment, grader_environment
+from a2rl.keys import grader_keys
+from a2rl.process import child_environment
 from a2rl.settings import Settings
 from tasks.deepsearchqa import search as searching
 from tasks.deepsearchqa.blocklist import is_leak
@@ -187,7 +188,7 @@ def test_an_address_that_is_none_and_data_without_pages_are_usage_errors(setting
 def test_the_grader_gets_the_keys_of_search_engines_and_judges_and_other_children_do_not(settings: Settings) -> None:
     names = {"SERPAPI_API_KEY": "a", "SEARXNG_URL": "b", "GEMINI_API_KEY": "c", "OPENAI_API_KEY": "d"}
     rich = replace(settings, environ={**settings.environ, **names})
-    assert names.items() <= grader_environment(rich).items()
+    assert names.items() <= grader_keys(rich).items()
     assert not names.keys() & child_environment(rich).keys()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.humaneval.mini import FINISHED, Problem, families, generate, pretraining_text
+from tasks.humaneval.mini import FINISHED, Problem, canonical, families, generate, pretraining_text
 
 DOC = re.compile(r'"""(.*)"""')
 
@@ -79,6 +79,23 @@ def test_splits_and_pretraining_share_no_docstring(
     read = {line for text in documents for line in re.findall(r'(?:# |""")(.*?\.)(?="""|$)', text, re.MULTILINE)}
     assert len(read) > 1000
     assert not read & (trained | evaluated)
+
+
+def test_no_eval_problem_is_a_training_problem_with_another_argument(
+    train: list[Problem], evaluation: list[Problem]
+) -> None:
+    trained, evaluated = ({canonical(problem.prompt) for problem in split} for split in (train, evaluation))
+    assert len(evaluated) == len(evaluation)
+    assert not trained & evaluated
+
+
+def test_the_canonical_form_names_neither_function_nor_argument() -> None:
+    told = {
+        canonical(f'def {name}({each}):\n    """The sum of {each} below 7."""\n')
+        for name in "fg"
+        for each in ("nums", "items")
+    }
+    assert told == {"# The sum of x below 7.\n"} == {canonical("# The sum of values below 7.\n")}
 
 
 def test_some_combinations_are_only_evaluated_and_their_parts_are_trained() -> None:

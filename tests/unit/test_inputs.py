@@ -57,8 +57,11 @@ def test_a_missing_base_model_refuses_no_submission(here: RunDir, settings: Sett
     shutil.rmtree(settings.models)
     with pytest.raises(InfrastructureError, match=r"base model of run .* put it back there"):
         service.submit("output/v1")
-    assert not here.ledger.events(SubmissionRefused)
     assert not here.ledger.events(SubmissionAccepted)
+    assert not [event for event in here.ledger.events(SubmissionRefused) if "put it back there" not in event.reason]
+    end_agent(here)
+    with pytest.raises(InfrastructureError, match="put it back there"):
+        grade(here, settings)
 
 
 def test_the_agents_copy_of_the_base_model_will_do_if_it_is_the_same(here: RunDir, settings: Settings) -> None:

@@ -1,9 +1,11 @@
 """The client of a judge's endpoint: what it asks, asks again, never asks twice, and makes of what it is told."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,9 +14,12 @@ from typing import Any
 import pytest
 
 from a2rl.errors import UsageError
+from a2rl.judge import cache as cache_module
+from a2rl.judge.cache import AnswerCache
 from a2rl.judge.client import Answer, Judge, Question, Unreadable
 from a2rl.judge.params import JudgeParams, Judging
-from a2rl.process import child_environment, grader_environment
+from a2rl.keys import grader_keys
+from a2rl.process import child_environment
 from a2rl.retries import retry_after_s
 from a2rl.settings import Settings
 from tests.fake_judge import FakeJudge, fake_judge
@@ -29,9 +34,9 @@ def shared_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeJudge
 
 
 def first_share(reply: Mapping[str, Any]) -> float:
-    """Reads the first token's log probability, as a task would."""
+    """Reads the first token's share, as a task would."""
     try:
-        return float(reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"][0]["logprob"])
+        return math.exp(reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"][0]["logprob"])
     except (LookupError, TypeError) as error:
         raise Unreadable("no log probabilities") from error
 
@@ -47,7 +52,7 @@ def ask(params: JudgeParams, cache: Path, count: int, topic: str, failures_allow
 
 def test_answers_come_in_order_with_tokens_and_price(shared_judge: FakeJudge, tmp_path: Path) -> None:
     answers = ask(shared_judge.params(), tmp_path, 3, "price")
-    assert [answer.verdict for answer in answers] == pytest.approx([-0.2876] * 3, abs=1e-3)
+    assert [answer.verdict for answer in answers] == pytest.approx([0.75] * 3, abs=1e-3)
     assert {(answer.prompt_tokens, answer.completion_tokens) for answer in answers} == {(100, 1)}
     assert sum(answer.dollars for answer in answers) == pytest.approx(3 * (100 * 10 + 1 * 30) / 1e6)
 
@@ -180,6 +185,85 @@ def test_a_client_that_is_killed_half_way_pays_for_nothing_twice(tmp_path: Path)
     assert sum(answer.verdict is not None for answer in answers) == PAIRS
 
 
+def test_several_threads_that_ask_the_same_ask_once(tmp_path: Path) -> None:
+    same = questions(1, "same") * 8
+    with fake_judge(tmp_path) as judge, Judge(Judging(judge.params("slow"), tmp_path / "judgements.db")) as client:
+        answers = client.ask(same, 10**6)
+        assert len(judge.asked()) == 1
+    assert [answer.verdict for answer in answers] == pytest.approx([0.75] * 8)
+
+
+def test_several_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with fake_judge(tmp_path) as judge:
+        clients = [client_process(judge, cache) for _ in range(2)]
+        assert [client.wait(120) for client in clients] == [0, 0]
+        assert len(judge.asked()) == len(set(judge.asked())) == PAIRS
+
+
+def test_a_claimant_that_died_is_not_waited_for_and_one_that_lives_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "LEASE_S", 0.6)
+    monkeypatch.setattr(cache_module, "RENEW_S", 0.1)
+    waited = threading.Event()
+    with AnswerCache(tmp_path / "answers.db") as living, AnswerCache(tmp_path / "answers.db") as asker:
+        with living.answer("k", waited.wait) as claim:
+            assert claim is not None
+            assert claim.reply is None
+            deadline = time.monotonic() + 1.5
+            with asker.answer("k", lambda _: time.monotonic() > deadline) as refused:
+                assert refused is None  # renewed for longer than a lease, and still held
+            living._closed.set()  # as if its process had died: nobody renews the claim any more
+            living._renewal.join()
+            with asker.answer("k", waited.wait) as taken:
+                assert taken is not None
+                taken.keep({"answer": 1})
+            claim.keep({"answer": 2})
+        with asker.answer("k", waited.wait) as known:
+            assert known is not None
+            assert known.reply == {"answer": 1}
+
+
+def test_a_failure_frees_the_question_for_the_next(tmp_path: Path) -> None:
+    with AnswerCache(tmp_path / "answers.db") as first, AnswerCache(tmp_path / "answers.db") as second:
+        with pytest.raises(RuntimeError), first.answer("k", threading.Event().wait):
+            raise RuntimeError
+        with second.answer("k", lambda _: True) as claim:
+            assert claim is not None
+
+
+def test_an_answer_that_cannot_be_read_back_is_asked_for_again(tmp_path: Path) -> None:
+    with AnswerCache(tmp_path / "answers.db") as cache:
+        cache._database.execute("INSERT INTO answers VALUES ('k', '{')")
+        assert cache.find("k") is None
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [float("nan"), float("inf"), 1e308, -0.2, 1.2, True, "0.5", None, 10**400],
+    ids=lambda each: str(each)[:8],
+)
+def test_a_verdict_that_is_no_share_is_no_verdict(shared_judge: FakeJudge, tmp_path: Path, verdict: Any) -> None:
+    question = Question([{"role": "user", "content": "odd"}], lambda _: verdict)
+    with Judge(Judging(shared_judge.params(), tmp_path / "judgements.db")) as judge:
+        [answer] = judge.ask([question], 1)
+    assert answer.verdict is None
+    assert "the judge's verdict is" in answer.reason
+
+
+@pytest.mark.parametrize("mood", ["endless-usage", "negative-usage", "nan-usage"])
+def test_a_count_of_tokens_that_cannot_be_is_refused(shared_judge: FakeJudge, tmp_path: Path, mood: str) -> None:
+    [answer] = ask(shared_judge.params(mood), tmp_path, 1, mood)
+    assert answer.verdict is None
+    assert "the judge's count of prompt_tokens is" in answer.reason
+
+
+def test_a_reply_nested_without_end_is_no_json(shared_judge: FakeJudge, tmp_path: Path) -> None:
+    [answer] = ask(shared_judge.params("nested", attempts=1), tmp_path, 1, "nested")
+    assert "no JSON" in answer.reason
+
+
 def client_process(judge: FakeJudge, cache: Path) -> "subprocess.Popen[bytes]":
     """Another process that asks about all the pairs."""
     script = (
@@ -220,5 +304,5 @@ def test_the_key_comes_from_the_named_variable(settings: Settings) -> None:
 
 def test_only_the_graders_processes_get_the_key(settings: Settings) -> None:
     with_key = Settings(settings.root, {**settings.environ, "OPENAI_API_KEY": "secret"})
-    assert grader_environment(with_key)["OPENAI_API_KEY"] == "secret"
+    assert grader_keys(with_key)["OPENAI_API_KEY"] == "secret"
     assert "secret" not in child_environment(with_key).values()

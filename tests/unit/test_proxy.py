@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -112,3 +113,18 @@ def test_headers_for_the_proxy_stay_with_the_proxy() -> None:
     target = parse_head(b"GET http://h/p HTTP/1.1\r\nHost: h\r\nProxy-Authorization: secret\r\n\r\n")
     assert target[:2] == ("h", 80)
     assert b"secret" not in target.opening
+
+
+def test_a_flood_of_connections_takes_no_more_than_its_share(
+    server: int, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.proxy.MAX_CONNECTIONS", 3)
+    with Proxy([f"localhost:{server}"], log) as proxy:
+        idle = [socket.create_connection(("127.0.0.1", proxy.port), timeout=10) for _ in range(3)]
+        time.sleep(0.2)
+        with pytest.raises((AssertionError, OSError)):
+            assert ask(proxy.port, "GET / HTTP/1.1\r\n\r\n")
+        for client in idle:
+            client.close()
+        time.sleep(0.2)
+        assert ask(proxy.port, "GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400")

@@ -14,6 +14,9 @@ from a2rl import recorder as module
 from a2rl.agent import Agent, TranscriptSource
 from a2rl.recorder import Recorder
 from a2rl.run import RunDir
+from a2rl.trajectory import read_attempt
+from a2rl.transcripts import Reading
+from tests.as_nobody import as_nobody, folder_of_nobody
 
 PATTERN = ".tool/**/session-*.jsonl"
 AGENT = Agent(
@@ -146,3 +149,161 @@ def test_it_rests_in_proportion_to_what_it_costs(run: RunDir, monkeypatch: pytes
     (run.workspace / "output/new").touch()
     recorder.look()
     assert not (run.logs / "output.jsonl").exists()
+
+
+def transcripts_are_a_link(run: RunDir, outside: Path) -> None:
+    (run.workspace / ".home/.tool/day").rmdir()
+    (run.workspace / ".home/.tool/day").symlink_to(outside)
+
+
+def tool_is_a_link(run: RunDir, outside: Path) -> None:
+    (run.workspace / ".home/.tool/day").rmdir()
+    (run.workspace / ".home/.tool").rmdir()
+    (run.workspace / ".home/.tool").symlink_to(outside)
+
+
+def home_is_a_link(run: RunDir, outside: Path) -> None:
+    (run.workspace / ".home").rename(run.workspace / "old")
+    (run.workspace / ".home").symlink_to(outside)
+
+
+def transcript_is_a_hard_link(run: RunDir, outside: Path) -> None:
+    (run.workspace / ".home/.tool/day/session-1.jsonl").hardlink_to(outside / "session-1.jsonl")
+
+
+LINKS = [transcripts_are_a_link, tool_is_a_link, home_is_a_link, transcript_is_a_hard_link]
+
+
+@pytest.mark.parametrize("plant", LINKS)
+def test_no_link_leads_to_the_transcripts_of_the_operator(
+    at_work: RunDir, recorder: Recorder, tmp_path: Path, plant: Callable[[RunDir, Path], None]
+) -> None:
+    outside = tmp_path / "operator"
+    for name in ("session-1.jsonl", "day/session-1.jsonl", ".tool/day/session-1.jsonl"):
+        (outside / name).parent.mkdir(parents=True, exist_ok=True)
+        (outside / name).write_text("private\n")
+    plant(at_work, outside)
+    recorder.look()
+    recorder.close()
+    assert not (at_work.logs / "transcript-1").exists()
+
+
+def hostile_names(run: RunDir) -> None:
+    for name in (b"\xff", b"\x1b[2J", b"new\nline", b"x" * 255):
+        for folder in ("code", "output", ".home/.tool/day"):
+            (run.workspace / folder / os.fsdecode(name)).write_text("x")
+
+
+def no_folders(run: RunDir) -> None:
+    for folder in ("code", "output"):
+        (run.workspace / folder).rmdir()
+        (run.workspace / folder).touch()
+
+
+def pipes(run: RunDir) -> None:
+    for name in ("code/train.py", "output/model", ".home/.tool/day/session-9.jsonl"):
+        os.mkfifo(run.workspace / name)
+
+
+def devices(run: RunDir) -> None:
+    for name in ("code/train.py", "output/model", ".home/.tool/day/session-9.jsonl"):
+        (run.workspace / name).symlink_to("/dev/zero")
+
+
+def broken_settings_of_git(run: RunDir) -> None:
+    (run.workspace / "code/.gitmodules").write_text("[broken")
+    (run.workspace / "code/.gitattributes").write_text("* working-tree-encoding=UTF-16")
+
+
+def no_git(run: RunDir) -> None:
+    (run.workspace / "code/train.py").touch()
+    run.code.write_text("a file where the history should be")
+
+
+def full_disk(run: RunDir) -> None:
+    for name in ("output.jsonl", "telemetry.jsonl", "recorder.jsonl"):
+        (run.logs / name).unlink(missing_ok=True)
+        (run.logs / name).symlink_to("/dev/full")
+    (run.workspace / "output/new").touch()
+
+
+def no_clock(run: RunDir) -> None:
+    run.clock.path.write_text("{")
+
+
+TROUBLES = [hostile_names, no_folders, pipes, devices, broken_settings_of_git, no_git, full_disk, no_clock]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_the_recorder_never_raises_and_never_waits(
+    at_work: RunDir, recorder: Recorder, trouble: Callable[[RunDir], None]
+) -> None:
+    trouble(at_work)
+    started = time.monotonic()
+    recorder.look()
+    recorder.close()
+    assert time.monotonic() - started < 10
+
+
+def test_what_could_not_be_recorded_is_written_down_once(at_work: RunDir, recorder: Recorder) -> None:
+    no_folders(at_work)
+    for _ in range(5):
+        recorder.look()
+    assert [line["part"] for line in lines(at_work.logs / "recorder.jsonl")] == ["code", "output"]
+
+
+def test_a_supervisor_that_has_ended_is_no_error(at_work: RunDir) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    Recorder(at_work, AGENT, ended.pid, attempt=1).look()
+
+
+def test_a_locked_workspace_is_no_error_as_an_ordinary_user() -> None:
+    def work() -> None:
+        own = RunDir(root / "run")
+        own.logs.mkdir(parents=True)
+        for name in ("code", "output", ".home"):
+            (own.workspace / name).mkdir(parents=True)
+            (own.workspace / name).chmod(0)
+        recorder = Recorder(own, AGENT, os.getpid(), attempt=1)
+        recorder.look()
+        own.workspace.chmod(0)
+        recorder.close()
+
+    with folder_of_nobody() as root:
+        as_nobody(work)
+
+
+def test_transcripts_together_are_limited(at_work: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TRANSCRIPT_BYTES", 1000)
+    for number in range(5):
+        (at_work.workspace / f".home/.tool/day/session-{number}.jsonl").write_text("x" * 400)
+    with (at_work.workspace / ".home/.tool/day/session-0.jsonl").open("ab") as sparse:
+        sparse.truncate(1 << 40)
+    recorder.look()
+    kept = list((at_work.logs / "transcript-1").iterdir())
+    assert sum(path.stat().st_size for path in kept) <= 1000
+
+
+def test_transcripts_keep_apart_whatever_they_are_called(at_work: RunDir, recorder: Recorder) -> None:
+    day = at_work.workspace / ".home/.tool/day"
+    (day / "a").mkdir()
+    names = [
+        "session-a-b.jsonl",
+        "a/session-b.jsonl",
+        os.fsdecode(b"session-\xff\x1b.jsonl"),
+        f"session-{'ü' * 100}.jsonl",
+    ]
+    for name in names:
+        (day / name).write_text(f"{len(name)}")
+    recorder.look()
+    kept = list((at_work.logs / "transcript-1").iterdir())
+    assert sorted(path.read_text() for path in kept) == sorted(f"{len(name)}" for name in names)
+    assert all(path.name.isascii() and path.name.isprintable() for path in kept)
+
+
+def test_half_a_copy_is_not_read_as_a_transcript(at_work: RunDir) -> None:
+    kept = at_work.logs / "transcript-1"
+    kept.mkdir()
+    (kept / "session.jsonl.tmp").write_text(json.dumps({"type": "broken"}))
+    assert read_attempt(at_work, AGENT, 1) == Reading()

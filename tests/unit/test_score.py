@@ -12,8 +12,8 @@ from a2rl.score import (
     TaskScore,
     Verdict,
     bootstrap_interval,
+    errors_tolerated,
     mean_interval,
-    paired_improvement,
     summarise,
 )
 
@@ -53,7 +53,36 @@ def test_no_items_have_no_score() -> None:
 def test_too_many_errored_items_leave_no_score_and_the_first_reason() -> None:
     score = summarise(items(correct=95, errored=3))
     assert score.score is None
-    assert score.reason == "3 of 98 items could not be judged: it broke"
+    assert score.reason == "3 of 98 items could not be judged; item 95: it broke"
+
+
+@pytest.mark.parametrize(("total", "tolerated"), [(1, 0), (9, 0), (10, 1), (49, 1), (99, 1), (100, 2), (805, 16)])
+def test_one_item_of_ten_may_be_errored_and_two_of_a_hundred(total: int, tolerated: int) -> None:
+    assert errors_tolerated(total) == tolerated
+    assert summarise(items(correct=total - tolerated, errored=tolerated)).score == 100
+    assert summarise(items(correct=total - tolerated - 1, errored=tolerated + 1)).score is None
+
+
+def test_a_run_from_before_keeps_the_rule_of_its_time() -> None:
+    assert errors_tolerated(41, statistics=1) == 0
+    assert summarise(items(correct=40, errored=1), statistics=1).score is None
+    few = items(correct=49, wrong=49, errored=2)
+    assert summarise(few, statistics=1).ci == summarise(items(correct=49, wrong=49)).ci
+
+
+def test_the_interval_holds_whatever_an_errored_item_would_have_been() -> None:
+    score = summarise(items(correct=20, wrong=20, errored=1))
+    worst, best = (mean_interval([1.0] * (20 + right) + [0.0] * (21 - right)) for right in (0, 1))
+    assert score.score == 50
+    assert score.ci == (worst.low, best.high)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, -0.1, 1.1])
+def test_no_item_has_a_value_that_is_no_share(value: float) -> None:
+    with pytest.raises(ValidationError, match="value"):
+        ItemResult(id="1", verdict="correct", value=value)
+    with pytest.raises(ValidationError, match="measures"):
+        ItemResult(id="1", verdict="correct", measures={"length": float("nan")})
 
 
 def test_a_few_errored_items_are_left_out_of_the_mean() -> None:
@@ -89,31 +118,6 @@ def test_the_interval_of_graded_values_holds_the_mean_and_repeats_exactly() -> N
     interval = mean_interval(values)
     assert interval.low < 100 * sum(values) / len(values) < interval.high
     assert interval == mean_interval(values) == bootstrap_interval(values)
-
-
-def test_an_improvement_is_paired_over_the_items_both_could_be_judged_on() -> None:
-    before = items(correct=1, wrong=3, errored=1)
-    after = [
-        ItemResult(id="1", verdict="correct", value=1.0),
-        ItemResult(id="2", verdict="correct", value=1.0),
-        ItemResult(id="3", verdict="errored"),
-        ItemResult(id="4", verdict="correct", value=1.0),  # errored before
-        ItemResult(id="0", verdict="wrong"),
-        ItemResult(id="77", verdict="correct", value=1.0),  # not graded before
-    ]
-    improvement = paired_improvement(before, after)
-    assert improvement is not None
-    assert improvement.points == pytest.approx(100 * (1 + 1 - 1) / 3)
-    assert improvement.ci.low <= improvement.points <= improvement.ci.high
-
-
-def test_the_same_answers_are_no_improvement_and_the_interval_says_so() -> None:
-    assert paired_improvement(items(correct=5, wrong=5), items(correct=5, wrong=5)) == (0.0, (0.0, 0.0))
-
-
-def test_there_is_no_improvement_without_common_items() -> None:
-    assert paired_improvement([], items(correct=1)) is None
-    assert paired_improvement(items(errored=1), items(correct=1)) is None
 
 
 def test_no_score_prints_its_reason_and_a_score_its_interval() -> None:

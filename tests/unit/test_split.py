@@ -1,5 +1,7 @@
 """The public and the private half of an eval set."""
 
+from collections import Counter
+
 import pytest
 
 from a2rl.split import split_ids
@@ -33,3 +35,32 @@ def test_the_same_seed_gives_the_same_half_and_another_seed_another() -> None:
 def test_the_halves_are_drawn_and_not_cut_in_the_middle() -> None:
     public = {int(each) for each in split_ids(IDS, "public", seed=3)}
     assert 15 < sum(number < 50 for number in public) < 35
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_halves_have_as_many_items_of_each_kind(seed: int) -> None:
+    kinds = {each: "abcd"[min(3, int(each) // 7 % 5)] for each in IDS}
+    public, private = (
+        Counter(kinds[each] for each in split_ids(IDS, half, seed, kinds)) for half in ("public", "private")
+    )
+    assert all(abs(public[kind] - private[kind]) <= 1 for kind in "abcd")
+    assert private.total() - public.total() == 1
+
+
+def test_rare_kinds_do_not_pile_up_in_one_half() -> None:
+    kinds = {each: each for each in IDS}
+    assert len(split_ids(IDS, "public", 3, kinds)) == 50
+    assert split_ids(IDS, "public", 3, kinds) != split_ids(IDS, "public", 4, kinds)
+
+
+def test_within_a_kind_the_halves_are_drawn() -> None:
+    kinds = {each: str(int(each) % 2) for each in IDS}
+    shares = [len(set(split_ids(IDS, "public", seed, kinds)) & set(IDS[:50])) for seed in range(20)]
+    assert len(set(shares)) > 1
+    assert all(10 <= share <= 40 for share in shares)
+
+
+def test_a_run_from_before_keeps_its_halves() -> None:
+    """Drawn by the code of that time: sample(ids, 4) by Random(7)."""
+    ids = [str(number) for number in range(8)]
+    assert split_ids(ids, "public", 7, {each: "a" for each in ids[:4]}, statistics=1) == ["0", "1", "3", "5"]

@@ -10,16 +10,20 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from a2rl.events import PrivateGraded
+from a2rl.cli.results import run_object, sentence
+from a2rl.comparison import improvement_of
+from a2rl.events import Graded, PrivateGraded
 from a2rl.files import canonical_json, digest_of, file_digest, write_model
 from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.ledger import GENESIS
-from a2rl.ranking import best_submission
+from a2rl.ranking import best_submission, chosen_among, selection_note
 from a2rl.records import SetupRecord
+from a2rl.report import write_report
 from a2rl.run import RunDir
 from a2rl.settings import Settings
+from a2rl.split import split_ids
 from a2rl.tracking import Tracker
 from a2rl.verify import verify_run
 from stages.grade import grade
@@ -62,7 +66,7 @@ def _grade_private(run: RunDir) -> None:
     best = best_submission(run.ledger)
     assert best is not None
     hidden = run.need("setup", SetupRecord).hidden
-    ids = selected_ids("gsm8k", hidden, "private", run.spec.split_seed)
+    ids = selected_ids("gsm8k", hidden, "private", run.spec.split_seed, statistics=run.spec.statistics)
     result = GradeResult.of(list(item_results(ids, 3)), 0.5)
     write_model(run.items(best[0].weights_digest, "private"), result)
 
@@ -104,6 +108,74 @@ def test_a_finished_run_of_the_paper_protocol_is_sound(tmp_path: Path) -> None:
     assert problems(finished_run(tmp_path / "paper", protocol="paper")) == {}
 
 
+def test_a_run_of_the_first_statistics_is_sound_and_decided_by_them(tmp_path: Path) -> None:
+    """Its halves and its interval are those of the code of that time; the spec of such a run names no statistics."""
+    old = finished_run(tmp_path / "old", statistics=1)
+    spec, record = json.loads((old.run.root / "spec.json").read_text()), record_scores(old)
+    chosen = [item["id"] for item in json.loads(next(old.run.grades.glob("*-private.json")).read_text())["items"]]
+    assert chosen == split_ids([str(number) for number in range(8)], "private", 7, statistics=1)
+    assert record["improvement_ci"][0] == 0.0  # the bootstrap's end, where no item of four got worse
+    assert problems(old) == {}
+    del spec["statistics"]
+    kept = written_like_before(old, spec, tmp_path / "kept")
+    assert problems(kept) == {}
+    assert kept.run.spec.statistics == 1
+
+
+def written_like_before(run: Finished, spec: dict[str, Any], folder: Path) -> Finished:
+    """The run's files without the fields that there were not, a ledger to match, and all of it mirrored anew."""
+    shutil.copytree(run.settings.root, folder, symlinks=True, ignore=shutil.ignore_patterns("mlruns"))
+    settings = Settings(folder, run.settings.environ)
+    old = Finished(RunDir(settings.runs / run.run.id), settings)
+
+    def opened(kind: str, event: dict[str, Any]) -> None:
+        if kind == "run_opened":
+            event["spec_digest"] = digest_of(spec)
+
+    (old.run.root / "spec.json").write_text(json.dumps(spec))
+    kept = record_scores(old)
+    del kept["chosen_among"]
+    record(old).write_text(json.dumps(kept))
+    forge(old.run, opened)
+    Tracker(old.settings).sync(old.run)
+    return old
+
+
+def test_the_best_of_several_on_the_whole_eval_set_is_held_to_more(tmp_path: Path) -> None:
+    """Seven gains of eight and no loss: proof of one checkpoint; the best of three must be surer of itself."""
+    strict, paper = (finished_run(tmp_path / name, protocol=name) for name in ("strict", "paper"))
+    ids = [str(number) for number in range(8)]
+    for each in (strict, paper):
+        write_model(each.run.baseline_items, GradeResult.of(list(item_results(ids, 0)), 0.5))
+    one, best = (improvement_of(each.run, item_results(ids, 7)) for each in (strict, paper))
+    assert chosen_among(strict.run) == 1
+    assert chosen_among(paper.run) == len({grade.weights_digest for grade in paper.run.ledger.events(Graded)}) == 3
+    assert one is not None
+    assert best is not None
+    assert one.points == best.points == 87.5
+    assert one.ci.low > 0
+    assert best.ci.low < one.ci.low
+
+
+def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path) -> None:
+    paper = finished_run(tmp_path / "paper", protocol="paper")
+    note = "best of 3 submissions on the whole eval set; selection makes it optimistic"
+    assert selection_note(paper.run) == note
+    assert note in sentence(paper.run)
+    assert run_object(paper.run)["selection"] == note
+    write_report(paper.run, paper.settings)
+    assert note in paper.run.report.read_text()
+    parent = Tracker(paper.settings)._find(paper.run, f"tags.`a2rl.run_id` = '{paper.run.id}'")
+    assert parent.data.tags["a2rl.selection"] == note
+    assert Tracker(paper.settings).mirrored(paper.run)["result"]["chosen_among"] == 3
+
+
+def test_nothing_of_the_kind_is_said_of_held_out_items(finished: Finished) -> None:
+    assert selection_note(finished.run) == run_object(finished.run)["selection"] == ""
+    write_report(finished.run, finished.settings)
+    assert "optimistic" not in finished.run.report.read_text()
+
+
 def test_a_run_without_submissions_is_sound(settings: Settings, base_model: Path) -> None:
     run = make_run(settings, base_model)
     end_agent(run)
@@ -120,6 +192,28 @@ def test_mirroring_again_changes_nothing(finished: Finished) -> None:
     assert problems(finished) == {}
 
 
+def test_a_run_from_before_there_were_receipts_and_quotas_is_sound(finished: Finished) -> None:
+    run = finished.run
+    old_spec = json.loads((run.root / "spec.json").read_text())
+    for later in ("max_grading_s", "grading_limits"):
+        del old_spec[later]
+    (run.root / "spec.json").write_text(json.dumps(old_spec))
+
+    def as_it_was(kind: str, event: dict[str, Any]) -> None:
+        event.pop("receipt", None)
+        if kind == "run_opened":
+            event["spec_digest"] = digest_of(old_spec)
+
+    forge(run, as_it_was, without="submission_received")
+    assert problems(finished).keys() == {MLFLOW}, "which holds the head of the chain as it is now"
+
+
+@pytest.mark.parametrize("kind", ["graded", "submission_received"])
+def test_a_chain_of_a_submission_that_lacks_an_event_is_found(finished: Finished, kind: str) -> None:
+    forge(finished.run, lambda kind, event: None, without=kind)
+    assert GRADES in problems(finished)
+
+
 # Each way of tampering, and the checks that must find it.
 def ledger_sql(run: RunDir, *statements: str) -> None:
     with closing(sqlite3.connect(run.root / "ledger.db")) as database:
@@ -134,10 +228,11 @@ def mlflow_sql(finished: Finished, statement: str) -> None:
         database.commit()
 
 
-def forge(run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0) -> None:
+def forge(run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0, without: str = "") -> None:
     """Rewrites the ledger with a chain that is valid in itself."""
     with closing(sqlite3.connect(run.root / "ledger.db")) as database:
-        rows = database.execute("SELECT seq, at, kind, body FROM events ORDER BY seq").fetchall()
+        kept = database.execute("SELECT at, kind, body FROM events WHERE kind != ? ORDER BY seq", (without,)).fetchall()
+        rows = [(seq, *row) for seq, row in enumerate(kept, start=1)]
         database.execute("DROP TRIGGER no_delete")
         database.execute("DELETE FROM events")
         previous = GENESIS
@@ -281,6 +376,10 @@ def other_verdict(finished: Finished) -> None:
     edit_json(record(finished), verdict="worse")
 
 
+def fewer_submissions_to_choose_among(finished: Finished) -> None:
+    edit_json(record(finished), chosen_among=2)
+
+
 def other_best(finished: Finished) -> None:
     edit_json(record(finished), submission_id=record_scores(finished)["submission_id"] % 3 + 1)
 
@@ -329,6 +428,7 @@ TAMPERING = {
     other_improvement: RECORDS,
     other_interval: RECORDS,
     other_verdict: RECORDS,
+    fewer_submissions_to_choose_among: RECORDS,
     other_best: RECORDS,
     unreadable_record: RECORDS,
     other_metric_of_a_submission: MLFLOW,

@@ -1,19 +1,24 @@
 """The agent's workspace and environment: all that the reference promises, and nothing of the host."""
 
+import errno
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from a2rl.beneath import Folder
 from a2rl.catalog import Agent
-from a2rl.errors import A2rlError
+from a2rl.errors import A2rlError, InfrastructureError, SpoiledWorkspace
+from a2rl.grading.limits import MAX_WAITING
 from a2rl.isolation.reach import confinement_of
 from a2rl.isolation.strength import Strength
 from a2rl.run import RunDir, RunSpec
 from a2rl.settings import Settings
-from a2rl.workspace import agent_environment, build_workspace, write_run_meta
+from a2rl.workspace import agent_environment, build_workspace, write_into_workspace, write_run_meta
+from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.run_maker import spec
 
 # rdagent/scenarios/rl/autorl_bench/core/instructions.md and the start scripts of its agents
@@ -126,7 +131,8 @@ def test_the_instructions_say_mode_budget_and_quota(agent_run: RunDir) -> None:
     text = (agent_run.workspace / "instructions.md").read_text()
     assert "Mode: free" in text
     assert "**10m**" in text
-    assert "At most 5 submissions" in text
+    assert "At most 5 submissions and 10m of grading time" in text
+    assert f"At most {MAX_WAITING} submissions are copied and graded at a time" in text
     assert "{{" not in text
 
 
@@ -160,6 +166,83 @@ def test_a_folder_planted_at_run_meta_does_not_stop_the_run(agent_run: RunDir) -
     except A2rlError as error:
         pytest.fail(f"an agent can keep its own run from being resumed: {error}")
     assert not list(agent_run.workspace.glob(".run_meta*"))
+
+
+def home_is_a_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home").rmdir()
+    (workspace / ".home").symlink_to(outside)
+
+
+def folder_is_a_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex").symlink_to(outside)
+
+
+def file_is_a_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex").mkdir()
+    (workspace / ".home/.codex/config.toml").symlink_to(outside / "config.toml")
+
+
+def file_is_a_hard_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex").mkdir()
+    (workspace / ".home/.codex/config.toml").hardlink_to(outside / "config.toml")
+
+
+def home_is_a_file(workspace: Path, outside: Path) -> None:
+    (workspace / ".home").rmdir()
+    (workspace / ".home").touch()
+
+
+def file_is_a_full_folder(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex/config.toml/below").mkdir(parents=True)
+
+
+PLANTED = [home_is_a_link, folder_is_a_link, file_is_a_link, file_is_a_hard_link, home_is_a_file, file_is_a_full_folder]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_the_settings_of_an_agent_system_land_in_the_agents_home_and_nowhere_else(
+    agent_run: RunDir, tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    outside = tmp_path / "operators-codex"
+    outside.mkdir()
+    (outside / "config.toml").write_text("precious")
+    plant(agent_run.workspace, outside)
+    write_into_workspace(agent_run, {".home/.codex/config.toml": "ours", ".home/.profile": "ours"})
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"config.toml": "precious"}
+    home = agent_run.workspace / ".home"
+    assert (home / ".codex/config.toml").read_text() == (home / ".profile").read_text() == "ours"
+    assert not home.is_symlink()
+
+
+def test_a_workspace_that_its_owner_has_locked_is_unlocked_as_an_ordinary_user() -> None:
+    def work() -> None:
+        run = RunDir(root / "run")
+        (run.workspace / ".home/.tool").mkdir(parents=True)
+        for name in (".home/.tool", ".home", "."):
+            (run.workspace / name).chmod(0)
+        write_run_meta(run, start_time=1)
+        write_into_workspace(run, {".home/.tool/settings": "ours"})
+        assert (run.workspace / ".home/.tool/settings").read_text() == "ours"
+
+    with folder_of_nobody() as root:
+        as_nobody(work)
+
+
+def test_whether_the_agent_or_the_machine_is_to_blame_is_told_apart(
+    agent_run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, blamed in ((errno.EPERM, SpoiledWorkspace), (errno.ENOSPC, InfrastructureError)):
+
+        def fail(*_: object, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(Folder, "write", fail)
+        with pytest.raises(blamed):
+            write_run_meta(agent_run, start_time=1)
+    (agent_run.workspace).rename(agent_run.root / "away")
+    (agent_run.workspace).symlink_to("away")
+    with pytest.raises(SpoiledWorkspace, match="cannot be started there again"):
+        write_run_meta(agent_run, start_time=1)
 
 
 def test_the_python_of_the_checkout_comes_first_on_the_agents_path(agent_run: RunDir, settings: Settings) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 LEVEL = "sandbox"
 LIBC = ctypes.CDLL(None, use_errno=True)
-SECONDS, THREADS, WAITING, VICTIMS = 3.0, 8, 60, 20
+SECONDS, THREADS, WAITING, VICTIMS = 1.5, 8, 60, 20
 MAX_LOG = 1 << 20
 
 

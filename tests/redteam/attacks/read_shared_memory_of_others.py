@@ -1,0 +1,26 @@
+"""Reads what another run keeps in /dev/shm, whose name it has guessed.
+
+Shared memory of others is not there, or cannot be opened, whatever rights its files have.
+"""
+
+import os
+from pathlib import Path
+
+LEVEL = "sandbox"
+
+
+def attack(scene):
+    if not hasattr(scene, "shared_memory"):
+        scene.skip("nobody else has shared memory here")
+    ways = (
+        scene.shared_memory,
+        f"/proc/self/root{scene.shared_memory}",
+        f"/proc/{scene.grader}/root{scene.shared_memory}",
+    )
+    reasons = []
+    for way in ways:
+        try:
+            return Path(way).read_text()
+        except OSError as error:
+            reasons.append(os.strerror(error.errno))
+    raise PermissionError(", ".join(reasons))
