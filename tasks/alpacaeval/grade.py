@@ -142,8 +142,8 @@ def improvement(
 
     Its interval and test are those of graded differences, of what each item adds to the two rates: they are fitted
     again without each item in turn (see length_control.py). The penalties that the package chose for the two models may
-    differ much, and of few items one may be so strong that nothing is controlled for. So the interval holds for either
-    penalty in both fits too. Longer answers that are no better are no improvement.
+    differ much, and of few items one may be so strong that nothing is controlled for. So the interval also holds with
+    the weaker penalty in both fits. Longer answers that are no better are no improvement.
     """
     from tasks.alpacaeval.length_control import pseudo_values
 
@@ -151,15 +151,12 @@ def improvement(
         (old, old_data), (new, new_data) = (_controlled(items, hidden) for items in (before, after))
     except NotComputable:
         return None
-    points, strengths = new.rate - old.rate, {old.strength, new.strength}
-    olds, news = ({each: pseudo_values(data, each) for each in strengths} for data in (old_data, new_data))
-    published = news[new.strength] - olds[old.strength]
+    points, weaker = new.rate - old.rate, max(old.strength, new.strength)
+    published = pseudo_values(new_data, new.strength) - pseudo_values(old_data, old.strength)
     published += points / 100 - published.mean()
-    intervals = [
-        difference_interval(differences.tolist(), level)
-        for differences in (published, *(news[each] - olds[each] for each in strengths))
-    ]
-    return Improvement(points, Interval(min(each.low for each in intervals), max(each.high for each in intervals)))
+    alike = pseudo_values(new_data, weaker) - pseudo_values(old_data, weaker)
+    one, other = (difference_interval(differences.tolist(), level) for differences in (published, alike))
+    return Improvement(points, Interval(min(one.low, other.low), max(one.high, other.high)))
 
 
 def _controlled(items: Sequence[ItemResult], hidden: Path) -> "tuple[LengthControl, Annotated]":
