@@ -29,6 +29,8 @@ MIN_FORM = 10
 """Of a value in an encoding; raw values may be shorter."""
 BREAKS = (b"\\r\\n", b"\\n", b"\\r", b"\r", b"\n")
 """Between two characters of a secret: programs that write in base64 break it into lines, which JSON escapes."""
+BETWEEN_OCTETS = ("", " ", ":", "-", "_", "%", "\\x", "\\\\x", ",", ", ", ", 0x", ",0x", " 0x")
+"""Where they are written in hexadecimal; what stands before the first one is no secret."""
 SHAPES = (
     rb"sk-(?:ant|proj|svcacct|admin|or|lf)-[\w-]{16,200}",
     rb"sk-[A-Za-z0-9]{20,200}",
@@ -144,8 +146,7 @@ def _forms(value: str) -> list[bytes]:
         json.dumps(value)[1:-1], json.dumps(json.dumps(value))[3:-3], html.escape(value), quote(raw, safe=""),
         quote(raw), quote_plus(raw), value[::-1], " ".join(value), ", ".join(map(str, raw)), ",".join(map(str, raw)),
         "".join(f"&#{ord(char)};" for char in value), "".join(f"&#x{ord(char):x};" for char in value),
-        "".join(f"\\u{ord(char):04x}" for char in value), *(mark.join(["", *octets]) for mark in ("%", "\\x", "\\\\x")),
-        *(mark.join(octets) for mark in ("", " ", ":", "-")),
+        "".join(f"\\u{ord(char):04x}" for char in value), *(mark.join(octets) for mark in BETWEEN_OCTETS),
     ]  # fmt: skip
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     encoded += [utf16, *_in_base(raw, base64.b64encode, 6), *_in_base(raw, base64.urlsafe_b64encode, 6)]

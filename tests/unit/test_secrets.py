@@ -36,6 +36,8 @@ ENCODINGS = {
     "as HTML entities": lambda key: "".join(f"&#{ord(char)};" for char in key),
     "in hexadecimal": lambda key: hexed("", key),
     "in capital hexadecimal": lambda key: hexed("", key).upper(),
+    "in hexadecimal with percent signs between": lambda key: hexed("%", key),
+    "as bytes in C": lambda key: "{0x" + hexed(", 0x", key) + "}",
     "in hexadecimal with colons": lambda key: hexed(":", key),
     "in hexadecimal with spaces": lambda key: hexed(" ", key),
     "as a list of bytes": lambda key: str(list(key.encode())),
