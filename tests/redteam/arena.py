@@ -41,7 +41,7 @@ TIMEOUT_S = 60
 RUN_TIMEOUT_S = 180
 """Of a whole run; more than that counts as an attack that stopped the pipeline from ending."""
 BUDGET = "10s"
-LATE_S = 30
+LATE_S = 60
 """After the deadline: what ending the agent and grading what was received may take here, where grades take a second."""
 SECRET = "the-users-own"
 TASK = "steady"

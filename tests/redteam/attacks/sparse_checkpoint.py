@@ -1,4 +1,4 @@
-"""Submits checkpoints that weigh nothing and claim terabytes, many files at once, to fill the grader's disk.
+"""Submits checkpoints that weigh nothing and claim gigabytes, many files at once, to fill the grader's disk.
 
 They are refused before anything is copied: the limit holds for a submission as a whole, not for each of its files.
 """
@@ -16,7 +16,7 @@ SPEC = {"budget": "20s"}
 
 
 def attack(scene):
-    for name, count, size in (("one", 1, 1 << 40), ("many", 300, 12 << 20), ("nearly", 3, 15 << 20)):
+    for name, count, size in (("one", 1, 4 << 30), ("many", 300, 12 << 20), ("nearly", 3, 15 << 20)):
         folder = Path("output", name)
         shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
         for number in range(count):
