@@ -27,7 +27,19 @@ import numpy as np
 import requests
 from safetensors.numpy import load_file, save_file
 
-url, count = os.environ["GRADING_SERVER_URL"], int(sys.argv[1])
+url, count, llm = os.environ["GRADING_SERVER_URL"], int(sys.argv[1]), os.environ.get("LLM")
+
+
+def insist(address, body):
+    """Asks again where the other side has died."""
+    for attempt in range(20):
+        try:
+            return requests.post(address, json=body, timeout=600)
+        except requests.ConnectionError:
+            time.sleep(0.5)
+    raise SystemExit(f"{address} is gone")
+
+
 base = load_file(Path(os.environ["MODEL_PATH"]) / "model.safetensors")
 Path("code/notes.txt").write_text("nudging")
 for number in range(count):
@@ -36,12 +48,10 @@ for number in range(count):
         shutil.copytree(os.environ["MODEL_PATH"], target, copy_function=shutil.copyfile)
         nudged = {name: value + np.float32(0.01 * (number + 1)) for name, value in base.items()}
         save_file(nudged, target / "model.safetensors", metadata={"format": "pt"})
-    for attempt in range(20):
-        try:
-            print(requests.post(f"{url}/submit", json={"model_path": str(target)}, timeout=600).text, flush=True)
-            break
-        except requests.ConnectionError:
-            time.sleep(0.5)
+    if llm:
+        said = [{"role": "user", "content": "what now?"}]
+        insist(f"{llm}/v1/messages", {"model": "the-driver", "max_tokens": 9, "messages": said}).raise_for_status()
+    print(insist(f"{url}/submit", {"model_path": str(target)}).text, flush=True)
 '''
 
 
@@ -57,8 +67,11 @@ class Checkout:
         self.root = root
         self._items = items
         root.mkdir(parents=True)
-        for name in ("a2rl", "flows", "stages", "agents"):
+        for name in ("a2rl", "flows", "stages"):
             (root / name).symlink_to(REPO / name)
+        (root / "agents").mkdir()
+        for agent in (REPO / "agents").iterdir():
+            (root / "agents" / agent.name).symlink_to(agent)
         (root / "tasks").mkdir()
         shutil.copyfile(REPO / "tasks/__init__.py", root / "tasks/__init__.py")
         for task, before in tasks.items():
@@ -109,6 +122,18 @@ class Checkout:
         script = self.script("submitter", f'exec python "$(dirname "$0")/agent.py" {count}\n')
         (script.parent / "agent.py").write_text(SUBMITTER, encoding="utf-8")
         return script
+
+    def talker(self, count: int) -> str:
+        """An agent that asks its LLM before each submission."""
+        folder = self.root / "agents" / "talker"
+        folder.mkdir(exist_ok=True)
+        (folder / "agent.py").write_text(SUBMITTER, encoding="utf-8")
+        start = f'["python", "{{agent_dir}}/agent.py", "{count}"]'
+        (folder / "agent.yaml").write_text(
+            f"title: asks and submits\nstart: {start}\ndriver: the-driver\n"
+            'base_url: http://127.0.0.1:9\nenv: {LLM: "{base_url}"}\n'
+        )
+        return folder.name
 
     def _environment(self) -> dict[str, str]:
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}

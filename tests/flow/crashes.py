@@ -11,24 +11,30 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from a2rl.driver.server import driver_process
 from a2rl.events import AgentStarted, Graded, SubmissionAccepted, SubmissionReceived
 from a2rl.records import ReportRecord
 from a2rl.run import RunDir
 from tests.flow.checkout import EVAL_ITEMS, Checkout
 
-VICTIMS = ("flow", "service", "worker", "agent", "recorder", "prefect")
+VICTIMS = ("flow", "service", "worker", "agent", "recorder", "relay", "prefect")
 MODULES = {
-    "worker": "a2rl.grading.worker", "recorder": "a2rl.observer watch", "prefect": "flows.server",
+    "worker": "a2rl.grading.worker", "recorder": "a2rl.observer watch", "relay": "a2rl.relay", "prefect": "flows.server",
 }  # fmt: skip
 """Parts known by the module that they run."""
 SUBMISSIONS = 5
 WAIT_S = 300
 KILL_WITHIN_S = 5.0
+SCENARIO = """
+turns: [{say: Done.}]
+asides: [{asked: what now, say: submit}]
+"""
 COPY_S = 1.0
 """After the receipt of a submission of gigabytes its copy is under way for longer than this."""
 
@@ -59,9 +65,15 @@ def crash_round(
         copying: kill while a submission is copied.
     """
     before = {run.id for run in RunDir.all(checkout.root / "runs")}
-    script = checkout.submitter(submissions)
-    flow = checkout.start("run", "--task", task, "--agent", str(script), "--budget", "10m" if copying else "3m")
-    try:
+    with ExitStack() as stack:
+        agent = ["--agent", str(checkout.submitter(submissions))]
+        if "relay" in victim:  # which only agents with an LLM have
+            scenario = checkout.root / "scenario.yaml"
+            scenario.write_text(SCENARIO)
+            url = stack.enter_context(driver_process(str(scenario), checkout.root / "served.jsonl"))
+            agent = ["--agent", checkout.talker(submissions), "--base-url", url]
+        flow = checkout.start("run", "--task", task, *agent, "--budget", "10m" if copying else "3m")
+        stack.callback(flow.kill)
         run = _wait_for_agent(checkout, before, flow.pid)
         known = set[int]()
         for part in victim.split("+"):
@@ -77,9 +89,6 @@ def crash_round(
         problem = "; ".join(checkout.problems(run.id))
         lost = known - {event.submission_id for event in run.ledger.events(SubmissionAccepted)}
         return _round(run, victim, moment, submissions, problem or (f"lost {lost}" if lost else ""))
-    finally:
-        if flow.poll() is None:
-            flow.kill()
 
 
 def _round(run: RunDir, victim: str, moment: float, submissions: int, problem: str) -> Round:
@@ -133,7 +142,11 @@ def _is(victim: str, process: psutil.Process, run: RunDir) -> bool:
         return "-m a2rl.grading " in command and str(run.root) in command
     if victim in MODULES:
         return MODULES[victim] in command
-    return "submitter" in command and "a2rl.supervisor" not in command and "a2rl run" not in command.replace("-m ", "")
+    return (
+        ("submitter" in command or "talker" in command)
+        and "a2rl.supervisor" not in command
+        and "a2rl run" not in command.replace("-m ", "")
+    )
 
 
 def _leftovers(run: RunDir) -> list[str]:
