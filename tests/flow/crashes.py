@@ -25,8 +25,11 @@ from tests.flow.checkout import EVAL_ITEMS, Checkout
 
 VICTIMS = ("flow", "service", "worker", "agent", "recorder", "relay", "prefect")
 MODULES = {
-    "worker": "a2rl.grading.worker", "recorder": "a2rl.observer watch", "relay": "a2rl.relay", "prefect": "flows.server",
-}  # fmt: skip
+    "worker": "a2rl.grading.worker",
+    "recorder": "a2rl.observer watch",
+    "relay": "a2rl.relay",
+    "prefect": "flows.server",
+}
 """Parts known by the module that they run."""
 SUBMISSIONS = 5
 WAIT_S = 300
