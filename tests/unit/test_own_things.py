@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -252,3 +253,26 @@ def test_a_file_that_somebody_uses_or_that_is_of_another_kind_stays(tmp_path: Pa
     finally:
         folder.rmdir()
         used.unlink(missing_ok=True)
+
+
+@ROOT
+def test_what_is_swapped_for_a_link_while_a_folder_is_given_stays_whose_it_is(tmp_path: Path) -> None:
+    theirs, outside, over = tmp_path / "theirs", tmp_path / "outside", threading.Event()
+    for folder in (theirs / "real/below", outside / "below"):
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    (theirs / "link").symlink_to(outside)
+
+    def swap() -> None:
+        while not over.is_set():
+            for name in ("real", "link"):
+                (theirs / name).rename(theirs / "way")
+                (theirs / "way").rename(theirs / name)
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    for number in range(300):
+        give(theirs, RANGES[0].start + number)
+    over.set()
+    swapper.join()
+    assert {path.stat().st_uid for path in (outside, *outside.rglob("*"))} == {0}
