@@ -165,7 +165,7 @@ def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path)
     assert run_object(paper.run)["selection"] == note
     write_report(paper.run, paper.settings)
     assert note in paper.run.report.read_text()
-    parent = Tracker(paper.settings)._find(paper.run, f"tags.`a2rl.run_id` = '{paper.run.id}'")
+    parent = Tracker(paper.settings)._find(paper.run)
     assert parent.data.tags["a2rl.selection"] == note
     assert Tracker(paper.settings).mirrored(paper.run)["result"]["chosen_among"] == 3
 
