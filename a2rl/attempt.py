@@ -14,7 +14,7 @@ from a2rl.agent import Agent
 from a2rl.background import Background, pipeline_log
 from a2rl.briefing import Before, brief
 from a2rl.conversation import Conversation
-from a2rl.errors import A2rlError, Interrupted
+from a2rl.errors import A2rlError, Interrupted, SpoiledWorkspace
 from a2rl.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrupted
 from a2rl.gateway import Gateway
 from a2rl.grading.server_process import GradingServer
@@ -110,7 +110,8 @@ class Execution:
             tell_agent(run, left_s)
             return launch(run, self.agent, self.settings, self.server, gateway, attempt, prompt, session)
         except (A2rlError, OSError) as error:
-            if attempt == 1 or _errno(error) not in SPOILED:
+            spoiled = isinstance(error, SpoiledWorkspace) or _errno(error) in SPOILED
+            if attempt == 1 or not spoiled:
                 raise
             return Ended("unavailable", why=f"it has made its own folder unusable: {error}")
 

@@ -23,7 +23,7 @@ MAX_JSON_BYTES = 64 << 20
 FREE_DISK_MARGIN = 512 << 20
 MAX_FILES = 256
 """Files of weights; all are open at once."""
-MAX_NAMES = 10_000
+MAX_NAMES = 2_000
 CHECKED = ("config.json", "tokenizer.json")
 """Copied to be compared with the base model's; the copy is called `submitted.<name>`."""
 SHOWN_CHARS = 200

@@ -46,19 +46,22 @@ def user_of(workspace: Path) -> int:
     user = workspace.lstat().st_uid
     if not is_own(user) or user in _busy():  # busy: an agent of a copy of this run
         user = unused_user()
-    give(workspace, user)
+        give(workspace, user)
     return user
 
 
 def give(folder: Path, user: int) -> None:
-    """Gives a folder, with all that is below, to a user; what has a second name somewhere stays whose it is."""
+    """Gives a folder, with all that is below, to a user; what has a second name somewhere stays whose it is.
+
+    The folder itself comes last: where it is the user's, all that could be given is.
+    """
     root = os.open(folder, FOLDER)
     try:
-        os.chown(root, user, user)
         waiting = ["."]
         while waiting:
             with suppress(OSError):  # gone, or deeper than a path can say
                 waiting += _give_entries(root, waiting.pop(), user)
+        os.chown(root, user, user)
     finally:
         os.close(root)
 

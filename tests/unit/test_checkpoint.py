@@ -291,7 +291,7 @@ BAD = {
     "endless weights": (_endless_weights, "is a link.*submit real files"),
     "weights too large together": (_weights_too_large_together, "more than the .* MiB allowed"),
     "a flood of shards": (_flood_of_shards, "more than .* of weights; save"),
-    "a flood of files": (_flood_of_files, "more than 10000 files"),
+    "a flood of files": (_flood_of_files, "more than 2000 files"),
     "a huge config": (_huge_config, "sensible size.*save the model again"),
     "a folder for weights": (_folder_for_weights, "not a regular file.*submit real files"),
     "a file": (_a_file, "not a folder.*submit the real folder"),

@@ -20,8 +20,7 @@ def attack(scene):
             Path(folder, name).symlink_to("/dev/zero")
         os.mkfifo(Path(folder, "pipe.py"))
         os.mkfifo(Path(folder, "rollout-2.jsonl"))
-        with Path(folder, "sparse").open("wb") as sparse:
-            sparse.truncate(1 << 40)
+        _sparse(Path(folder, "sparse"))
     for folder, plant in (("output/v1", os.mkfifo), ("output/v2", _zeros), ("output/v3", _sparse)):
         Path(folder, "config.json").write_text("{}")
         plant(Path(folder, "model.safetensors"))
@@ -34,8 +33,13 @@ def _zeros(path):
 
 
 def _sparse(path):
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
+    for power in (40, 36, 33, 31):
+        try:
+            path.touch()
+            os.truncate(path, 1 << power)
+        except OSError:
+            continue  # larger than a file of the agent's may be
+        return
 
 
 def _submit(folder):

@@ -22,6 +22,6 @@ def attack(scene):
     else:
         told.symlink_to(scene.ledger)
         for name in (".home", "instructions.md"):
-            Path(name).rename(f"old-{name}")
+            Path(name).rename(f"old-{attempts}-{name}")
             Path(name).symlink_to(scene.ledger)
     raise PermissionError("replaced, not followed")
