@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 from a2rl.errors import A2rlError
@@ -34,12 +36,17 @@ def main() -> None:
         attacks = [attack for attack in find_attacks(tuple(arguments.only)) if arguments.level in (None, attack.level)]
     except A2rlError as error:
         sys.exit(f"error: {error}")
-    outcomes = []
-    for user in arguments.user or _users():
-        for sandbox in arguments.sandbox or _sandboxes():
-            for outcome in _session(user, sandbox, attacks):
-                outcomes.append(outcome)
-                _show(outcome)
+    outcomes: list[Outcome] = []
+
+    def run_session(user: str, sandbox: str) -> None:
+        for outcome in _session(user, sandbox, attacks):
+            outcomes.append(outcome)
+            _show(outcome)
+
+    pairs = product(arguments.user or _users(), arguments.sandbox or _sandboxes())
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for session in [pool.submit(run_session, user, sandbox) for user, sandbox in pairs]:
+            session.result()
     _close(outcomes, arguments.json)
     broken = [outcome for outcome in outcomes if outcome.succeeded and outcome.sandbox != "none"]
     sys.exit(1 if broken else 0)
@@ -54,6 +61,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--level", choices=("sandbox", "run"), help="attacks on the sandbox alone, or on whole runs")
     parser.add_argument("--sandbox", action="append", choices=SANDBOXES, help="may be repeated; default: those here")
     parser.add_argument("--user", action="append", choices=("root", "user"), help="default: both where we are root")
+    parser.add_argument("--jobs", type=int, default=1, help="sessions side by side; one each for a user and a sandbox")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     return parser.parse_args()
 
