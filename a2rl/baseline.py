@@ -12,7 +12,16 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.errors import InfrastructureError, IntegrityError
-from a2rl.files import canonical_json, digest_of, folder_digest, read_jsonl, read_model, write_jsonl, write_model
+from a2rl.files import (
+    canonical_json,
+    digest_of,
+    folder_digest,
+    read_jsonl,
+    read_model,
+    write_atomically,
+    write_jsonl,
+    write_model,
+)
 from a2rl.grading.job import Grade, GradeJob, GradeResult, score_items
 from a2rl.locks import held
 from a2rl.score import ItemResult
@@ -20,6 +29,9 @@ from a2rl.settings import Settings
 
 GRADING_TIMEOUT_S = 12 * 3600.0
 """Longer than any task takes to grade a base model that fits on one device."""
+
+SECONDS = "seconds.txt"
+"""What grading took, on this machine; so it is not versioned, as all else of a baseline is."""
 
 
 class BaselineMetrics(BaseModel):
@@ -45,8 +57,6 @@ class BaselineKey(BaseModel):
     schema_version: Literal[1] = 1
     key: str
     depends_on: dict[str, str]
-    seconds: float | None = None
-    """What grading took, on the machine that did it."""
 
 
 def baseline_key(job: GradeJob, model_digest: str, data_digest: str, settings: Settings) -> dict[str, str]:
@@ -109,21 +119,27 @@ def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> Base
     metrics = BaselineMetrics(score=score.score, ci_low=score.ci.low, ci_high=score.ci.high, **counts)
     write_jsonl(folder / "items.jsonl", (item.model_dump() for item in result.items))
     write_model(folder / "score.json", metrics)
-    write_model(
-        folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on, seconds=score.seconds)
-    )
+    write_atomically(folder / SECONDS, f"{score.seconds}\n")
+    write_model(folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on))
     return metrics
 
 
 def _find(job: GradeJob, key: str, baselines: Path) -> StoredBaseline | None:
     for path in sorted(baselines.glob("**/key.json")):
         try:
-            if (stored := read_model(path, BaselineKey)).key != key:
+            if read_model(path, BaselineKey).key != key:
                 continue
             items = [ItemResult.model_validate(row) for row in read_jsonl(path.parent / "items.jsonl")]
             found = score_items(job.task, job.hidden, items).score
             if found is not None and isclose(found, read_model(path.parent / "score.json", BaselineMetrics).score):
-                return StoredBaseline(items, True, stored.seconds)
+                return StoredBaseline(items, True, _seconds(path.parent))
         except (IntegrityError, ValueError, FileNotFoundError):
             continue  # an older or damaged one is not this baseline
     return None
+
+
+def _seconds(folder: Path) -> float | None:
+    try:
+        return float((folder / SECONDS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
