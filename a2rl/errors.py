@@ -32,6 +32,10 @@ class InfrastructureError(A2rlError):
     """The machine failed us, not the agent: a full disk, a dead grader process, a hub out of reach. Worth a retry."""
 
 
+class MissingInput(InfrastructureError):
+    """A run's base model or data is not where it was, or is something else. It has no result until that is mended."""
+
+
 class TaskDefinitionError(A2rlError):
     """A task or agent folder breaks its contract; its author has to mend it."""
 

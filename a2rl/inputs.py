@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.data import hidden_digest
-from a2rl.errors import InfrastructureError, UsageError
+from a2rl.errors import InfrastructureError, MissingInput, UsageError
 from a2rl.models import model_digest, resolve_model
 from a2rl.records import SetupRecord
 from a2rl.run import RunDir
@@ -35,7 +35,7 @@ def inputs_of(run: RunDir) -> Inputs:
     """Where they are now.
 
     Raises:
-        InfrastructureError: one of them is not there.
+        MissingInput: one of them is not there.
     """
     return Inputs(base_model_of(run), hidden_of(run))
 
@@ -44,42 +44,42 @@ def check_inputs(run: RunDir) -> Inputs:
     """The same, and that they are what the run began with; to be called before something is graded with them.
 
     Raises:
-        InfrastructureError: one of them is not there, or is another than it was.
+        MissingInput: one of them is not there, or is another than it was.
     """
     ready, found = run.need("setup", SetupRecord), inputs_of(run)
     if hidden_digest(found.hidden.parent) != ready.data_digest:
-        raise InfrastructureError(
+        raise MissingInput(
             f"the data in {found.hidden.parent} is not what run {run.id} began with: restore it, or start a new run"
         )
     # One outside of the checkout is where it was: whose it is, is its owner's matter, and to read it all takes long.
     if found.base_model != ready.base_model and model_digest(found.base_model) != ready.model_digest:
-        raise InfrastructureError(
+        raise MissingInput(
             f"the model in {found.base_model} is not what run {run.id} began with: restore it, or start a new run"
         )
     return found
 
 
 def base_model_of(run: RunDir) -> Path:
-    """Raises InfrastructureError: it is not there."""
+    """Raises MissingInput: it is not there."""
     for folder in _models(run):
         if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
             return folder
     wanted = run.checkout / run.need("setup", SetupRecord).base_model
-    raise InfrastructureError(
+    raise MissingInput(
         f"the base model of run {run.id} is not in {wanted} any more: put it back there"
         f"{' (`make data` builds tiny)' if run.spec.model == 'tiny' else ''}, then `a2rl resume {run.id}`"
     )
 
 
 def hidden_of(run: RunDir) -> Path:
-    """Raises InfrastructureError: it is not there."""
+    """Raises MissingInput: it is not there."""
     spec = run.spec
     usual = _settings(run).data(spec.task, spec.variant) / "hidden"
     wanted = run.checkout / run.need("setup", SetupRecord).hidden
     for folder in (wanted, usual):
         if folder.is_dir():
             return folder
-    raise InfrastructureError(
+    raise MissingInput(
         f"the hidden data of run {run.id} is not in {wanted} any more: restore it, or make it anew with "
         f"`a2rl prepare --task {spec.task} --variant {spec.variant}`, then `a2rl resume {run.id}`"
     )

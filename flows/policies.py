@@ -13,7 +13,7 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
-from a2rl.errors import InfrastructureError, Interrupted, RunFailed, TaskDefinitionError, UsageError
+from a2rl.errors import InfrastructureError, Interrupted, MissingInput, RunFailed, TaskDefinitionError, UsageError
 from a2rl.failure import forget_failure, record_failure
 from a2rl.mirror import Mirror
 from a2rl.owner import owned
@@ -90,7 +90,7 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirror) -> None:
     for name, stage in stages.items():
         try:
             stage()
-        except (UsageError, TaskDefinitionError, Interrupted):
+        except (UsageError, TaskDefinitionError, MissingInput, Interrupted):
             raise
         except Exception as error:
             if STOP.is_set():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from a2rl.cli.results import run_object, sentence, state_of
-from a2rl.errors import InfrastructureError, Interrupted, RunFailed, UsageError
+from a2rl.errors import InfrastructureError, Interrupted, MissingInput, RunFailed, UsageError
 from a2rl.events import AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted
 from a2rl.events import RunFailed as Failed
 from a2rl.failure import forget_failure, record_failure
@@ -154,6 +154,16 @@ def test_what_the_user_does_is_no_failure(
     with pytest.raises(Interrupted):
         run_stages(run, settings)
     with owned(run), pytest.raises(UsageError, match="being worked on"):
+        run_stages(run, settings)
+    assert run.read("grade", GradeRecord) is None
+    assert run.ledger.events(Failed) == []
+
+
+def test_a_run_whose_base_model_is_not_there_has_no_result_not_a_failed_one_either(
+    run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
+) -> None:
+    stages("grade", MissingInput("the base model is not there"))
+    with pytest.raises(MissingInput):
         run_stages(run, settings)
     assert run.read("grade", GradeRecord) is None
     assert run.ledger.events(Failed) == []
