@@ -21,7 +21,8 @@
         return ""                        # or what the attack achieved
 
 `scene` has the paths, ports and process ids that the attack is after (see `arena.py`); `scene.skip(why)` says that this
-machine does not have what the attack takes. `after` is an `arena.After`. At level "run" it must hold for every attack
+machine does not have what the attack takes; `scene.submit(folder)`
+hands in a checkpoint. `after` is an `arena.After`. At level "run" it must hold for every attack
 that the run ends by itself, in time, with all its records, that `a2rl verify` finds it sound, and that no process is
 left.
 """

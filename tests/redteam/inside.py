@@ -26,6 +26,21 @@ class Scene:
     def skip(self, why: str) -> NoReturn:
         raise Skipped(why)
 
+    def submit(self, folder: object) -> tuple[int, dict[str, Any]]:
+        """Hands in a checkpoint, as an agent does at level "run": the status, and what the grader answers."""
+        import urllib.error
+        import urllib.request
+
+        request = urllib.request.Request(
+            f"{os.environ['GRADING_SERVER_URL']}/submit", json.dumps({"model_path": str(folder)}).encode(),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, {}
+
 
 def outcome_of(path: str, facts: dict[str, Any]) -> dict[str, str]:
     try:

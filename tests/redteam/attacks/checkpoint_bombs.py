@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import struct
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 LEVEL = "run"
@@ -32,13 +30,13 @@ def attack(scene):
     for name, content in bombs.items():
         folder = copy(name)
         (folder / "model.safetensors").write_bytes(content)
-        submit(folder)
+        submit(scene, folder)
     folder = copy("index")
     weights = dict.fromkeys(("a", "b"), scene.hidden)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
     (folder / "config.json").write_text('{"vocab_size": 1e308}')
-    submit(folder)
-    if submit(copy("honest")) != 200:
+    submit(scene, folder)
+    if submit(scene, copy("honest")) != 200:
         return "the service takes no more submissions"
     raise PermissionError("each was refused")
 
@@ -49,17 +47,11 @@ def copy(name):
     return folder
 
 
-def submit(folder):
-    request = urllib.request.Request(
-        f"{os.environ['GRADING_SERVER_URL']}/submit", json.dumps({"model_path": str(folder)}).encode(),
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    try:
-        return urllib.request.urlopen(request, timeout=60).status
-    except urllib.error.HTTPError as error:
-        if error.code >= 500:
-            raise AssertionError(f"{folder}: the service calls it a fault of its own, {error.code}") from error
-        return error.code
+def submit(scene, folder):
+    status, _ = scene.submit(folder)
+    if status >= 500:
+        raise AssertionError(f"{folder}: the service calls it a fault of its own, {status}")
+    return status
 
 
 def held(after):

@@ -6,8 +6,6 @@ Nothing of a submission is ever run. The grader takes the weights alone; all oth
 import json
 import os
 import shutil
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 LEVEL = "run"
@@ -30,7 +28,8 @@ def attack(scene):
         shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
         for file, content in files.items():
             write(folder / file, content)
-        answers.append(f"{name}: {submit(folder)}")
+        status, answer = scene.submit(folder)
+        answers.append(f"{name}: {status} {answer.get('score', '')}")
     raise PermissionError("; ".join(answers))
 
 
@@ -45,18 +44,6 @@ def write(path, content):
         path.write_text(json.dumps(known | content))
     else:
         path.write_text(content)
-
-
-def submit(folder):
-    request = urllib.request.Request(
-        f"{os.environ['GRADING_SERVER_URL']}/submit", json.dumps({"model_path": str(folder)}).encode(),
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return f"graded, {json.load(answer)['score']}"
-    except urllib.error.HTTPError as error:
-        return f"{error.code}"
 
 
 def held(after):
