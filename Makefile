@@ -3,14 +3,15 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
-# Threads that spin for long slow small models 10-40 fold where several processes share the cores (a2rl/process.py).
+# Threads that spin for a long time make small models 10 to 40 times slower when processes share the cores
+# (a2rl/core/processes.py).
 export GOMP_SPINCOUNT := 3000
 export TOKENIZERS_PARALLELISM := false
 export DO_NOT_TRACK := 1
-# The locks name everything, so nothing is left to resolve: but what torch's CUDA build takes, and its CPU build does not.
+# The lock files name every package, so pip has nothing to resolve, except what only the CUDA build of torch needs.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm data demo test test-all test-agents check bench ui worker clean lock
+.PHONY: help setup setup-vllm setup-agent-env data demo test test-all test-agents check bench ui worker clean lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,55 +19,62 @@ help: ## list the targets
 setup: $(VENV)/.installed ## install everything into .venv (a few minutes, once)
 
 $(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11: install it, or name it with make PYTHON=..."; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name another one with make PYTHON=..."; exit 1; }
 	@echo "setup: installing the versions of requirements.lock into $(VENV) (2-5 minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --no-deps -r requirements.lock
 	@$(PIP) --constraint requirements.lock torch
 	@$(PIP) --no-deps --editable .
-	@$(PIP) --no-deps -r requirements-textworld.lock 2>/dev/null || echo "setup: went on without TextWorld, the original \
-	engine of ALFWorld, which has to be compiled (it takes gcc, cmake and make); only --engine textworld needs it"
+	@$(PIP) --no-deps -r requirements-textworld.lock 2>/dev/null || echo "setup: continued without TextWorld, the original \
+	engine of ALFWorld, which has to be compiled (with gcc, cmake and make); only --engine textworld needs it"
 	@touch $@
 
-setup-vllm: ## install vLLM into an environment of its own (.venv-vllm)
+setup-vllm: ## install vLLM into a separate environment (.venv-vllm)
 	@scripts/setup_vllm.sh
 
-data: setup ## make what is versioned by DVC: mini data, the model `tiny`, its baselines
+setup-agent-env: ## install what agents train with into a separate environment (.venv-agent)
+	@scripts/setup_agent_env.sh
+
+data: setup ## make what DVC versions: the mini data, the model `tiny`, its baselines
 	@dvc repro --quiet
 
-demo: data ## the whole benchmark on this machine: tiny model, mini data, scripted agent
+demo: data ## run the whole benchmark on this machine: tiny model, mini data, scripted agent
 	@a2rl bench smoke
-	@echo; echo "look at it:  make ui  (MLflow), or open runs/*/report/index.html"
+	@echo; echo "To look at the results: make ui (MLflow), or open the report over all runs, which links to that of each run"
 
-test: setup ## the tests that need no GPU, no network and little time
+test: setup ## run the tests that need no GPU, no network and little time
 	@python -m pytest
 
-test-all: setup ## these and the slow ones
+test-all: setup ## run these and the slow ones
 	@python -m pytest -m "not gpu and not network and not agents"
 
-test-agents: setup ## the real agent systems, installed and driven by a script; needs npm and a registry
+test-agents: setup ## install the real agent systems and drive them by a script; needs npm and a registry
 	@a2rl agents install claude-code codex gemini-cli opencode mini-swe-agent & installing=$$!; \
 	dvc repro --quiet baseline@gsm8k && wait $$installing
 	@python -m pytest -m "agents and not slow" -n 2 --dist load tests/agents
 
-check: setup ## lint, format, types
+check: setup ## check lint, format, imports and types
 	@ruff check --quiet .
 	@ruff format --quiet --check .
+	@lint-imports --no-logo >/dev/null || lint-imports
 	@mypy
+	@for agent in $$(dirname agents/*/*.py | sort -u); do (cd $$agent && mypy --no-error-summary \
+	  --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache/$$agent .) || exit 1; done
 
-bench: setup ## measure the claims on speed, as ratios within one run
+bench: setup ## measure what is claimed about speed, as ratios within one run
 	@python -m tests.bench
 
 ui: setup ## open MLflow on http://127.0.0.1:5000
 	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(or $(PORT),5000)
 
-worker: setup ## register the deployments and run what `prefect deployment run a2rl/full-bench` asks for
+worker: setup ## register the deployments and run what `prefect deployment run a2rl/full-bench` starts
 	@prefect --no-prompt work-pool create a2rl --type process >/dev/null 2>&1 || true
 	@prefect --no-prompt deploy --all >/dev/null
 	@prefect worker start --pool a2rl --type process
 
-lock: ## resolve anew and write requirements.lock (for maintainers)
+lock: ## resolve the dependencies and write requirements.lock (for maintainers)
 	@scripts/lock.sh
 
-clean: ## remove what was made, but keep .venv and DVC's cache
-	@rm -rf runs data models mlruns/mlflow.db mlruns/artifacts baselines/cache .prefect .pytest_cache .mypy_cache .ruff_cache
+clean: ## remove everything that was made, except .venv and DVC's cache
+	@find models -mindepth 1 -maxdepth 1 ! -name .gitignore ! -name "dvc.*" -exec rm -rf {} +
+	@rm -rf runs data mlruns/mlflow.db mlruns/artifacts baselines/cache .prefect .pytest_cache .mypy_cache .ruff_cache

@@ -1,1 +1,1 @@
-"""The pipeline under Prefect; the only folder that imports it."""
+"""The pipeline under Prefect. No other folder imports Prefect."""

@@ -1,25 +1,33 @@
-"""The stages as Prefect tasks, with the one policy on retries: only what the machine did wrong is tried again.
+"""The stages as Prefect tasks, with one policy on retries: only infrastructure failures are retried.
 
-A crash or a timeout of the agent is a result, a bad setting stays bad, and a stage that was interrupted waits for
-`a2rl resume`. Prefect's caching is off: a stage's record says whether it is done.
+A crash or a timeout of the agent is a result, a retry cannot correct a wrong setting, and a stage that was interrupted
+waits for `a2rl resume`. Prefect's caching is off, because a stage's record says whether the stage is done.
 """
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
-from a2rl.errors import InfrastructureError, Interrupted, MissingInput, RunFailed, TaskDefinitionError, UsageError
-from a2rl.failure import forget_failure, record_failure
-from a2rl.mirror import Mirror
-from a2rl.owner import owned
-from a2rl.process import STOP
-from a2rl.run import Record, RunDir
-from a2rl.settings import Settings
+from a2rl.core.errors import (
+    InfrastructureError,
+    InterruptedByUserError,
+    MissingInputError,
+    RunFailedError,
+    TaskDefinitionError,
+    UsageError,
+)
+from a2rl.core.processes import STOP
+from a2rl.core.settings import Settings
+from a2rl.results.mirror import Mirror
+from a2rl.run.directory import Record, RunDir
+from a2rl.run.failure import forget_failure, mark_refused, record_failure
+from a2rl.run.gpu_share import dealt_gpus
+from a2rl.run.owner import owned
 from stages.baseline import baseline
 from stages.execute import execute
 from stages.grade import grade
@@ -31,13 +39,13 @@ RETRY_DELAYS_S = [2, 10]
 
 
 async def is_infrastructure_failure(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
-    """Whether a failed stage is worth another try."""
+    """Returns whether a failed stage should be retried."""
     error = await state.aresult(raise_on_failure=False)
     return isinstance(error, InfrastructureError) and not STOP.is_set()
 
 
 def stage_task(name: str, stage: Callable[..., Record]) -> Task[..., Record]:
-    """A stage as a Prefect task."""
+    """Makes a Prefect task from a stage."""
     return Task(
         stage,
         name=name,
@@ -58,59 +66,82 @@ report_stage = stage_task("report", report)
 
 
 @task(name="run", task_run_name="{run.id}", cache_policy=NO_CACHE, persist_result=False)
-def benchmark_run(run: RunDir, settings: Settings, mirror: Mirror, cores: Collection[int]) -> None:
-    """One benchmark run, from its spec to its report; stages that are done already answer from their records.
+def benchmark_run(
+    run: RunDir, settings: Settings, mirror: Mirror, cores: Collection[int], side_by_side: int = 1
+) -> None:
+    """Executes one benchmark run, from its spec to its report. Stages that are already done return their records.
 
-    A stage that could not be finished, however often it was tried, is a result as well: the run has failed.
+    If a stage could not be finished after all retries, that is a result, too: the run has failed.
 
     Args:
-        cores: what its processes keep to, so that runs side by side do not slow each other down.
+        run: The run.
+        settings: The settings of this checkout.
+        mirror: Copies the run to MLflow.
+        cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
+        side_by_side: The number of runs at a time, which share the GPUs.
 
     Raises:
-        UsageError: another process works on the run, or its settings are wrong.
-        Interrupted: the user stopped it; it can be resumed.
-        RunFailed: it has failed, and its records say so.
+        UsageError: Another process works on the run, or its settings are wrong.
+        InterruptedByUserError: The user stopped the run; it can be resumed.
+        RunFailedError: The run has failed, and its records say so.
     """
     with owned(run), on_cores(cores):
         forget_failure(run)
         try:
-            _run_stages(run, settings, mirror)
+            _run_stages(run, settings, mirror, side_by_side)
         finally:
             mirror.changed(run)
 
 
-def _run_stages(run: RunDir, settings: Settings, mirror: Mirror) -> None:
-    stages: dict[str, Callable[[], Record]] = {
-        "setup": lambda: setup_stage(run, settings),
-        "baseline": lambda: baseline_stage(run, settings),
-        "execute": lambda: execute_stage(run, settings, mirror.look),
-        "grade": lambda: grade_stage(run, settings),
-        "report": lambda: report_stage(run, settings),
-    }
-    for name, stage in stages.items():
-        try:
-            stage()
-        except (UsageError, TaskDefinitionError, MissingInput, Interrupted):
-            raise
-        except Exception as error:
-            if STOP.is_set():
-                raise Interrupted("stopped by the user") from error
-            if not run.record_path(name).exists():  # if it is there, it was Prefect that failed
-                _fail(run, settings, name, error)
-        mirror.changed(run)
+def _run_stages(run: RunDir, settings: Settings, mirror: Mirror, side_by_side: int) -> None:
+    """Runs the stages in order. The run holds its GPUs from its baseline to its result, if these are not yet known."""
+    with ExitStack() as gpus:
+
+        def baseline_on_gpus() -> Record:
+            gpus.enter_context(_gpus(run, settings, side_by_side))
+            return baseline_stage(run, settings)
+
+        def report_without_gpus() -> Record:
+            gpus.close()
+            return report_stage(run, settings)
+
+        stages: dict[str, Callable[[], Record]] = {
+            "setup": lambda: setup_stage(run, settings),
+            "baseline": baseline_on_gpus,
+            "execute": lambda: execute_stage(run, settings, mirror.look),
+            "grade": lambda: grade_stage(run, settings),
+            "report": report_without_gpus,
+        }
+        for name, stage in stages.items():
+            try:
+                stage()
+            except (UsageError, TaskDefinitionError, MissingInputError, InterruptedByUserError) as error:
+                if name == "setup" and isinstance(error, UsageError | TaskDefinitionError):
+                    mark_refused(run, error)
+                raise
+            except Exception as error:  # any other error means that this run has failed; the other runs continue
+                if STOP.is_set():
+                    raise InterruptedByUserError("stopped by the user") from error
+                if not run.record_path(name).exists():  # otherwise the stage is done, and Prefect itself failed
+                    _fail(run, settings, name, error)
+            mirror.changed(run)
+
+
+def _gpus(run: RunDir, settings: Settings, side_by_side: int) -> AbstractContextManager[object]:
+    return nullcontext() if run.record_path("grade").exists() else dealt_gpus(run, settings, side_by_side)
 
 
 def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> NoReturn:
-    """Records the failure, draws the report if that can be done, and says so."""
+    """Records the failure, writes the report if possible, and raises the error for the user."""
     record = record_failure(run, stage, error)
-    with suppress(Exception):  # the report may be what failed; the record is what counts
+    with suppress(Exception):  # the failed stage may be the report itself; only the record is essential
         report(run, settings)
-    raise RunFailed(f"{record.reason}; the run counts as failed until `a2rl resume {run.id}` succeeds") from error
+    raise RunFailedError(f"{record.reason}; the run counts as failed until `a2rl resume {run.id}` succeeds") from error
 
 
 @contextmanager
 def on_cores(cores: Collection[int]) -> Iterator[None]:
-    """The calling thread, and every process and thread that it starts, keep to these processor cores."""
+    """Limits the calling thread, and all processes and threads that it starts, to these processor cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -120,6 +151,6 @@ def on_cores(cores: Collection[int]) -> Iterator[None]:
 
 
 def shares_of_cores(cores: Collection[int], runs: int) -> list[list[int]]:
-    """The cores dealt out to runs side by side; all to each where there are more runs than cores."""
+    """Divides the cores among parallel runs. Each run gets all of them if there are more runs than cores."""
     count, ordered = len(cores) // max(runs, 1), sorted(cores)
     return [ordered[place * count : (place + 1) * count] if count else ordered for place in range(runs)]

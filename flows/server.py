@@ -1,14 +1,15 @@
 """`python -P -m flows.server FD`: an embedded Prefect server for one command, on a socket that its parent listens on.
 
-Prefect can start such a server by itself, but that one outlives a parent that is killed, and complains at the end.
+Prefect can start such a server itself, but that server continues if its parent is killed, and it logs errors when it
+ends.
 """
 
 import sys
 
 from prefect.server.api.server import create_app
 
-from a2rl.isolation.start import die_with_parent
-from a2rl.serving import serve_for_parent
+from a2rl.core.serving import serve_for_parent
+from a2rl.linux.process_tree import die_with_parent
 
 
 def main() -> None:

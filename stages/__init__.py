@@ -1,4 +1,4 @@
-"""The pipeline as plain functions: each reads earlier records of a run, writes one record, and may be called again.
+"""The stages of the pipeline as plain functions: each reads earlier records of a run, writes one, and can be repeated.
 
-No Prefect here: `flows/` wraps these functions, `python -m stages` (and so DVC) calls them as they are.
+Nothing here depends on Prefect: `flows/` wraps these functions; `python -m stages`, and so DVC, calls them directly.
 """

@@ -1,24 +1,28 @@
-"""Stage `baseline`: what the base model itself scores, same grader, same settings."""
+"""Stage `baseline`: grades the untrained base model with the same grader and settings as the submissions."""
 
 import time
 
-from a2rl.baseline import baseline_key, load_or_grade
-from a2rl.events import BaselineKnown
-from a2rl.files import digest_of, write_model
-from a2rl.grading.job import GradeJob, GradeResult, score_items, selected_ids
+from a2rl.core.files import digest_of, write_model
+from a2rl.core.settings import Settings
+from a2rl.grading.baseline import baseline_key, load_or_grade
+from a2rl.grading.devices import devices_of
+from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job
-from a2rl.inputs import check_inputs
-from a2rl.records import BaselineRecord, SetupRecord
-from a2rl.run import RunDir
-from a2rl.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.events import BaselineKnown
+from a2rl.run.gpu_share import check_gpus
+from a2rl.run.inputs import check_inputs
+from a2rl.run.records import BaselineRecord, SetupRecord
+from a2rl.scoring.score import TaskScore
+from a2rl.tasks.contract import Split
 
 
 def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
-    """Finds or grades the baseline and tells the ledger.
+    """Finds or grades the baseline and records it in the ledger.
 
     Raises:
-        InfrastructureError: it could not be graded. There is no baseline then, and the run cannot go on.
+        InfrastructureError: It could not be graded. The run cannot continue without a baseline.
     """
     if (done := run.read("baseline", BaselineRecord)) is not None:
         return done
@@ -27,25 +31,25 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     job = grade_job(run, settings.root, base_model, "all", run.grades / "baseline-graded.json")
 
     def grade(job: GradeJob) -> GradeResult:
-        return grade_now(job, settings)
+        return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
 
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
     items, reused, seconds = load_or_grade(job, depends_on, settings, grade)
     total = score_items(spec.task, hidden, items, statistics=spec.statistics)
-    write_model(run.baseline_items, GradeResult(score=total, items=tuple(items)))
-    scores = {}
-    for split in ("public", "private"):
-        chosen = set(selected_ids(spec.task, hidden, split, spec.split_seed, statistics=spec.statistics))
-        half = [item for item in items if item.id in chosen]
-        scores[split] = score_items(spec.task, hidden, half, statistics=spec.statistics)
+    write_model(run.baseline_items, GradeResult(dtype=job.dtype, score=total, items=tuple(items)))
+
+    def score_of(split: Split) -> TaskScore:
+        ids = set(ids_of_run(spec, hidden, split))
+        return score_items(spec.task, hidden, [item for item in items if item.id in ids], statistics=spec.statistics)
+
     record = BaselineRecord(
         seconds=time.monotonic() - started,
         key=digest_of(depends_on),
         reused=reused,
         graded_s=seconds,
         total=total,
-        public=scores["public"],
-        private=scores["private"],
+        public=score_of("public"),
+        private=score_of("private"),
     )
     strict = spec.protocol == "strict"
     known = BaselineKnown(

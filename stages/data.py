@@ -1,12 +1,12 @@
-"""Stage `data` (DVC): a task's data, what the agent sees and what only the grader sees apart."""
+"""Stage `data` (DVC): prepares a task's data; what the agent sees and what only the grader sees are kept apart."""
 
 from pathlib import Path
 
-from a2rl.data import prepare_data
-from a2rl.settings import Settings
-from a2rl.task import Variant
+from a2rl.core.settings import Settings
+from a2rl.tasks.contract import Variant
+from a2rl.tasks.data import prepare_data
 
 
 def data(task: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
-    """Makes the data anew and returns its folder."""
+    """Prepares the data again and returns its folder."""
     return prepare_data(task, variant, source, settings)

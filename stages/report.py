@@ -1,15 +1,15 @@
-"""Stage `report`: one self-contained page that shows what happened, and MLflow brought up to date."""
+"""Stage `report`: writes the run's report, one self-contained page."""
 
 import time
 
-from a2rl.records import ReportRecord
-from a2rl.report import write_report
-from a2rl.run import RunDir
-from a2rl.settings import Settings
+from a2rl.core.settings import Settings
+from a2rl.results.report import write_report
+from a2rl.run.directory import RunDir
+from a2rl.run.records import ReportRecord
 
 
 def report(run: RunDir, settings: Settings) -> ReportRecord:
-    """Writes `report/index.html` from the ledger and the records; calling it again draws it anew."""
+    """Writes `report/index.html` from the ledger and the records; a further call regenerates it."""
     started = time.monotonic()
     write_report(run, settings)
     return run.write("report", ReportRecord(seconds=time.monotonic() - started, path=run.report))

@@ -1,50 +1,67 @@
-"""Stage `setup`: resolve what the run needs, build the workspace, open the ledger."""
+"""Stage `setup`: resolves the run's settings, builds the workspace and opens the ledger."""
 
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from a2rl.catalog import find_agent, load_task
-from a2rl.data import about, ensure_data, hidden_digest, reading, require_complete
-from a2rl.events import RunOpened
-from a2rl.files import digest_of
-from a2rl.inputs import place_in
-from a2rl.isolation.decide import decide
-from a2rl.models import model_digest, resolve_model
-from a2rl.records import SetupRecord
-from a2rl.run import RunDir
-from a2rl.settings import Settings
-from a2rl.workspace import build_workspace
+from a2rl.agents.catalog import find_agent
+from a2rl.config.provision import provision_of
+from a2rl.core.files import digest_of
+from a2rl.core.settings import Settings
+from a2rl.execution.workspace import build_workspace
+from a2rl.grading.base_trial import BaseTrial, try_base_model
+from a2rl.grading.job import ids_of_run
+from a2rl.grading.judge_check import check_judge_of
+from a2rl.models.base_model import TINY, model_digest, resolve_model
+from a2rl.run.directory import RunDir
+from a2rl.run.disk import check_disk, weights_bytes
+from a2rl.run.events import RunOpened
+from a2rl.run.inputs import place_in
+from a2rl.run.records import SetupRecord
+from a2rl.sandbox.selection import select_sandbox
+from a2rl.tasks.catalog import load_grader, load_task
+from a2rl.tasks.data import about, ensure_data, hidden_digest, reading, require_complete
 
 
 def setup(run: RunDir, settings: Settings) -> SetupRecord:
-    """Makes everything ready that the later stages use.
+    """Prepares everything that the later stages use.
 
     Raises:
-        UsageError: the spec names something that is not there.
-        InfrastructureError: the hub or the disk failed.
+        UsageError: The spec names something that does not exist, or a base model of which no copy could be submitted.
+        InfrastructureError: The hub or the disk failed.
     """
     if (done := run.read("setup", SetupRecord)) is not None:
         return done
     started, spec = time.monotonic(), run.spec
     load_task(spec.task, settings.root)
-    find_agent(spec.agent, settings.root)
+    provision = provision_of(spec, find_agent(spec.agent, settings.root), settings)
+    check_judge_of(spec, settings)
     base_model = resolve_model(spec.model, settings)
+    check_disk(spec, weights_bytes(base_model), run.root)
     data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
     with reading(data):
         require_complete(data)
-        with suppress(OSError):  # another user's, or read-only: who may read it is decided there
+        with suppress(OSError):  # if it is another user's or read-only, its owner decides who may read it
             (data / "hidden").chmod(0o700)
+        ids_of_run(spec, data / "hidden", spec.public_split)  # refuses a sample that the data is too small for
+        digest = model_digest(base_model)
+        # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
+        trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)
         record = SetupRecord(
             seconds=0,
             base_model=place_in(settings.root, base_model),
-            model_digest=model_digest(base_model),
+            model_digest=digest,
+            complete_config=trial.complete_config,
+            base_not_tried=trial.not_tried,
             hidden=place_in(settings.root, data / "hidden"),
             data_digest=hidden_digest(data),
+            eval_items=len(load_grader(spec.task).item_ids(data / "hidden")),
             data_about=about(data),
-            sandbox=decide(spec.sandbox, settings),
+            sandbox=select_sandbox(spec.sandbox, settings),
+            agent_python=str(provision.python),
         )
-        build_workspace(run, base_model, data / "visible", settings.root / "tasks" / spec.task / "description.md")
+        description = settings.root / "tasks" / spec.task / "description.md"
+        build_workspace(run, base_model, data / "visible", description, provision, record.sandbox)
     run.clock.create(spec.budget_s, refunds=spec.protocol == "strict")
     opened = RunOpened(
         spec_digest=digest_of(spec.model_dump(mode="json")),

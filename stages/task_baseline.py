@@ -1,22 +1,28 @@
-"""Stage `baseline` (DVC): one task's baseline for `tiny`, as a metric that `dvc metrics` shows and compares."""
+"""Stage `baseline` (DVC): the score of `tiny` on one task, as a metric that `dvc metrics` shows and compares."""
 
 from pathlib import Path
 
-from a2rl.baseline import BaselineMetrics, baseline_key, store
-from a2rl.catalog import load_task
-from a2rl.data import ensure_data, hidden_digest
-from a2rl.grading.job import GradeJob
+from a2rl.config.params import Params
+from a2rl.core.settings import Settings
+from a2rl.grading.baseline import BaselineMetrics, baseline_key, store
+from a2rl.grading.devices import CPU
+from a2rl.grading.job import EngineChoice, GradeJob
 from a2rl.grading.pool import grade_now
-from a2rl.models import TINY, model_digest, resolve_model
-from a2rl.params import Params
-from a2rl.settings import Settings
-from a2rl.task import Variant
+from a2rl.models.base_model import TINY, model_digest, resolve_model
+from a2rl.tasks.catalog import load_task
+from a2rl.tasks.contract import Variant
+from a2rl.tasks.data import ensure_data, hidden_digest
 
 
 def task_baseline(task: str, variant: Variant, params: Params, settings: Settings) -> BaselineMetrics:
-    """Grades `tiny` on the whole eval set, always anew, and writes `baselines/<variant>/<task>/`."""
+    """Grades `tiny` on the whole eval set, without reusing an earlier result, and writes `baselines/<variant>/<task>/`.
+
+    Raises:
+        InfrastructureError: It could not be graded.
+    """
     folder = settings.baselines / variant / task
     data, model = ensure_data(task, variant, None, settings), resolve_model(TINY, settings)
+    engine = EngineChoice.of(params.grading.backend, params.grading.dtype, params.grading.vllm, model)
     job = GradeJob(
         root=settings.root,
         task=task,
@@ -25,7 +31,9 @@ def task_baseline(task: str, variant: Variant, params: Params, settings: Setting
         model=model,
         split="all",
         split_seed=params.grading.split_seed,
-        backend=params.grading.backend,
+        backend=engine.backend,
+        dtype=engine.dtype,
+        vllm=engine.vllm,
         exact=params.grading.exact,
         options=load_task(task, settings.root).choose(params.grading.options.get(task, {})),
         judge=params.judge_for(load_task(task, settings.root), variant),
@@ -35,6 +43,6 @@ def task_baseline(task: str, variant: Variant, params: Params, settings: Setting
     job.result.unlink(missing_ok=True)
     try:
         depends_on = baseline_key(job, model_digest(model), hidden_digest(data), settings)
-        return store(folder, depends_on, grade_now(job, settings))
+        return store(folder, depends_on, grade_now(job, settings, devices=[CPU]))
     finally:
         Path(job.result).unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""`unit` tests modules, `contract` what tasks, agents and the grading service promise, `flow` the whole."""
+"""The tests: `unit` for modules, `contract` for tasks, agents and the grading service, `flow` for whole runs."""

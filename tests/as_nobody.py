@@ -1,4 +1,4 @@
-"""Work as an ordinary user, where being root would hide the fault: root may read and write what nobody may."""
+"""Runs code as an ordinary user, because root may read and write everything, which would hide faults."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ NOBODY = 65534
 
 @contextmanager
 def folder_of_nobody() -> Iterator[Path]:
-    """A new folder that an ordinary user can reach and owns."""
+    """Returns a new folder that an ordinary user owns and can reach."""
     folder = Path(tempfile.mkdtemp(dir="/tmp")).resolve()
     try:
         if os.geteuid() == 0:
@@ -24,10 +24,10 @@ def folder_of_nobody() -> Iterator[Path]:
 
 
 def as_nobody(work: Callable[[], None]) -> None:
-    """Does the work in a child that is an ordinary user; here, where we are one.
+    """Runs a function as an ordinary user: in a child process if we are root, else in this process.
 
     Raises:
-        AssertionError: it raised something; the message has its trace.
+        AssertionError: The function raised an exception; the message has its traceback.
     """
     if os.geteuid() != 0:
         work()

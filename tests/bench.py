@@ -1,4 +1,4 @@
-"""`make bench`: what the project claims about speed, measured here and now, as ratios within one run."""
+"""`make bench`: measures the project's claims about speed, as ratios within one run."""
 
 import os
 import shutil
@@ -8,36 +8,47 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from a2rl.agent import Agent
-from a2rl.catalog import load_grader, load_task
-from a2rl.checkpoint import weights_digest
-from a2rl.data import ensure_data
-from a2rl.events import AgentStarted
+from a2rl.agents.definition import Agent
+from a2rl.code_execution.pool import CodeCase, CodePool
+from a2rl.core.files import read_jsonl
+from a2rl.core.processes import OPENMP_SPIN_COUNT
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import devices_here
 from a2rl.grading.job import GradeJob
-from a2rl.grading.pool import GraderPool, devices_here, grade_now
-from a2rl.isolation.confinement import Confinement
-from a2rl.isolation.decide import decide
-from a2rl.isolation.reach import confinement_in
-from a2rl.isolation.users import user_of
-from a2rl.ledger import Ledger
-from a2rl.models import resolve_model
-from a2rl.process import SPIN, AgentProcess
-from a2rl.recorder import Recorder
-from a2rl.run import RunDir
-from a2rl.sandbox.pool import CodeCase, CodePool
-from a2rl.settings import Settings
-from a2rl.supervisor import AgentCommand
-from a2rl.task import Variant
+from a2rl.grading.pool import GraderPool, grade_now
+from a2rl.models.base_model import resolve_model
+from a2rl.models.checkpoint import weights_digest
+from a2rl.recording.recorder import Recorder
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
+from a2rl.run.ledger import Ledger
+from a2rl.sampling import SamplingParams
+from a2rl.sampling.engine_params import Dtype
+from a2rl.sampling.transformers_backend import TransformersSampler
+from a2rl.sandbox.command import AgentCommand
+from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.policy import workspace_confinement
+from a2rl.sandbox.process import AgentProcess
+from a2rl.sandbox.selection import select_sandbox
+from a2rl.sandbox.users import assign_user
+from a2rl.tasks.catalog import load_grader, load_task
+from a2rl.tasks.contract import Variant
+from a2rl.tasks.data import ensure_data
 from tasks.alfworld.verify import verify
+from tasks.gsm8k.grade import prompt
 from tasks.humaneval.grade import program, published_items
 from tests.webshop.scale import measure
 
 ITEMS = 200
+PROMPTS = 64
+SHOTS = 24
+"""Worked examples before each prompt, about as many tokens as real ones have."""
 EPISODES = 60
 GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
@@ -80,7 +91,7 @@ def job(settings: Settings, folder: Path, name: str, exact: bool = False) -> Gra
 
 
 def grading(settings: Settings, folder: Path) -> list[tuple[str, str]]:
-    """Batched against one prompt at a time, and a warm worker against a cold one."""
+    """Compares batches with single prompts, and a warm worker with a cold one."""
     cold_s = seconds(lambda: _grade_in_new_pool(settings, job(settings, folder, "cold")))
     with GraderPool(settings, devices_here(settings)[:1]) as pool:
         batched = pool.submit(job(settings, folder, "first")).result().score
@@ -95,13 +106,42 @@ def grading(settings: Settings, folder: Path) -> list[tuple[str, str]]:
     ]
 
 
+def shared_prefix(settings: Settings) -> list[tuple[str, str]]:
+    """Compares reading what prompts begin with once, in two types of numbers, with reading it for each prompt."""
+    questions = read_jsonl(ensure_data("gsm8k", "mini", None, settings) / "hidden" / "eval.jsonl")
+    shots = questions[-SHOTS:]
+    prompts = [prompt(row["question"], shots, chat=False) for row in questions[:PROMPTS]]
+    params = SamplingParams(max_new_tokens=32)
+    times: dict[tuple[Dtype, bool], float] = {}
+    texts: dict[tuple[Dtype, bool], list[str]] = {}
+    types: tuple[Dtype, ...] = ("float32", "bfloat16")
+    for way in product(types, (False, True)):
+        dtype, sharing = way
+        sampler = TransformersSampler(resolve_model("tiny", settings), False, lambda: None, dtype, sharing)
+        started = time.perf_counter()
+        texts[way] = [each.text for each in sampler.generate(prompts, params)]
+        times[way] = time.perf_counter() - started
+    rows = []
+    for dtype in types:
+        pairs = zip(texts[dtype, False], texts[dtype, True], strict=True)
+        different = sum(alone != together for alone, together in pairs)
+        ratio = times[dtype, False] / times[dtype, True]
+        rows.append(
+            (
+                f"answering {PROMPTS} prompts with {SHOTS} shots in {dtype}: read for each / read once",
+                f"{ratio:.1f}x, {different} texts differ",
+            )
+        )
+    return rows
+
+
 def _grade_in_new_pool(settings: Settings, work: GradeJob) -> None:
     with GraderPool(settings, devices_here(settings)[:1]) as pool:
         pool.submit(work).result()
 
 
 def alfworld(settings: Settings, folder: Path) -> list[tuple[str, str]]:
-    """Our engine against the original, alone and under a model: all games at once, or one at a time."""
+    """Compares our engine with the original, alone and with a model that plays all games at once or one at a time."""
     if find_spec("textworld") is None:
         return [("alfworld: TextWorld is not installed, so there is nothing to compare with", "-")]
     hidden = ensure_data("alfworld", "mini", None, settings) / "hidden"
@@ -130,7 +170,7 @@ def alfworld(settings: Settings, folder: Path) -> list[tuple[str, str]]:
 
 
 def webshop() -> list[tuple[str, str]]:
-    """What a shop costs as it grows."""
+    """Measures the cost of a shop by its size."""
     small, large = (measure(count) for count in SHOPS)
     growth, one, other = large.products / small.products, small.stocked.stock_s, large.stocked.stock_s
     return [
@@ -146,7 +186,7 @@ def webshop() -> list[tuple[str, str]]:
 
 
 def episodes(task: str, settings: Settings, folder: Path) -> list[tuple[str, str]]:
-    """All episodes of a task at once, or one at a time; `exact` mode and not."""
+    """Compares all episodes at once with one at a time, with and without `exact`."""
     hidden = ensure_data(task, "mini", None, settings) / "hidden"
     scores = {}
     for exact in (False, True):
@@ -167,7 +207,7 @@ def episodes(task: str, settings: Settings, folder: Path) -> list[tuple[str, str
 
 
 def code_answers(settings: Settings) -> list[tuple[str, str]]:
-    """Judging in the sandbox against what HumanEval's own way comes to: a new interpreter for each answer."""
+    """Compares testing answers in the sandbox with HumanEval's own way: a new interpreter for each answer."""
     mirror = settings.root.parent / "shared" / "data" / "humaneval"
     variant: Variant = "full" if mirror.is_dir() else "mini"
     hidden = ensure_data("humaneval", variant, mirror if mirror.is_dir() else None, settings) / "hidden"
@@ -181,7 +221,7 @@ def code_answers(settings: Settings) -> list[tuple[str, str]]:
     )
     started = time.perf_counter()
     with CodePool() as pool:
-        outcomes = pool.judge(cases)
+        outcomes = pool.test(cases)
     pool_s = time.perf_counter() - started
     assert all(outcome.passed for outcome in outcomes)
     return [
@@ -193,7 +233,7 @@ def code_answers(settings: Settings) -> list[tuple[str, str]]:
 
 
 def ledger(folder: Path) -> list[tuple[str, str]]:
-    """A durable, chained append against a plain durable write of the same size."""
+    """Compares a durable, chained append with a plain durable write of the same size."""
     book, count = Ledger(folder / "ledger.db"), 100
     chained_s = seconds(lambda: [book.append(AgentStarted(attempt=1, elapsed_s=0.0)) for _ in range(count)])
     verify_s = seconds(book.verify)
@@ -204,7 +244,7 @@ def ledger(folder: Path) -> list[tuple[str, str]]:
 
 
 def digest(settings: Settings, folder: Path) -> list[tuple[str, str]]:
-    """The weights digest against reading the file."""
+    """Compares computing the weights digest with reading the file."""
     model = folder / "model"
     shutil.copytree(resolve_model("tiny", settings), model)
     read_s = min(seconds((model / "model.safetensors").read_bytes) for _ in range(5))
@@ -213,7 +253,7 @@ def digest(settings: Settings, folder: Path) -> list[tuple[str, str]]:
 
 
 def command_line() -> list[tuple[str, str]]:
-    """`a2rl --help` against starting Python."""
+    """Compares `a2rl --help` with starting Python."""
 
     def run(*arguments: str) -> Callable[[], object]:
         command = [sys.executable, *arguments]
@@ -225,16 +265,16 @@ def command_line() -> list[tuple[str, str]]:
 
 
 def isolation(settings: Settings, folder: Path) -> list[tuple[str, str]]:
-    """Training and starting a process inside the sandbox and outside, in turn."""
+    """Compares training and starting processes inside the sandbox with the same outside, in turn."""
     workspace, log = folder / "workspace", folder / "agent.log"
     workspace.mkdir()
-    found = decide("landlock", settings)
-    user = user_of(workspace) if "user" in found.layers else 0
-    confined = confinement_in(workspace, found, settings, (), (), folder / "network.jsonl", user)
+    found = select_sandbox("landlock", settings)
+    user = assign_user(workspace) if "user" in found.layers else 0
+    confined = workspace_confinement(workspace, found, settings, (), (), folder / "network.jsonl", user)
 
     def run(confinement: Confinement | None, *command: str) -> str:
         log.unlink(missing_ok=True)
-        environment = settings.forwarded(("PATH",)) | {"GOMP_SPINCOUNT": SPIN}
+        environment = settings.forwarded(("PATH",)) | {"GOMP_SPINCOUNT": OPENMP_SPIN_COUNT}
         work = AgentCommand(list(command), str(workspace), environment, str(log), confinement)
         with AgentProcess(work, settings) as process:
             assert process.wait(600) is not None
@@ -253,7 +293,7 @@ def isolation(settings: Settings, folder: Path) -> list[tuple[str, str]]:
 
 
 def recorder(folder: Path) -> list[tuple[str, str]]:
-    """What it costs to write down what an agent does: one that writes code and checkpoints all the time."""
+    """Measures the cost of recording an agent that writes code and checkpoints all the time."""
     run = RunDir(folder / "recorded")
     for place in ("code/pkg", "output", ".home"):
         (run.workspace / place).mkdir(parents=True)
@@ -277,7 +317,7 @@ def recorder(folder: Path) -> list[tuple[str, str]]:
 
 
 def _cpu_s() -> float:
-    """Of this process and the children that it has waited for."""
+    """Returns the CPU seconds of this process and of the children that it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -290,7 +330,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for row in [
-            *grading(settings, folder), *alfworld(settings, folder), *webshop(),
+            *grading(settings, folder), *shared_prefix(settings), *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
             *isolation(settings, folder), *recorder(folder), *code_answers(settings), *ledger(folder),
             *digest(settings, folder), *command_line(),

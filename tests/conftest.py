@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a checkout of one's own, and a base model that is small and real."""
+"""Fixtures for all tests: a separate checkout, and a small but real base model."""
 
 import os
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.run import RunDir
-from a2rl.settings import Settings
-from tests.run_maker import make_run
+from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from tests.run_maker import REPOSITORY, checkout, make_run
 from tests.small_model import build_base_model
 
 # Before torch is loaded, here and in children: spinning threads slow small models 10-40 fold on shared cores.
@@ -17,16 +17,6 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 for _ours in ("A2RL_ROOT", "MLFLOW_TRACKING_URI"):
     os.environ.pop(_ours, None)
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def checkout(folder: Path) -> Settings:
-    """A checkout whose code is this one's and whose data, runs, baselines and MLflow store are its own."""
-    for name in ("a2rl", "agents", "flows", "stages", "tasks", "params.yaml"):
-        (folder / name).symlink_to(REPOSITORY / name)
-    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return Settings(folder, {**environ, "CUDA_VISIBLE_DEVICES": ""})
 
 
 @pytest.fixture(scope="session")
@@ -43,13 +33,13 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real Qwen3 checkpoint of 20 kB with a BPE tokenizer; shared, so a test that spoils it copies it first."""
+    """A real Qwen3 checkpoint of 20 kB with a BPE tokenizer. It is shared: copy it before you change it."""
     return build_base_model(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture
 def new_run(settings: Settings, base_model: Path) -> Callable[..., RunDir]:
-    """Makes a run after setup and baseline; settings of its spec are keywords."""
+    """Returns a function that makes a run after setup and baseline; keywords are settings of its spec."""
 
     def make(**changes: object) -> RunDir:
         return make_run(settings, base_model, **changes)  # type: ignore[arg-type]
@@ -59,13 +49,13 @@ def new_run(settings: Settings, base_model: Path) -> Callable[..., RunDir]:
 
 @pytest.fixture
 def run(new_run: Callable[..., RunDir]) -> RunDir:
-    """A strict run whose agent is at work."""
+    """A run under the strict protocol whose agent is working."""
     return new_run()
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Copies of the real data sets, where this machine has them."""
+    """The folder with copies of the real data sets, if this machine has them."""
     folder = Path(os.environ.get("A2RL_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"the real data is not on this machine: {folder} (set A2RL_SHARED_DATA)")

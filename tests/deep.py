@@ -1,4 +1,4 @@
-"""Folders of so many levels that neither a path nor a recursion reaches their bottom."""
+"""Folders nested so deeply that neither a path nor a recursion can reach the deepest one."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def dig(place: Path, levels: int) -> None:
-    """Makes a folder with so many below, each called `d`."""
+    """Makes a folder with as many nested folders, each named `d`."""
     place.mkdir()
     here = os.open(place, OPEN)
     for _ in range(levels):
@@ -19,7 +19,7 @@ def dig(place: Path, levels: int) -> None:
 
 
 def fill_in(place: Path) -> None:
-    """Removes the folders below again, from the bottom up; what else removes them takes minutes or fails."""
+    """Removes the nested folders, the deepest first. Other ways to remove them take minutes or fail."""
     here, levels = os.open(place, OPEN), 0
     while True:
         try:

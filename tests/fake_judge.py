@@ -1,9 +1,9 @@
-"""A judge for tests, in a process of its own, that counts what it is asked and can be awkward.
+"""A judge for tests, in a separate process, that counts its requests and can misbehave.
 
     python -m tests.fake_judge DESCRIPTOR LOG
 
-The model that a request names decides how it behaves (see `_answer`). Every request is a line of LOG: the digest of its
-body, and how many requests were under way then.
+The model that a request names decides how the judge behaves (see `_answer`). Each request is a line of LOG: the digest
+of its body, and the number of requests in progress at that time.
 """
 
 import json
@@ -23,30 +23,43 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
+from a2rl.core.serving import serve_for_parent
 from a2rl.judge.params import JudgeParams
-from a2rl.serving import serve_for_parent
 
+JUDGE: dict[str, Any] = {
+    "annotator": "weighted_alpaca_eval_gpt4_turbo",
+    "decoding": {"max_tokens": 1, "logprobs": True, "top_logprobs": 5},
+    "dollars_per_million_prompt_tokens": 10.0,
+    "dollars_per_million_completion_tokens": 30.0,
+}
 SURE = {"m": 0.75, "M": 0.25}
 
 
 def reply(shares: dict[str, float] = SURE, text: str = "m", **changes: Any) -> dict[str, Any]:
-    """The body of an answer that gives these tokens these shares."""
+    """Returns the body of an answer with these token probabilities."""
     top = [{"token": token, "logprob": math.log(share)} for token, share in shares.items()]
     choice = {"message": {"role": "assistant", "content": text}, "logprobs": {"content": [{"top_logprobs": top}]}}
     return {"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 1}, **changes}
 
 
 def _answer(mood: str, times: int) -> Response:
-    """What the judge answers a request that it gets for the `times`-th time."""
+    """Returns the answer to a request that arrives for the `times`-th time."""
     awkward = {
         "busy": Response("too many requests", 429, {"Retry-After": "1"}),
         "broken": Response("out of order", 500),
         "forbidden": Response("no such key", 401),
+        "missing": Response("no such model", 404),
+        "odd": Response("Unsupported parameter:\x1b[2J 'max_tokens'", 400),
+        "exhausted": Response('{"error": {"code": "insufficient_quota"}}', 429),
+        "huge": Response("[" + "0," * (10 << 20) + "0]", 200),
         "garbled": Response('{"choices": [', 200),
         "no-logprobs": _json({"choices": [{"message": {"content": "m"}, "logprobs": None}]}),
         "endless-usage": _json(reply(usage={"prompt_tokens": 10**400})),
         "negative-usage": _json(reply(usage={"prompt_tokens": -5})),
         "nan-usage": _json(reply(usage={"prompt_tokens": math.nan})),
+        "says correct": _json(reply(text="Correct.")),
+        "no-usage": _json(reply(usage=None)),
+        "wavering": _json(reply(text="m" if times % 2 else "M")),
         "nested": Response("[" * 200_000, 200),
         "chatty": _json(reply({"The": 0.9, "I": 0.1}, "The better one is m")),
     }
@@ -91,17 +104,17 @@ def create_app(log: Path) -> FastAPI:
 
 
 class FakeJudge:
-    """The process, as a test sees it."""
+    """The judge's process, for tests."""
 
     def __init__(self, base_url: str, log: Path, process: "subprocess.Popen[bytes]") -> None:
         self.base_url, self._log, self.process = base_url, log, process
 
     def params(self, mood: str = "kind", **changes: Any) -> JudgeParams:
         values = {"base_url": self.base_url, "api_key_env": None, "model": mood, "backoff_s": 0.01, "timeout_s": 20.0}
-        return JudgeParams(**values | changes)
+        return JudgeParams(**JUDGE | values | changes)
 
     def asked(self) -> list[str]:
-        """The digests of the requests so far."""
+        """Returns the digests of all requests so far."""
         return [line.split()[0] for line in self._lines()]
 
     def most_at_once(self) -> int:
@@ -113,7 +126,7 @@ class FakeJudge:
 
 @contextmanager
 def fake_judge(folder: Path, port: int = 0) -> Iterator[FakeJudge]:
-    """A fake judge on a port, ended with the context; another one may take over its port and its log later."""
+    """Runs a fake judge on a port within the context. Another judge can use the same port and log later."""
     import httpx
 
     log = folder / "asked.log"

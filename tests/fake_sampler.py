@@ -1,16 +1,16 @@
-"""A sampler that no model stands behind: it answers what a function says."""
+"""A sampler without a model: a function gives its answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from a2rl.sampling import Completion, Conversation, Prompt, SamplingParams, one_turn
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, one_turn
 
 T = TypeVar("T")
 
 
 class FakeSampler:
-    """See `a2rl.sampling.Sampler`; it keeps what it was asked, call by call."""
+    """A sampler (see `a2rl.sampling.Sampler`) that records its prompts, call by call."""
 
     def __init__(
         self, answer: Callable[[Prompt], str | Completion], chat: bool = False, context: int = 100_000
@@ -22,7 +22,7 @@ class FakeSampler:
         self.params: list[SamplingParams] = []
         self._answer, self._context = answer, context
 
-    def room_after(self, prompt: Prompt) -> int:
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         return self._context - len(str(prompt))
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:

@@ -1,4 +1,4 @@
-"""A search engine for tests that can be awkward: SearXNG's API and SerpAPI's over a few made-up results.
+"""A search engine for tests that can misbehave: the APIs of SearXNG and SerpAPI over a few made-up results.
 
 with fake_engine("slow") as engine:
     httpx.get(f"{engine.url}/search?q=anything&format=json")
@@ -24,10 +24,12 @@ def one_page(query: str) -> list[tuple[str, str, str]]:
 
 
 class FakeEngine:
-    """What it was asked, and how it behaves: `mood` may be changed at any time."""
+    """Records its requests. `mood` is how it behaves, and can be changed at any time."""
 
     def __init__(self, url: str, mood: str, found: Found) -> None:
         self.url, self.mood, self.found = url, mood, found
+        self.body = ""
+        """The answer of a friendly engine, if it is not that of SearXNG and SerpAPI."""
         self.asked: list[dict[str, str]] = []
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
@@ -57,7 +59,7 @@ class FakeEngine:
             return
         if name == "slow":
             time.sleep(SLOW_S)
-        status, body = replies.get(name, (200, json.dumps(_reply(results))))
+        status, body = replies.get(name, (200, self.body or json.dumps(_reply(results))))
         self._send(handler, status, body.encode(), trickling=name == "trickling")
 
     @staticmethod
@@ -85,7 +87,7 @@ def fake_engine(mood: str = "kind", found: Found = one_page) -> Iterator[FakeEng
             try:
                 engine.answer(self)
             except (ConnectionError, ValueError):
-                return  # the client has gone
+                return  # the client has disconnected
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,10 +1,11 @@
-"""A grader's worker that does what the job's option `do` says; see `a2rl.grading.worker` for what a real one says.
+"""A grading worker that does what the job's option `do` says; see `a2rl.grading.worker` for the protocol.
 
 python -m tests.fake_worker
 """
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from a2rl.grading.worker_process import OUT_OF_MEMORY
 
 
 def say(**message: Any) -> None:
@@ -25,7 +28,7 @@ def grade(job: dict[str, Any]) -> None:
 
 
 def hang(job: dict[str, Any]) -> None:
-    """Goes on saying that it is alive."""
+    """Never finishes, but keeps sending heartbeats."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     Path(job["result"]).with_suffix(".child").write_text(str(child.pid))
     while True:
@@ -41,6 +44,29 @@ def die(job: dict[str, Any]) -> None:
     os._exit(9)
 
 
+def out_of_memory(job: dict[str, Any]) -> None:
+    """Takes memory in a process of its own until the kernel refuses it, as a real grader's process does."""
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
+        try:
+            bytearray(1 << 30)
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    say(exit_code=os.waitstatus_to_exitcode(status))
+
+
+def killed(job: dict[str, Any]) -> None:
+    """Its process is killed, as by the kernel when the machine's memory is full."""
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    say(exit_code=os.waitstatus_to_exitcode(status))
+
+
 def die_once(job: dict[str, Any]) -> None:
     tried = Path(job["result"]).with_suffix(".tried")
     if not tried.exists():
@@ -49,13 +75,31 @@ def die_once(job: dict[str, Any]) -> None:
     grade(job)
 
 
+def die_on(job: dict[str, Any]) -> None:
+    """Dies on one device and grades on all others."""
+    if os.environ["CUDA_VISIBLE_DEVICES"] == job["options"]["device"]:
+        os._exit(9)
+    grade(job)
+
+
 def main() -> None:
     say(ready=True)
-    sys.stdin.readline()  # the keys, see a2rl/keys.py
+    sys.stdin.readline()  # the keys; see a2rl/llm/keys.py
     for line in sys.stdin:
         job = json.loads(line)
-        {"grade": grade, "hang": hang, "stop": stop, "die": die, "die once": die_once}[job["options"]["do"]](job)
+        DOES[job["options"]["do"]](job)
 
+
+DOES = {
+    "grade": grade,
+    "hang": hang,
+    "stop": stop,
+    "die": die,
+    "die once": die_once,
+    "out of memory": out_of_memory,
+    "killed": killed,
+    "die on": die_on,
+}
 
 if __name__ == "__main__":
     main()

@@ -1,29 +1,47 @@
-"""Runs in a given state, made without stages: a spec, records, a clock, a ledger, a small hidden data set."""
+"""Makes runs in any state up to finished: a spec, records, a clock, a ledger and a small hidden data set."""
 
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import psutil
 
-from a2rl.checkpoint import weights_digest
-from a2rl.data import hidden_digest
-from a2rl.errors import InfrastructureError
-from a2rl.events import AgentEnded, AgentStarted, BaselineKnown, RunOpened, SubmissionAccepted
-from a2rl.files import digest_of, write_jsonl, write_model
-from a2rl.grading.job import GradeJob, GradeResult, selected_ids
-from a2rl.isolation.strength import NONE
-from a2rl.models import model_digest
-from a2rl.records import BaselineRecord, ExecuteRecord, SetupRecord
-from a2rl.run import RunDir, RunSpec
-from a2rl.score import STATISTICS, ItemResult, summarise
-from a2rl.settings import Settings
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import digest_of, write_jsonl, write_model
+from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.service import GradingService
+from a2rl.models.base_model import model_digest
+from a2rl.models.checkpoint import weights_digest
+from a2rl.results.tracking import Tracker
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, RunOpened, SubmissionAccepted
+from a2rl.run.ranking import best_submission
+from a2rl.run.records import BaselineRecord, ExecuteRecord, SetupRecord
+from a2rl.run.spec import RunSpec
+from a2rl.sandbox.isolation import NONE
+from a2rl.scoring.score import STATISTICS, ItemResult, summarise
+from a2rl.tasks.contract import Split
+from a2rl.tasks.data import hidden_digest
+from stages.grade import grade
+from tests.small_model import build_base_model, trained_copy
 
-WAIT_S = 120  # far more than it takes; on a crowded machine a wait that is too short is a false alarm
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+WAIT_S = 120  # far more than is needed: on a busy machine, a wait that is too short would be a false alarm
+
+
+def checkout(folder: Path) -> Settings:
+    """Makes a checkout with this one's code, but its own data, runs, baselines and MLflow store."""
+    for name in ("a2rl", "agents", "flows", "stages", "tasks", "params.yaml"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return Settings(folder, {**environ, "CUDA_VISIBLE_DEVICES": ""})
 
 
 def spec(**changes: Any) -> RunSpec:
@@ -46,7 +64,7 @@ def make_hidden(folder: Path, items: int = 8) -> Path:
 
 
 def item_results(ids: Sequence[str], right: int) -> tuple[ItemResult, ...]:
-    """The first `right` items are answered correctly."""
+    """Returns results in which the first `right` items are correct."""
     return tuple(
         ItemResult(
             id=each, verdict="correct" if place < right else "wrong", value=float(place < right), answer="#### 1"
@@ -55,8 +73,13 @@ def item_results(ids: Sequence[str], right: int) -> tuple[ItemResult, ...]:
     )
 
 
+def grade_result(items: Sequence[ItemResult], seconds: float) -> GradeResult:
+    """Returns the result of grading that took this many seconds; the score is the mean of the items."""
+    return GradeResult(score=summarise(items, seconds), items=tuple(items))
+
+
 def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool = True, **changes: Any) -> RunDir:
-    """A run after setup and baseline (of 2 right answers in each half); with `started`, its agent is at work."""
+    """Makes a run after setup and baseline (2 correct items in each half); with `started`, its agent is working."""
     run = RunDir.create(settings.runs, spec(**changes))
     hidden = make_hidden(settings.root / "data-of" / run.id / "hidden", items)
     for name in ("code", "output", "data"):
@@ -65,7 +88,13 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
     run.write(
         "setup",
         SetupRecord(
-            seconds=0, base_model=base_model, model_digest=digest, hidden=hidden, data_digest=data_digest, sandbox=NONE
+            seconds=0,
+            base_model=base_model,
+            model_digest=digest,
+            hidden=hidden,
+            data_digest=data_digest,
+            eval_items=items,
+            sandbox=NONE,
         ),
     )
     run.clock.create(run.spec.budget_s, refunds=run.spec.protocol == "strict")
@@ -81,13 +110,11 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
 
 def _know_baseline(run: RunDir, hidden: Path) -> None:
     halves = {
-        split: item_results(
-            selected_ids("gsm8k", hidden, split, run.spec.split_seed, statistics=run.spec.statistics), 2
-        )
-        for split in ("public", "private")
+        split: item_results(ids_of_run(run.spec, hidden, split), 2)
+        for split in cast(tuple[Split, ...], ("public", "private"))
     }
     known = {item.id: item for half in halves.values() for item in half}
-    items = tuple(known[each] for each in selected_ids("gsm8k", hidden, "all", 0))
+    items = tuple(known[each] for each in ids_of_run(run.spec, hidden, "all"))
     write_model(run.baseline_items, GradeResult(score=summarise(items), items=items))
     record = BaselineRecord(
         seconds=0,
@@ -109,7 +136,7 @@ def _know_baseline(run: RunDir, hidden: Path) -> None:
 
 
 def end_agent(run: RunDir) -> None:
-    """The agent finishes by itself after nine seconds, with all its submissions graded."""
+    """Records that the agent finished by itself after nine seconds, with all of its submissions graded."""
     run.clock.stop()
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="finished", exit_code=0))
     count = len(run.ledger.events(SubmissionAccepted))
@@ -127,22 +154,25 @@ def end_agent(run: RunDir) -> None:
 
 
 def right_answers(model: Path, items: int) -> int:
-    """What the fake grader thinks of a checkpoint: a number that follows from its weights alone."""
+    """Returns how many answers the fake grader counts as correct; it depends only on the weights."""
     return int(weights_digest(model)[:8], 16) % (items + 1)
 
 
 class FakePool:
-    """Grades by the weights' digest, at once or when told to; counts what it was asked."""
+    """A fake pool that grades by the weights' digest, at once or when told to, and counts its jobs."""
 
     def __init__(self, at_once: bool = True, failure: str = "") -> None:
         self.jobs: list[GradeJob] = []
+        self.asked_for: list[frozenset[str]] = []
+        """The devices that each job was submitted for."""
         self._at_once = at_once
         self.failure = failure
         self._waiting: list[tuple[GradeJob, Future[GradeResult]]] = []
 
-    def submit(self, job: GradeJob) -> "Future[GradeResult]":
+    def submit(self, job: GradeJob, on: Iterable[str] = ()) -> "Future[GradeResult]":
         future: Future[GradeResult] = Future()
         self.jobs.append(job)
+        self.asked_for.append(frozenset(on))
         self._waiting.append((job, future))
         if self._at_once:
             self.grade_all()
@@ -154,14 +184,53 @@ class FakePool:
             if self.failure:
                 future.set_exception(InfrastructureError(self.failure))
                 continue
-            ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, statistics=job.statistics)
-            result = GradeResult.of(list(item_results(ids, right_answers(job.model, len(ids)))), 0.5)
+            ids = ids_of_job(job)
+            result = grade_result(item_results(ids, right_answers(job.model, len(ids))), 0.5)
             write_model(job.result, result)
             future.set_result(result)
 
 
+class Finished(NamedTuple):
+    """A checkout with one finished run, mirrored in MLflow."""
+
+    run: RunDir
+    settings: Settings
+
+
+def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
+    """Finishes a run with three submissions, which a fake grader grades."""
+    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    for seed in (1, 2, 3):
+        trained_copy(base_model, run.workspace / "output" / f"v{seed}", seed)
+        service.submit(f"output/v{seed}")
+    end_agent(run)
+    if run.spec.protocol == "strict":
+        grade_private(run)
+    grade(run, settings)
+    Tracker(settings).sync(run)
+
+
+def grade_private(run: RunDir) -> None:
+    """Writes the private grade to where the stage reads it, so that no real grader is needed."""
+    best = best_submission(run.ledger)
+    assert best is not None
+    hidden = run.need("setup", SetupRecord).hidden
+    ids = ids_of_run(run.spec, hidden, "private")
+    result = grade_result(item_results(ids, 3), 0.5)
+    write_model(run.items(best.submission.weights_digest, "private"), result)
+
+
+def finished_run(folder: Path, **changes: Any) -> Finished:
+    folder.mkdir()
+    settings = checkout(folder)
+    base_model = build_base_model(folder / "models" / "small")
+    run = make_run(settings, base_model, **changes)
+    finish(run, settings, base_model)
+    return Finished(run, settings)
+
+
 def wait_for(condition: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
-    """Returns what the condition gives as soon as it is true."""
+    """Waits until the condition is true; returns its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -170,7 +239,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is more than a zombie."""
+    """Returns whether a process exists and is not a zombie."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,7 +1,7 @@
 """A real Qwen3 checkpoint of 20 kB, and submissions made from it, all without torch.
 
-Weights are written by hand in the safetensors format (an 8-byte length, a JSON header, the bytes), so that a test can
-also write what no library would.
+Weights are written in the safetensors format (an 8-byte length, a JSON header, the bytes) without a library, so that a
+test can also write invalid files.
 """
 
 import json
@@ -18,7 +18,7 @@ CHAT_TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.con
 
 
 class Weight(NamedTuple):
-    """One tensor as it lies in a safetensors file."""
+    """One tensor of a safetensors file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ def _random_weight(rng: random.Random, shape: tuple[int, ...]) -> Weight:
 
 
 def write_tokenizer(folder: Path) -> int:
-    """A byte-level BPE tokenizer with a few merges; returns its vocabulary's size."""
+    """Writes a byte-level BPE tokenizer with a few merges; returns the size of its vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
@@ -142,7 +142,7 @@ def build_base_model(folder: Path) -> Path:
 
 
 def trained_copy(base_model: Path, folder: Path, seed: int) -> Path:
-    """A submission as `save_pretrained` writes it: the base model's files with other weights."""
+    """Makes a submission as `save_pretrained` writes it: the base model's files with other weights."""
     shutil.copytree(base_model, folder, dirs_exist_ok=True)
     weights = read_weights(base_model)
     norm = weights["model.norm.weight"]

@@ -1,32 +1,47 @@
-"""The command line: where everything is put together. It alone may import `flows` and `stages`; nothing imports it."""
+"""The command line, the only part of a2rl that uses the application: the folders `flows`, `stages` and `tasks`."""
 
 import sys
 
-from a2rl.errors import A2rlError, Interrupted, UsageError
-from a2rl.settings import Settings
+from a2rl.core.errors import A2rlError, InterruptedByUserError, NotReadyError, UsageError
+from a2rl.core.settings import Settings
+
+APPLICATION = ("agents", "flows", "stages", "tasks")
+"""Folders of a checkout that are not part of the installed package."""
 
 
 def main() -> None:
-    """Runs a command; an error is one line that says how to mend it, never a stack trace."""
+    """Runs a command. An error is printed as one line that says how to fix it, without a stack trace."""
     from a2rl.cli.commands import app
 
     try:
-        _find_application()
+        _use_checkout()
         app()
     except A2rlError as error:
         from a2rl.cli.console import print_error
 
-        print_error(str(error))
+        for problem in error.problems if isinstance(error, NotReadyError) else (str(error),):
+            print_error(problem)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(Interrupted.exit_code)
+        sys.exit(InterruptedByUserError.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output (head, less) has gone
+        sys.stderr.close()  # the program that reads our output (such as head or less) has ended
 
 
-def _find_application() -> None:
-    """`flows`, `stages` and `tasks` are not installed: they are found in the checkout that this is run for."""
+def _use_checkout() -> None:
+    """Makes `flows`, `stages` and `tasks` of the checkout in use importable.
+
+    The checkout is $A2RL_ROOT, or else the current folder or one above it. Without a checkout, only commands that need
+    none work; the others say so.
+
+    Raises:
+        UsageError: The checkout lacks a folder.
+    """
     try:
-        sys.path.insert(0, str(Settings.load().root))
+        root = Settings.load().root
     except UsageError:
-        return  # the command says so itself, if it needs a checkout at all
+        return
+    missing = [name for name in APPLICATION if not (root / name).is_dir()]
+    if missing:
+        raise UsageError(f"{root} is not a whole checkout of a2rl: it has no folder {', '.join(missing)}")
+    sys.path.insert(0, str(root))

@@ -1,12 +1,12 @@
-"""`a2rl agents`: which agent systems there are, what each needs on this machine, and how to get it."""
+"""`a2rl agents`: the available agent systems, what each needs on this machine, and how to install it."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from a2rl.errors import A2rlError
-from a2rl.settings import Settings
+from a2rl.core.errors import A2rlError
+from a2rl.core.settings import Settings
 
 app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -16,15 +16,15 @@ def agents(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")] = False,
 ) -> None:
-    """The agent systems there are; `a2rl agents install ID` installs one.
+    """List available agent systems; `a2rl agents install ID` installs one.
 
     Example: `a2rl agents`
     """
     if context.invoked_subcommand is not None:
         return
-    from a2rl.catalog import agent_ids, find_agent
+    from a2rl.agents.catalog import agent_ids, find_agent
+    from a2rl.agents.installation import Installation
     from a2rl.cli.console import out, print_json, print_table
-    from a2rl.installation import Installation
 
     settings = Settings.load()
     found = [find_agent(agent_id, settings.root) for agent_id in agent_ids(settings.root)]
@@ -52,10 +52,8 @@ def agents(
         )
         for each in installations
     ]
-    print_table(("agent", "what it is", "installed", "driver", "what is missing to use it"), rows)
-    out.print(
-        "\n`--base-url` leads an agent to an LLM of your own; no key is asked for then.", style="dim", markup=False
-    )
+    print_table(("agent", "description", "installed", "driver", "missing"), rows)
+    out.print("\nWith `--base-url` an agent uses an LLM of your own and needs no key.", style="dim", markup=False)
 
 
 @app.command()
@@ -66,14 +64,14 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
     """
     from rich.text import Text
 
-    from a2rl.catalog import find_agent
+    from a2rl.agents.catalog import find_agent
+    from a2rl.agents.installation import Installation
     from a2rl.cli.console import err, out
-    from a2rl.installation import Installation
 
     settings = Settings.load()
     failed = 0
     for agent in [find_agent(each, settings.root) for each in ids]:
-        with err.status(Text(f"{agent.id}: a minute or so")):
+        with err.status(Text(f"installing {agent.id}: about a minute")):
             try:
                 Installation(agent, settings).install(lambda text: out.print(text, markup=False))
             except A2rlError as error:

@@ -1,6 +1,6 @@
-"""Runs the Prefect flow from the command line: in this process, with an embedded server, quietly.
+"""Runs the Prefect flow from the command line, in this process, with an embedded server and without its messages.
 
-Where the user has a server of their own (PREFECT_API_URL is set), it is used and nothing of its settings is touched.
+If the user has a Prefect server (PREFECT_API_URL is set), that one is used and its settings are left alone.
 """
 
 import os
@@ -13,63 +13,68 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from a2rl.cli.console import err
-from a2rl.cli.results import Follower
-from a2rl.errors import InfrastructureError, Interrupted, RunFailed
-from a2rl.process import child_environment, end_child, is_healthy, module_command
-from a2rl.settings import Settings
+from a2rl.cli.follower import Follower
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError
+from a2rl.core.processes import child_environment, end_child, is_healthy, module_command
+from a2rl.core.settings import Settings
 
 START_TIMEOUT_S = 120
 END_TIMEOUT_S = 5
 
 
 def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings) -> None:
-    """Runs the flow `a2rl` and shows what happens in its runs.
+    """Runs the flow `a2rl` and prints what happens in its runs.
 
     Raises:
-        A2rlError: as the flow does.
+        A2rlError: The flow has failed.
+        InterruptedByUserError: The user stopped it.
     """
-    theirs = bool(settings.environ.get("PREFECT_API_URL"))
-    server = nullcontext(_already_there) if theirs else embedded_server(settings)
+    has_own_server = bool(settings.environ.get("PREFECT_API_URL"))
+    server = nullcontext(_already_there) if has_own_server else embedded_server(settings)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with err.status("starting Prefect (the first time takes half a minute)") as status, server as wait_until_ready:
-            from flows.pipeline import a2rl  # takes seconds, in which the server starts
+            from flows.pipeline import a2rl  # the import takes seconds, during which the server starts
 
             wait_until_ready()
             status.stop()
             with Follower(settings.runs, err, set(run_ids)):
                 a2rl(**parameters)
-    except (KeyboardInterrupt, Interrupted) as error:
-        raise Interrupted(f"stopped; nothing is lost. Go on with: a2rl resume {' '.join(run_ids)}") from error
+    except (KeyboardInterrupt, InterruptedByUserError) as error:
+        raise InterruptedByUserError(
+            f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(run_ids)}"
+        ) from error
 
 
 @contextmanager
 def showing(show: Callable[[], None]) -> Iterator[None]:
-    """Shows what came of some runs, also where some of them failed, which is then said last; not where nothing was run
-    or the user has stopped it."""
+    """Calls `show` when the runs have ended, even if some of them failed.
+
+    It is not called if nothing was started or if the user stopped the runs.
+    """
     try:
         yield
-    except RunFailed:
+    except RunFailedError:
         show()
         raise
     show()
 
 
 def _already_there() -> None:
-    """There is nothing to wait for: the user's own server runs."""
+    """Returns at once, because the user's own server is already running."""
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM ends a command as Ctrl-C does."""
+    """Makes SIGTERM end a command in the same way as Ctrl-C."""
     raise KeyboardInterrupt
 
 
 @contextmanager
 def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
-    """A Prefect server of this command's own, on a free port; its database is kept in .prefect/.
+    """Starts a Prefect server for this command only, on a free port. Its database is in .prefect/.
 
     Yields:
-        What waits until the server answers; raises InfrastructureError if it does not start.
+        A function that waits until the server answers and raises InfrastructureError if it does not start.
     """
     quiet = {
         "PREFECT_HOME": str(settings.root / ".prefect"),
@@ -98,7 +103,7 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
 
         server = _Server(start, url, str(log))
         try:
-            # Prefect reads its settings from the environment when it is imported, which is still to come.
+            # Prefect reads its settings from the environment when it is imported, which happens later.
             os.environ.update(quiet | {"PREFECT_API_URL": url})
             yield server.wait_until_ready
         finally:
@@ -106,7 +111,7 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
 
 
 class _Server:
-    """The embedded server's process. One that is killed is replaced; who has asked meanwhile waits at the socket."""
+    """The embedded server's process. If it is killed, a new one replaces it; requests wait at the socket meanwhile."""
 
     def __init__(self, start: Callable[[], "subprocess.Popen[bytes]"], url: str, log: str) -> None:
         self._start, self._url, self._log = start, url, log

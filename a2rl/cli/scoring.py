@@ -1,4 +1,4 @@
-"""`a2rl grade` and `a2rl score`: the grader alone, for anyone with a checkpoint or with completions."""
+"""Grading for `a2rl grade` and `a2rl score`: checkpoints and completions, without a run."""
 
 import tempfile
 import time
@@ -6,55 +6,70 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
-from a2rl.catalog import load_grader, load_task
-from a2rl.data import about, ensure_data, hidden_digest
-from a2rl.errors import IntegrityError, UsageError, unknown
-from a2rl.files import read_jsonl
-from a2rl.grading.job import GradeJob, score_items, selected_ids
+from a2rl.config.generation import parsed, resolved
+from a2rl.config.params import load_params
+from a2rl.core.errors import IntegrityError, UsageError, unknown_name
+from a2rl.core.files import read_jsonl
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import held_device
+from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
 from a2rl.grading.pool import grade_now
-from a2rl.judge.params import Judging
-from a2rl.models import resolve_model
-from a2rl.params import load_params
+from a2rl.models.base_model import resolve_model
+from a2rl.run.sample import in_words
 from a2rl.sampling import Backend
-from a2rl.score import TaskScore
-from a2rl.settings import Settings
-from a2rl.task import JudgedGrader, Options, PublishedGrader, Split, Variant
+from a2rl.sampling.engine_params import DtypeSetting
+from a2rl.scoring.score import TaskScore
+from a2rl.tasks.catalog import load_grader, load_task
+from a2rl.tasks.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
+from a2rl.tasks.data import about, ensure_data, hidden_digest
 
 
 class Graded(NamedTuple):
-    """A score, and what else decided it."""
+    """A score, and the settings that it depends on."""
 
     score: TaskScore
     settings: dict[str, str]
+    sample: str
+    """The remark for a sample of the eval set; empty for all of it."""
 
 
 def task_options(arguments: Sequence[str]) -> dict[str, str]:
-    """`--name value` and `--name=value`, as left over by the command's own options.
+    """Parses the options that the command itself does not define: `--name value` and `--name=value`.
 
     Raises:
-        UsageError: something else is among them.
+        UsageError: An argument is not an option.
     """
     found: dict[str, str] = {}
     waiting = list(arguments)
     while waiting:
         name, is_whole, value = waiting.pop(0).partition("=")
         if not name.startswith("--") or not (is_whole or waiting):
-            raise UsageError(f"{name!r} is no option: see `a2rl grade --help` and, for the task's own, `a2rl tasks`")
+            raise UsageError(
+                f"{name!r} is not an option: see `a2rl grade --help`, and `a2rl tasks` for the options of a task"
+            )
         found[name.removeprefix("--")] = value if is_whole else waiting.pop(0)
     return found
 
 
 def known_variant(name: str) -> Variant:
-    """Raises UsageError unless it is a variant."""
+    """Checks the name of a variant and returns it.
+
+    Raises:
+        UsageError: There is no such variant.
+    """
     if name not in get_args(Variant):
-        raise unknown("variant", name, get_args(Variant))
+        raise unknown_name("variant", name, get_args(Variant))
     return cast(Variant, name)
 
 
 def known_split(name: str) -> Split:
-    """Raises UsageError unless it is a split."""
+    """Checks the name of a split and returns it.
+
+    Raises:
+        UsageError: There is no such split.
+    """
     if name not in get_args(Split):
-        raise unknown("split", name, get_args(Split))
+        raise unknown_name("split", name, get_args(Split))
     return cast(Split, name)
 
 
@@ -67,16 +82,33 @@ def grade_checkpoint(
     split: str,
     limit: int | None,
     backend: str | None,
+    generation: str,
+    dtype: str | None,
     options: Options,
+    judge: str | None,
     on_progress: Callable[[int, int], None],
 ) -> Graded:
-    """Grades a model folder with the same worker that grades submissions."""
+    """Grades a model with the worker that also grades submissions.
+
+    Raises:
+        UsageError: The task, the model or a setting does not exist.
+        InfrastructureError: Grading failed.
+    """
     params = load_params(settings.root)
     if backend is not None and backend not in get_args(Backend):
-        raise unknown("back end", backend, get_args(Backend))
+        raise unknown_name("back end", backend, get_args(Backend))
+    if dtype is not None and dtype not in get_args(DtypeSetting):
+        raise unknown_name("type of numbers", dtype, get_args(DtypeSetting))
     options = load_task(task, settings.root).choose({**params.grading.options.get(task, {}), **options})
+    answers = resolved(parsed(generation), task, known_variant(variant), model, params.grading.generation)
     folder = resolve_model(model, settings)
     data = ensure_data(task, known_variant(variant), source, settings)
+    engine = EngineChoice.of(
+        cast(Backend, backend) if backend else params.grading.backend,
+        cast(DtypeSetting, dtype) if dtype else params.grading.dtype,
+        params.grading.vllm,
+        folder,
+    )
     with tempfile.TemporaryDirectory() as scratch:
         job = GradeJob(
             root=settings.root,
@@ -87,56 +119,69 @@ def grade_checkpoint(
             split=known_split(split),
             split_seed=params.grading.split_seed,
             limit=limit,
-            backend=cast(Backend, backend) if backend else params.grading.backend,
+            backend=engine.backend,
+            dtype=engine.dtype,
+            vllm=engine.vllm,
             exact=params.grading.exact,
+            generation=answers,
             options=options,
-            judge=params.judge_for(load_task(task, settings.root), known_variant(variant)),
+            judge=params.judge_for(load_task(task, settings.root), known_variant(variant), judge),
             result=Path(scratch) / "grade.json",
             log=Path(scratch) / "grader.log",
         )
-        score = grade_now(job, settings, on_progress).score
-    return Graded(score, {**options, **about(data), "data digest": hidden_digest(data)[:16]})
+        with held_device(model, settings) as device:
+            score = grade_now(job, settings, on_progress, [device]).score
+    items = len(load_grader(task).item_ids(data / "hidden"))
+    computed = {"computed in": engine.dtype} if engine.dtype else {}
+    options = {**options, "answers": answers.in_words(), **computed}
+    return Graded(score, {**options, **about(data), "data digest": hidden_digest(data)[:16]}, in_words(limit, items))
 
 
 def score_file(
-    settings: Settings, task: str, outputs: Path, variant: str, source: Path | None, split: str
+    settings: Settings,
+    task: str,
+    outputs: Path,
+    variant: str,
+    source: Path | None,
+    split: str,
+    judge: str | None = None,
 ) -> TaskScore:
-    """Judges completions from a file.
+    """Scores the completions in a file.
 
-    Some tasks grade a part of what is published; completions for the rest of it are judged too where all items are
-    asked for, so that published results can be repeated.
+    Some tasks grade only a part of the published items. With the split `all`, completions for the others are scored
+    too, so that published results can be reproduced.
 
     Raises:
-        UsageError: the file is not there, not JSON Lines of {id, completion}, or names an item twice or none.
+        UsageError: The file does not exist, is not JSON Lines of {id, completion}, or has an id twice or an unknown id.
     """
     params, started = load_params(settings.root), time.monotonic()
-    judge = params.judge_for(load_task(task, settings.root), known_variant(variant))
+    judging = params.judge_for(load_task(task, settings.root), known_variant(variant), judge)
     data = ensure_data(task, known_variant(variant), source, settings)
     completions = _read_completions(outputs)
     grader, hidden, seed = load_grader(task), data / "hidden", params.grading.split_seed
     ids, evaluated = (selected_ids(task, hidden, each, seed) for each in (known_split(split), "all"))
     published = grader.published_ids(hidden) if isinstance(grader, PublishedGrader) else evaluated
-    if strangers := sorted(completions.keys() - set(published)):
-        raise UsageError(f"{outputs} has an id that is no item of {task} ({variant}): {strangers[0]!r}")
+    if unknown_ids := sorted(completions.keys() - set(published)):
+        raise UsageError(f"{outputs} has an id that is not an item of {task} ({variant}): {unknown_ids[0]!r}")
     if split == "all" and completions.keys() - set(evaluated):
         ids = published
-    if judge is None:
+    if judging is None:
         items = grader.score_outputs(completions, hidden, ids)
     else:
-        items = cast(JudgedGrader, grader).score_outputs(completions, hidden, ids, Judging.by(judge, settings))
+        items = cast(JudgedGrader, grader).score_outputs(completions, hidden, ids, judge_of(judging, settings))
     return score_items(task, hidden, items, time.monotonic() - started)
 
 
 def score_annotations(settings: Settings, task: str, annotations: Path, source: Path | None) -> dict[str, Any]:
-    """The statistics of judgements that were made elsewhere, by the task's own `score_annotations`.
+    """Computes the statistics of annotations that a judge made elsewhere, with the task's `score_annotations`.
 
     Raises:
-        UsageError: the task takes none, or the file holds none.
+        UsageError: The task does not support annotations, or the file contains none.
     """
     load_task(task, settings.root)
     score = getattr(load_grader(task), "score_annotations", None)
     if score is None:
-        raise UsageError(f"{task} has no annotations of a judge to score: give completions with --outputs")
+        raise UsageError(f"{task} does not support annotations: give completions with --outputs")
     if source is not None and not source.is_dir():
         raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
     figures: dict[str, Any] = score(annotations, source, settings).model_dump(mode="json")
@@ -145,7 +190,7 @@ def score_annotations(settings: Settings, task: str, annotations: Path, source: 
 
 def _read_completions(path: Path) -> dict[str, str]:
     if not path.is_file():
-        raise UsageError(f"no file {path}: give JSON Lines of {{id, completion}}")
+        raise UsageError(f"there is no file {path}: give JSON Lines of {{id, completion}}")
     completions: dict[str, str] = {}
     try:
         rows = read_jsonl(path)
@@ -153,8 +198,8 @@ def _read_completions(path: Path) -> dict[str, str]:
         raise UsageError(str(error)) from error
     for number, row in enumerate(rows, start=1):
         if "id" not in row or not isinstance(row.get("completion"), str):
-            raise UsageError(f"{path}, row {number}: needs an id and a completion (a text)")
+            raise UsageError(f"{path}, row {number}: needs an id and a completion, which is a string")
         if str(row["id"]) in completions:
-            raise UsageError(f"{path}, row {number}: id {row['id']} is there twice")
+            raise UsageError(f"{path}, row {number}: id {row['id']} occurs twice")
         completions[str(row["id"])] = row["completion"]
     return completions

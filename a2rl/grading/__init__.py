@@ -1,1 +1,1 @@
-"""Grading: jobs that score a checkpoint in a fresh process, the pool that runs them, and the service agents talk to."""
+"""Grading: jobs that score a checkpoint in a new process, the pool that runs them, and the service for agents."""

@@ -1,45 +1,87 @@
-"""The grading API over HTTP: the only door between an agent and the grader.
+"""The grading API over HTTP: the only connection between an agent and the grader.
 
-There is no way in here to set a score, a baseline or a clock. What an agent does wrong is answered with a 4xx and, of a
-submission, recorded as refused.
+| request | answer |
+|---|---|
+| `POST /submit` | the grade, once the checkpoint is graded |
+| `POST /submit?wait=0` | 202 and the submission's state, before its files are copied |
+| `GET /submissions`, `GET /submissions/{id}` | states: with the progress of a grade, or the full answer |
+| `GET /time`, `GET /health` | the clock; the task and the GPUs that grade |
+
+An `Idempotency-Key` header makes a request repeatable: all requests with one key are one submission, also after a
+restart of the service. No request can set a score, a baseline or a clock. An agent's mistakes are answered with a 4xx
+status; a faulty submission is also recorded as refused.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Literal, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictInt
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from a2rl.errors import A2rlError, InvalidSubmission
-from a2rl.event_log import EventLog
-from a2rl.events import SubmissionReceived
-from a2rl.grading.door import CallLog, RequestRate, SizeLimit, problem
-from a2rl.grading.limits import MAX_WAITING
-from a2rl.grading.service import GradingService, SubmitAnswer, TimeAnswer
-from a2rl.grading.submissions import BudgetSpent, NoTurn
+from a2rl.core.errors import A2rlError, InvalidSubmissionError
+from a2rl.core.event_log import EventLog
+from a2rl.grading.agent_services import USAGES, CountedServices, add_services
+from a2rl.grading.answers import SubmissionList, SubmissionStatus, SubmitAnswer, TimeAnswer
+from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
+from a2rl.grading.pool import named_devices
+from a2rl.grading.service import GradingService, Outcome
+from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
+from a2rl.linux.resources import GIB
+from a2rl.run.events import SubmissionReceived
+from a2rl.run.gpu_share import GpuShare
+from a2rl.run.grading_limits import MAX_WAITING
 
-USAGE = 'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}'
+USAGE = (
+    'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}, to /submit, or to /submit?wait=0 for an '
+    "answer before it is graded"
+)
 SUBMIT = "/submit"
+MAX_LISTED = 200
+"""The number of submissions that are listed, the newest."""
+MAX_KEY, MAX_GPU = 200, 200
+"""The number of characters of an idempotency key, and of a list of GPUs."""
+MAX_ID_DIGITS = 9
 QUICK_THREADS = 4
-TURN_S = 0.1
-"""How often a request that waits for its turn looks whether it has come."""
-CLIENT_GONE = 499
+QUEUE_POLL_INTERVAL_S = 0.1
+"""How often a request in the queue checks whether it can be served."""
+CLIENT_CLOSED_REQUEST = 499
+NO_ROOM = (
+    f"this submission was not received: at most {MAX_WAITING} are copied and graded at a time, and repeated mistakes "
+    "are slowed down; send it again later"
+)
+RETRY_AFTER_S = "5"
 T = TypeVar("T")
 
 
 class Submission(BaseModel):
-    """The body of POST /submit. Other keys are ignored: agents send some of their own."""
+    """The body of POST /submit. Unknown keys are ignored, since agents send some."""
 
     model_path: str = Field(max_length=4096)
-    gpu: str | int | None = None
-    """Taken for the reference's sake; the pool chooses the device."""
+    gpu: Annotated[str, Field(max_length=MAX_GPU)] | StrictInt | None = None
+    """The GPU that grades, or several of which one does: "0" or "0,1". Without it, any does."""
+
+
+class AgentGpu(BaseModel):
+    """A GPU that the agent may use."""
+
+    name: str
+    """As in CUDA_VISIBLE_DEVICES."""
+    model: str
+    memory_gib: float | None
+    """None if the driver does not say."""
+    grades: bool
+    """Whether it also grades."""
+    grader_gib: float | None
+    """How much of the memory the grader keeps for itself while it grades: 0 if it grades elsewhere, None if it takes
+    what is free at that time."""
 
 
 class Health(BaseModel):
@@ -48,29 +90,65 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
     task: str
     available_gpus: list[str]
+    """The GPUs that grade, in the order in which `gpu` may number them."""
+    agent_gpus: tuple[AgentGpu, ...] = ()
 
 
-def create_app(service: GradingService, task: str, gpus: list[str], log: EventLog | None = None) -> FastAPI:
-    """The API over one run's service; calls are written to the log, of a flood the number alone."""
+def describe_gpus(share: GpuShare, kept: float | None = None) -> tuple[AgentGpu, ...]:
+    """Returns what an agent is told about its GPUs.
+
+    Args:
+        share: The GPUs of the run.
+        kept: The share of a GPU's memory that the grader keeps; None: what is free when it grades.
+    """
+    shared = {gpu.uuid for gpu in share.graders}
+    return tuple(
+        AgentGpu(
+            name=gpu.uuid,
+            model=gpu.name,
+            memory_gib=_gib(gpu.total_bytes),
+            grades=gpu.uuid in shared,
+            grader_gib=_gib(gpu.total_bytes, kept) if gpu.uuid in shared else 0.0,
+        )
+        for gpu in share.agent
+    )
+
+
+def _gib(size: int | None, share: float | None = 1.0) -> float | None:
+    return None if size is None or share is None else round(size * share / GIB, 1)
+
+
+def create_app(
+    service: GradingService,
+    task: str,
+    gpus: list[str],
+    log: EventLog | None = None,
+    agent_gpus: tuple[AgentGpu, ...] = (),
+    services: CountedServices | None = None,
+) -> FastAPI:
+    """Creates the API for one run's service.
+
+    Args:
+        service: The service of the run.
+        task: The id of the task.
+        gpus: The GPUs that grade.
+        log: The log of calls. If there are too many, only their number is logged.
+        agent_gpus: The GPUs that the agent may use.
+        services: What the task lets the agent ask for its own rollouts, if it has such services.
+    """
     app = FastAPI(title="a2rl grading service", docs_url=None, redoc_url=None, openapi_url=None)
-    # A receipt must not wait for somebody else's copy of gigabytes.
-    quick, copies = ThreadPoolExecutor(QUICK_THREADS), ThreadPoolExecutor(MAX_WAITING)
+    quick = ThreadPoolExecutor(QUICK_THREADS)
 
-    def turn_away(scope: Scope, reason: str) -> None:
+    def refuse_unread(scope: Scope, reason: str) -> None:
         if scope["path"] == SUBMIT and scope["method"] == "POST":
-            service.turn_away("", reason)
+            service.refuse_unreceived("", reason)
 
-    app.add_middleware(SizeLimit, refused=turn_away, usage=USAGE)
+    app.add_middleware(SizeLimit, refused=refuse_unread, usage=USAGE)
     if log is not None:
         app.add_middleware(CallLog, log=log)
     app.add_middleware(RequestRate)
 
-    @app.post(SUBMIT)
-    async def submit(submission: Submission, request: Request) -> SubmitAnswer:
-        received = await _receive(service, submission.model_path, request, quick)
-        accepted, graded = await _in(copies, lambda: service.take(received))
-        grade = await asyncio.shield(asyncio.wrap_future(graded))  # others may wait for the same grade
-        return await _in(quick, lambda: service.answer(accepted, grade))
+    _add_submissions(app, service, gpus, quick)
 
     @app.get("/time")
     async def clock() -> TimeAnswer:
@@ -78,22 +156,68 @@ def create_app(service: GradingService, task: str, gpus: list[str], log: EventLo
 
     @app.get("/health")
     async def health() -> Health:
-        return Health(task=task, available_gpus=gpus)
+        return Health(task=task, available_gpus=gpus, agent_gpus=agent_gpus)
 
-    _answer_errors(app, lambda request: _in(quick, lambda: turn_away(request.scope, USAGE)))
+    if services is not None:
+        add_services(app, services)
+    _add_error_handlers(app, lambda request: _in(quick, lambda: refuse_unread(request.scope, USAGE)))
     return app
 
 
-def _answer_errors(app: FastAPI, not_understood: Callable[[Request], Awaitable[None]]) -> None:
-    """What every error is answered with.
+def _add_submissions(app: FastAPI, service: GradingService, gpus: list[str], quick: Executor) -> None:
+    """Adds the requests about submissions.
 
     Args:
-        not_understood: told of requests that make no sense.
+        app: The API.
+        service: The service of the run.
+        gpus: The GPUs that grade.
+        quick: Threads for work that does not take long.
     """
 
-    @app.exception_handler(InvalidSubmission)
-    async def refused(request: Request, error: InvalidSubmission) -> JSONResponse:
-        return problem(403 if isinstance(error, BudgetSpent) else 422, str(error))
+    @app.post(SUBMIT, response_model=None)
+    async def submit(submission: Submission, request: Request, wait: bool = True) -> SubmitAnswer | JSONResponse:
+        try:
+            wanted = _Wanted(submission.model_path, _key_of(request), _gpu_of(submission, gpus), wait)
+        except _BadRequestError as bad:
+            reason = str(bad)
+            await _in(quick, lambda: service.refuse_unreceived(submission.model_path, reason))
+            return problem(400, reason, more=bad.more)
+        received = await _receive(service, wanted, request, quick)
+        outcome = service.start(received)
+        if not wait:
+            status = await _in(quick, lambda: service.status(received.receipt))
+            where = {"Location": f"/submissions/{received.receipt}"}
+            return JSONResponse(status.model_dump(mode="json") if status else {}, status_code=202, headers=where)
+        # Other requests may wait for the same submission.
+        done: asyncio.Future[Outcome] = asyncio.wrap_future(outcome)
+        accepted, grade = await asyncio.shield(done)
+        return await _in(quick, lambda: service.answer(accepted, grade))
+
+    @app.get("/submissions")
+    async def submissions() -> SubmissionList:
+        return await _in(quick, lambda: service.statuses(MAX_LISTED))
+
+    @app.get("/submissions/{number}")
+    async def submission_of(number: str) -> SubmissionStatus:
+        if not (number.isascii() and number.isdigit() and len(number) <= MAX_ID_DIGITS):
+            raise HTTPException(404, "the id of a submission is a number: the `id` in the answer to /submit?wait=0")
+        status = await _in(quick, lambda: service.status(int(number)))
+        if status is None:
+            raise HTTPException(404, f"there is no submission with the id {int(number)}; GET /submissions lists them")
+        return status
+
+
+def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], Awaitable[None]]) -> None:
+    """Defines the answers to errors.
+
+    Args:
+        app: The API.
+        on_malformed: Called for malformed requests.
+    """
+
+    @app.exception_handler(InvalidSubmissionError)
+    async def refused(request: Request, error: InvalidSubmissionError) -> JSONResponse:
+        return problem(403 if isinstance(error, BudgetSpentError) else 422, str(error))
 
     @app.exception_handler(A2rlError)
     async def failed(request: Request, error: A2rlError) -> JSONResponse:
@@ -103,25 +227,78 @@ def _answer_errors(app: FastAPI, not_understood: Callable[[Request], Awaitable[N
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 400:
             return await malformed(request, error)
-        return problem(error.status_code, str(error.detail))
+        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: Exception) -> JSONResponse:
-        await not_understood(request)
-        return problem(400, USAGE)
+        await on_malformed(request)
+        return problem(400, USAGES.get(request.url.path, USAGE))
 
 
-async def _receive(service: GradingService, model_path: str, request: Request, quick: Executor) -> SubmissionReceived:
-    """A receipt, as soon as it is this request's turn."""
+class _Wanted(NamedTuple):
+    """What a request asks for."""
+
+    model_path: str
+    key: str
+    gpu: str
+    wait: bool
+
+
+class _BadRequestError(Exception):
+    """A header or a field is wrong."""
+
+    def __init__(self, reason: str, more: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Args:
+        reason: What is wrong, and how to fix it.
+        more: Further keys of the answer.
+        """
+        super().__init__(reason)
+        self.more = more
+
+
+def _key_of(request: Request) -> str:
+    """Returns the idempotency key of a request; empty if it has none."""
+    keys = request.headers.getlist("Idempotency-Key")
+    if not keys:
+        return ""
+    key = keys[0].strip()
+    if len(set(keys)) > 1 or not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+        raise _BadRequestError(
+            f"the Idempotency-Key is not one text of 1 to {MAX_KEY} ASCII characters; take a UUID for each submission"
+        )
+    return key
+
+
+def _gpu_of(submission: Submission, gpus: list[str]) -> str:
+    """Returns the GPUs that a submission asks for, in one spelling; empty if it does not ask.
+
+    Agents of the reference send positions in the list of GPUs: 0, or "0,1".
+    """
+    if submission.gpu is None:
+        return ""
+    by_position = {str(place): gpu for place, gpu in enumerate(gpus)}
+    wanted = {by_position.get(each, each) for each in named_devices(str(submission.gpu))}
+    if not wanted or wanted - set(gpus):
+        there = f"grading uses the GPUs {', '.join(gpus)}; name one of them" if gpus else "grading uses no GPU here"
+        what = f'"gpu" cannot be {str(submission.gpu)!r}'
+        raise _BadRequestError(f'{what}: {there}, or leave "gpu" out', {"available_gpus": gpus})
+    return ",".join(sorted(wanted))
+
+
+async def _receive(service: GradingService, wanted: _Wanted, request: Request, quick: Executor) -> SubmissionReceived:
+    """Waits in the queue and returns the receipt. A request that does not wait for a grade does not queue either."""
+    is_first = True  # a repeated request need not queue, so the first attempt is made in any case
     while True:
-        if service.has_room:
+        if is_first or service.has_room:
             try:
-                return await _in(quick, lambda: service.receive(model_path))
-            except NoTurn:
-                pass  # another one was faster
-        await asyncio.sleep(TURN_S)
+                return await _in(quick, lambda: service.receive(wanted.model_path, wanted.key, wanted.gpu))
+            except SubmissionDeferredError:  # or another request was faster
+                if not wanted.wait:
+                    raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
+        is_first = False
+        await asyncio.sleep(QUEUE_POLL_INTERVAL_S)
         if await request.is_disconnected():
-            raise HTTPException(CLIENT_GONE, "the client has gone")
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
 
 
 async def _in(threads: Executor, work: Callable[[], T]) -> T:

@@ -1,29 +1,46 @@
-"""One grading job: a checkpoint, a task's hidden data, a split; its result is a file, whole or absent."""
+"""One grading job: a checkpoint, a task's hidden data and a split. Its result is a file, complete or absent."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.catalog import load_grader, load_task
-from a2rl.errors import InfrastructureError, UsageError
-from a2rl.files import write_model
-from a2rl.grading.limits import LONGEST_S, GradingLimits
-from a2rl.judge.params import JudgeParams, Judging
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.files import write_model
+from a2rl.core.settings import Settings
+from a2rl.judge.account import Account
+from a2rl.judge.params import JudgeConfig, JudgeParams
+from a2rl.models.base_model import resolve_model
+from a2rl.run.grading_limits import LONGEST_S, GradingLimits
+from a2rl.run.sample import check_limit
+from a2rl.run.spec import RunSpec
 from a2rl.sampling import Backend, Sampler, open_sampler
-from a2rl.score import STATISTICS, ItemResult, Statistics, TaskScore, mean_value, summarise
-from a2rl.settings import Settings
-from a2rl.split import split_ids
-from a2rl.task import HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
+from a2rl.sampling.engine_params import Dtype, DtypeSetting, VllmParams, computing_type
+from a2rl.sampling.generation import GeneratingSampler, Generation
+from a2rl.scoring.samples import mean_of_samples
+from a2rl.scoring.score import STATISTICS, ItemResult, Statistics, TaskScore, mean_value, summarise
+from a2rl.tasks.catalog import load_grader, load_task
+from a2rl.tasks.contract import HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
+from a2rl.tasks.split import sample_ids, split_ids
 
 PROGRESS_EVERY_S = 0.5
 
 
+class Part(NamedTuple):
+    """The items of a job that are graded, if several devices share them: those at `start`, `start + step`, ..."""
+
+    start: int = 0
+    step: int = 1
+
+
 class GradeJob(BaseModel):
-    """What to grade, and where the result goes."""
+    """What to grade, and where to write the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,21 +52,37 @@ class GradeJob(BaseModel):
     split: Split
     split_seed: int
     statistics: Statistics = STATISTICS
-    """Decides how the halves are drawn and which score the items give."""
+    """Decides how the halves are drawn and how the items are scored."""
     limit: int | None = None
-    """Only the first so many items."""
+    """The number of items in the sample of the eval set that is graded, or halved; None: the whole eval set."""
+    part: Part = Part()
+    """The part of these items that is graded."""
     backend: Backend = "transformers"
     exact: bool = False
+    generation: Generation = Generation()
+    """How the model answers."""
+    dtype: Dtype | None = None
+    """The type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU."""
+    vllm: VllmParams | None = None
+    """Options of the back end vllm."""
     options: dict[str, str]
     """Every option of the task."""
     judge: JudgeParams | None = None
-    """Who judges the answers; None where nobody has to, or where the task brings its own."""
+    """The judge of the answers; None if none is needed, or if the task has its own."""
+    account: Path | None = None
+    """The file that counts what the run pays for its judge; None outside of a run."""
+    judge_usd: float | None = None
+    """The grade ends without a score when the account has this many dollars."""
+    judge_sample: int = 0
+    """How many judgements are asked for twice, to measure the judge's noise."""
+    judged_for: str = ""
+    """The name of the grade in the account."""
     result: Path
     log: Path
     time_limit_s: float = LONGEST_S
-    """It is ended by force when it has taken so long..."""
+    """The job is killed after this time..."""
     silence_s: float = GradingLimits().silence_s
-    """...or has given no sign of life for so long."""
+    """...or after this time without a sign of life."""
 
 
 class GradeResult(BaseModel):
@@ -58,12 +91,35 @@ class GradeResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
+    dtype: Dtype | None = None
+    """The job's type of numbers. Results from before it was recorded have none either."""
     score: TaskScore
     items: tuple[ItemResult, ...]
 
+
+class EngineChoice(BaseModel):
+    """The part of a job that says how a model and everything trained from it is computed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    backend: Backend
+    dtype: Dtype | None
+    vllm: VllmParams | None
+
     @classmethod
-    def of(cls, items: list[ItemResult], seconds: float) -> "GradeResult":
-        return cls(score=summarise(items, seconds), items=tuple(items))
+    def of(cls, backend: Backend, dtype: DtypeSetting | None, vllm: VllmParams, base_model: Path) -> "EngineChoice":
+        """Chooses for a base model.
+
+        Args:
+            backend: The back end.
+            dtype: The setting for all back ends; None for that of runs from before there was one.
+            vllm: The options of vLLM; not used, and not part of the choice, with another back end.
+            base_model: Its folder.
+        """
+        if backend == "vllm" and vllm.dtype != "auto":
+            dtype = vllm.dtype
+        chosen = computing_type(dtype, base_model) if dtype else None
+        return cls(backend=backend, dtype=chosen, vllm=vllm if backend == "vllm" else None)
 
 
 def selected_ids(
@@ -74,38 +130,97 @@ def selected_ids(
     limit: int | None = None,
     statistics: Statistics = STATISTICS,
 ) -> list[str]:
-    """The ids of the items that a job grades.
+    """Returns the ids of the items that a job grades.
 
     Raises:
-        UsageError: the hidden data is not there.
+        UsageError: The hidden data is missing, or has too few items for the sample or for the halves.
     """
     if not hidden.is_dir():
-        raise UsageError(f"the hidden data {hidden} is missing: `a2rl prepare --task {task}` makes it")
+        raise UsageError(f"the hidden data {hidden} is missing: run `a2rl prepare --task {task}`")
     grader = load_grader(task)
     kinds = grader.item_kinds(hidden) if isinstance(grader, KindsGrader) else None
-    ids = split_ids(grader.item_ids(hidden), split, split_seed, kinds, statistics)
-    return ids[:limit] if limit else ids
+    ids = grader.item_ids(hidden)
+    if limit is not None:
+        check_limit(limit, len(ids), task, halved=split != "all")
+        ids = sample_ids(ids, limit, split_seed, kinds)
+    return split_ids(ids, split, split_seed, kinds, statistics)
+
+
+def ids_of_run(spec: RunSpec, hidden: Path, split: Split) -> list[str]:
+    """Returns the ids of the items in a split of a run's eval set, or of its sample.
+
+    Raises:
+        UsageError: As `selected_ids`.
+    """
+    return selected_ids(spec.task, hidden, split, spec.split_seed, spec.limit, spec.statistics)
+
+
+def ids_of_job(job: GradeJob) -> list[str]:
+    """Returns the ids of the items that a job grades.
+
+    Raises:
+        UsageError: As `selected_ids`.
+    """
+    return selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit, job.statistics)
 
 
 def run_job(job: GradeJob) -> None:
-    """Grades and writes the result. A model that cannot be run scores nothing, with the reason; it does not raise."""
+    """Grades a checkpoint and writes the result.
+
+    Raises:
+        A2rlError: It could not be graded.
+    """
     task = load_task(job.task, job.root)
-    limits = task.variant(job.variant).limits
-    ids = selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit, job.statistics)
+    limits, samples = _limits(task.variant(job.variant).limits, job.generation), job.generation.samples
+    ids = ids_of_job(job)[job.part.start :: job.part.step]
     started = time.monotonic()
-    progress = _Progress(job, len(ids))
-    judging = Judging.by(job.judge, Settings.load()) if job.judge else None
-    with open_sampler(job.model, job.backend, exact=job.exact, on_end=progress.one_more) as sampler:
-        items = _grade(job, sampler, ids, limits, judging)
+    progress = _Progress(job, len(ids) * samples)
+    judging = _judging(job)
+    engine = open_sampler(
+        job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, on_end=progress.one_more
+    )
+    with engine as sampler:
+        rounds = [_grade(job, _answering(job, sampler, number), ids, limits, judging) for number in range(samples)]
+    items = mean_of_samples(rounds)
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
     score = score_items(job.task, job.hidden, items, time.monotonic() - started, job.statistics)
-    write_model(job.result, GradeResult(score=score, items=tuple(items)))
-    progress_file(job).unlink(missing_ok=True)
+    write_model(job.result, GradeResult(dtype=job.dtype, score=score, items=tuple(items)))
+    progress_path(job.result).unlink(missing_ok=True)
+
+
+def judge_of(params: JudgeParams, settings: Settings) -> JudgeConfig:
+    """Configures a judge of a spec, with its key and its local model.
+
+    Raises:
+        UsageError: The key is not set, or the model does not exist.
+    """
+    served = resolve_model(params.serve, settings) if params.serve else None
+    return JudgeConfig.by(params, settings, served)
+
+
+def _judging(job: GradeJob) -> JudgeConfig | None:
+    """Returns the judge of a job, before anything is generated that it could not judge."""
+    if job.judge is None:
+        return None
+    config = replace(judge_of(job.judge, Settings.load()), sample=math.ceil(job.judge_sample / job.part.step))
+    if job.account is None:
+        return config
+    Account(job.account, job.judge_usd).require_money()
+    return replace(config, account=job.account, limit_usd=job.judge_usd, job=job.judged_for)
+
+
+def _limits(limits: Limits, generation: Generation) -> Limits:
+    return limits.model_copy(update={"max_new_tokens": generation.max_new_tokens or limits.max_new_tokens})
+
+
+def _answering(job: GradeJob, sampler: Sampler, number: int) -> Sampler:
+    """Returns the sampler for one round of answers. Rounds, and parts of a round, have different random numbers."""
+    return GeneratingSampler(sampler, job.generation, seed=number * job.part.step + job.part.start)
 
 
 def _grade(
-    job: GradeJob, sampler: Sampler, ids: Sequence[str], limits: Limits, judging: Judging | None
+    job: GradeJob, sampler: Sampler, ids: Sequence[str], limits: Limits, judging: JudgeConfig | None
 ) -> list[ItemResult]:
     grader = load_grader(job.task)
     if judging is None:
@@ -116,39 +231,57 @@ def _grade(
 def score_items(
     task: str, hidden: Path, items: Sequence[ItemResult], seconds: float = 0.0, statistics: Statistics = STATISTICS
 ) -> TaskScore:
-    """The score of a task's items: by the headline figure that the task defines, else by their mean value."""
+    """Returns the score of a task's items: the headline figure that the task defines, or else their mean value."""
     grader = load_grader(task)
     headline = partial(grader.headline, hidden=hidden) if isinstance(grader, HeadlineGrader) else mean_value
     return summarise(items, seconds, headline, statistics)
 
 
+class Progress(NamedTuple):
+    """How far a grade is."""
+
+    done: int
+    total: int
+
+
 class _Progress:
-    """A file beside the result that says how far the job is, for whoever shows it to a user."""
+    """Writes a file beside the result with the job's progress, to be shown to users."""
 
     def __init__(self, job: GradeJob, total: int) -> None:
-        self._file = progress_file(job)
+        self._file = progress_path(job.result)
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._done, self._total = 0, total
         self._next_write = 0.0
+        self._write()
 
     def one_more(self) -> None:
         self._done = min(self._done + 1, self._total)
         if time.monotonic() >= self._next_write:
             self._next_write = time.monotonic() + PROGRESS_EVERY_S
+            self._write()
+
+    def _write(self) -> None:
+        with suppress(OSError):  # on a full disk, there is no progress to be seen, but there is a grade
             self._file.write_text(f"{self._done} {self._total}")
 
 
-def progress_file(job: GradeJob) -> Path:
-    return job.result.with_suffix(".progress")
+def progress_path(result: Path) -> Path:
+    """Returns the file with the progress of the job that writes this result."""
+    return result.with_suffix(".progress")
 
 
-def progress_of(job: GradeJob) -> tuple[int, int] | None:
-    """Items done and items in all; None where nothing is known yet."""
+def read_progress(job: GradeJob) -> Progress | None:
+    """Reads the numbers of finished and of all items; None if they are not known yet."""
+    return read_progress_file(progress_path(job.result))
+
+
+def read_progress_file(file: Path) -> Progress | None:
+    """Reads a file that `progress_path` names."""
     try:
-        done, total = progress_file(job).read_text().split()
-    except (FileNotFoundError, ValueError):  # it may be half written
+        done, total = file.read_text().split()
+        return Progress(int(done), int(total))
+    except (FileNotFoundError, ValueError):  # the file may be incomplete
         return None
-    return int(done), int(total)
 
 
 Grade = Callable[[GradeJob], GradeResult]

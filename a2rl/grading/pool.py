@@ -1,27 +1,29 @@
-"""A pool of grader workers, one per device: jobs in, results out, each in a fresh process.
+"""A pool of grader workers, one per device. Each job runs in a new process.
 
 with GraderPool(settings, devices_here(settings)) as pool:
     result = pool.submit(job).result()
 """
 
-import queue
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError, wait
 from types import TracebackType
+from typing import NamedTuple
 
-from a2rl.errors import A2rlError, InfrastructureError, Interrupted
-from a2rl.files import read_model
-from a2rl.grading.job import GradeJob, GradeResult, progress_of
-from a2rl.grading.worker_process import CPU, WORKER, Stuck, WorkerProcess
-from a2rl.process import check_stop
-from a2rl.settings import Settings
+from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
+from a2rl.core.files import read_model
+from a2rl.core.processes import check_stop
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import DeviceLostError, devices_here, lost_gpu
+from a2rl.grading.job import GradeJob, GradeResult, progress_path
+from a2rl.grading.parts import merged, parts_of, progress_of
+from a2rl.grading.worker_process import OUT_OF_MEMORY, WORKER, StuckError, WorkerProcess
 
+MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
 ATTEMPTS = 2
-"""How often a job is tried when its process or its worker dies, or does not come to an end."""
+"""How many times a job is tried if its process or its worker dies or hangs."""
 
 
 class GradingError(InfrastructureError):
@@ -30,60 +32,117 @@ class GradingError(InfrastructureError):
     def __init__(self, reason: str, seconds: float) -> None:
         super().__init__(reason)
         self.seconds = seconds
-        """What trying it took."""
+        """Seconds of grading that the failed attempts used."""
 
 
-def devices_here(settings: Settings) -> list[str]:
-    """The GPUs that grading may use ($CUDA_VISIBLE_DEVICES, else all of this machine's), or the processor."""
-    named = settings.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [device.strip() for device in named.split(",") if device.strip()] or [CPU]
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True, timeout=20
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return [CPU]
-    return [str(index) for index, _ in enumerate(listing.splitlines())] or [CPU]
+def named_devices(text: str) -> frozenset[str]:
+    """Returns the devices in a text such as "0,1"."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+class _Waiting(NamedTuple):
+    """A job in the queue."""
+
+    job: GradeJob
+    future: "Future[GradeResult]"
+    on: frozenset[str]
+    """The devices of which one has to run it; empty: any."""
+
+
+class _Queue:
+    """Jobs in the order of their arrival. A device takes the first that it may run."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: list[_Waiting] = []
+        self._closed = False
+
+    def put(self, waiting: _Waiting) -> bool:
+        """Adds a job; False if the queue is closed."""
+        with self._changed:
+            if not self._closed:
+                self._jobs.append(waiting)
+                self._changed.notify_all()
+            return not self._closed
+
+    def take(self, device: str) -> _Waiting | None:
+        """Waits for a job for a device and removes it; None when the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                for waiting in self._jobs:
+                    if not waiting.on or device in waiting.on:
+                        self._jobs.remove(waiting)
+                        return waiting
+                self._changed.wait()
+            return None
+
+    def forget(self, device: str) -> None:
+        """Lets other devices run the jobs that were meant for a device that is gone."""
+        with self._changed:
+            self._jobs = [waiting._replace(on=waiting.on - {device}) for waiting in self._jobs]
+            self._changed.notify_all()
+
+    def close(self) -> list[_Waiting]:
+        """Closes the queue and returns the jobs that are left."""
+        with self._changed:
+            self._closed = True
+            left, self._jobs = self._jobs, []
+            self._changed.notify_all()
+            return left
 
 
 class GraderPool:
     """Runs jobs on its devices. A job whose result is already on disk is not run again."""
 
     def __init__(self, settings: Settings, devices: list[str], worker: str = WORKER) -> None:
-        """Args: worker: the module that works; see `a2rl.grading.worker`."""
+        """Starts a worker on each device.
+
+        Args:
+            settings: The settings of this checkout.
+            devices: Devices as `devices_here` returns them.
+            worker: The module of the worker; see `a2rl.grading.worker`.
+        """
         self.devices = devices
+        self._in_service = len(devices)
         self._lock = threading.Lock()
-        self._closed = False
-        self._jobs: queue.Queue[tuple[GradeJob, Future[GradeResult]] | None] = queue.Queue()
+        self._jobs = _Queue()
         self._slots = [_Slot(settings, device, worker) for device in devices]
         self._threads = [threading.Thread(target=self._serve, args=(slot,), daemon=True) for slot in self._slots]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: GradeJob) -> "Future[GradeResult]":
-        """Queues a job. Its future raises GradingError if it cannot be graded on this machine; it always ends."""
+    def submit(self, job: GradeJob, on: Iterable[str] = ()) -> "Future[GradeResult]":
+        """Queues a job.
+
+        Args:
+            job: The job.
+            on: The devices of which one has to run it. If there are none, or none of these, any device runs it.
+
+        Returns:
+            A future that always completes; it raises GradingError if the job cannot be graded on this machine.
+        """
         future: Future[GradeResult] = Future()
-        with self._lock:
-            if not self._closed:
-                self._jobs.put((job, future))
-                return future
-        future.set_exception(Interrupted("grading was stopped"))
+        if not self._jobs.put(_Waiting(job, future, frozenset(on) & frozenset(self.devices))):
+            future.set_exception(InterruptedByUserError("grading was stopped"))
         return future
 
     def worker_pids(self) -> list[int]:
-        """The workers that run now, for whoever watches them."""
+        """Returns the process ids of the running workers."""
         return [slot.pid for slot in self._slots if slot.pid is not None]
 
-    def close(self) -> None:
-        """Ends the workers; jobs that still wait or run fail with Interrupted."""
+    def _retire(self, device: str) -> bool:
+        """Gives up one device; False if no other one is left, so that jobs must fail on it."""
         with self._lock:
-            self._closed = True
-            while not self._jobs.empty():
-                if (waiting := self._jobs.get()) is not None:
-                    _settle(waiting[1], Interrupted("grading was stopped"))
-            for _ in self._threads:
-                self._jobs.put(None)
+            self._in_service -= 1
+            is_left = self._in_service > 0
+        if is_left:
+            self._jobs.forget(device)
+        return is_left
+
+    def close(self) -> None:
+        """Ends the workers; queued and running jobs fail with InterruptedByUserError."""
+        for waiting in self._jobs.close():
+            _settle(waiting.future, InterruptedByUserError("grading was stopped"))
         for slot in self._slots:
             slot.close()
 
@@ -96,14 +155,17 @@ class GraderPool:
         self.close()
 
     def _serve(self, slot: "_Slot") -> None:
-        while (waiting := self._jobs.get()) is not None:
-            job, future = waiting
+        while (waiting := self._jobs.take(slot.device)) is not None:
             try:
-                _settle(future, slot.grade(job))
+                _settle(waiting.future, slot.grade(waiting.job))
+            except DeviceLostError as error:
+                if self._retire(slot.device) and self._jobs.put(waiting._replace(on=waiting.on - {slot.device})):
+                    return
+                _settle(waiting.future, error)
             except A2rlError as error:
-                _settle(future, error)
-            except Exception as error:  # noqa: BLE001 - a thread that ends would strand every job behind this one
-                _settle(future, InfrastructureError(f"the grader failed: {error!r}"))
+                _settle(waiting.future, error)
+            except Exception as error:  # noqa: BLE001 - if this thread ended, all queued jobs would wait forever
+                _settle(waiting.future, InfrastructureError(f"the grader failed: {error!r}"))
 
 
 def _settle(future: "Future[GradeResult]", outcome: GradeResult | A2rlError) -> None:
@@ -112,15 +174,15 @@ def _settle(future: "Future[GradeResult]", outcome: GradeResult | A2rlError) -> 
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-    except InvalidStateError:  # whoever asked does not want it any more
+    except InvalidStateError:  # the future was cancelled
         return
 
 
 class _Slot:
-    """One device and its worker process, started at once and again when it died."""
+    """One device and its worker process, which is started at once and restarted when it has died."""
 
     def __init__(self, settings: Settings, device: str, worker: str) -> None:
-        self._settings, self._device, self._module = settings, device, worker
+        self._settings, self.device, self._module = settings, device, worker
         self._closed = False
         self._lock = threading.Lock()
         self._worker = WorkerProcess(settings, device, worker)
@@ -131,16 +193,21 @@ class _Slot:
 
     def grade(self, job: GradeJob) -> GradeResult:
         problem, began = "", time.monotonic()
-        for _ in range(ATTEMPTS):
-            if job.result.exists():
-                break
-            problem, is_final = self._attempt(job)
-            if self._closed:
-                raise Interrupted("grading was stopped")
-            if is_final:
-                break
+        try:
+            for _ in range(ATTEMPTS):
+                if job.result.exists():
+                    break
+                problem, is_final = self._attempt(job)
+                if self._closed:
+                    raise InterruptedByUserError("grading was stopped")
+                if is_final:
+                    break
+        finally:
+            progress_path(job.result).unlink(missing_ok=True)  # of a process that was killed
         if job.result.exists():
             return read_model(job.result, GradeResult)
+        if lost := lost_gpu(self.device, self._settings):
+            raise DeviceLostError(lost)
         raise GradingError(problem or "the grader left no result", round(time.monotonic() - began, 3))
 
     def close(self) -> None:
@@ -149,16 +216,16 @@ class _Slot:
             self._worker.kill()
 
     def _attempt(self, job: GradeJob) -> tuple[str, bool]:
-        """Why there is no result; and whether to try again would be in vain."""
+        """Runs the job once; returns why there is no result, and whether a retry would fail as well."""
         worker, failure = self._live_worker(), job.result.with_suffix(".error")
         failure.unlink(missing_ok=True)
         try:
             exit_code = worker.run(job)
-        except Stuck as stuck:
+        except StuckError as stuck:
             worker.kill()
             return f"{stuck}; its log is {job.log}", False
         except BaseException:
-            worker.kill()  # what it says next would be taken for the next job's
+            worker.kill()  # otherwise its late answer would be taken for that of the next job
             raise
         if exit_code is None:
             worker.kill()
@@ -166,44 +233,60 @@ class _Slot:
             reason = failure.read_text(encoding="utf-8")
             failure.unlink()
             return reason, True
-        return (
-            "" if exit_code == 0 else f"the grader's process ended with {_exit_name(exit_code)}; its log is {job.log}"
-        ), False
+        if exit_code == 0:
+            return "", False
+        return f"{_how_it_ended(exit_code)}; its log is {job.log}", False
 
     def _live_worker(self) -> WorkerProcess:
         with self._lock:
             if self._closed:
-                raise Interrupted("grading was stopped")
+                raise InterruptedByUserError("grading was stopped")
             if not self._worker.is_alive:
-                self._worker = WorkerProcess(self._settings, self._device, self._module)
+                self._worker = WorkerProcess(self._settings, self.device, self._module)
             return self._worker
 
 
-def _exit_name(exit_code: int | None) -> str:
+def _how_it_ended(exit_code: int | None) -> str:
+    """Says how a job's process ended without a result, and what to do about it."""
     if exit_code is None:
-        return "its worker"
-    return signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
+        return "the grader's process ended with its worker"
+    if exit_code == OUT_OF_MEMORY:
+        return f"the grader ran out of memory; {MORE_MEMORY}"
+    if exit_code == -signal.SIGKILL:
+        return (
+            f"the grader's process was killed (SIGKILL), probably because the machine ran out of memory; {MORE_MEMORY}"
+        )
+    name = signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
+    return f"the grader's process ended with {name}"
 
 
 def grade_now(
-    job: GradeJob, settings: Settings, on_progress: Callable[[int, int], None] = lambda done, total: None
+    job: GradeJob,
+    settings: Settings,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    devices: list[str] | None = None,
 ) -> GradeResult:
-    """Grades one job on this machine's first device and waits for it; a result that is on disk is taken as it is.
+    """Runs one job and waits for the result. An existing result is reused.
 
     Args:
-        on_progress: told now and then how many items are done, of how many.
+        job: The job.
+        settings: The settings of this checkout.
+        on_progress: Called repeatedly with the numbers of finished and of all items.
+        devices: The devices that share the work; the first one of this machine unless given.
 
     Raises:
-        Interrupted: the user stopped the pipeline meanwhile.
-        InfrastructureError: it cannot be graded here.
+        InterruptedByUserError: The user stopped the pipeline meanwhile.
+        InfrastructureError: The job cannot be graded on this machine.
     """
     if job.result.exists():
         return read_model(job.result, GradeResult)
-    with GraderPool(settings, devices_here(settings)[:1]) as pool:
-        future = pool.submit(job)
-        while not future.done():
+    devices = devices or devices_here(settings)[:1]
+    parts = parts_of(job, len(devices))
+    with GraderPool(settings, devices[: len(parts)]) as pool:
+        futures = [pool.submit(part) for part in parts]
+        while not all(future.done() for future in futures):
             check_stop()
-            if (progress := progress_of(job)) is not None:
+            if (progress := progress_of(parts)) is not None:
                 on_progress(*progress)
-            wait([future], timeout=0.2)
-        return future.result()
+            wait(futures, timeout=0.2)
+        return merged(job, parts, [future.result() for future in futures])

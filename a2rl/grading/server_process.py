@@ -1,6 +1,6 @@
-"""The grading service as seen from the stage that runs the agent: started, watched, and started again when it dies.
+"""Owns the process of the grading service for the `execute` stage: starts it, watches it and restarts it when it dies.
 
-What the stage knows of it comes by a pipe of its own, not by the door that the agent floods.
+The service reports to the stage through a pipe and not over HTTP, because the agent could flood HTTP with requests.
 """
 
 import json
@@ -12,34 +12,47 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-from a2rl.errors import InfrastructureError, UsageError
-from a2rl.grading.chain import open_receipts, ungraded
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.processes import check_stop, child_environment, end_child, module_command
+from a2rl.core.settings import Settings
+from a2rl.grading.submission_states import open_receipts, ungraded
 from a2rl.grading.worker_process import kill_tree
-from a2rl.keys import grader_keys, tell
-from a2rl.process import check_stop, child_environment, end_child, module_command
-from a2rl.run import RunDir
-from a2rl.settings import Settings
+from a2rl.llm.keys import grader_keys, send_keys
+from a2rl.run.directory import RunDir
 
 LOOPBACK = "127.0.0.1"
+SERVICE = "a2rl.grading"
 START_TIMEOUT_S = 60
-SILENCE_S = 60.0
-"""A service that says nothing for so long (it says something every second) is stuck, and is started again."""
+SILENCE_TIMEOUT_S = 60.0
+"""A service that sends no report for this long is considered stuck and is restarted. It reports every second."""
 MAX_RESTARTS = 20
 MAX_STALLS = 3
-"""How often the service is started again while the agent is gone because it gets nowhere."""
+"""How many times the service is restarted without progress after the agent has ended."""
 END_TIMEOUT_S = 10
-ASK_EVERY_S = 2.0
-PROBLEM_S = 10.0
-"""For how long a problem that keeps what was received from being copied is not worth speaking of."""
-COPY_LIMIT_S = 3600.0
-"""Within which a copy of what was received, or its refusal, is in the ledger."""
+FINISH_INTERVAL_S = 2.0
+"""How often the service is told that the agent has ended."""
+PROBLEM_TOLERANCE_S = 10.0
+"""A problem with copying submissions is reported only after it has lasted this long."""
+COPY_TIMEOUT_S = 3600.0
+"""A received submission must be copied or refused within this time."""
 BLOCK = 1 << 16
 
 
 class GradingServer:
     """Owns the listening socket and the service's process."""
 
-    def __init__(self, run: RunDir, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, run: RunDir, settings: Settings, now: Callable[[], float] = time.monotonic, module: str = SERVICE
+    ) -> None:
+        """Starts the service.
+
+        Args:
+            run: The run.
+            settings: The settings of this checkout.
+            now: The clock of the time-outs.
+            module: The module of the service.
+        """
+        self._module = module
         self._run, self._settings, self._now = run, settings, now
         self._restarts = 0
         self._listener = (
@@ -50,27 +63,33 @@ class GradingServer:
 
     @property
     def url(self) -> str:
+        """The URL of the service."""
         return f"http://{LOOPBACK}:{self.port}"
 
     @property
     def port(self) -> int:
+        """The port on which the service listens."""
         return int(self._listener.getsockname()[1])
 
     def keep_alive(self) -> None:
-        """Starts the service again if it has died or is stuck; to be called often, returns at once.
+        """Restarts the service if it has died or is stuck; call it often, it returns at once.
 
         Raises:
-            InfrastructureError: it dies again and again.
+            InfrastructureError: The service has died too often.
         """
-        self._listen()
+        self._read_reports()
         if self._process.poll() is not None:
             self._restart()
-        elif self._now() > self._heard + (SILENCE_S if self._ready else START_TIMEOUT_S):
+        elif self._now() > self._heard + (SILENCE_TIMEOUT_S if self._ready else START_TIMEOUT_S):
             kill_tree(self._process)
             self._restart()
 
     def wait_until_ready(self) -> None:
-        """Returns when the service serves."""
+        """Returns when the service is ready for requests.
+
+        Raises:
+            InfrastructureError: It did not start in time.
+        """
         deadline = self._now() + START_TIMEOUT_S
         while self._now() < deadline:
             check_stop()
@@ -81,36 +100,38 @@ class GradingServer:
         raise InfrastructureError(f"the grading service did not start; see {self._run.logs / 'service.log'}")
 
     def drain(self) -> None:
-        """Returns when every submission has come to its end: what was received is copied in peace, what was accepted is
-        graded, and what failed beside the agent is tried once more. To be called when the ledger says that the agent
-        is gone.
+        """Returns when every submission has been graded or refused; call it after the agent's end is in the ledger.
+
+        Received submissions are copied, accepted ones are graded, and grades that failed while the agent was running
+        are repeated once.
 
         Raises:
-            InfrastructureError: what was received cannot be copied here, or the service gets nowhere; the run can be
-                resumed.
+            InfrastructureError: A submission cannot be copied here, or there is no progress; the run can be resumed.
         """
         spec = self._run.spec
-        patience_s = 2 * spec.grading_limits.time_limit_s(None, spec.budget_s) + COPY_LIMIT_S
-        seen, since, stalls, next_ask = -1, self._now(), 0, self._now() + ASK_EVERY_S
-        self._say_that_the_agent_is_gone()
+        patience_s = 2 * spec.grading_limits.time_limit_s(None, spec.budget_s) + COPY_TIMEOUT_S
+        seen, since, stalls, next_finish = -1, self._now(), 0, self._now() + FINISH_INTERVAL_S
+        self._tell_agent_has_ended()
         while True:
             entries = self._run.ledger.entries()
             if not open_receipts(entries) and not ungraded(entries):
                 return
             check_stop()
             self.keep_alive()
-            if self._problem and self._now() > self._well + PROBLEM_S:
-                raise InfrastructureError(f"{self._problem}; mend that and `a2rl resume {self._run.id}`")
+            if self._problem and self._now() > self._last_well + PROBLEM_TOLERANCE_S:
+                raise InfrastructureError(f"{self._problem}; fix that, then `a2rl resume {self._run.id}`")
             if len(entries) != seen:
                 seen, since = len(entries), self._now()
             elif self._now() > since + patience_s:
                 stalls, since = stalls + 1, self._now()
                 if stalls > MAX_STALLS:
-                    raise InfrastructureError(f"grading gets nowhere; see {self._run.logs / 'grader.log'} and resume")
+                    raise InfrastructureError(
+                        f"grading makes no progress; see {self._run.logs / 'grader.log'}, then resume the run"
+                    )
                 kill_tree(self._process)
-            if self._now() >= next_ask:
-                next_ask = self._now() + ASK_EVERY_S
-                self._say_that_the_agent_is_gone()
+            if self._now() >= next_finish:
+                next_finish = self._now() + FINISH_INTERVAL_S
+                self._tell_agent_has_ended()
             time.sleep(0.1)
 
     def __enter__(self) -> "GradingServer":
@@ -123,20 +144,20 @@ class GradingServer:
         self._listener.close()
         os.close(self._channel)
 
-    def _say_that_the_agent_is_gone(self) -> None:
+    def _tell_agent_has_ended(self) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError, ValueError):  # it has died, and will be told again
+        with suppress(OSError, ValueError):  # the service has died; it is told again later
             os.write(self._process.stdin.fileno(), b"finish\n")
 
-    def _listen(self) -> None:
-        """Takes in what the service has said meanwhile."""
+    def _read_reports(self) -> None:
+        """Reads what the service has reported since the last call."""
         with suppress(BlockingIOError):
             while block := os.read(self._channel, BLOCK):
                 self._heard, self._ready = self._now(), True
-                with suppress(ValueError, IndexError):  # a line that has not arrived whole
+                with suppress(ValueError, IndexError):  # an incomplete line
                     self._problem = str(json.loads(block.splitlines()[-1])["problem"])
                 if not self._problem:
-                    self._well = self._heard
+                    self._last_well = self._heard
 
     def _restart(self) -> None:
         self._restarts += 1
@@ -151,13 +172,13 @@ class GradingServer:
             os.close(self._channel)
         self._channel, theirs = os.pipe()
         os.set_blocking(self._channel, False)
-        self._heard = self._well = self._now()
+        self._heard = self._last_well = self._now()
         self._ready, self._problem = False, ""
         descriptor = self._listener.fileno()
         try:
             with (self._run.logs / "service.log").open("ab") as log:
                 process = subprocess.Popen(
-                    module_command("a2rl.grading", str(self._run.root), str(descriptor), str(theirs)),
+                    module_command(self._module, str(self._run.root), str(descriptor), str(theirs)),
                     cwd=self._settings.root,
                     env=child_environment(self._settings),
                     stdin=subprocess.PIPE,
@@ -168,7 +189,7 @@ class GradingServer:
                 )
         finally:
             os.close(theirs)
-        tell(process, grader_keys(self._settings))
+        send_keys(process, grader_keys(self._settings))
         return process
 
     def _fixed_port(self) -> socket.socket:

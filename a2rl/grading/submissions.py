@@ -1,8 +1,8 @@
-"""The door: what arrives in time gets a receipt, is copied in peace, and ends as refused or accepted.
+"""Receives submissions: one that arrives in time gets a receipt, is copied, and ends as refused or accepted.
 
-The deadline, the quotas and the receipt are one transaction of the ledger, before the first byte is copied: what has a
-receipt counts, however long the copy takes and whatever dies meanwhile. A service that is started again copies anew
-what an earlier one did not finish. When the ledger says that the agent is gone, nothing gets a receipt any more.
+Deadline, quotas and receipt are checked and recorded in one transaction of the ledger, before the first byte is copied:
+a submission with a receipt counts, however long its copy takes and whatever crashes meanwhile. A restarted service
+repeats copies that were not finished. After the agent's end is in the ledger, no more receipts are given.
 """
 
 import contextlib
@@ -14,212 +14,270 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from a2rl.beneath import Folder
-from a2rl.checkpoint import copy_submission, weights_digest
-from a2rl.code_history import snapshot_code
-from a2rl.errors import A2rlError, InfrastructureError, InvalidSubmission
-from a2rl.events import AgentStarted, SubmissionAccepted, SubmissionReceived, SubmissionRefused
-from a2rl.grading.chain import is_agent_at_work, open_receipts
-from a2rl.grading.limits import MAX_WAITING
+from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
+from a2rl.core.settings import Settings
+from a2rl.grading.adapters import AdapterMerger
+from a2rl.grading.frozen_sources import FrozenSources, Source
+from a2rl.grading.pruning import mark_unneeded, pruned, sweep
 from a2rl.grading.quota import quota_left
 from a2rl.grading.refusals import MAX_PATH, MAX_REASON, Refusals, bounded
-from a2rl.inputs import base_model_of
-from a2rl.ledger import Entry
-from a2rl.run import RunDir
+from a2rl.grading.submission_states import is_agent_at_work, open_receipts
+from a2rl.grading.validation import Kept, copy_submission
+from a2rl.linux.untrusted_folder import UntrustedFolder
+from a2rl.recording.code_history import snapshot_code
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.run.grading_limits import MAX_WAITING
+from a2rl.run.inputs import base_model_of
+from a2rl.run.ledger import Entry
+from a2rl.run.records import SetupRecord
 
 MISTAKES, LONGEST_PAUSE_S = 20, 60.0
-"""After so many refused copies the door stays shut for a while after each further one: a tenth of their number in
-seconds, so long at most. Each costs the grader some work, and two events."""
+"""After this many refused copies, each further one delays all submissions. The delay in seconds is a tenth of the
+number of refused copies, up to the longest pause. The reason is that each refused copy costs the grader some work and
+two events."""
 AGENTS_ERRORS = {
     errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
     errno.EINVAL, errno.ENXIO, errno.EXDEV, errno.ESTALE, errno.EFBIG, errno.EOVERFLOW, errno.ETXTBSY, errno.EBUSY,
 }  # fmt: skip
-"""What a folder can be made to say; other errors are the machine's."""
+"""Errors that an agent can cause with its folder. All other errors are failures of the machine."""
 UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading a hostile file may raise."""
-MAX_DEATHS = 2
-"""A submission over which the service has died more often is refused, or it would never do anything else."""
+"""Errors that may be raised while a hostile file is read."""
+MAX_CRASHES = 2
+"""A submission on which the service has crashed more often is refused, so that others get their turn."""
 AGAIN = "the grading service was restarted while it copied this, and it cannot be copied again: "
 
 
-class BudgetSpent(InvalidSubmission):
+class BudgetSpentError(InvalidSubmissionError):
     """The deadline has passed or a quota is used up."""
 
 
-class NoTurn(A2rlError):
-    """Not now: as many as may be are being copied or graded, or too many were refused. It waits for its turn."""
+class SubmissionDeferredError(A2rlError):
+    """The submission has to wait: too many are being copied or graded, or too many were refused."""
 
 
-class _EndedAlready(Exception):
-    """Another service has ended this chain meanwhile."""
+class _RepeatedError(Exception):
+    """The request repeats one that was received before."""
+
+    def __init__(self, received: SubmissionReceived) -> None:
+        super().__init__()
+        self.received = received
+
+
+class _AlreadyResolvedError(Exception):
+    """Another service has accepted or refused this submission meanwhile."""
 
 
 class Submissions:
-    """Receives, copies and accepts the submissions of a run. Safe to call from several threads."""
+    """Receives, copies and accepts the submissions of a run. Thread-safe."""
 
     def __init__(self, run: RunDir, now: Callable[[], float] = time.monotonic) -> None:
         self._run = run
+        self._settings = Settings(run.checkout, Settings.load(run.checkout).environ)
         self._lock = threading.Lock()
-        self._one_copy = threading.Lock()
-        """Two copies at a time would each count on the same room on the disk."""
+        self._copy_lock = threading.Lock()
+        """One copy at a time: two would each count on the same free disk space."""
         self._busy: set[int] = set()
-        """Receipts whose chain has not come to its end in this process."""
-        self._now, self._mistakes, self._shut_until = now, 0, 0.0
+        """Receipts that this process is working on."""
+        self.copying: int | None = None
+        """The receipt of the submission that is being copied now."""
+        self._sources = FrozenSources(run.checkpoints)
+        self._now, self._mistakes, self._paused_until = now, 0, 0.0
         self.refusals = Refusals(run.ledger, now)
 
     @property
     def has_room(self) -> bool:
-        """Whether another one may be received now."""
-        return len(self._busy) < MAX_WAITING and self._now() >= self._shut_until
+        """Whether another submission can be received now."""
+        return len(self._busy) < MAX_WAITING and self._now() >= self._paused_until
 
-    def receive(self, model_path: str) -> SubmissionReceived:
-        """Gives a receipt.
+    def receive(self, model_path: str, key: str = "", gpu: str = "") -> SubmissionReceived:
+        """Gives a submission its receipt and freezes its files.
+
+        Args:
+            model_path: The folder as the agent named it.
+            key: The request's idempotency key, if it has one. If a request with this key was received before, its
+                receipt is returned.
+            gpu: The GPUs that the agent asks for, separated by commas; empty: any.
 
         Raises:
-            NoTurn: not now.
-            InvalidSubmission: it is turned away; recorded as refused.
+            SubmissionDeferredError: It has to wait.
+            InvalidSubmissionError: It is refused; this is recorded.
         """
         try:
-            with self._lock:
-                if not self.has_room:
-                    raise NoTurn("others are being graded")
-                self._look(model_path)
-                received = self._run.ledger.append_next(lambda entries: self._receipt(model_path, entries))
-                self._busy.add(received.receipt)
-                return received
-        except InvalidSubmission as refusal:
-            self.turn_away(model_path, str(refusal))
+            if (known := _known(self._run.ledger.entries() if key else [], key, model_path, gpu)) is not None:
+                return known
+            received = self._receive(model_path, key, gpu)
+        except InvalidSubmissionError as refusal:
+            self.refuse_unreceived(model_path, str(refusal))
             raise
+        except _RepeatedError as repeated:
+            return repeated.received
+        self._sources.freeze(received.receipt, self._run.workspace, received.model_path)
+        return received
 
-    def turn_away(self, model_path: str, reason: str) -> None:
+    def _receive(self, model_path: str, key: str, gpu: str) -> SubmissionReceived:
+        with self._lock:
+            if not self.has_room:
+                raise SubmissionDeferredError("others are being graded")
+            self._check_path(model_path)
+            received = self._run.ledger.append_next(lambda entries: self._receipt(model_path, key, gpu, entries))
+            self._busy.add(received.receipt)
+            return received
+
+    def refuse_unreceived(self, model_path: str, reason: str) -> None:
         """Records a refusal without a receipt."""
         self.refusals.note(self._run.clock.elapsed_s(), model_path, reason)
 
-    def take_up(self) -> list[SubmissionReceived]:
-        """What an earlier service, or a failed copy, left without an end; from now on it is under way here."""
+    def claim_unfinished(self) -> list[SubmissionReceived]:
+        """Claims for this process the submissions that an earlier service, or a failed copy, left unfinished."""
         with self._lock:
-            left = [each for each in open_receipts(self._run.ledger.entries()) if each.receipt not in self._busy]
+            unfinished = open_receipts(self._run.ledger.entries())
+            left = [each for each in unfinished if each.receipt not in self._busy]
             self._busy.update(each.receipt for each in left)
+            self._sources.keep_only({each.receipt for each in unfinished} | self._busy)
             return left
 
     def release(self, received: SubmissionReceived) -> None:
-        """Its turn is over."""
+        """Ends the work of this process on a submission, which makes room for another."""
         self._busy.discard(received.receipt)
 
     def accept(self, received: SubmissionReceived, *, again: bool = False) -> SubmissionAccepted:
-        """Copies a submission that was received, and checks it.
+        """Copies and checks a received submission.
 
         Args:
-            again: an earlier service was at it.
+            received: The submission's receipt.
+            again: Whether an earlier service has tried before.
 
         Raises:
-            InvalidSubmission: it cannot be graded; recorded as refused.
-            InfrastructureError: the grader's machine failed. While the agent can submit again, that is recorded as
-                refused, too; when it is gone, the receipt stays open, to be tried again.
+            InvalidSubmissionError: It cannot be graded; this is recorded as a refusal.
+            InfrastructureError: The grader's machine failed. While the agent is running and can submit again, this is
+                recorded as a refusal, too; after its end, the receipt stays open for another try.
         """
         try:
-            return self._accept(received)
-        except InvalidSubmission as refusal:
+            accepted = self._accept(received)
+            self._sources.release(received.receipt)
+            return accepted
+        except InvalidSubmissionError as refusal:
             self._note_mistake()
             reason = f"{AGAIN if again else ''}{refusal}"
             self._refuse(received, reason)
-            raise InvalidSubmission(bounded(reason, MAX_REASON)) from refusal
+            raise InvalidSubmissionError(bounded(reason, MAX_REASON)) from refusal
         except InfrastructureError as failure:
             if is_agent_at_work(self._run.ledger.entries()):
                 self._refuse(received, str(failure))
             raise
-        except _EndedAlready as error:
-            raise InfrastructureError("another grading service has taken this submission") from error
+        except _AlreadyResolvedError as error:
+            raise InfrastructureError("another grading service has accepted or refused this submission") from error
+
+    def prune(self) -> None:
+        """Removes checkpoints that the run no longer needs."""
+        with self._lock:
+            mark_unneeded(self._run)
+        sweep(self._run)
 
     def _note_mistake(self) -> None:
         self._mistakes += 1
         if self._mistakes > MISTAKES:
-            self._shut_until = self._now() + min(LONGEST_PAUSE_S, self._mistakes / 10)
+            self._paused_until = self._now() + min(LONGEST_PAUSE_S, self._mistakes / 10)
 
-    def _look(self, model_path: str) -> None:
-        """Turns away, before it costs anything, what agents most often get wrong."""
+    def _check_path(self, model_path: str) -> None:
+        """Refuses the most frequent mistakes of agents before they cost anything."""
         if len(model_path) > MAX_PATH:
-            raise InvalidSubmission(f'"model_path" has more than {MAX_PATH} characters; give a shorter path')
+            raise InvalidSubmissionError(f'"model_path" has more than {MAX_PATH} characters; give a shorter path')
         root = self._run.workspace
         path = model_path.removeprefix(f"{root}/")
-        with contextlib.suppress(OSError, ValueError), Folder.at(root) as workspace:
+        with contextlib.suppress(OSError, ValueError), UntrustedFolder.at(root) as workspace:
             try:
                 workspace.folder(path).close()
             except FileNotFoundError as error:
-                raise InvalidSubmission(
+                raise InvalidSubmissionError(
                     f"there is no folder {model_path}; save the checkpoint first, then submit its folder"
                 ) from error
 
-    def _receipt(self, model_path: str, entries: list[Entry]) -> SubmissionReceived:
+    def _receipt(self, model_path: str, key: str, gpu: str, entries: list[Entry]) -> SubmissionReceived:
+        """Checks deadline and quotas and returns the next receipt."""
+        if (known := _known(entries, key, model_path, gpu)) is not None:
+            raise _RepeatedError(known)
         clock = self._run.clock
         if not any(isinstance(entry.event, AgentStarted) for entry in entries):
-            raise BudgetSpent("the run has not started")
-        if not is_agent_at_work(entries) or clock.state.running_since is None or clock.remaining_s() <= 0:
-            raise BudgetSpent("the budget has ended; submissions are no longer taken")
+            raise BudgetSpentError("the run has not started")
+        if not is_agent_at_work(entries) or clock.read_state().running_since is None or clock.remaining_s() <= 0:
+            raise BudgetSpentError("the budget has ended; submissions are no longer accepted")
         spec, left = self._run.spec, quota_left(self._run, entries)
         if left.spent == "submissions":
-            raise BudgetSpent(f"the quota of {spec.submissions_quota} submissions is used up")
+            raise BudgetSpentError(f"the quota of {spec.submissions_quota} submissions is used up")
         if left.spent:
-            raise BudgetSpent(f"the quota of {spec.grading_quota_s:.0f} s of grading is used up")
+            raise BudgetSpentError(f"the quota of {spec.grading_quota_s:.0f} s of grading is used up")
         given = sum(isinstance(entry.event, SubmissionReceived) for entry in entries)
-        return SubmissionReceived(receipt=given + 1, elapsed_s=clock.elapsed_s(), model_path=model_path)
+        return SubmissionReceived(
+            receipt=given + 1, elapsed_s=clock.elapsed_s(), model_path=model_path, key=key, gpu=gpu
+        )
 
     def _accept(self, received: SubmissionReceived) -> SubmissionAccepted:
         incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
         try:
-            with self._one_copy, self._survived(received):
-                digest = self._copy(received, incoming)
+            with self._copy_lock, self._crash_mark(received):
+                self.copying = received.receipt
+                try:
+                    copied = self._copy(received, incoming)
+                finally:
+                    self.copying = None
             revision = self._snapshot(received)
             with self._lock:
-                if not (kept := self._run.checkpoint(digest)).exists():
+                kept = self._run.checkpoint(copied.digest)
+                if not kept.exists() and copied.digest not in pruned(self._run.ledger.entries()):
                     incoming.rename(kept)
                 return self._run.ledger.append_next(
-                    lambda entries: _accepted(received, digest, revision, _still_open(received, entries))
+                    lambda entries: _accepted(received, copied, revision, _still_open(received, entries))
                 )
-        except (A2rlError, _EndedAlready):
+        except (A2rlError, _AlreadyResolvedError):
             raise
-        except Exception as error:  # whatever it is, the chain must go on
-            raise InfrastructureError(f"the grader could not take the submission: {error!r}; submit again") from error
+        except Exception as error:  # the submission is hostile input: any error must end in a refusal or a retry
+            raise InfrastructureError(f"the grader could not copy the submission: {error!r}; submit again") from error
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _survived(self, received: SubmissionReceived) -> Iterator[None]:
-        """Keeps a mark for every attempt at a submission until it is over; what is left of one that was not, counts."""
+    def _crash_mark(self, received: SubmissionReceived) -> Iterator[None]:
+        """Counts the attempts to copy a submission in a file, which remains if the process crashes meanwhile."""
         marks = self._run.checkpoints / f".attempts-{received.receipt}"
         try:
-            if marks.exists() and marks.stat().st_size > MAX_DEATHS:
-                raise InvalidSubmission("the grading service died each time it read this; save the checkpoint again")
+            if marks.exists() and marks.stat().st_size > MAX_CRASHES:
+                raise InvalidSubmissionError(
+                    "the grading service crashed each time it read this; save the checkpoint again"
+                )
             with marks.open("ab") as file:
                 file.write(b".")
             yield
         finally:
             marks.unlink(missing_ok=True)
 
-    def _copy(self, received: SubmissionReceived, target: Path) -> str:
+    def _copy(self, received: SubmissionReceived, target: Path) -> Kept:
         base_model = base_model_of(self._run)
         try:
-            copy_submission(self._run.workspace, received.model_path, target, base_model)
-            return weights_digest(target)
+            source = self._sources.find(received.receipt) or Source(self._run.workspace, received.model_path)
+            complete = self._run.need("setup", SetupRecord).complete_config
+            merge = AdapterMerger(self._settings) if self._run.spec.merge_adapters else None
+            return copy_submission(source.root, source.path, target, base_model, self._sources.links, complete, merge)
         except OSError as error:
-            if not self._is_agents(error, base_model):  # such as the base model's folder taken away
+            if not self._is_agents_error(error, base_model):  # for example, the base model's folder was removed
                 raise
-            raise InvalidSubmission(
+            raise InvalidSubmissionError(
                 f"the folder cannot be read ({error.strerror}); save the checkpoint again and submit its folder"
             ) from error
         except UNREADABLE as error:
-            raise InvalidSubmission(
+            raise InvalidSubmissionError(
                 f"the checkpoint cannot be read ({type(error).__name__}); save it again with save_pretrained"
             ) from error
 
-    def _is_agents(self, error: OSError, base_model: Path) -> bool:
-        """Whether the agent's folder is the reason. Names in it are relative: it is read by open folders."""
+    def _is_agents_error(self, error: OSError, base_model: Path) -> bool:
+        """Says whether the agent's folder caused the error; names in that folder are relative to an open folder."""
         where = str(error.filename or base_model)
         ours = where.startswith((str(base_model), str(self._run.checkpoints)))
         return error.errno in AGENTS_ERRORS and not ours
 
     def _snapshot(self, received: SubmissionReceived) -> str | None:
-        """The code's history is worth having, but no submission is lost for it."""
+        """Commits the agent's code; a submission is never lost because that failed."""
         message = f"submission of {bounded(received.model_path, 200)}"
         try:
             return snapshot_code(self._run.workspace / "code", self._run.code, message)
@@ -227,6 +285,8 @@ class Submissions:
             return None
 
     def _refuse(self, received: SubmissionReceived, reason: str) -> None:
+        self._sources.release(received.receipt)
+
         def choose(entries: list[Entry]) -> SubmissionRefused:
             _still_open(received, entries)
             return SubmissionRefused(
@@ -236,24 +296,42 @@ class Submissions:
                 receipt=received.receipt,
             )
 
-        with contextlib.suppress(_EndedAlready):
+        with contextlib.suppress(_AlreadyResolvedError):
             self._run.ledger.append_next(choose)
 
 
+def _known(entries: list[Entry], key: str, model_path: str, gpu: str) -> SubmissionReceived | None:
+    """Returns the submission that was received with an idempotency key; None if there is none.
+
+    Raises:
+        InvalidSubmissionError: The key belongs to a different submission.
+    """
+    events = [entry.event for entry in entries if key and isinstance(entry.event, SubmissionReceived)]
+    known = next((event for event in events if event.key == key), None)
+    if known is not None and (known.model_path, known.gpu) != (model_path, gpu):
+        raise InvalidSubmissionError(
+            f"this Idempotency-Key belongs to another submission, that of {bounded(known.model_path, 200)}; use a new "
+            "key for each submission"
+        )
+    return known
+
+
 def _still_open(received: SubmissionReceived, entries: list[Entry]) -> list[Entry]:
+    """Returns the entries if the receipt is still open in them."""
     if received.receipt not in {each.receipt for each in open_receipts(entries)}:
-        raise _EndedAlready
+        raise _AlreadyResolvedError
     return entries
 
 
 def _accepted(
-    received: SubmissionReceived, digest: str, revision: str | None, entries: list[Entry]
+    received: SubmissionReceived, copied: Kept, revision: str | None, entries: list[Entry]
 ) -> SubmissionAccepted:
     return SubmissionAccepted(
         submission_id=1 + sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
         elapsed_s=received.elapsed_s,
         model_path=received.model_path,
-        weights_digest=digest,
+        weights_digest=copied.digest,
         code_revision=revision,
         receipt=received.receipt,
+        adapter=copied.adapter,
     )

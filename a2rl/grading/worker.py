@@ -1,9 +1,9 @@
-"""The grader's worker: a warm process that forks a fresh one for every job.
+"""The grader's worker: a process with loaded libraries that forks a new process for every job.
 
-Loading torch takes seconds and a submission must not meet another's leftovers, so this process imports the libraries
-once, touches no device, and grades nothing itself. JSON lines: first `{"ready": true}` on stdout. Then a `GradeJob` on
-stdin, on stdout `{"alive": n}` every second from its process, and `{"exit_code": n}` when that has ended. The end of
-stdin (its parent is gone) ends it.
+Loading torch takes seconds, and no state may be left over from one submission to the next. So this process imports the
+libraries once, uses no device, and grades nothing itself. It speaks JSON lines: first `{"ready": true}` on stdout. For
+each `GradeJob` on stdin, the forked process writes `{"alive": n}` to stdout every second, and the worker writes
+`{"exit_code": n}` when that process has ended. The worker ends when stdin closes (its parent has ended).
 """
 
 import gc
@@ -15,27 +15,33 @@ import threading
 import time
 import traceback
 
-from a2rl.errors import A2rlError
+from a2rl.core.errors import A2rlError, InfrastructureError
+from a2rl.core.secrets import scrub
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import lost_gpu
 from a2rl.grading.job import GradeJob, run_job
-from a2rl.isolation.start import die_with_parent
-from a2rl.keys import listen
-from a2rl.secrets import scrub
+from a2rl.grading.worker_process import OUT_OF_MEMORY
+from a2rl.linux.process_tree import die_with_parent
+from a2rl.llm.keys import receive_keys
 
 CRASHED = 70
 ALIVE_EVERY_S = 1.0
+SIGNS_OF_NO_MEMORY = ("OutOfMemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
+"""How torch, CUDA and the system say that there is no memory left."""
 
 
-def _warm() -> None:
+def _import_libraries() -> None:
     for library in ("scipy.stats", "torch", "transformers.models.auto.modeling_auto", "transformers.models.qwen3"):
         importlib.import_module(library)
 
 
 def _say_alive(answers: int) -> None:
-    """A thread of the process that grades: stops when that is stopped, and says nothing of how far it is."""
+    """Reports every second that the grading process is not stopped. It runs in a thread, so it says nothing about
+    progress."""
     second = 0
     while True:
         try:
-            os.write(answers, json.dumps({"alive": second}).encode() + b"\n")  # so short that it is written whole
+            os.write(answers, json.dumps({"alive": second}).encode() + b"\n")  # short enough to be written atomically
         except OSError:
             return
         second += 1
@@ -43,7 +49,7 @@ def _say_alive(answers: int) -> None:
 
 
 def _grade_in_child(job: GradeJob, answers: int) -> int:
-    """In the forked process: grades, with everything it prints going to the job's log."""
+    """Grades in the forked process; everything that it prints goes to the job's log. Returns the exit code."""
     die_with_parent()
     threading.Thread(target=_say_alive, args=(answers,), daemon=True).start()
     job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -52,24 +58,47 @@ def _grade_in_child(job: GradeJob, answers: int) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
+        _require_gpu(job)
         run_job(job)
     except A2rlError as error:
         job.result.with_suffix(".error").write_text(scrub(str(error)), encoding="utf-8")
         return 1
-    except BaseException:  # noqa: BLE001 - the boundary of the process: its parent learns it from the exit code and the log
-        sys.stderr.write(scrub(traceback.format_exc()))
+    except MemoryError:
+        return OUT_OF_MEMORY
+    except BaseException:  # noqa: BLE001 - outermost code: the parent gets an exit code, the log a traceback
+        text = traceback.format_exc()
+        sys.stderr.write(scrub(text))
         sys.stderr.flush()
-        return CRASHED
+        return OUT_OF_MEMORY if any(sign in text for sign in SIGNS_OF_NO_MEMORY) else CRASHED
     return 0
 
 
+def _require_gpu(job: GradeJob) -> None:
+    """Raises InfrastructureError if this process should grade on a GPU and would silently take the processor."""
+    settings = Settings.load()
+    gpu = settings.environ.get("CUDA_VISIBLE_DEVICES")
+    if gpu and (lost := lost_gpu(gpu, settings)):
+        raise InfrastructureError(lost)
+    if not gpu or job.backend != "transformers":  # the worker of vLLM has an environment of its own
+        return
+    import torch
+
+    if torch.version.cuda is None:
+        raise InfrastructureError(
+            f"torch {torch.__version__} cannot use GPUs: install its CUDA build, or set CUDA_VISIBLE_DEVICES to nothing"
+        )
+    if not torch.cuda.is_available():
+        raise InfrastructureError(f"torch does not see the GPU {gpu}: `nvidia-smi` may say what has happened to it")
+
+
 def main() -> None:
+    """Runs jobs from stdin until it closes."""
     die_with_parent()
-    listen(sys.stdin)
+    receive_keys(sys.stdin)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
-    _warm()
-    gc.freeze()  # the children share these pages until they write to them
+    os.dup2(2, 1)  # output of libraries must not be mistaken for an answer
+    _import_libraries()
+    gc.freeze()  # children share these pages as long as the garbage collector does not write to them
     answers.write('{"ready": true}\n')
     answers.flush()
     for line in sys.stdin:

@@ -1,7 +1,7 @@
-"""A grader's worker as its pool sees it: started, given a job, listened to, and ended with all its children.
+"""Owns the process of a grader's worker for the pool: starts it, sends it jobs, and ends it with all its children.
 
-The worker says once that it is ready, and while a job runs its process says every second that it is alive. Both have
-limits: a process that is stopped, starved or stuck is not waited for.
+The worker reports once that it is ready, and while a job runs, the job's process reports every second that it is alive.
+Both have timeouts, so that the pool never waits for a process that is stopped, starved or stuck.
 """
 
 import json
@@ -15,22 +15,24 @@ from contextlib import suppress
 
 import psutil
 
-from a2rl.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.processes import child_environment, module_command
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import CPU
 from a2rl.grading.job import GradeJob
-from a2rl.keys import grader_keys, tell
-from a2rl.process import child_environment, module_command
-from a2rl.settings import Settings
+from a2rl.llm.keys import grader_keys, send_keys
 
 WORKER = "a2rl.grading.worker"
-CPU = "cpu"
-START_LIMIT_S = 300.0
-"""To load torch, on a machine that is busy."""
-END_LIMIT_S = 10.0
+START_TIMEOUT_S = 300.0
+"""This is enough for loading torch on a busy machine."""
+END_TIMEOUT_S = 10.0
+OUT_OF_MEMORY = 71
+"""The exit code of a job's process that could not get the memory that it needed."""
 BLOCK = 1 << 16
 
 
-class Stuck(Exception):
-    """The job did not come to its end; why not."""
+class StuckError(Exception):
+    """The job takes too long, or its process no longer reports that it is alive."""
 
 
 class WorkerProcess:
@@ -38,7 +40,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Settings, device: str, module: str = WORKER) -> None:
         environment = child_environment(settings)
-        environment["CUDA_VISIBLE_DEVICES"] = "" if device == CPU else device
+        environment |= {"CUDA_VISIBLE_DEVICES": "" if device == CPU else device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         self._process = subprocess.Popen(
             module_command(module),
             cwd=settings.root,
@@ -48,23 +50,28 @@ class WorkerProcess:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        tell(self._process, grader_keys(settings))
-        self._said = b""
+        send_keys(self._process, grader_keys(settings))
+        self._unread = b""
         self._ready = False
 
     @property
     def pid(self) -> int:
+        """The process id of the worker."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
+        """Whether the worker has not ended."""
         return self._process.poll() is None
 
     def run(self, job: GradeJob) -> int | None:
-        """Has a job done; the exit code of its process, None if the worker itself died.
+        """Runs a job.
+
+        Returns:
+            The exit code of the job's process; None if the worker itself died.
 
         Raises:
-            Stuck: it took too long, or there was no sign of life.
+            StuckError: It took too long, or no longer reported that it was alive.
         """
         assert self._process.stdin is not None
         try:
@@ -78,15 +85,15 @@ class WorkerProcess:
         return None
 
     def _messages(self, job: GradeJob) -> Iterator[dict[str, int]]:
-        """What the worker says, until its end."""
+        """Yields the worker's messages until its end."""
         began = heard = time.monotonic()
         while True:
-            silence_s = job.silence_s if self._ready else max(START_LIMIT_S, job.silence_s)
+            silence_s = job.silence_s if self._ready else max(START_TIMEOUT_S, job.silence_s)
             left_s, patience_s = began + job.time_limit_s - time.monotonic(), heard + silence_s - time.monotonic()
             if left_s <= 0:
-                raise Stuck(f"grading took longer than its limit of {job.time_limit_s:.0f} s")
+                raise StuckError(f"grading took longer than its limit of {job.time_limit_s:.0f} s")
             if patience_s <= 0:
-                raise Stuck(f"the grader's process gave no sign of life for {silence_s:.0f} s")
+                raise StuckError(f"the grader's process gave no sign of life for {silence_s:.0f} s")
             if not self._wait(min(left_s, patience_s)):
                 continue
             if not (lines := self._read()):
@@ -98,41 +105,43 @@ class WorkerProcess:
                 yield message
 
     def _wait(self, seconds: float) -> bool:
-        """Whether there is something to read, or never will be."""
+        """Waits for output; True if there is some, or if the output has ended."""
         assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
     def _read(self) -> list[dict[str, int]]:
-        """The messages that are there, at least one; none at the end."""
+        """Reads the available messages. There is at least one, except at the end of the output."""
         assert self._process.stdout is not None
-        while b"\n" not in self._said:
+        while b"\n" not in self._unread:
             block = os.read(self._process.stdout.fileno(), BLOCK)
             if not block:
                 return []
-            self._said += block
-        *lines, self._said = self._said.split(b"\n")
+            self._unread += block
+        *lines, self._unread = self._unread.split(b"\n")
         return [json.loads(line) for line in lines]
 
     def kill(self) -> None:
-        """Ends the worker, its jobs and whatever they started. Raises what `kill_tree` raises."""
+        """Kills the worker, its jobs and all their descendants. Raises the same errors as `kill_tree`."""
         kill_tree(self._process)
 
 
 def kill_tree(leader: "subprocess.Popen[bytes]") -> None:
-    """Ends a process that leads a group, with the group and everything below it.
+    """Kills a process group by its leader, and all descendants of the leader.
 
     Raises:
-        InfrastructureError: the kernel does not let go of it.
+        InfrastructureError: The leader does not end, for example because it hangs in a system call.
     """
-    below = []
-    with suppress(psutil.Error):  # listed before the parents are gone, after which nobody knows whose they are
-        below = psutil.Process(leader.pid).children(recursive=True)
+    descendants = []
+    with suppress(psutil.Error):  # listed first, since descendants cannot be found after their parents have ended
+        descendants = psutil.Process(leader.pid).children(recursive=True)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader.pid, signal.SIGKILL)
-    for process in below:
+    for process in descendants:
         with suppress(psutil.Error):
             process.kill()
     try:
-        leader.wait(END_LIMIT_S)
+        leader.wait(END_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise InfrastructureError("the grader's process cannot be ended (in an uninterruptible wait?)") from error
+        raise InfrastructureError(
+            "the grader's process cannot be killed; it may hang in a system call of the driver or the disk"
+        ) from error

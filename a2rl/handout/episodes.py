@@ -1,8 +1,8 @@
 """Plays many episodes at once with a model that is being trained: the rollouts of online RL.
 
-Tasks hand this file to agents as it is, beside `decoder.py` (batched generation that keeps every episode's key-value
-cache), `players.py` (the same by several processes) and a `rollout.py` that says what an episode of the task is. An
-episode is one text that grows: the environment's opening, a turn of the model, the answer, and so on.
+Tasks hand this file to agents as it is, next to `decoder` (batched generation that keeps every episode's key-value
+cache), `rollout_workers.py` (rollouts in several processes) and a `rollout.py` that defines an episode of the task. An
+episode is one growing text: the environment's opening, a turn of the model, the environment's answer, and so on.
 
     episodes = play(model, tokenizer, [Room(game) for game in games], max_steps=30, temperature=1.0)
     print(sum(episode.reward for episode in episodes) / len(episodes))
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from decoder import Decoder, Decoding, Turn, Written
-from players import Columns, Players
+from rollout_workers import Columns, RolloutWorkers
 
 MAX_ROWS = 256
 CACHE_BYTES = 4 << 30
@@ -26,11 +26,13 @@ class Environment(Protocol):
 
     @property
     def prompt(self) -> str:
-        """What the model is to continue first; it ends where the model's turn begins."""
+        """The first text for the model to continue; it ends where the model's turn begins."""
         ...
 
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether the episode has ended."""
+        ...
 
     @property
     def reward(self) -> float:
@@ -43,22 +45,22 @@ class Environment(Protocol):
         ...
 
     def write(self, turn: str) -> str:
-        """Takes a turn; the text up to where the next one begins."""
+        """Takes a turn; returns the text up to the beginning of the next one."""
         ...
 
 
 class Turns(Protocol):
-    """Where the model's turns end."""
+    """Says where the model's turns end."""
 
     closing: str
-    """A turn ends with a token that has this in it..."""
+    """A turn ends with a token that contains this text..."""
 
     def complete(self, written: str) -> bool:
-        """...where this holds of the turn so far."""
+        """...if this is true for the turn so far."""
         ...
 
     def read(self, written: str) -> tuple[str, str]:
-        """What the environment gets of a turn, and what the turn lacks before the environment's answer."""
+        """Returns what the environment gets of a turn, and what must follow before the environment's answer."""
         ...
 
 
@@ -68,9 +70,11 @@ class Lines:
     closing = "\n"
 
     def complete(self, written: str) -> bool:
+        """Every line is complete when it ends."""
         return True
 
     def read(self, written: str) -> tuple[str, str]:
+        """Returns the line, and the line break if the turn lacks it."""
         line, ended, _ = written.partition("\n")
         return line.strip(), "" if ended else "\n"
 
@@ -80,15 +84,15 @@ LINES = Lines()
 
 @dataclass
 class Episode:
-    """What happened. `tokens` follow the prompt: what the model wrote, and the environment's answers."""
+    """A played episode. `tokens` follow the prompt: the model's turns and the environment's answers."""
 
     environment: Any = field(compare=False)
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """Of each token under the distribution it was drawn from; 0 for the answers."""
+    """Log probability of each token under the sampling distribution; 0 for the environment's answers."""
     written: list[int] = field(default_factory=list)
-    """1 for tokens that the model wrote, 0 for the answers."""
+    """1 for the model's tokens, 0 for the environment's answers."""
     turns: list[str] = field(default_factory=list)
     invalid: int = 0
     reward: float = 0.0
@@ -107,13 +111,19 @@ def play(
     max_tokens: int = 100_000,
     turns: Turns = LINES,
 ) -> list[Episode]:
-    """Plays each environment, none of them begun, to its end.
+    """Plays each environment to its end.
 
     Args:
-        max_steps: turns in an episode at most.
-        max_new_tokens: in one turn at most.
-        max_invalid: an episode with so many turns that did nothing ends; who is stuck in a loop teaches little.
-        max_tokens: an episode that has become longer ends.
+        model: A causal model of transformers.
+        tokenizer: Its tokenizer.
+        environments: New environments.
+        max_steps: The most turns in an episode.
+        max_new_tokens: The most tokens in a turn.
+        temperature: 0 for greedy decoding.
+        seed: The seed of sampling.
+        max_invalid: An episode ends after so many turns without effect; episodes that loop teach little.
+        max_tokens: An episode ends when it has become longer than this.
+        turns: Where the model's turns end.
     """
     was_training = model.training
     model.eval()
@@ -138,16 +148,21 @@ def for_trl(
     processes: int = 1,
     **settings: Any,
 ) -> Callable[[list[str], Any], dict[str, Any]]:
-    """A `rollout_func` for TRL's GRPOTrainer. Prompts of the data set are names; `environment` makes of a name a new
-    episode, and `reward` comes as a column, which a reward function hands on:
+    """Returns a `rollout_func` for TRL's GRPOTrainer.
+
+    The prompts of the data set are names of episodes. The reward is a column, which a reward function passes on:
 
     def rewarded(reward, **_):
         return reward
 
     Args:
-        more: further columns, which reward functions get, and the rows that a trainer works on.
-        processes: how many play at a time, each on one core, where the model is on the CPU. A small model's rollouts
+        environment: Makes a new episode from a name.
+        reward: Computes the reward of an episode.
+        more: Further columns for reward functions and trainers.
+        seed: The seed of sampling.
+        processes: How many processes play, each on one core, if the model is on the CPU. The rollouts of small models
             gain nothing from threads: most of their time is spent between the matrix products.
+        settings: Further arguments of `play`.
     """
 
     def columns(model: Any, tokenizer: Any, names: list[str], seed: int) -> Columns:
@@ -161,11 +176,11 @@ def for_trl(
             **{name: [value(episode) for episode in episodes] for name, value in more.items()},
         }
 
-    players = Players(columns, processes)
+    workers = RolloutWorkers(columns, processes)
 
     def rollout(names: list[str], trainer: Any) -> Columns:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        return players.play(model, trainer.processing_class, names, seed + 1000 * trainer.state.global_step)
+        return workers.play(model, trainer.processing_class, names, seed + 1000 * trainer.state.global_step)
 
     return rollout
 

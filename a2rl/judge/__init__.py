@@ -1,3 +1,4 @@
-"""A model that judges: which one (`params`), the client of its OpenAI-compatible endpoint (`client`), the answers that
-were paid for (`cache`), and judges that the repo serves itself, over the same HTTP API (`local`).
+"""LLM judges: which one is used (`params`), how it is asked (`annotator`, `parsers`), the client of its endpoint
+(`client`), the cache of paid answers (`cache`), what a run spends (`account`), the judge's noise (`noise`), its trial
+before a run (`check`), and judges of this machine behind the same HTTP API: rules and models (`local`, `served_model`).
 """

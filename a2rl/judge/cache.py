@@ -1,12 +1,14 @@
-"""Answers that were paid for, on disk: SQLite in WAL mode, so that several graders share one file.
+"""A cache of paid answers on disk: SQLite in WAL mode, so that several graders can share one file.
 
-An answer is kept under the digest of everything that it depends on: annotator, model, decoding and the whole request.
-It is durable when `store` returns, so that a process that is killed loses none. Who asks for one claims it first, and
-everybody else waits for the answer instead of paying for it again; a claim is renewed while its owner lives, and runs
-out soon after the owner's end, so that nobody waits for the dead.
+An answer is stored under the digest of everything that it depends on: annotator, model, decoding and the request. It is
+durable when `store` returns, so a killed process loses none. Whoever needs an answer claims its key first; all others
+wait for the answer instead of paying for it again. A claim is renewed while its owner lives, and expires soon after the
+owner's end.
 
     with cache.answer(key, wait=closing.wait) as claim:
         reply = claim.reply or claim.keep(ask())
+
+No library: diskcache has no claims that expire with their owner.
 """
 
 import json
@@ -20,13 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from a2rl.database import WAIT_FOR_LOCK_S, use_write_ahead_log
-from a2rl.errors import InfrastructureError
+from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
+from a2rl.core.errors import InfrastructureError
 
 LEASE_S = 10.0
-"""How long a claim holds after it was last renewed."""
-RENEW_S = 2.5
-POLL_S = 0.05
+"""How long a claim is valid after its last renewal."""
+RENEW_INTERVAL_S = 2.5
+POLL_INTERVAL_S = 0.05
 TABLES = (
     "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, reply TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, owner TEXT NOT NULL, until REAL NOT NULL)",
@@ -35,18 +37,22 @@ _CLAIM = """\
 INSERT INTO claims VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, until = excluded.until
 WHERE claims.until < ? OR claims.until > ?"""
-"""Takes a key that nobody holds, or whose claim has run out, or is from a clock that was ahead."""
+"""Claims a key that is free, whose claim has expired, or whose claim was made by a clock that was ahead."""
 
 
 class Claim:
-    """A key that this thread alone may ask about, or the reply that somebody got for it."""
+    """Either the stored reply of a key, or the exclusive right to ask for it."""
 
     def __init__(self, reply: dict[str, Any] | None, keep: Callable[[dict[str, Any]], None]) -> None:
         self.reply = reply
         self._keep = keep
 
     def keep(self, reply: dict[str, Any]) -> None:
-        """Stores the reply for good. Raises InfrastructureError: it cannot be stored."""
+        """Stores the reply permanently.
+
+        Raises:
+            InfrastructureError: It cannot be stored.
+        """
         self._keep(reply)
 
 
@@ -54,7 +60,11 @@ class AnswerCache:
     """Replies of endpoints by key; safe to use from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InfrastructureError: it cannot be opened."""
+        """Opens or creates the file.
+
+        Raises:
+            InfrastructureError: It cannot be opened.
+        """
         self._lock = threading.Lock()
         self._owner, self._held, self._closed = uuid.uuid4().hex, 0, threading.Event()
         try:
@@ -65,26 +75,26 @@ class AnswerCache:
                 self._database.execute(table)
             self._database.commit()
         except (OSError, sqlite3.Error) as error:
-            raise InfrastructureError(f"answers cannot be kept in {path}: {error}") from error
+            raise InfrastructureError(f"answers cannot be stored in {path}: {error}") from error
         self._renewal = threading.Thread(target=self._renew, name="claims", daemon=True)
         self._renewal.start()
 
     @contextmanager
     def answer(self, key: str, wait: Callable[[float], bool]) -> Iterator[Claim | None]:
-        """The stored reply of a key, or leave to ask for it: then nobody else asks until the context is left.
+        """Provides the stored reply of a key, or a claim to ask for it, which excludes others within the context.
 
         Args:
-            key: of the question.
-            wait: waits so many seconds; True: nobody waits for the answer any more, and the context gets None.
+            key: The key of the question.
+            wait: Waits for so many seconds; returns True if the caller is closing, and the context then gets None.
 
         Raises:
-            InfrastructureError: the file cannot be read or written.
+            InfrastructureError: The file cannot be read or written.
         """
         while True:
             claimed, reply = self._claim(key)
             if reply is not None or claimed:
                 break
-            if wait(POLL_S):
+            if wait(POLL_INTERVAL_S):
                 yield None
                 return
         try:
@@ -94,7 +104,7 @@ class AnswerCache:
                 self._release(key)
 
     def find(self, key: str) -> dict[str, Any] | None:
-        """The reply stored under a key; none where what is stored cannot be read."""
+        """Returns the reply stored under a key, or None if there is none that can be read."""
         with self._transaction("read") as database:
             row = database.execute("SELECT reply FROM answers WHERE key = ?", (key,)).fetchone()
         try:
@@ -104,12 +114,12 @@ class AnswerCache:
         return reply if isinstance(reply, dict) else None
 
     def store(self, key: str, reply: dict[str, Any]) -> None:
-        """Keeps a reply; of two for one key the first stays."""
+        """Stores a reply; of two replies for one key, the first stays."""
         with self._transaction("kept") as database:
             database.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, json.dumps(reply)))
 
     def _claim(self, key: str) -> tuple[bool, dict[str, Any] | None]:
-        """Whether the key is ours to ask about, and else the reply if there is one."""
+        """Returns whether the key was claimed and, if not, the stored reply if there is one."""
         if (reply := self.find(key)) is not None:
             return False, reply
         now = time.time()
@@ -118,7 +128,7 @@ class AnswerCache:
             self._held += found
         if not found:
             return False, None
-        if (reply := self.find(key)) is not None:  # stored between the look and the claim
+        if (reply := self.find(key)) is not None:  # stored between the first look-up and the claim
             self._release(key)
             return False, reply
         return True, None
@@ -129,15 +139,15 @@ class AnswerCache:
             self._held -= 1
 
     def _renew(self) -> None:
-        """Says again and again that the owner lives."""
-        while not self._closed.wait(RENEW_S):
+        """Renews the claims of this process periodically."""
+        while not self._closed.wait(RENEW_INTERVAL_S):
             try:
                 with self._transaction("renewed") as database:
                     if self._held:
                         until = time.time() + LEASE_S
                         database.execute("UPDATE claims SET until = ? WHERE owner = ?", (until, self._owner))
             except InfrastructureError:
-                continue  # whoever stores an answer finds out, and says so
+                continue  # the next attempt to store an answer reports it
 
     @contextmanager
     def _transaction(self, done: str) -> Iterator[sqlite3.Connection]:

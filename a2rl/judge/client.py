@@ -1,43 +1,55 @@
-"""Asks a judge many questions at once, pays for none twice, and says of each one that failed why it did.
+"""Asks a judge many questions concurrently, pays for none twice, and gives the reason for each one that failed.
 
-    with Judge(judging) as judge:
+    with Judge(config) as judge:
         answers = judge.ask([Question(messages, read), ...], failures_allowed=16)
 
-A failed request is made again where that may help (see a2rl/retries.py). `Retry-After` is honoured.
+Failed requests are retried where that may help (see a2rl/core/retries.py); `Retry-After` is honoured.
 """
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
 import httpx
 
-from a2rl.files import digest_of
+from a2rl.core.bounded_reply import read_body
+from a2rl.core.files import digest_of
+from a2rl.core.numbers import bounded_number
+from a2rl.core.printable import printable
+from a2rl.core.retries import RetryableError, is_retryable_status, retry_after_s, retry_request
+from a2rl.judge.account import Account
 from a2rl.judge.cache import AnswerCache
-from a2rl.judge.params import Judging
-from a2rl.number import number
-from a2rl.retries import TryAgain, may_pass, persist, retry_after_s
+from a2rl.judge.noise import noise_measures
+from a2rl.judge.params import JudgeConfig
+from a2rl.judge.parsers import UnreadableReplyError
 
-REASON_SHOWN = 200
-MOST_TOKENS = 10**9
-"""In one reply; who counts more counts nonsense."""
-
-
-class Unreadable(ValueError):
-    """The judge answered, but not in the form that was asked for."""
+MAX_REASON_CHARS = 200
+MAX_TOKENS_PER_REPLY = 10**9
+"""Token counts above this are considered invalid."""
+MAX_REPLY_BYTES = 16 << 20
+NO_MORE_QUOTA = "insufficient_quota"
+"""OpenAI's code for an account without money. Its status is that of a rate limit, but waiting does not help."""
+CHARS_PER_TOKEN = 3
+"""A low estimate, for what a reply cost that does not say it."""
+SECOND_ASKING = 2
+DOLLARS = "judge's price, dollars"
+"""The measure of an item with the price of its judgement."""
 
 
 Messages = Sequence[Mapping[str, str]]
 Read = Callable[[Mapping[str, Any]], float]
-"""The verdict in the body of a reply, a number from 0 to 1, whatever it means to the task. Raises Unreadable."""
+"""Reads the verdict from the body of a reply: a number from 0 to 1, whatever it means to the task.
+
+Raises UnreadableReplyError where the body has no verdict in the form that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the judge is asked, and how its answer is read."""
+    """The messages for the judge, and the function that reads its answer."""
 
     messages: Messages
     read: Read
@@ -45,61 +57,110 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict, or None with the reason. Tokens and price are what the answer took when it was asked for."""
+    """A verdict, or None with the reason. Tokens and price are those of the original request."""
 
     verdict: float | None
     reason: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float = 0.0
+    again: float | None = None
+    """The verdict of a second asking, if the question is in the sample that is asked twice."""
+    status: int = 0
+    """The HTTP status with which the endpoint refused; 0 if it did not."""
+
+    def noise(self) -> dict[str, float]:
+        """Returns the measures of the judge's noise; none if the question was not asked twice."""
+        return {} if self.verdict is None or self.again is None else noise_measures(self.verdict, self.again)
 
 
-class _Failed(Exception):
-    """A request that did not get an answer, and will not; its text is the reason."""
+class RefusedError(Exception):
+    """A request failed and will not be retried; the text is the reason."""
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Judge:
     """The client of one endpoint."""
 
-    def __init__(self, judging: Judging) -> None:
-        self._params = judging.params
-        headers = {"Authorization": f"Bearer {judging.api_key}"} if judging.api_key else {}
+    def __init__(self, config: JudgeConfig) -> None:
+        self._config, self._params = config, config.params
+        headers = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
         limits = httpx.Limits(max_connections=self._params.concurrency)
         self._url = f"{self._params.base_url.rstrip('/')}/chat/completions"
         self._http = httpx.Client(headers=headers, timeout=self._params.timeout_s, limits=limits)
-        self._cache = AnswerCache(judging.cache)
+        self._cache = AnswerCache(config.cache)
+        self._account = Account(config.account, config.limit_usd) if config.account else None
         self._closing = threading.Event()
 
     @property
     def annotator(self) -> str:
-        """How its questions are put."""
+        """The name of the prompt format, which the task knows."""
         return self._params.annotator
 
     def ask(self, questions: Sequence[Question], failures_allowed: int) -> list[Answer]:
-        """One answer for each question, in order.
+        """Asks questions concurrently; returns one answer for each, in order.
 
         Args:
-            failures_allowed: once more than these have failed nothing more is asked; the rest fails unasked.
+            questions: The questions.
+            failures_allowed: If more questions than this fail, the remaining ones fail without being asked.
+
+        Raises:
+            SpendLimitError: The run's money is used up; answers that have arrived are cached.
+            InfrastructureError: The cache or the account cannot be used.
         """
         failed = _Counter()
 
-        def ask_one(question: Question) -> Answer:
+        def ask_one(question: Question, asking: int) -> Answer:
             if failed.count > failures_allowed:
                 return Answer(None, f"not asked, after {failures_allowed + 1} others had failed: {failed.reason}")
-            answer = self._ask(question)
+            answer = self.ask_one(question, asking)
             if answer.verdict is None:
                 failed.add(answer.reason)
             return answer
 
+        sample = self._sample(questions)
+        every = [*((each, 1) for each in questions), *((questions[place], SECOND_ASKING) for place in sample)]
         with ThreadPoolExecutor(self._params.concurrency) as threads:
             try:
-                return list(threads.map(ask_one, questions))
+                answers = list(threads.map(lambda each: ask_one(*each), every))
             except BaseException:
-                self._closing.set()  # nobody waits for the answers any more: ask for no more of them
+                self._closing.set()  # the answers are no longer needed: cancel the remaining requests
                 threads.shutdown(cancel_futures=True)
                 raise
+        first, again = answers[: len(questions)], dict(zip(sample, answers[len(questions) :], strict=True))
+        return [
+            replace(answer, again=again[place].verdict) if place in again else answer
+            for place, answer in enumerate(first)
+        ]
+
+    def ask_one(self, question: Question, asking: int = 1) -> Answer:
+        """Asks a question, or returns the stored answer of the same asking.
+
+        Raises:
+            SpendLimitError: The run's money is used up.
+            InfrastructureError: The cache or the account cannot be used.
+        """
+        body = self._body(question)
+        later = {"asking": asking} if asking > 1 else {}  # so that a second asking never gets the first one's answer
+        key = digest_of({**self._params.identity(), "request": body, **later})
+        try:
+            with self._cache.answer(key, self._closing.wait) as claim:
+                if claim is None:
+                    raise RefusedError("the grading was cancelled")
+                if claim.reply is not None:
+                    return self._answer(claim.reply, question)
+                reply = self._fetch(body)
+                answer = self._answer(reply, question)
+                claim.keep(reply)
+                return answer
+        except (RefusedError, RetryableError, UnreadableReplyError) as failure:
+            return Answer(None, str(failure)[:MAX_REASON_CHARS], status=getattr(failure, "status", 0))
 
     def close(self) -> None:
+        """Cancels waits and closes the connections and the cache."""
         self._closing.set()
         self._http.close()
         self._cache.__exit__(None, None, None)
@@ -112,61 +173,68 @@ class Judge:
     ) -> None:
         self.close()
 
-    def _ask(self, question: Question) -> Answer:
-        params = self._params
-        body = {"model": params.model, "messages": [dict(each) for each in question.messages], **params.decoding}
-        key = digest_of({**params.identity(), "request": body})
-        try:
-            with self._cache.answer(key, self._closing.wait) as claim:
-                if claim is None:
-                    raise _Failed("nobody waits for the answer any more")
-                if claim.reply is not None:
-                    return self._answer(claim.reply, question)
-                reply = self._fetch(body)
-                answer = self._answer(reply, question)
-                claim.keep(reply)
-                return answer
-        except (_Failed, TryAgain, Unreadable) as failure:
-            return Answer(None, str(failure)[:REASON_SHOWN])
+    def _body(self, question: Question) -> dict[str, Any]:
+        decoding = self._params.decoding or {}
+        return {"model": self._params.model, "messages": [dict(each) for each in question.messages], **decoding}
+
+    def _sample(self, questions: Sequence[Question]) -> list[int]:
+        """Returns the places of the questions to ask twice. The questions alone decide, so a repeated grade asks the
+        same."""
+        by_digest = sorted(range(len(questions)), key=lambda place: digest_of(self._body(questions[place])))
+        return by_digest[: self._config.sample]
 
     def _answer(self, reply: Mapping[str, Any], question: Question) -> Answer:
-        """What a reply says and took. Raises Unreadable."""
+        """Returns the verdict and the cost of a reply; raises UnreadableReplyError."""
         try:
-            verdict = number(question.read(reply), 0, 1, "the judge's verdict")
-            usage = reply.get("usage")
-            prompt, completion = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
-        except Unreadable:
+            verdict = bounded_number(question.read(reply), 0, 1, "the judge's verdict")
+            prompt, completion = _usage(reply)
+        except UnreadableReplyError:
             raise
         except ValueError as error:
-            raise Unreadable(str(error)) from error
-        dollars = prompt * self._params.dollars_per_million_prompt_tokens
-        dollars += completion * self._params.dollars_per_million_completion_tokens
-        return Answer(verdict, "", prompt, completion, dollars / 1_000_000)
+            raise UnreadableReplyError(str(error)) from error
+        return Answer(verdict, "", prompt, completion, self._params.price(prompt, completion))
 
     def _fetch(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a request, after as many attempts as it takes and is allowed."""
-        return persist(lambda: self._attempt(body), self._params.attempts, self._params.backoff_s, self._closing.wait)
+        """Returns the reply to a request, after as many attempts as it needs and is allowed."""
+        return retry_request(
+            lambda: self._attempt(body), self._params.attempts, self._params.backoff_s, self._closing.wait
+        )
 
     def _attempt(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if self._account is not None:
+            self._account.require_money()
         try:
-            response = self._http.post(self._url, json=body)
-        except (httpx.RequestError, RuntimeError) as error:  # RuntimeError: the client was closed meanwhile
-            raise TryAgain(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
-        if may_pass(response.status_code):
-            raise TryAgain(_refusal(response), retry_after_s(response.headers.get("retry-after", "")))
+            with self._http.stream("POST", self._url, json=body) as response:
+                text = read_body(response.iter_bytes(), MAX_REPLY_BYTES, self._params.timeout_s)
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:  # RuntimeError: the client was closed
+            raise RetryableError(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
         if not response.is_success:
-            raise _Failed(_refusal(response))
+            raise _refusal(response, text.decode(errors="replace"))
         try:
-            reply = response.json()
+            reply = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise TryAgain("the judge's reply is no JSON") from error
+            raise RetryableError("the judge's reply is not JSON") from error
         if not isinstance(reply, dict):
-            raise Unreadable("the judge's reply is no JSON object")
+            raise UnreadableReplyError("the judge's reply is not a JSON object")
+        self._charge(body, reply, len(text))
         return reply
+
+    def _charge(self, body: Mapping[str, Any], reply: Mapping[str, Any], reply_bytes: int) -> None:
+        """Adds the price of a reply to the run's account, whether or not the reply can be read."""
+        if self._account is None:
+            return
+        try:
+            prompt, completion = _usage(reply)
+        except ValueError:
+            prompt, completion = 0, 0
+        if not prompt:  # the endpoint does not say
+            prompt, completion = len(json.dumps(body)) // CHARS_PER_TOKEN, reply_bytes // CHARS_PER_TOKEN
+        config = self._config
+        self._account.add(config.purpose, config.job, prompt, completion, self._params.price(prompt, completion))
 
 
 class _Counter:
-    """How many failed, and why the first one did; counted from several threads."""
+    """A thread-safe count of failures, with the reason of the first one."""
 
     def __init__(self) -> None:
         self.count, self.reason = 0, ""
@@ -178,11 +246,22 @@ class _Counter:
             self.count += 1
 
 
-def _refusal(response: httpx.Response) -> str:
-    return f"the judge answered {response.status_code}: {' '.join(response.text.split())}"[:REASON_SHOWN]
+def _refusal(response: httpx.Response, text: str) -> Exception:
+    status = response.status_code
+    reason = printable(f"the judge answered {status}: {' '.join(text.split())}", MAX_REASON_CHARS)
+    if is_retryable_status(status) and NO_MORE_QUOTA not in text:
+        return RetryableError(reason, retry_after_s(response.headers.get("retry-after", "")), status)
+    return RefusedError(reason, status)
+
+
+def _usage(reply: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the tokens of prompt and completion; 0 where a reply does not say. Raises ValueError."""
+    usage = reply.get("usage")
+    prompt, completion = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+    return prompt, completion
 
 
 def _count(usage: object, name: str) -> int:
-    """Tokens that a reply took; 0 where it does not say."""
+    """Returns a token count of a reply; 0 if it has none."""
     value = usage.get(name) if isinstance(usage, dict) else None
-    return 0 if value is None else int(number(value, 0, MOST_TOKENS, f"the judge's count of {name}"))
+    return 0 if value is None else int(bounded_number(value, 0, MAX_TOKENS_PER_REPLY, f"the judge's count of {name}"))

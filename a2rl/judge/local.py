@@ -1,10 +1,10 @@
-"""Judges that follow a rule, served by this repo over the API of the real ones, in a process of their own.
+"""Judges of this machine, served by a child process over the same API as others: rules, and local models.
 
 # tasks/x/served.py
 if __name__ == "__main__":
     serve_for_parent(create_app(rule), int(sys.argv[1]), lifespan="off")
 
-with open_judge(judging, "tasks.x.served", annotator="...") as judge:
+with open_judge(config, "tasks.x.served", annotator="...") as judge:
     answers = judge.ask(...)
 """
 
@@ -13,7 +13,8 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,14 +22,17 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from a2rl.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.processes import child_environment, end_child, is_healthy, module_command
+from a2rl.core.settings import Settings
 from a2rl.judge.client import Judge
-from a2rl.judge.params import JudgeParams, Judging
-from a2rl.process import child_environment, end_child, is_healthy, module_command
-from a2rl.settings import Settings
+from a2rl.judge.params import JudgeConfig, JudgeParams
 
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 30.0
+LOAD_TIMEOUT_S = 600.0
+"""Timeout of the start of a model."""
+SERVED_MODEL = "a2rl.judge.served_model"
 END_TIMEOUT_S = 10
 
 
@@ -40,18 +44,18 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """What a judge here looks at in the body of POST /chat/completions; other keys are ignored."""
+    """The body of POST /chat/completions, as far as rules use it; other keys are ignored."""
 
     model: str
     messages: list[ChatMessage]
 
 
 Rule = Callable[[list[ChatMessage]], dict[str, float]]
-"""The tokens that a judge may answer a chat with, and how likely it gives each. ValueError: it cannot judge this."""
+"""Returns the possible answer tokens for a chat, with their probabilities; raises ValueError if it cannot judge it."""
 
 
 def create_app(rule: Rule) -> FastAPI:
-    """The API over a rule: one token, with the log probabilities of all that it may say."""
+    """Makes the API for a rule, which answers with one token and the log probabilities of all possible tokens."""
     app = FastAPI(title="a2rl rule-based judge", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/health")
@@ -71,7 +75,7 @@ def create_app(rule: Rule) -> FastAPI:
 
 
 def completion(model: str, likely: dict[str, float], prompt_tokens: int) -> dict[str, Any]:
-    """The body of a reply; a token of probability 0 is not among the top ones."""
+    """Returns the body of a reply; tokens of probability 0 are left out of the top tokens."""
     top = [
         {"token": token, "logprob": math.log(share), "bytes": list(token.encode())}
         for token, share in sorted(likely.items(), key=lambda item: -item[1])
@@ -89,14 +93,14 @@ def completion(model: str, likely: dict[str, float], prompt_tokens: int) -> dict
 
 
 class LocalJudge:
-    """A judge's process on a free port of the loopback; it ends with the context, and with this process."""
+    """A judge's process on a free loopback port; it ends with the context or with this process."""
 
-    def __init__(self, module: str, settings: Settings) -> None:
-        self._module = module
+    def __init__(self, module: str, settings: Settings, *arguments: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        self._module, self._timeout_s = module, timeout_s
         with socket.create_server((LOOPBACK, 0), backlog=128) as listener:
             self.base_url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
             self._process = subprocess.Popen(
-                module_command(module, str(listener.fileno())),
+                module_command(module, str(listener.fileno()), *arguments),
                 cwd=settings.root,
                 env=child_environment(settings),
                 stdin=subprocess.PIPE,
@@ -106,12 +110,17 @@ class LocalJudge:
 
     @property
     def pid(self) -> int:
+        """The process id of the judge."""
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Raises InfrastructureError: it does not start."""
-        if not is_healthy(self._process, self.base_url, START_TIMEOUT_S):
-            raise InfrastructureError(f"the judge {self._module} does not start: `python -m {self._module}` says why")
+        """Waits until the judge answers.
+
+        Raises:
+            InfrastructureError: It does not start.
+        """
+        if not is_healthy(self._process, self.base_url, self._timeout_s):
+            raise InfrastructureError(f"the judge {self._module} does not start: see the lines above it in the log")
 
     def __enter__(self) -> "LocalJudge":
         try:
@@ -132,26 +141,38 @@ class LocalJudge:
 
 
 @contextmanager
-def rule_judging(module: str, annotator: str) -> Iterator[Judging]:
-    """The judge that a task serves itself while it is needed, free of charge and with nothing kept."""
+def serve_rule_judge(module: str, annotator: str) -> Iterator[JudgeConfig]:
+    """Serves a task's own rule-based judge within the context; its answers cost nothing and are not kept."""
     with LocalJudge(module, Settings.load()) as served, tempfile.TemporaryDirectory() as scratch:
         params = JudgeParams(
             annotator=annotator,
             base_url=served.base_url,
             api_key_env=None,
             model="rule",
-            dollars_per_million_prompt_tokens=0,
-            dollars_per_million_completion_tokens=0,
         )
-        yield Judging(params, Path(scratch) / "judgements.db")
+        yield JudgeConfig(params, Path(scratch) / "judgements.db")
 
 
 @contextmanager
-def open_judge(judging: Judging | None, module: str, annotator: str) -> Iterator[Judge]:
-    """The judge that is set up, or where there is none the one that the task serves itself."""
-    if judging is None:
-        with rule_judging(module, annotator) as served, Judge(served) as judge:
-            yield judge
-    else:
-        with Judge(judging) as judge:
-            yield judge
+def serve_model_judge(config: JudgeConfig, folder: Path) -> Iterator[JudgeConfig]:
+    """Serves a local model as a judge within the context."""
+    settings = Settings.load()
+    with LocalJudge(SERVED_MODEL, settings, str(folder), timeout_s=LOAD_TIMEOUT_S) as served:
+        yield replace(config, params=config.params.served_at(served.base_url))
+
+
+@contextmanager
+def open_judge(config: JudgeConfig | None, module: str = "", annotator: str = "") -> Iterator[Judge]:
+    """Opens the configured judge or, without one, the task's own rule-based judge.
+
+    Args:
+        config: The judge; None for the task's own.
+        module: The module that serves the task's own judge.
+        annotator: The annotator of the task's own judge.
+    """
+    with ExitStack() as stack:
+        if config is None:
+            config = stack.enter_context(serve_rule_judge(module, annotator))
+        elif config.served is not None:
+            config = stack.enter_context(serve_model_judge(config, config.served))
+        yield stack.enter_context(Judge(config))

@@ -1,12 +1,12 @@
-"""Batched text generation behind one protocol: prompts in, texts out.
+"""Batched text generation behind one protocol, with two back ends.
 
-Two back ends: `transformers` (in process, CPU or GPU) and `vllm` (a worker process in its own environment).
+The back ends are `transformers` (in this process, on CPU or GPU) and `vllm` (a worker process in its own environment).
 
     with open_sampler(Path("models/tiny"), backend="transformers") as sampler:
         [completion] = sampler.generate(["Question: 1 + 1?\\nAnswer:"], SamplingParams(max_new_tokens=16))
 
-Interactive tasks use conversations: generators that yield a prompt, are sent its completion, and go on until they
-return. The engine batches whichever of them wait for the model, so that no episode waits for the slowest:
+Interactive tasks use conversations: generators that yield a prompt, are sent its completion, and continue until they
+return. The engine batches all conversations that wait for the model, so that no episode waits for the slowest:
 
     def episode(game: Game) -> Conversation[bool]:
         text = game.intro
@@ -17,22 +17,23 @@ return. The engine batches whichever of them wait for the model, so that no epis
 
     won = sampler.converse([episode(game) for game in games], SamplingParams(max_new_tokens=100, stop=("\\n",)))
 
-An episode that waits for something slow does so without holding up the others: it yields a Future and goes on when that
-is done.
+An episode can wait for something slow without delaying the others: it yields a Future and continues when that is done.
 
     found = threads.submit(search, query)
     yield found
     text += found.result()
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
-from a2rl.errors import UsageError
+from a2rl.core.errors import UsageError
+from a2rl.sampling.engine_params import Dtype, VllmParams
 
 Backend = Literal["transformers", "vllm"]
 
@@ -45,6 +46,7 @@ class Message:
     content: str
 
 
+NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 Prompt = str | tuple[Message, ...]
 """A text to continue, or a chat that the model's own chat template turns into one."""
 
@@ -58,9 +60,14 @@ class SamplingParams:
     """Generation ends before the first of these; the stop string is not part of the completion."""
     temperature: float = 0.0
     top_p: float = 1.0
+    """Only the most likely tokens are drawn whose probabilities add up to this."""
+    top_k: int = 0
+    """Only so many of the most likely tokens are drawn, before `top_p` applies; 0 means all."""
     seed: int = 0
-    """Prompt or conversation i of a call is sampled with a seed derived from (seed, i): what is written there does not
-    depend on the others."""
+    """Prompt or conversation i of a call is sampled with a seed derived from (seed, i), so its text does not depend on
+    the others."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the model's chat template is given besides the messages, such as `enable_thinking`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +76,20 @@ class Completion:
 
     text: str
     finish: Literal["stop", "length"]
-    """`length`: the token limit ended it, not the model and not a stop string."""
+    """`length`: the token limit ended it; `stop`: the model or a stop string did."""
     prompt_tokens: int
     tokens: int
 
 
 T = TypeVar("T")
 Conversation = Generator[Prompt | Future[Any], Completion, T]
-"""An episode. Each prompt holds the whole history; what it shares with the one before costs nothing again."""
+"""An episode. Each prompt contains the whole history; the part shared with the previous one is not computed again."""
 OnEnd = Callable[[], None]
-"""Called whenever a prompt or a conversation is done, for whoever shows progress."""
+"""Called whenever a prompt or a conversation is done, to show progress."""
 
 
 def one_turn(prompt: Prompt) -> Conversation[Completion]:
-    """A conversation of one turn."""
+    """Returns a conversation of one turn."""
     return (yield prompt)
 
 
@@ -90,12 +97,14 @@ class Sampler(Protocol):
     """A loaded model. Results come in the order of the prompts or conversations."""
 
     @property
-    def has_chat_template(self) -> bool: ...
+    def has_chat_template(self) -> bool:
+        """Whether the model's tokenizer has a chat template."""
+        ...
 
-    def room_after(self, prompt: Prompt) -> int:
-        """How many tokens of the model's context the prompt leaves free; below 0 where it does not fit.
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        """Returns how many tokens of the model's context the prompt leaves free; negative if it does not fit.
 
-        A prompt that does not leave room for its completion loses its beginning.
+        A prompt that leaves too little room for its completion loses its beginning.
         """
         ...
 
@@ -103,14 +112,24 @@ class Sampler(Protocol):
         """Runs every conversation to its end and returns what each one returns."""
         ...
 
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]: ...
+    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
+        """Completes each prompt."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Frees the model."""
+        ...
 
 
 @contextmanager
 def open_sampler(
-    model: Path, backend: Backend = "transformers", *, exact: bool = False, on_end: OnEnd = lambda: None
+    model: Path,
+    backend: Backend = "transformers",
+    *,
+    exact: bool = False,
+    dtype: Dtype | None = None,
+    vllm: VllmParams | None = None,
+    on_end: OnEnd = lambda: None,
 ) -> Iterator[Sampler]:
     """Loads the model folder and yields its sampler; everything is freed on exit.
 
@@ -119,6 +138,8 @@ def open_sampler(
         backend: which engine generates.
         exact: results independent of batching to the last bit (batch of 1), slower. Without it greedy texts may differ
             where two tokens tie numerically.
+        dtype: the type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU.
+        vllm: options of the back end vllm.
         on_end: called in this thread.
 
     Raises:
@@ -129,11 +150,11 @@ def open_sampler(
     if backend == "transformers":
         from a2rl.sampling.transformers_backend import TransformersSampler
 
-        sampler = TransformersSampler(model, exact, on_end)
+        sampler = TransformersSampler(model, exact, on_end, dtype)
     elif backend == "vllm":
         from a2rl.sampling.vllm_backend import VllmSampler
 
-        sampler = VllmSampler(model, exact, on_end)
+        sampler = VllmSampler(model, exact, on_end, dtype, vllm or VllmParams())
     else:
         raise UsageError(f"no sampling back end {backend!r}: known ones are {', '.join(get_args(Backend))}")
     try:

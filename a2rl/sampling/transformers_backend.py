@@ -1,13 +1,13 @@
-"""Generation with transformers, in process: CUDA in bfloat16 where there is a GPU, else CPU in float32.
+"""Generation with transformers, in process: on a GPU, unless told otherwise in bfloat16, or a CPU, in float32.
 
-It has its own decoding loop (decoder.py) instead of `generate()`: rows leave the batch when they finish and others take
+It has its own decoding loop (`decoder`) instead of `generate()`: rows leave the batch when they finish and others take
 their place, and an episode keeps its key-value cache from turn to turn.
 
 Numbers to the last bit depend on the shape of a batch. Outside `exact` mode, where two tokens tie within rounding, a
 text may therefore differ with the batch size, sampled texts included; the random numbers behind them never do.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,15 +20,25 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from a2rl.errors import InfrastructureError, UsageError
-from a2rl.sampling import Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn
-from a2rl.sampling.decoder import Decoder, Decoding, OutOfMemory, Turn, Written, is_out_of_memory, strange_layers
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn
+from a2rl.sampling.decoder import (
+    SHARED_FROM,
+    Decoder,
+    Decoding,
+    OutOfMemoryError,
+    Turn,
+    Written,
+    is_out_of_memory,
+    unsupported_layers,
+)
+from a2rl.sampling.engine_params import Dtype
 
 MAX_BATCH = {"cpu": 128, "cuda": 512}
 FREE_MEMORY_SHARE = 0.4
-"""Of the free memory, for the key-value cache; the rest is for activations and for the copy made when it grows."""
+"""Share of the free memory for the key-value cache; the rest is for activations and the copy made when it grows."""
 DECODED_BEFORE = 16
-"""Tokens of the prompt that are decoded with what was written after them."""
+"""So many tokens at the end of the prompt are decoded together with the completion."""
 
 T = TypeVar("T")
 
@@ -36,49 +46,64 @@ UNLOADABLE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
-"""What transformers raises for a folder that it cannot make sense of."""
+"""Errors that transformers raises for a folder that is not a valid checkpoint."""
 
 
 class TransformersSampler:
     """A checkpoint folder loaded with transformers; see `a2rl.sampling.Sampler` for the contract."""
 
-    def __init__(self, model: Path, exact: bool, on_end: OnEnd) -> None:
+    def __init__(
+        self, model: Path, exact: bool, on_end: OnEnd, dtype: Dtype | None = None, sharing: bool = True
+    ) -> None:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._exact = exact
+        # In exact mode a text must not depend on what other prompts have in common with its own.
+        self._shared_from = SHARED_FROM if sharing and not exact else None
         self._on_end = on_end
-        self._tokenizer, self._model = _load(model, self._device)
+        self._tokenizer, self._model = _load(model, self._device, dtype)
         config = self._model.config.get_text_config()
-        if strange := strange_layers(config):
-            raise UsageError(f"{model}: the transformers back end has no {', '.join(sorted(strange))} layers: use vllm")
+        if unsupported := unsupported_layers(config):
+            layers = ", ".join(sorted(unsupported))
+            raise UsageError(f"{model}: the transformers back end does not support {layers} layers: use vllm")
         self._context: int = config.max_position_embeddings
         self._eos = _eos_tokens(self._model, self._tokenizer)
 
     @property
     def has_chat_template(self) -> bool:
+        """See `Sampler`."""
         return bool(self._tokenizer.chat_template)
 
-    def room_after(self, prompt: Prompt) -> int:
-        return self._context - len(self._tokens(prompt))
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        """See `Sampler`."""
+        return self._context - len(self._tokens(prompt, chat_template_kwargs))
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
+        """See `Sampler`."""
         return self.converse([one_turn(prompt) for prompt in prompts], params)
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
-        decoding = Decoding(params.temperature, params.top_p, params.seed)
+        """See `Sampler`.
+
+        Raises:
+            InfrastructureError: There is not enough memory for even one text.
+        """
+        decoding = Decoding(params.temperature, params.top_p, params.top_k, params.seed)
         rows = 1 if self._exact else MAX_BATCH[self._device.type]
         try:
-            decoder = Decoder(self._model, self._eos, rows, int(self._free_bytes() * FREE_MEMORY_SHARE))
+            memory_bytes = int(self._free_bytes() * FREE_MEMORY_SHARE)
+            decoder = Decoder(self._model, self._eos, rows, memory_bytes, self._shared_from)
             stops = _StopStrings(self._tokenizer, params.stop) if params.stop else None
             in_tokens = [self._in_tokens(conversation, params) for conversation in conversations]
             return decoder.run(in_tokens, decoding, stops, self._on_end)
-        except OutOfMemory as error:
+        except OutOfMemoryError as error:
             raise InfrastructureError(
                 "not enough memory to generate even one text: use a smaller model or shorter texts"
             ) from error
 
     def close(self) -> None:
+        """Frees the model."""
         self._model = None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -91,7 +116,7 @@ class TransformersSampler:
     def _in_tokens(
         self, conversation: Conversation[T], params: SamplingParams
     ) -> Generator[Turn | Future[Any], Written, T]:
-        """The conversation as the decoder wants it."""
+        """Translates a conversation from texts to tokens for the decoder."""
         try:
             prompt = next(conversation)
             while True:
@@ -107,24 +132,28 @@ class TransformersSampler:
             return result
 
     def _turn(self, prompt: Prompt, params: SamplingParams) -> Turn:
-        """Of a prompt that is too long for the context the last part stays."""
+        """Makes a turn for the decoder; a prompt that is too long for the context loses its beginning."""
         room = max(self._context - params.max_new_tokens, self._context // 2)
-        tokens = self._tokens(prompt)[-room:] or [min(self._eos, default=0)]
+        tokens = self._tokens(prompt, params.chat_template_kwargs)[-room:] or [min(self._eos, default=0)]
         return Turn(tokens, min(params.max_new_tokens, self._context - len(tokens)))
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
+    def _tokens(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any]) -> list[int]:
         if isinstance(prompt, str):
             return list(self._tokenizer(prompt)["input_ids"])
-        return list(self._tokenizer(self._render(prompt), add_special_tokens=False)["input_ids"])
+        return list(self._tokenizer(self._render(prompt, chat_template_kwargs), add_special_tokens=False)["input_ids"])
 
-    def _render(self, chat: Prompt) -> str:
+    def _render(self, chat: Prompt, chat_template_kwargs: Mapping[str, Any]) -> str:
         if not self.has_chat_template:
             raise UsageError("the model's tokenizer has no chat template: give it one, or send plain text")
         messages = [
             {"role": message.role, "content": message.content} for message in chat if not isinstance(message, str)
         ]
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True, **chat_template_kwargs
+                )
+            )
         except TemplateError as error:
             raise UsageError(f"the model's chat template refuses the chat: {error}") from error
 
@@ -159,7 +188,7 @@ def _text(tokenizer: Any, tokens: list[int]) -> str:
     return str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def _load(folder: Path, device: torch.device) -> tuple[Any, Any]:
+def _load(folder: Path, device: torch.device, dtype: Dtype | None) -> tuple[Any, Any]:
     """Tokenizer and model of a checkpoint folder, which may be hostile: no remote code, no pickles."""
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} is not a checkpoint folder: it has no config.json")
@@ -168,11 +197,11 @@ def _load(folder: Path, device: torch.device) -> tuple[Any, Any]:
         raise UsageError(f"{folder} is an adapter (adapter_config.json): merge it into its base model first")
     # Remote code and pickles are refused by name; a folder never sends us to the network.
     safe = {"local_files_only": True, "trust_remote_code": False}
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    number_type = getattr(torch, dtype or ("bfloat16" if device.type == "cuda" else "float32"))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **safe)
         model, loading = AutoModelForCausalLM.from_pretrained(
-            folder, **safe, use_safetensors=True, dtype=dtype, output_loading_info=True
+            folder, **safe, use_safetensors=True, dtype=number_type, output_loading_info=True
         )
     except UNLOADABLE as error:
         raise UsageError(f"{folder} cannot be loaded as a checkpoint: {_first_line(error)}") from error

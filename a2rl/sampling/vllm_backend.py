@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,15 +20,16 @@ from typing import Any, TypeVar
 
 import psutil
 
-from a2rl.errors import InfrastructureError, UsageError
-from a2rl.sampling import Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn
-from a2rl.settings import Settings
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn
+from a2rl.sampling.engine_params import Dtype, VllmParams
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
 CLOSE_TIMEOUT_S = 10
 LOG_TAIL_LINES = 25
 SILENCE_S = 120.0
-"""A worker that says nothing for so long (it says something every few seconds) is stuck."""
+"""A worker that is silent for so long (it reports every few seconds) is stuck."""
 BLOCK = 1 << 16
 
 Json = dict[str, Any]
@@ -38,19 +39,25 @@ T = TypeVar("T")
 class VllmSampler:
     """A checkpoint folder served by a vLLM worker; see `a2rl.sampling.Sampler` for the contract."""
 
-    def __init__(self, model: Path, exact: bool, on_end: OnEnd) -> None:
+    def __init__(
+        self, model: Path, exact: bool, on_end: OnEnd, dtype: Dtype | None = None, params: VllmParams | None = None
+    ) -> None:
         self._on_end = on_end
         settings = Settings.load()
         python = settings.vllm_python
         if not python.is_file():
             raise InfrastructureError("vLLM is not installed: run `make setup-vllm`")
         _check_folder(model)
+        options = {
+            "exact": exact,
+            "engine": (params or VllmParams()).engine_options() | ({"dtype": dtype} if dtype else {}),
+        }
         descriptor, log = tempfile.mkstemp(prefix="a2rl-vllm-", suffix=".log")
         self._log = Path(log)
         with os.fdopen(descriptor, "wb") as stderr:
             self._worker = subprocess.Popen(
                 # -I: neither PYTHONPATH nor the current folder may add modules to vLLM's environment.
-                [python, "-I", WORKER, model.resolve(), *(["--exact"] if exact else [])],
+                [python, "-I", WORKER, model.resolve(), json.dumps(options)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -71,21 +78,31 @@ class VllmSampler:
 
     @property
     def has_chat_template(self) -> bool:
+        """See `Sampler`."""
         return self._has_chat_template
 
-    def room_after(self, prompt: Prompt) -> int:
-        self._send({"count": self._in_json(prompt)})
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        """See `Sampler`."""
+        self._send({"count": self._in_json(prompt), "chat_template_kwargs": dict(chat_template_kwargs)})
         return int(self._receive()["room"])
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
+        """See `Sampler`."""
         return self.converse([one_turn(prompt) for prompt in prompts], params)
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
+        """See `Sampler`.
+
+        Raises:
+            InfrastructureError: The worker has died or is stuck.
+        """
         decoding = {
             "max_new_tokens": params.max_new_tokens,
             "stop": params.stop,
             "temperature": params.temperature,
             "top_p": params.top_p,
+            "top_k": params.top_k,
+            "chat_template_kwargs": dict(params.chat_template_kwargs),
         }
         seeds = [random.Random(f"{params.seed}/{index}") for index in range(len(conversations))]
         results: dict[int, T] = {}
@@ -123,7 +140,7 @@ class VllmSampler:
                     go_on(index, None)
         except BaseException:
             if in_work:
-                self.close()  # the answers that are still to come would be taken for those of the next call
+                self.close()  # answers that are still to come would be taken for those of the next call
             raise
         return [results[index] for index in range(len(conversations))]
 
@@ -135,7 +152,7 @@ class VllmSampler:
         return [asdict(message) for message in prompt]
 
     def close(self) -> None:
-        """Ends the worker, by force if it must be. The log stays only when the worker failed."""
+        """Ends the worker, if necessary by force. Its log is kept only if it failed."""
         with suppress(BrokenPipeError):
             self._requests.close()
         try:
@@ -183,7 +200,7 @@ class VllmSampler:
         return line + b"\n"
 
     def _death(self, why: str = "") -> InfrastructureError:
-        """The error for a worker that has gone, with the end of its log as a note."""
+        """Returns the error for a dead worker, with the end of its log as a note."""
         self.close()
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         last = why or (lines[-1].strip() if lines else "it wrote nothing")

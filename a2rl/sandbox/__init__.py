@@ -1,25 +1,27 @@
-"""Running code that nobody trusts: answers to programming problems, many at once.
+"""The sandbox of an agent: it limits what the agent can access and which system calls it can make.
 
-    test = "def check(candidate):\\n    assert candidate(1) == 2\\n"
-    with CodePool() as pool:
-        [outcome] = pool.judge([CodeCase("def inc(n):\\n    return n + 1\\n", "inc", "", test)])
+    isolation = reselect_sandbox(run.spec.sandbox, recorded, settings)              # selection.py: raises if too weak
+    confinement = confinement_of(run, agent, settings, isolation, connect=(port,))   # execution/confinement.py
+    AgentCommand(..., confinement=confinement)                                      # the supervisor does the rest
 
-How an answer cannot win but by being right. It runs in a *cell*, a process that has nothing to do with the verdict.
-The test runs in a *judge*, a process in which no line of an answer is ever executed: `check(candidate)` gets a stand-in
-that sends the arguments of each call to the cell as JSON, and makes a value of what comes back (plain.py: exact
-built-in types, limited in size). So the comparison is between values that the judge made, by code that the answer
-cannot reach. To exit early, patch builtins, override `__eq__`, forge messages on the socket or read the stack gets an
-answer no further: whatever it sends is just what it returns. It meets the arguments of a call and never what is
-expected of it, nor other answers: a cell is forked for each answer, from a process that has seen none.
+These layers need neither root nor an installation. They also hold if the agent runs as root:
+- Landlock (a2rl/linux/landlock.py): the agent can access only the files that it needs, cannot signal or trace other
+  processes, and cannot make TCP connections itself;
+- no capabilities, and no way to gain any: set-user-id programs do not work (launch.py);
+- seccomp (syscall_filter.py; the table is in syscall_rules.py): only TCP and local sockets are allowed. Namespaces,
+  mounts, io_uring, leases, and other calls that help to escape or to delay other processes are not;
+- the broker (broker/server.py): a thread of the supervisor that checks some calls and performs them itself. These are
+  calls for connections and servers (network.py), for modes, owners, times and attributes of files and watches on them
+  (metadata.py), and for priorities and cores (scheduling.py). In some sandboxes the kernel protects modes, owners and
+  times, because the agent has its own user or everything else is mounted read-only (namespaces.py, bwrap.py). Calls
+  that change these then do not go through the broker.
 
-What keeps an answer from doing harm (cell.py):
-- seccomp (seccomp.py): a list of the system calls that computing takes. All others do not exist for an answer: it has
-  no way to start a process or thread, open a socket of any kind, send a signal, or change a file. Hence an answer is
-  one process, and nothing of it is left when the judge has killed that one;
-- Landlock (landlock.py): of all files it can open those of the standard library, to read. A kernel without Landlock
-  (before Linux 5.13) leaves it no files at all, but what was imported beforehand;
-- limits on processor time, time, memory and on the size of what it returns; its output goes nowhere.
+If the machine supports more (machine.py finds out), the agent also gets its own /dev/shm and terminals, its own process
+table (namespaces.py), and, if the pipeline runs as root, its own user (users.py). The folders above that user's files
+are made accessible, and the other contents of those folders are hidden. If the agent shares /dev/shm with other
+programs, the files that it leaves there are removed (shared_memory.py). With bwrap (bwrap.py), the agent also has its
+own file system.
 
-Without seccomp there is no sandbox, and `CodePool` says so instead of running anything. None of it needs root, a
-namespace or an installation; as root it holds as well.
+No library: bubblewrap (bwrap) and Landlock enforce the confinement. Our own code needs no installation and works in
+containers, where bwrap mostly does not. README.md, "What an agent can do", describes the limits of this protection.
 """

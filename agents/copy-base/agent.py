@@ -1,4 +1,4 @@
-"""Submits the base model as it is: the control. What it gains, chance gives."""
+"""Submits the base model unchanged. This is the control: whatever it gains is due to chance."""
 
 import os
 import shutil

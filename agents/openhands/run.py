@@ -1,10 +1,10 @@
-"""OpenHands without a person: its SDK's default tools in the workspace, what happens as JSON lines on stdout.
+"""Runs OpenHands unattended: its SDK's default tools in the workspace, with a transcript as JSON lines on stdout.
 
     python run.py --model openai/gpt-5.4 --base-url https://api.openai.com/v1 --state FOLDER [--resume ID] PROMPT
 
-Lines are the SDK's events (`kind` is their class), and three kinds of our own: `Session` names the conversation, by
-which it can be resumed, `Usage` says what one answer of the LLM took, `Failure` what ended the work. Ends with 0 when
-the agent has finished, else with 1.
+Lines are the SDK's events (`kind` is their class), and three additional kinds: `Session` has the id by which the
+conversation can be resumed, `Usage` has the usage of one answer of the LLM, and `Failure` the error that ended the
+work. The exit code is 0 if the agent has finished, else 1.
 """
 
 import argparse
@@ -29,11 +29,12 @@ COMMAND_TIMEOUT_S = 86_400
 """Training prints nothing for hours."""
 ANSWER_TIMEOUT_S = 1_800
 RETRIES = 30
-"""With waits of up to a minute: rate limits get half an hour to lift."""
+"""With waits of up to a minute, so that rate limits have half an hour to reset."""
 NO_TURN_LIMIT = 1_000_000
 
 
 def main() -> int:
+    """Runs a conversation to its end."""
     args = _arguments()
     llm = LLM(
         model=args.model,
@@ -67,12 +68,12 @@ def main() -> int:
 
 
 def _agent(llm: LLM) -> Agent:
-    """OpenHands' own agent without its browser; its terminal works everywhere and waits for silent commands."""
+    """Returns OpenHands' default agent without a browser; its terminal waits for silent commands."""
     terminal = {
         "terminal_type": "subprocess",
         "no_change_timeout_seconds": COMMAND_TIMEOUT_S,
         "shell_path": str(Path(__file__).with_name("shell.sh")),
-        # The prompt by which it sees that a command has ended, for the shells that come after the first.
+        # The prompt that marks the end of a command, for all shells after the first.
         "env": {"PROMPT_COMMAND": f'export PS1="{CmdOutputMetadata.to_ps1_prompt()}"'},
     }
     tools = [
@@ -91,18 +92,19 @@ class Printer:
         self._known: set[str] = set()
 
     def begin(self, conversation: LocalConversation, model: str) -> None:
-        """What a resumed conversation has used before was printed before."""
+        """Prints the session; earlier usage of a resumed conversation was printed before."""
         self._stats = conversation.conversation_stats
         self._known = {usage.response_id for usage in self._usages()}
         self.say("Session", id=str(conversation.id), model=model, version=version("openhands-sdk"))
 
     def event(self, event: Event) -> None:
+        """Prints an event, and the usage so far."""
         self.usage()
         hidden = {"tools"} if isinstance(event, SystemPromptEvent) else None
         print(event.model_dump_json(exclude=hidden, exclude_none=True), flush=True)
 
     def usage(self) -> None:
-        """The answers that were not there before."""
+        """Prints the usage of new answers."""
         cost = self._stats.get_combined_metrics().accumulated_cost
         for usage in self._usages():
             if usage.response_id not in self._known:
@@ -110,6 +112,7 @@ class Printer:
                 self.say("Usage", **usage.model_dump(), session_cost=cost)
 
     def say(self, kind: str, **fields: object) -> None:
+        """Prints a line of the transcript."""
         print(json.dumps({"kind": kind, **fields}), flush=True)
 
     def _usages(self) -> list[TokenUsage]:
@@ -117,11 +120,11 @@ class Printer:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Runs OpenHands without a person.")
-    parser.add_argument("--model", required=True, help="as litellm names it")
+    parser = argparse.ArgumentParser(description="Runs OpenHands unattended.")
+    parser.add_argument("--model", required=True, help="model name of litellm")
     parser.add_argument("--base-url", required=True)
-    parser.add_argument("--state", required=True, help="folder where conversations are kept")
-    parser.add_argument("--resume", help="conversation to go on with")
+    parser.add_argument("--state", required=True, help="folder of saved conversations")
+    parser.add_argument("--resume", help="id of a conversation to continue")
     parser.add_argument("--max-turns", type=int, default=0)
     parser.add_argument("prompt")
     return parser.parse_args()

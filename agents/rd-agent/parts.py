@@ -1,7 +1,7 @@
-"""What RD-Agent's loop for RL post-training gets from us: the assignment, patience, and somebody who listens.
+"""Adds the assignment, timeouts and a transcript to RD-Agent's loop for RL post-training.
 
-Its own prompts (rdagent 1.0.0, scenarios/rl/proposal/prompts.yaml and components/coder/rl/prompts.yaml) name neither
-the task's description nor the form of the data; without these an LLM could only guess what to train for.
+Its prompts (rdagent 1.0.0, scenarios/rl/proposal/prompts.yaml and components/coder/rl/prompts.yaml) name neither
+the task's description nor the form of the data; without these an LLM could only guess the goal of the training.
 """
 
 import json
@@ -26,8 +26,8 @@ from rdagent.scenarios.rl.train import runner
 
 ANSWER_TIMEOUT_S = 1_800
 SAMPLE_CHARS = 1_000
-HOPELESS = (litellm.AuthenticationError, litellm.PermissionDeniedError, litellm.NotFoundError)
-"""What no repetition mends; RD-Agent would try it again like all else."""
+PERMANENT_ERRORS = (litellm.AuthenticationError, litellm.PermissionDeniedError, litellm.NotFoundError)
+"""Errors that remain on a retry; RD-Agent would retry them like any other."""
 ROLE = """
 You have no tools here: this is what an agent with tools is told, and RD-Agent does the work for you. Your program is
 written to code/main.py and run there; then the newest folder of a checkpoint in $OUTPUT_DIR is submitted for you, and
@@ -35,25 +35,28 @@ its score comes back. Submit nothing yourself, and let each program end well bef
 """
 
 
-class GaveUp(SystemExit):
-    """The LLM cannot be had. No `Exception`: RD-Agent catches those, to try again."""
+class LLMUnavailable(SystemExit):
+    """The LLM is unavailable. Not an `Exception`, because RD-Agent catches those and retries."""
 
 
 class Scenario(RLPostTrainingScen):
-    """RD-Agent's own lacks two methods that its base class demands, so that it cannot be made as it was released."""
+    """RD-Agent's scenario with the two abstract methods that the release lacks."""
 
     @property
     def rich_style_description(self) -> str:
+        """The background, as plain text."""
         return self.background
 
     def get_scenario_all_desc(self, *args: Any, **kwargs: Any) -> str:
+        """Returns the background."""
         return self.background
 
 
 class Hypotheses(RLPostTrainingExpGen):
-    """RD-Agent's own, with the assignment before its eyes; the code is written for it, too."""
+    """RD-Agent's generator of hypotheses, with the assignment in its prompts and in the tasks of the coder."""
 
     def gen(self, trace: Any) -> RLExperiment:
+        """Returns an experiment whose tasks have the assignment."""
         experiment = super().gen(trace)
         for task in experiment.sub_tasks:
             task.description = f"{task.description}\n\n{_assignment()}"
@@ -64,9 +67,10 @@ class Hypotheses(RLPostTrainingExpGen):
 
 
 class Runner(runner.RLPostTrainingRunner):
-    """RD-Agent's own, listened to."""
+    """RD-Agent's runner, with a line in the transcript for each run."""
 
     def develop(self, exp: RLExperiment) -> RLExperiment:
+        """Runs an experiment."""
         exp = super().develop(exp)
         say("Run", **exp.result)
         return exp
@@ -88,25 +92,26 @@ def _beginning(path: Path) -> str:
         return file.read(SAMPLE_CHARS)
 
 
-def listen() -> None:
-    """From here on answers of the LLM are written down, and neither they nor grades are waited for in vain."""
+def start_recording() -> None:
+    """Records all answers of the LLM from now on, and sets timeouts for answers and grades."""
     litellm.drop_params = True  # some models take no temperature
     backend.completion = _completion
-    runner.requests = Patient()
+    runner.requests = RequestsWithoutTimeout()
 
 
-class Patient:
+class RequestsWithoutTimeout:
     """`requests` for RD-Agent's runner: grading may take longer than the ten minutes that it allows."""
 
     def post(self, url: str, **options: Any) -> requests.Response:
+        """See `requests.post`."""
         return requests.post(url, **{**options, "timeout": None})
 
 
 def _completion(**asked: Any) -> Any:
     try:
         response = litellm.completion(**{**asked, "timeout": ANSWER_TIMEOUT_S})
-    except HOPELESS as error:
-        raise GaveUp(f"{type(error).__name__}: {error}") from error
+    except PERMANENT_ERRORS as error:
+        raise LLMUnavailable(f"{type(error).__name__}: {error}") from error
     except Exception as error:
         say("Error", detail=f"{type(error).__name__}: {error}")
         raise
@@ -125,5 +130,5 @@ def _completion(**asked: Any) -> Any:
 
 
 def say(kind: str, **fields: Any) -> None:
-    """A line of the transcript."""
+    """Writes a line of the transcript."""
     print(json.dumps({"kind": kind, "time": time.time(), **fields}, default=str), file=TRANSCRIPT, flush=True)

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# The agent's code belongs into code/, where its history is kept.
-cp -r "$(dirname "$0")"/{agent.py,routes} code/
+# The agent's code belongs into code/, where its history is recorded.
+cp -r "$(dirname "$0")"/{*.py,routes} code/
 exec python code/agent.py

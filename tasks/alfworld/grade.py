@@ -1,12 +1,13 @@
 r"""ALFWorld's grader: the model plays every game of the eval set, greedily, one command a line.
 
-As the reference does it (autorl_bench/benchmarks/alfworld/eval.py, after ReAct's alfworld.ipynb): two examples of the
-game's kind, the intro without its welcome, and "\n>"; the model writes up to the end of the line; a command that begins
-with `think:` is answered "OK." and counts as a step like any other. A game is won if its goal holds within the step
-limit. Unlike there, a game that breaks down is errored and not lost, and a game that outgrows the model's context ends
-there as truncated (vLLM would refuse the prompt and end the reference's whole evaluation).
+As in the reference (autorl_bench/benchmarks/alfworld/eval.py, after ReAct's alfworld.ipynb), a prompt has two examples
+of the game's kind, the intro without its welcome, and "\n>"; the model writes up to the end of the line; a command that
+begins with `think:` is answered "OK." and counts as a step like any other. A game is won if its goal holds within the
+step limit. Unlike in the reference, a game that fails for a technical reason is errored instead of lost, and a game
+that outgrows the model's context ends there as truncated (vLLM would refuse the prompt and end the reference's whole
+evaluation).
 
-The reference plays one game at a time. Here every game is a conversation of its own, and all of them share the model.
+The reference plays one game at a time. Here every game is a separate conversation, and all of them share the model.
 """
 
 import json
@@ -14,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from a2rl.errors import UsageError
+from a2rl.core.errors import UsageError
 from a2rl.sampling import Conversation, Sampler, SamplingParams
-from a2rl.score import ItemResult
-from a2rl.task import Limits, Options
-from tasks.alfworld.alfred import Game, Play, UnknownGame
+from a2rl.scoring.score import ItemResult
+from a2rl.tasks.contract import Limits, Options
+from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
 from tasks.alfworld.alfred.expert import Player
 from tasks.alfworld.alfred.transcript import opening, turn
 from tasks.alfworld.alfred.wording import NOTHING_HAPPENS
@@ -28,29 +29,29 @@ from tasks.alfworld.task import TASK
 
 THOUGHT = "think:"
 TOKENS_OF_INTRO, TOKENS_PER_STEP = 300, 40
-"""What an intro, and a command with its answer, come to, generously: the room that the examples must leave."""
+"""Upper estimates for an intro, and for a command with its answer; the examples must leave room for them."""
 ANSWER_SHOWN = 2000
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task.Grader`. An item is a game; its id is the path of its folder."""
+    """See `a2rl.tasks.contract.Grader`. An item is a game; its id is the path of its folder."""
     games = hidden / "games"
     return sorted(path.parent.relative_to(games).as_posix() for path in games.glob(f"**/{GAME}"))
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     shown = _shown_examples(sampler, hidden, limits, options)
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
     episodes = [_episode(each, hidden, shown, limits, options) for each in ids]
     if options["engine"] == "textworld":
-        # One game open at a time, as the reference: each one costs the original some 100 MB.
+        # One open game at a time, as in the reference: each takes about 100 MB in the original engine.
         return [result for episode in episodes for result in sampler.converse([episode], params)]
     return sampler.converse(episodes, params)
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.task.Grader`. A completion is what a player typed, one command a line."""
+    """See `a2rl.tasks.contract.Grader`. A completion is a list of commands, one a line."""
     return [
         _replayed(each, hidden, outputs[each].splitlines())
         if each in outputs
@@ -60,12 +61,12 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.Grader`. The walkthroughs that come with the games."""
+    """See `a2rl.tasks.contract.Grader`. The walkthroughs of the games."""
     return {each: "\n".join(Game.load(_file(hidden, each)).walkthrough) for each in item_ids(hidden)}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.KindsGrader`: the type of the task, with which the name of a game's folder begins."""
+    """See `a2rl.tasks.contract.KindsGrader`: the type of the task, which begins the name of a game's folder."""
     return {each: each.partition("-")[0] for each in item_ids(hidden)}
 
 
@@ -74,7 +75,7 @@ def _file(hidden: Path, item_id: str) -> Path:
 
 
 def _shown_examples(sampler: Sampler, hidden: Path, limits: Limits, options: Options) -> Examples:
-    """The examples for each kind of game, as many as the model's context has room for beside a whole game."""
+    """Returns as many examples for each kind of game as fit into the model's context with a whole game."""
     examples = _examples(hidden, options["prompts"])
     for count in (2, 1) if examples else ():
         cut = {kind: texts[:count] for kind, texts in examples.items()}
@@ -98,8 +99,8 @@ def _examples(hidden: Path, name: str) -> Examples:
 def _episode(
     item_id: str, hidden: Path, examples: Examples, limits: Limits, options: Options
 ) -> Conversation[ItemResult]:
-    """A game, from its intro to its end."""
-    log = _Log(item_id)
+    """Plays a game from its intro to its end."""
+    log = _GameLog(item_id)
     try:
         with _opened(_file(hidden, item_id), options["engine"], log) as play:
             text, read = framed(examples.get(log.kind, ())) + opening(play.intro), 0
@@ -112,11 +113,11 @@ def _episode(
                 text += turn(command, log.step(play, command, completion.tokens))
             return log.result("correct" if play.won else "wrong")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        return ItemResult(id=item_id, verdict="errored", group=log.kind, reason=f"the game broke down: {error!r}")
+        return ItemResult(id=item_id, verdict="errored", group=log.kind, reason=f"the game failed: {error!r}")
 
 
 def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult:
-    log = _Log(item_id)
+    log = _GameLog(item_id)
     with _opened(_file(hidden, item_id), "native", log) as play:
         for command in commands[: TASK.full.limits.max_steps]:
             if not play.won:
@@ -125,11 +126,11 @@ def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult
 
 
 @contextmanager
-def _opened(path: Path, engine: str, log: "_Log") -> Iterator[Player]:
-    """The game in the engine asked for; in the original one where ours does not know its rules, and the log says so."""
+def _opened(path: Path, engine: str, log: "_GameLog") -> Iterator[Player]:
+    """Opens the game in the chosen engine, or in the original one (and logs it) if ours does not support its rules."""
     try:
         game = Game.load(path)
-    except UnknownGame:
+    except UnsupportedGameError:
         log.on_stock_engine, engine = True, "textworld"
     else:
         log.kind = game.kind
@@ -142,8 +143,8 @@ def _opened(path: Path, engine: str, log: "_Log") -> Iterator[Player]:
         yield play
 
 
-class _Log:
-    """What happened in a game, for its result."""
+class _GameLog:
+    """The course of a game, for its result."""
 
     def __init__(self, item_id: str) -> None:
         self.item_id = item_id
@@ -153,7 +154,7 @@ class _Log:
         self._commands: list[str] = []
 
     def step(self, play: Player, command: str, tokens: int) -> str:
-        """Carries out a command; what the player is told."""
+        """Carries out a command, and returns the answer."""
         observation = play.step(command)
         thought = command.startswith(THOUGHT)
         self.steps += 1

@@ -1,8 +1,8 @@
-"""One household: a room with receptacles and things, what is to be done in it, and the PDDL problem that says so.
+"""A household: a room with receptacles and things, a task in it, and its PDDL problem.
 
-Contract: `problem` is written like the released games' (same predicates, same goals), but declares only what the
-household has. Ids decide what things are called and in which order they are listed: the part before `_bar_` becomes
-the name, and numbers are dealt downwards over the sorted ids, hence "a cabinet 2, a cabinet 1".
+Contract: `problem` has the predicates and goals of the released games, but declares only what the household has. Ids
+decide the names and the order of things: the part before `_bar_` becomes the name, and numbers descend over the sorted
+ids, hence "a cabinet 2, a cabinet 1".
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ WORDINGS: dict[Kind, tuple[str, str]] = {
     "pick_cool_then_place_in_recep": ("put a cool {thing} in {place}.", "cool some {thing} and put it in {place}."),
     "pick_two_obj_and_place": ("put two {thing} in {place}.", "find two {thing} and put them in {place}."),
 }
-"""The released games' own, grammar included."""
+"""As in the released games, including their grammar."""
 
 
 class Pair(NamedTuple):
-    """What a task asks for: a kind of thing, and the kind of receptacle at which the task ends."""
+    """The subject of a task: a kind of thing, and the kind of receptacle at which the task ends."""
 
     thing: str
     place: str
@@ -50,7 +50,7 @@ class Household:
 
 
 def names(kinds: Sequence[str]) -> list[str]:
-    """What the engine calls things of these kinds, if their ids sort in this order."""
+    """Returns the engine's names of things of these kinds, if their ids sort in this order."""
     numbers = Counter(kinds)
     named = []
     for kind in kinds:
@@ -60,7 +60,7 @@ def names(kinds: Sequence[str]) -> list[str]:
 
 
 def problem(household: Household) -> str:
-    """The text of `pddl_problem`."""
+    """Returns the text of `pddl_problem`."""
     receptacles = _ids(household.receptacles)
     things = _ids([kind for kind, _ in household.things])
     return "\n".join(

@@ -1,13 +1,13 @@
 """The mini variant of alfworld: small households for the real engine, and the text that the base model `tiny` reads.
 
-Contract: everything is a function of its seed. Things, receptacles, which can hold which, where things are likely to be
-and how tasks are worded are ALFRED's, so that what is learned here is of use in the real games. A task asks for a
-*pair*: a kind of thing, and the kind of receptacle at which the task ends (where the thing goes; where the lamp stands
-that it is looked at with). The pairs of the split eval, 94 of 321, are never asked for in train, in no task type;
-the things and the receptacles are, in other pairs: see `eval_pairs`.
+Contract: everything is a function of its seed. Things, receptacles, which can hold which, the likely places of things
+and the wording of tasks are ALFRED's, so that a model can use in the real games what it learns here. A task asks for a
+*pair*: a kind of thing, and the kind of receptacle at which the task ends (where the thing goes, or where the lamp for
+looking at it is). The pairs of the split eval, 94 of 321, occur in no task of train; their things and receptacles do,
+in other pairs: see `eval_pairs`.
 
     household = next(generate(1, seed=0, split="train"))
-    write(household, Path("games/0"))      # games/0/game.tw-pddl, after it was played to its end
+    write(household, Path("games/0"))      # games/0/game.tw-pddl, if its walkthrough wins
 """
 
 import hashlib
@@ -39,11 +39,11 @@ PRETRAINING_DOCUMENTS = 1200
 NOTES_SHARE = 0.4
 SEARCHES = 3
 SOLVED_SHARE = 0.5
-"""Which share of the transcripts is an expert's play."""
-SHORTEST_WANDERING, LONGEST_WANDERING = 4, 10
+"""Share of the transcripts that the expert plays."""
+MIN_RANDOM_STEPS, MAX_RANDOM_STEPS = 4, 10
 INVALID_SHARE = 0.02
 FULL_RECEPTACLE = 3
-"""A receptacle with so many things gets no more, so that no list is long."""
+"""Maximum number of things in a receptacle, to keep lists short."""
 
 _NUMBER = re.compile(r"_bar_\d+|(?<=[a-z]) \d+\b")
 _OPENABLE = frozenset(kind.lower() for kind in OPENABLE)
@@ -51,25 +51,25 @@ _OPENABLE = frozenset(kind.lower() for kind in OPENABLE)
 
 @dataclass(frozen=True)
 class Size:
-    """How large a household is: the fewest and the most of each."""
+    """The size of a household: minimum and maximum of each."""
 
     receptacles: tuple[int, int] = (3, 4)
     distractors: tuple[int, int] = (0, 2)
-    """Things beside those that the task needs."""
+    """Things that the task does not need."""
 
 
 MINI = Size()
 
-_WANDERING = {
+_RANDOM_WEIGHTS = {
     **{"open": 50.0, "clean": 12.0, "heat": 12.0, "cool": 12.0, "use": 8.0, "go": 5.0, "take": 3.0, "move": 2.0},
     **{"close": 0.2, "examine": 0.2, "inventory": 0.1, "look": 0.1},
 }
-"""How gladly somebody without a plan does what, wherever it can be done."""
+"""Relative frequencies of admissible verbs in random play."""
 
 
 @cache
 def eval_pairs() -> frozenset[Pair]:
-    """The pairs that only eval asks for, in an order drawn by hash: at most a third of a thing's, half of a place's."""
+    """Returns the pairs of eval, chosen by hash: at most a third of a thing's pairs and half of a place's."""
     pairs = sorted(_all_pairs(), key=lambda pair: hashlib.sha256("/".join(pair).encode()).digest())
     things, places = Counter(pair.thing for pair in pairs), Counter(pair.place for pair in pairs)
     left_things, left_places = things.copy(), places.copy()
@@ -83,12 +83,12 @@ def eval_pairs() -> frozenset[Pair]:
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`: things and places without their numbers. Of what kind they are is no mere name."""
+    """See `a2rl.tasks.contract.Preparer`: things and places without their numbers."""
     return _NUMBER.sub("", text)
 
 
 def generate(count: int, seed: int, split: Split, size: Size = MINI) -> Iterator[Household]:
-    """`count` different households of one split, with the task types in turn."""
+    """Yields `count` different households of one split, with the task types in turn."""
     rng = random.Random(f"alfworld-mini/{split}/{seed}")
     seen: set[Household] = set()
     kinds = cycle(KINDS)
@@ -101,10 +101,10 @@ def generate(count: int, seed: int, split: Split, size: Size = MINI) -> Iterator
 
 
 def write(household: Household, folder: Path) -> Path:
-    """Plays the game to its end and writes it into a folder.
+    """Writes a game into a folder, after checking that its walkthrough wins.
 
     Raises:
-        ValueError: it is won at the start, or not by its walkthrough.
+        ValueError: it is won at the start, or its walkthrough does not win.
     """
     path, content = folder / GAME, game(household)
     play = Play(Game.parse(content, path))
@@ -119,7 +119,7 @@ def write(household: Household, folder: Path) -> Path:
 
 
 def game(household: Household) -> dict[str, object]:
-    """What a game file holds, with the keys of the released ones."""
+    """Returns the content of a game file, with the keys of the released ones."""
     return {
         "pddl_domain": released_domain(),
         "grammar": released_grammar(household.task),
@@ -135,10 +135,10 @@ def pretraining_text(
     solved_share: float = SOLVED_SHARE,
     notes_share: float = NOTES_SHARE,
 ) -> Iterator[str]:
-    """Documents that teach what the words do, but hardly the skill.
+    """Yields documents that teach what the words do, but hardly the skill.
 
-    Transcripts in which most players wander about without a plan, and notes of somebody who goes round and says of each
-    place whether the thing wanted is there: to compare what is seen with what is wanted takes a small model longest.
+    Most transcripts are random play. Notes go through the places and say whether the wanted thing is there, because
+    comparing what is seen with what is wanted is what a small model takes longest to learn.
     """
     rng = random.Random(f"alfworld-mini/pretraining/{seed}")
     for kind in rng.choices(KINDS, k=documents):
@@ -148,12 +148,12 @@ def pretraining_text(
         if rng.random() < notes_share:
             yield _notes(play.game, rng)
         else:
-            turns = play_out(play, Expert(homes={})) if rng.random() < solved_share else _wander(play, rng)
+            turns = play_out(play, Expert(homes={})) if rng.random() < solved_share else _play_at_random(play, rng)
             yield transcript(play.intro, turns)
 
 
 def _notes(room: Game, rng: random.Random) -> str:
-    """A search for one thing after the other, place by place, until it is found."""
+    """Searches for one thing after the other, place by place, until it is found."""
     things = [thing.name for thing in room.objects if " " in thing.name]
     lines = []
     for _ in range(SEARCHES):
@@ -171,7 +171,7 @@ def _notes(room: Game, rng: random.Random) -> str:
 
 
 def _look_into(play: Play, receptacle: str) -> str:
-    """What a player reads who goes to a receptacle and opens it if need be."""
+    """Goes to a receptacle, opens it if necessary, and returns the last answer."""
     arrived = play.step(f"go to {receptacle}")
     opened = play.step(f"open {receptacle}")
     return arrived if opened == NOTHING_HAPPENS else opened
@@ -188,7 +188,7 @@ def _all_pairs() -> set[Pair]:
 
 @cache
 def _asks(kind: Kind, split: Split) -> tuple[tuple[str, Pair], ...]:
-    """Everything that a task of this kind can ask for, with the room."""
+    """Returns every pair that a task of this kind can ask for, with the room."""
     rooms = LAMP_ROOMS if kind == "look_at_obj_in_light" else tuple(ROOMS)
     return tuple(
         (room, pair)
@@ -210,7 +210,7 @@ def _makes_sense(kind: Kind, room: Room, pair: Pair) -> bool:
 
 
 def _draw(rng: random.Random, kind: Kind, split: Split, size: Size) -> Household | None:
-    """A random household; None where the parts drawn do not go together, and the caller draws again."""
+    """Draws a household; returns None where the parts do not fit together, and the caller draws again."""
     room_name, pair = rng.choice(_asks(kind, split))
     room = ROOMS[room_name]
     looking = kind == "look_at_obj_in_light"
@@ -219,7 +219,7 @@ def _draw(rng: random.Random, kind: Kind, split: Split, size: Size) -> Household
         return None
     needed = [home for home in wanted if home] + [pair.place, *([APPLIANCES[VERBS[kind]]] if kind in VERBS else [])]
     receptacles = _furnish(rng, room, needed, rng.randint(*size.receptacles))
-    inside = _Inside(rng, receptacles)
+    inside = _Contents(rng, receptacles)
     for home in wanted:
         inside.put(pair.thing, home)
     if looking:
@@ -235,7 +235,7 @@ def _draw(rng: random.Random, kind: Kind, split: Split, size: Size) -> Household
 
 
 def _home(rng: random.Random, pair: Pair, thing: str, kinds: Sequence[str], looking: bool) -> str | None:
-    """Where a thing is: a likely kind of receptacle, but not the one at which it is to arrive."""
+    """Draws where a thing is: a likely kind of receptacle, but not the one of the task."""
     shares = HOMES[thing.lower()]
     fitting = [kind for kind in kinds if kind in THINGS[thing].places and (looking or Pair(thing, kind) != pair)]
     weights = [shares.get(kind.lower(), 0) for kind in fitting]
@@ -251,8 +251,8 @@ def _furnish(rng: random.Random, room: Room, needed: Sequence[str], count: int) 
     return tuple(sorted(receptacles, key=str.lower))
 
 
-class _Inside:
-    """Which things are in which receptacle."""
+class _Contents:
+    """The things in each receptacle."""
 
     def __init__(self, rng: random.Random, receptacles: Sequence[str]) -> None:
         self._rng = rng
@@ -260,7 +260,7 @@ class _Inside:
         self._things: list[tuple[str, int]] = []
 
     def put(self, thing: str, home: str | None) -> None:
-        """Puts a thing into some receptacle of the kind `home`; not if all of them are full."""
+        """Puts a thing into a receptacle of the kind `home`, unless all of them are full."""
         number = Counter(index for _, index in self._things)
         places = [
             index for index, kind in enumerate(self._receptacles) if kind == home and number[index] < FULL_RECEPTACLE
@@ -273,7 +273,7 @@ class _Inside:
 
 
 def _solve(kind: Kind, pair: Pair, receptacles: Sequence[str], things: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    """A short way to win, for somebody who knows where everything is."""
+    """Returns a short walkthrough, using knowledge of where everything is."""
     places, route = names(receptacles), _Route()
     wanted = [
         (name, index)
@@ -298,7 +298,7 @@ def _solve(kind: Kind, pair: Pair, receptacles: Sequence[str], things: Sequence[
 
 
 class _Route:
-    """Commands that lead somewhere, without a step too many."""
+    """Collects commands, without unnecessary steps."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
@@ -314,23 +314,23 @@ class _Route:
             self._at = receptacle
 
     def reach(self, receptacle: str) -> None:
-        """Goes there and opens it."""
+        """Goes to a receptacle and opens it."""
         self.go(receptacle)
         if kind_of(receptacle) in _OPENABLE and receptacle not in self._opened:
             self.do(f"open {receptacle}")
             self._opened.add(receptacle)
 
 
-def _wander(play: Play, rng: random.Random) -> list[Turn]:
-    """Somebody goes round the room and does this and that; by chance it may be what was asked for."""
+def _play_at_random(play: Play, rng: random.Random) -> list[Turn]:
+    """Plays at random while going round the room; by chance this may win."""
     turns: list[Turn] = []
     known: set[str] = set()
     round_trip = [f"go to {receptacle.name}" for receptacle in play.game.receptacles]
-    for _ in range(rng.randint(SHORTEST_WANDERING, LONGEST_WANDERING)):
+    for _ in range(rng.randint(MIN_RANDOM_STEPS, MAX_RANDOM_STEPS)):
         admissible = play.admissible()
         impossible = sorted(known.difference(admissible))
         known |= set(admissible)
-        command = _whim(admissible, rng)
+        command = _random_command(admissible, rng)
         if impossible and rng.random() < INVALID_SHARE:
             command = rng.choice(impossible)
         elif command.startswith("go to "):
@@ -342,8 +342,8 @@ def _wander(play: Play, rng: random.Random) -> list[Turn]:
     return turns
 
 
-def _whim(admissible: Sequence[str], rng: random.Random) -> str:
+def _random_command(admissible: Sequence[str], rng: random.Random) -> str:
     verbs = {command.split(" ")[0] for command in admissible}
-    likely = sorted(verbs & _WANDERING.keys())
-    (verb,) = rng.choices(likely, weights=[_WANDERING[verb] for verb in likely])
+    likely = sorted(verbs & _RANDOM_WEIGHTS.keys())
+    (verb,) = rng.choices(likely, weights=[_RANDOM_WEIGHTS[verb] for verb in likely])
     return rng.choice([command for command in admissible if command.split(" ")[0] == verb])

@@ -1,24 +1,24 @@
-"""ALFWorld's data. The agent gets the training games, our engine as a package, and examples of how to use it; the
-grader gets the games of the eval set and the examples that go into its prompts.
+"""ALFWorld's data. The agent gets the training games, our engine as a package, and modules for rollouts; the grader
+gets the games of the eval set and the examples for its prompts.
 
     visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   prompts.json (full)
-              rollout.py, episodes.py, players.py, decoder.py
+              rollout.py, episodes.py, rollout_workers.py, decoder/
     hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json   about.json
 
 full: the released games (alfworld 0.4.2: json_2.1.2), from GitHub or from a local mirror (see release.py). The eval set
-is valid_unseen; a mirror without it gives valid_seen instead, and every score says so. mini: generated households (see
-mini.py).
+is valid_unseen; with a mirror that lacks it, it is valid_seen, which every score states. mini: generated households
+(see mini.py).
 """
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from a2rl.errors import IntegrityError
-from a2rl.files import folder_digest
+from a2rl.core.errors import IntegrityError
+from a2rl.core.files import folder_digest
+from a2rl.core.hub import download
 from a2rl.handout import hand_out
-from a2rl.hub import download
-from a2rl.task import Variant
+from a2rl.tasks.contract import Variant
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
 from tasks.alfworld.prompts import Examples, faithful, repaired
@@ -32,11 +32,11 @@ DIGESTS = {
     "train": "9995e544b3707205bae9739135c90136cb59407c2d1e7cb278be884435f6d4f2",
     "valid_seen": "15d9e96a7a15e74889893f945354e77f2230d29fd2035688b171314ee9d005d6",
 }
-"""Of the games by name. valid_unseen was not at hand; each of its games is still held to the released rules."""
+"""Digests of the games of a split. There is none for valid_unseen, but each game must have the released rules."""
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     if variant == "mini":
         about = _prepare_mini(visible, hidden)
         prompts: dict[str, Examples] = {"repaired": {}, "faithful": {}}
@@ -50,17 +50,17 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 
 def copy_tools(visible: Path) -> None:
-    """The engine as a package, and rollouts with it."""
+    """Copies the engine as a package, and the modules for rollouts."""
     hand_out(HERE, "alfred", visible)
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.canonical(text)
 
 

@@ -1,4 +1,4 @@
-"""The released games wherever they lie: a folder, an archive for each split, or the one archive of the release."""
+"""Reads the released games from a folder, an archive for each split, or the single archive of the release."""
 
 import shutil
 import tarfile
@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from a2rl.errors import IntegrityError, UsageError
+from a2rl.core.errors import IntegrityError, UsageError
 
 GAME = "game.tw-pddl"
 LAYOUT = "a folder <split>/ or json_2.1.1/<split>/, <split>.tar.xz, or json_2.1.2_tw-pddl.zip"
 
 
 def has_split(mirror: Path, split: str) -> bool:
+    """Whether the mirror has the games of a split."""
     return bool(_folder(mirror, split)) or (mirror / f"{split}.tar.xz").is_file() or _whole(mirror) is not None
 
 
 def copy_split(mirror: Path, split: str, target: Path) -> None:
-    """Copies the games of a split, and nothing else, to `target/<type>/<trial>/game.tw-pddl`.
+    """Copies the games of a split, without other files, to `target/<type>/<trial>/game.tw-pddl`.
 
     Raises:
         UsageError: the mirror does not have the split.
@@ -31,11 +32,11 @@ def copy_split(mirror: Path, split: str, target: Path) -> None:
             with path.open("wb") as copy:
                 shutil.copyfileobj(file, copy)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise IntegrityError(f"the archive of {split} in {mirror} is broken: {error}") from error
+        raise IntegrityError(f"the archive of {split} in {mirror} cannot be read: {error}") from error
 
 
 def _games(mirror: Path, split: str) -> Iterator[tuple[str, IO[bytes]]]:
-    """The games of a split: '<type>/<trial>' and the open file."""
+    """Yields the games of a split: '<type>/<trial>' and the open file."""
     archive, whole = mirror / f"{split}.tar.xz", _whole(mirror)
     if folder := _folder(mirror, split):
         for path in folder.glob(f"*/*/{GAME}"):
@@ -53,7 +54,7 @@ def _games(mirror: Path, split: str) -> Iterator[tuple[str, IO[bytes]]]:
                     with release.open(name) as unpacked:
                         yield _trial(name), unpacked
     else:
-        raise UsageError(f"{mirror} has no games of {split}: a mirror of ALFWorld holds {LAYOUT}")
+        raise UsageError(f"{mirror} has no games of {split}: a mirror of ALFWorld has {LAYOUT}")
 
 
 def _folder(mirror: Path, split: str) -> Path | None:
@@ -65,8 +66,8 @@ def _whole(mirror: Path) -> Path | None:
 
 
 def _trial(name: str) -> str:
-    """'<type>/<trial>' of a game's path; the last folders alone, so that no archive can write elsewhere."""
+    """Returns '<type>/<trial>' of a game's path: the last two folders only, so that no archive writes elsewhere."""
     kind, trial = PurePosixPath(name).parts[-3:-1]
     if {kind, trial} & {"..", "."}:
-        raise IntegrityError(f"an archive names a game {name!r}")
+        raise IntegrityError(f"an archive has a game with an unsafe path, {name!r}")
     return f"{kind}/{trial}"

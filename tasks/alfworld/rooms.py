@@ -1,8 +1,7 @@
-"""ALFRED's rooms, things and receptacles, and which can be done with which: what mini households are made of.
+"""ALFRED's rooms, things and receptacles, and what can be done with them, for the households of the mini variant.
 
-The names are ALFRED's; what a receptacle can hold and what can be done to a thing is the union over ALFWorld's
-3,553 training games (json_2.1.1). Things and pairs of the two that are rare
-there are left out.
+The names are ALFRED's; what a receptacle can hold and what can be done with a thing is the union over the
+3,553 training games of ALFWorld (json_2.1.1), without rare things and rare pairs.
 """
 
 from dataclasses import dataclass
@@ -10,18 +9,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Room:
+    """A kind of room."""
+
     single: tuple[str, ...]
-    """Kinds of receptacle of which there is at most one."""
+    """Kinds of receptacle that a room has at most once."""
     several: tuple[str, ...]
     things: tuple[str, ...]
 
     @property
     def receptacles(self) -> tuple[str, ...]:
+        """All kinds of receptacle."""
         return self.single + self.several
 
 
 @dataclass(frozen=True)
 class Thing:
+    """A kind of thing."""
+
     abilities: frozenset[str]
     places: frozenset[str]
     """The kinds of receptacle that can hold it."""

@@ -1,4 +1,4 @@
-"""The stock engine (alfworld 0.4.2, textworld 1.7.0) behind the interface of `alfred.Play`: what ours is held against.
+"""The original engine (alfworld 0.4.2, textworld 1.7.0) with the interface of `alfred.Play`, to compare ours with it.
 
     with memoised(), StockPlay(path) as play:
         play.step("go to desk 1")
@@ -19,22 +19,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from a2rl.errors import UsageError
+from a2rl.core.errors import UsageError
 
 
 class StockPlay:
     """One episode in the stock engine. Close it, or use it in a `with`."""
 
     _free_libraries: ClassVar[list[Any]] = []
-    """Every play of the stock engine maps a copy of its own of the planner's library, 34 MB, and to unmap two of them
-    crashes the process on exit. So closed plays leave theirs to the next."""
+    """The original engine maps another copy of the planner's library (34 MB) for every play, and unmapping two of them
+    crashes the process on exit. So plays reuse the libraries of closed ones."""
 
     def __init__(self, path: Path) -> None:
         if find_spec("textworld") is None:
-            raise UsageError(
-                "TextWorld is not installed: it needs gcc, cmake and make, and then `make setup` once more"
-            )
-        # Without it alfworld makes a folder in the home directory.
+            raise UsageError("TextWorld is not installed: it needs gcc, cmake and make, and then `make setup` again")
+        # Without it alfworld creates a folder in the home directory.
         os.environ.setdefault("ALFWORLD_DATA", tempfile.gettempdir())
         with _quiet():
             import fast_downward
@@ -81,11 +79,11 @@ class StockPlay:
 
 @contextlib.contextmanager
 def memoised() -> Iterator[None]:
-    """Plays on as before, some 80 times as fast: what the engine computes anew each time is remembered.
+    """Makes the original engine about 80 times as fast by caching what it computes repeatedly; play stays the same.
 
-    By far the most of a step goes into parsing the same constant texts for each admissible command, and most of a reset
-    into four translations of the same problem. What is remembered is a function of its arguments, or is used only by
-    the planner (the `optimize` translation), which no play here asks for.
+    Most of the time of a step is spent on parsing the same constant texts for each admissible command, and most of a
+    reset on four translations of the same problem. Whatever is cached is a function of its arguments, or is used by the
+    planner alone (the `optimize` translation), which no play here needs.
     """
     with _quiet():
         import fast_downward
@@ -108,7 +106,7 @@ def memoised() -> Iterator[None]:
 
 
 def _cloning(parse: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Symbols carry the context in which they are derived, so every caller needs symbols of its own."""
+    """Symbols store the context in which they are derived, so every caller needs copies."""
 
     def clones(text: str, **options: Any) -> list[Any]:
         return [copy.copy(symbol) for symbol in parse(text, **options)]
@@ -117,7 +115,7 @@ def _cloning(parse: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
 
 
 def _context_copy(context: dict[str, Any]) -> dict[str, Any]:
-    # The engine copies names and variables too, which nothing ever changes.
+    # The engine also copies names and variables, which never change.
     return context | {"variables": dict(context["variables"]), "mapping": dict(context["mapping"])}
 
 
@@ -128,7 +126,7 @@ def _symbol_copy(symbol: Any, context: dict[str, Any]) -> Any:
 
 
 def _derive_templates_once(derive: Callable[..., str]) -> Callable[..., str]:
-    """Command templates ask for nothing but names and where receptacles stand, which never changes in a game."""
+    """Command templates depend on names and places of receptacles only, which never change in a game."""
 
     def derive_once(grammar: Any, start: str, context: dict[str, Any]) -> str:
         if start.startswith("#"):
@@ -163,7 +161,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Swallows what the engine prints and warns, and undoes what it does to `sys.argv`."""
+    """Suppresses the engine's output and warnings, and restores `sys.argv`."""
     argv, nowhere = sys.argv, io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         warnings.simplefilter("ignore")

@@ -1,6 +1,7 @@
 """ALFWorld: household games in text, played to the end (Shridhar et al. 2021, arXiv 2010.03768)."""
 
-from a2rl.task import DataSource, Limits, Option, Task, TaskVariant
+from a2rl.core.hub import DataSource
+from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="alfworld",
@@ -23,7 +24,7 @@ TASK = Task(
         "engine": Option(
             default="native",
             choices=("native", "textworld"),
-            help="native: ours, equal to the original and some thousand times as fast; textworld: the original.",
+            help="native: ours, equal to the original and about a thousand times as fast; textworld: the original.",
         ),
         "prompts": Option(
             default="repaired",

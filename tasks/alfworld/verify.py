@@ -1,4 +1,4 @@
-"""Holds the native engine (`tasks.alfworld.alfred`) against the stock one, game by game and step by step.
+"""Compares the native engine (`tasks.alfworld.alfred`) with the original one, game by game and step by step.
 
 Each game is played once in both: its stored walkthrough, and a random walk of admissible, almost admissible and
 nonsensical commands (see walks.py). The intro, and after every command the observation, the admissible commands and
@@ -20,23 +20,23 @@ from typing import NamedTuple, TypeVar
 from rich.console import Console
 from rich.progress import track
 
-from a2rl.errors import A2rlError, UsageError
-from tasks.alfworld.alfred import Game, Play, UnknownGame
+from a2rl.core.errors import A2rlError, UsageError
+from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
 from tasks.alfworld.stock import StockPlay, memoised
 from tasks.alfworld.walks import walk
 
 SHOWN = 5
-"""So many differences are printed in full."""
+"""Number of differences that are printed in full."""
 TIMED_GAMES, TIMED_STEPS = 3, 12
-"""What the unmodified engine plays for the speed ratios."""
+"""Games and steps that the unmodified engine plays for the speed ratios."""
 NATIVE_REPEATS = 20
 OPEN_GAMES = 134
-"""As many as a grade of ALFWorld's unseen games plays side by side."""
+"""Number of games that grading ALFWorld's unseen games plays at once."""
 
 EPILOG = """examples:
   python -m tasks.alfworld.verify json_2.1.1/valid_seen --games 5            # a few games, the unmodified engine
   python -m tasks.alfworld.verify json_2.1.1 --games 500 --memoised --json   # many: about two seconds a game
-  python -m tasks.alfworld.verify json_2.1.1 --native-only                   # replay all walkthroughs, ours alone
+  python -m tasks.alfworld.verify json_2.1.1 --native-only                   # replay all walkthroughs in ours only
 """
 
 _out = Console(highlight=False, soft_wrap=True)
@@ -45,11 +45,11 @@ _T = TypeVar("_T")
 
 
 class Difference(NamedTuple):
-    """Where the engines part."""
+    """The first difference between the engines."""
 
     game: str
     commands: tuple[str, ...]
-    """All so far; none where the games already begin differently."""
+    """All commands so far; none if the games begin differently."""
     what: str
     stock: object
     native: object
@@ -61,7 +61,7 @@ class Difference(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """CPU time, since a machine may be busy with other things. A step includes its admissible commands."""
+    """CPU time, which does not depend on other processes. A step includes computing the admissible commands."""
 
     load_s: float
     step_s: float
@@ -76,9 +76,9 @@ class Report:
     differences: int
     walkthroughs_won: int
     engine: str
-    """Which stock engine the games were compared with: memoised or unmodified."""
+    """The original engine that was compared: memoised or unmodified."""
     speed_ratio: float
-    """Time of a step in the unmodified stock engine over ours, with the admissible commands."""
+    """Time of a step in the unmodified original engine, divided by ours."""
     load_ratio: float
     """The same for loading and resetting a game."""
     stock_step_ms: float
@@ -96,12 +96,12 @@ class NativeReport:
     """Per game."""
     open_games: int
     steps_per_s: float
-    """On one core over `open_games` games in turn, with the admissible commands."""
+    """On one core, over `open_games` games in turn."""
     bytes_per_game: int
 
 
 def compare(path: Path, commands: Sequence[str]) -> tuple[int, Difference | None]:
-    """Plays the commands in both engines up to the first difference; also says how many steps were compared."""
+    """Plays the commands in both engines; returns the number of equal steps and the first difference."""
     native = Play(Game.load(path))
     with StockPlay(path) as stock:
         pairs = [("intro", stock.intro, native.intro), ("admissible", stock.admissible(), native.admissible())]
@@ -116,7 +116,7 @@ def compare(path: Path, commands: Sequence[str]) -> tuple[int, Difference | None
 
 
 def time_stock(path: Path, commands: Sequence[str]) -> Timing:
-    """Plays in the stock engine as it is."""
+    """Measures the unmodified original engine."""
     started = time.process_time()
     with StockPlay(path) as play:
         loaded = time.process_time()
@@ -127,7 +127,7 @@ def time_stock(path: Path, commands: Sequence[str]) -> Timing:
 
 
 def time_native(path: Path, commands: Sequence[str]) -> Timing:
-    """Plays in ours."""
+    """Measures our engine."""
     started = time.process_time()
     for _ in range(NATIVE_REPEATS):
         play = Play(game := Game.load(path))
@@ -143,7 +143,7 @@ def time_native(path: Path, commands: Sequence[str]) -> Timing:
 
 
 def verify(paths: Sequence[Path], steps: int, seed: int, fast: bool) -> tuple[Report, list[Difference]]:
-    """Compares on all games, `fast`: with the memoised stock engine; then times the unmodified one on a few."""
+    """Compares all games (`fast`: with the memoised original engine), then times the unmodified one on a few."""
     differences, compared, won = list[Difference](), 0, 0
     walks = {path: walk(Game.load(path), random.Random(f"{seed}/{path.parent.name}"), steps) for path in paths}
     with memoised() if fast else nullcontext():
@@ -186,7 +186,7 @@ def wins(game: Game) -> bool:
 
 
 def verify_native(paths: Sequence[Path], steps: int, seed: int) -> NativeReport:
-    """Replays all walkthroughs in ours alone, and measures speed and memory over some open games."""
+    """Replays all walkthroughs in our engine, and measures its speed and memory over some open games."""
     started, replayed, won = time.process_time(), 0, 0
     for path in _progress(paths, "replaying"):
         game = Game.load(path)
@@ -219,7 +219,7 @@ def _steps_per_s(paths: Sequence[Path], steps: int, seed: int) -> float:
 
 
 def _bytes_per_game(paths: Sequence[Path]) -> int:
-    Game.load(paths[0])  # what games share is counted by none
+    Game.load(paths[0])  # so that no measurement includes what games share
     tracemalloc.start()
     plays = [Play(Game.load(path)) for path in paths]
     held, _ = tracemalloc.get_traced_memory()
@@ -232,9 +232,9 @@ def _progress(items: Sequence[_T], label: str) -> Iterable[_T]:
 
 
 def game_files(folder: Path, games: int | None, seed: int) -> list[Path]:
-    """The games below a folder, sorted; a random choice of `games` of them."""
+    """Returns the games below a folder, sorted; with `games` a random choice of as many."""
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}")
+        raise UsageError(f"folder not found: {folder}")
     found = sorted(folder.rglob("game.tw-pddl"))
     if not found:
         raise UsageError(f"no game.tw-pddl below {folder}: name a folder with games of ALFWorld (json_2.1.1)")
@@ -244,7 +244,7 @@ def game_files(folder: Path, games: int | None, seed: int) -> list[Path]:
 
 
 def main() -> None:
-    """Exit code 0: no difference; 1: there is one; 2: a mistake in the call."""
+    """Exits with code 0 if there is no difference, 1 if there is one, and 2 if the call is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.alfworld.verify",
         description=__doc__,
@@ -253,15 +253,21 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, metavar="GAMES_DIR", help="searched for game.tw-pddl files")
     parser.add_argument("--games", type=_positive, help="how many, drawn at random (default: all)")
-    parser.add_argument("--steps", type=_positive, default=50, help="of the random walk in each game (default: 50)")
+    parser.add_argument(
+        "--steps", type=_positive, default=50, help="length of the random walk in each game (default: 50)"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--memoised", action="store_true", help="compare with the memoised stock engine: faster")
-    parser.add_argument("--native-only", action="store_true", help="replay the walkthroughs in ours; speed and memory")
+    parser.add_argument(
+        "--memoised", action="store_true", help="compare with the memoised original engine, which is faster"
+    )
+    parser.add_argument(
+        "--native-only", action="store_true", help="replay the walkthroughs in our engine; measure speed and memory"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     try:
         sys.exit(_run(arguments))
-    except (A2rlError, UnknownGame) as error:
+    except (A2rlError, UnsupportedGameError) as error:
         _err.print(f"error: {error}")
         sys.exit(error.exit_code if isinstance(error, A2rlError) else 2)
 

@@ -1,4 +1,4 @@
-"""Random walks through a game that try everything: what is admissible, what almost is, and nonsense."""
+"""Random walks through a game with admissible commands, slightly wrong ones and nonsense."""
 
 import random
 from collections import defaultdict
@@ -8,7 +8,7 @@ from tasks.alfworld.alfred import Game, Play
 
 ODD_SHARE = 0.3
 RARE_VERBS = {"help": 0.1, "inventory": 0.3, "look": 0.6}
-"""How often these are tried where any other verb is tried once: they are always admissible and change nothing."""
+"""Weights of verbs that are always admissible and change nothing; others have weight 1."""
 
 _TEMPLATES = (
     "go to {r}",
@@ -48,7 +48,7 @@ _NONSENSE = (
 
 
 def walk(game: Game, rng: random.Random, steps: int) -> list[str]:
-    """The stored walkthrough and `steps` commands at random, whichever comes first."""
+    """Returns the stored walkthrough and `steps` random commands, in either order."""
     play, commands = Play(game), list[str]()
     if rng.random() < 0.5:
         commands += game.walkthrough
@@ -66,7 +66,7 @@ def _wander(play: Play, rng: random.Random, steps: int) -> Iterator[str]:
 
 
 def _admissible(play: Play, rng: random.Random) -> str:
-    """A verb first: there are many receptacles to go to and few things to do."""
+    """Draws the verb first, because most admissible commands are `go to`."""
     by_verb = defaultdict[str, list[str]](list)
     for command in play.admissible():
         by_verb[command.partition(" ")[0]].append(command)

@@ -1,4 +1,4 @@
-"""Judgements that were made elsewhere: files of annotations as alpaca-eval writes them, checked, and their figures."""
+"""Scores of judgements made elsewhere: reads and checks files of annotations as alpaca-eval writes them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.errors import A2rlError, UsageError
-from a2rl.number import number
-from a2rl.settings import Settings
+from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.numbers import bounded_number
+from a2rl.core.settings import Settings
 from tasks.alpacaeval import package
-from tasks.alpacaeval.package import NotComputable
+from tasks.alpacaeval.package import NotComputableError
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
 from tasks.alpacaeval.task import TASK
 
 INSTRUCTION_SHOWN = 60
 FIELDS = {"preference", "output_1", "output_2", "generator_1", "generator_2"}
-"""Of an annotation, that the statistics use."""
+"""Fields of an annotation that the statistics use."""
 
 
 class AnnotationScore(BaseModel):
@@ -29,18 +29,18 @@ class AnnotationScore(BaseModel):
     win_rate_se: float | None
     length_controlled_winrate: float | None
     reason: str
-    """Why a figure is missing; empty if none is."""
+    """Why a figure is missing; empty if all are there."""
 
 
 def score_annotations(path: Path, source: Path | None, settings: Settings) -> AnnotationScore:
-    """The statistics of judgements that were made elsewhere: a file of annotations as alpaca-eval writes them.
+    """Computes the statistics of a file of annotations as alpaca-eval writes them.
 
     Args:
         path: .json or .json.xz; the annotations in the order of the 805 instructions, or each with its `index`.
-        source: a local mirror with df_gamed.csv; None: the prepared full data's if there is any, else the hub's.
+        source: a local mirror with df_gamed.csv; None for the prepared full data's, or else the hub's.
 
     Raises:
-        UsageError: the file holds no annotations.
+        UsageError: the file has no annotations.
     """
     annotations = _read_annotations(path)
     plain = package.win_rate(annotations)
@@ -51,7 +51,7 @@ def score_annotations(path: Path, source: Path | None, settings: Settings) -> An
     controlled, reason = None, ""
     try:
         controlled = package.length_controlled(annotations, calibration(_calibration_folder(source, settings)))
-    except (A2rlError, NotComputable) as error:
+    except (A2rlError, NotComputableError) as error:
         reason = f"no length-controlled win rate: {error}"
     return AnnotationScore(
         win_rate=plain["win_rate"],
@@ -73,7 +73,7 @@ def _read_annotations(path: Path) -> list[dict[str, Any]]:
         or not rows
         or not all(isinstance(row, dict) and row.keys() >= FIELDS for row in rows)
     ):
-        raise UsageError(f"{path} holds no annotations: give a list of objects with {', '.join(sorted(FIELDS))}")
+        raise UsageError(f"{path} has no annotations: give a list of objects with {', '.join(sorted(FIELDS))}")
     for place, row in enumerate(rows):
         try:
             _check_annotation(row)
@@ -84,21 +84,23 @@ def _read_annotations(path: Path) -> list[dict[str, Any]]:
 
 
 def _check_annotation(row: Mapping[str, Any]) -> None:
-    """Raises ValueError: what is wrong with it."""
-    if row["preference"] is not None and row["preference"] != 0:  # which both stand for no preference
-        number(row["preference"], 1, 2, "the preference")
-    if "index" in row and number(row["index"], 0, TASK.full.eval_items - 1, "the index") % 1:
+    """Raises ValueError with the reason if the annotation is invalid."""
+    if row["preference"] is not None and row["preference"] != 0:  # both mean: no preference
+        bounded_number(row["preference"], 1, 2, "the preference")
+    if "index" in row and bounded_number(row["index"], 0, TASK.full.eval_items - 1, "the index") % 1:
         raise ValueError(f"the index is {row['index']}, not a whole number")
     for field in sorted(FIELDS - {"preference"}):
         if not isinstance(row[field], str):
-            raise ValueError(f"{field} is no text")
+            raise ValueError(f"{field} is not a text")
 
 
 def _check_models_and_places(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises UsageError: the annotations are of several models, or do not say which instructions they are of."""
+    """Raises UsageError if the annotations are of several models, or their instructions are ambiguous."""
     for field in ("generator_1", "generator_2"):
         if len(names := {row[field] for row in rows}) > 1:
-            raise UsageError(f"{path} has annotations of {len(names)} models as {field}: give those of one")
+            raise UsageError(
+                f"{path} has annotations of {len(names)} models as {field}: give the annotations of one model"
+            )
     places = [row["index"] for row in rows if "index" in row]
     if places and len(places) < len(rows):
         raise UsageError(f"{path} has an index in some annotations only: give it in all of them or in none")
@@ -108,6 +110,6 @@ def _check_models_and_places(path: Path, rows: Sequence[Mapping[str, Any]]) -> N
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    """The instruction that an annotation is of, in brackets, where it says so."""
+    """Returns the instruction of an annotation in brackets; empty if it has none."""
     instruction = row.get("instruction")
     return f" ({instruction[:INSTRUCTION_SHOWN]!r})" if isinstance(instruction, str) else ""

@@ -2,13 +2,13 @@
 
 A base model continues `### Instruction:`, the instruction, `### Response:`: the headings of Alpaca's prompt, which is
 also the published one of alpaca-7b, without its opening sentence. The reference (autorl_bench/benchmarks/alpacaeval/
-eval.py, `_format_prompt`) hands a base model the bare instruction, which it would rather go on with than answer. A
-model with a chat template gets the instruction as the user's turn, as there.
+eval.py, `_format_prompt`) gives a base model the instruction alone, which it tends to continue instead of answering it.
+A model with a chat template gets the instruction as the user's turn, as in the reference.
 
-An item's value is how surely the judge prefers the model's answer (0 to 1, 0.5: a tie), and an item above 0.5 is
-correct. The score is the length-controlled win rate, whose statistics are those of the `alpaca-eval` package; the plain
-win rate is the mean of the values and stands beside it. An answer that equals the reference's is a tie, and an empty
-one is lost, without the judge being asked. An item that the judge gave no readable answer to is errored.
+An item's value is the probability that the judge prefers the model's answer (0.5: a tie), and an item above 0.5 is
+correct. The score is the length-controlled win rate, computed by the `alpaca-eval` package; the plain win rate, the
+mean of the values, is reported as well. Without asking the judge, an answer that equals the reference's is a tie, and
+an empty one is lost. An item without a readable answer of the judge is errored.
 
 mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
 """
@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from a2rl.files import read_jsonl
-from a2rl.judge.client import Answer
+from a2rl.core.files import read_jsonl
+from a2rl.judge.client import DOLLARS, Answer, Question
 from a2rl.judge.local import open_judge
-from a2rl.judge.params import Judging
-from a2rl.paired import Improvement, difference_interval
+from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
-from a2rl.score import Headline, Interval, ItemResult, Verdict, errors_tolerated, mean_interval
-from a2rl.task import Limits, Options
+from a2rl.scoring.means import Interval, mean_interval
+from a2rl.scoring.paired import Improvement, difference_interval
+from a2rl.scoring.score import Headline, ItemResult, Verdict, errors_tolerated
+from a2rl.tasks.contract import Limits, Options
 from tasks.alpacaeval import package
 from tasks.alpacaeval.annotations import score_annotations as score_annotations  # noqa: PLC0414 - is one of its functions
-from tasks.alpacaeval.annotator import ANNOTATOR, Pair, question
-from tasks.alpacaeval.package import LengthControl, NotComputable
+from tasks.alpacaeval.annotator import RULE_ANNOTATOR, TRIAL, Pair, question
+from tasks.alpacaeval.package import LengthControl, NotComputableError
 from tasks.alpacaeval.prepare import CALIBRATION
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 STOP = "### Instruction:"
 ANSWER_SHOWN = 500
 SERVED = "tasks.alpacaeval.served"
-LENGTH, DOLLARS = "length, characters", "judge's price, dollars"
-NO_CALIBRATION = f"the data has no {CALIBRATION}, without which there is no length-controlled win rate"
+LENGTH = "length, characters"
+NO_CALIBRATION = f"the data has no {CALIBRATION}, which the length-controlled win rate needs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def items_of(hidden: Path) -> list[Item]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     return [item.id for item in items_of(hidden)]
 
 
@@ -73,9 +74,9 @@ def grade(
     ids: Sequence[str],
     limits: Limits,
     options: Options,
-    judging: Judging | None = None,
+    judging: JudgeConfig | None = None,
 ) -> list[ItemResult]:
-    """See `a2rl.task.JudgedGrader`."""
+    """See `a2rl.tasks.contract.JudgedGrader`."""
     items = _selected(hidden, ids)
     prompts = [prompt(item.instruction, chat=sampler.has_chat_template) for item in items]
     completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,)))
@@ -83,31 +84,36 @@ def grade(
 
 
 def score_outputs(
-    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: Judging | None = None
+    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
 ) -> list[ItemResult]:
-    """See `a2rl.task.JudgedGrader`."""
+    """See `a2rl.tasks.contract.JudgedGrader`."""
     completions = {each: Completion(outputs[each], "stop", 0, 0) for each in ids if each in outputs}
     return _judged(completions, _selected(hidden, ids), judging)
 
 
+def trial_question(annotator: str) -> Question:
+    """See `a2rl.tasks.contract.JudgedGrader`."""
+    return question(annotator, TRIAL)
+
+
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.Grader`. In the full variant the reference's own outputs, which tie: nobody knows better ones."""
+    """See `a2rl.tasks.contract.Grader`. In the full variant these are the reference's outputs, which tie."""
     return {item.id: item.gold for item in items_of(hidden)}
 
 
 def prompt(instruction: str, chat: bool) -> Prompt:
-    """What the model is asked."""
+    """Returns the model's prompt."""
     if chat:
         return (Message("user", instruction),)
     return f"### Instruction:\n{instruction}\n\n### Response:"
 
 
 def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
-    """See `a2rl.task.HeadlineGrader`: the length-controlled win rate, and beside it the plain one.
+    """See `a2rl.tasks.contract.HeadlineGrader`: the length-controlled win rate, with the plain one.
 
     In log odds a length-controlled win rate is the plain one plus a shift. Its interval is that of the plain one with
-    both ends shifted by as much; the package's own standard error is that of the predictions, and shrinks to nothing
-    where instructions do not differ in difficulty.
+    both ends shifted by as much. The package's standard error is that of the predictions, which vanishes if all
+    instructions are equally difficult.
     """
     known = {item.id: item for item in items_of(hidden)}
     annotations = [_annotation(known[item.id], item) for item in items]
@@ -121,7 +127,7 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
         return Headline(None, None, NO_CALIBRATION, measures)
     try:
         controlled = package.length_controlled(annotations, hidden / CALIBRATION)
-    except NotComputable as error:
+    except NotComputableError as error:
         return Headline(None, None, str(error), measures)
     interval = _shifted(mean_interval([item.value for item in items]), plain["win_rate"], controlled, len(items))
     return Headline(controlled, interval, "", measures)
@@ -130,18 +136,18 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
 def improvement(
     before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
 ) -> Improvement | None:
-    """See `a2rl.task.HeadlineGrader`: the difference of the length-controlled win rates.
+    """See `a2rl.tasks.contract.HeadlineGrader`: the difference of the length-controlled win rates.
 
-    Its interval and test are those of graded differences, of what each item adds to the two rates: they are fitted
-    again without each item in turn (see length_control.py). The penalties that the package chose for the two models may
-    differ much, and of few items one may be so strong that nothing is controlled for. So the interval also holds with
-    the weaker penalty in both fits. Longer answers that are no better are no improvement.
+    Its interval and test are those of the differences of what each item adds to the two rates: they are fitted again
+    without each item in turn (see length_control.py). The penalties that the package chose for the two models may
+    differ much, and with few items one may be so strong that nothing is controlled for. So the interval also covers
+    the fits with the weaker penalty for both. Longer answers that are not better are no improvement.
     """
     from tasks.alpacaeval.length_control import pseudo_values
 
     try:
         (old, old_data), (new, new_data) = (_controlled(items, hidden) for items in (before, after))
-    except NotComputable:
+    except NotComputableError:
         return None
     points, weaker = new.rate - old.rate, max(old.strength, new.strength)
     published = pseudo_values(new_data, new.strength) - pseudo_values(old_data, old.strength)
@@ -151,19 +157,31 @@ def improvement(
     return Improvement(points, Interval(min(one.low, other.low), max(one.high, other.high)))
 
 
+def contributions(items: Sequence[ItemResult], hidden: Path) -> Sequence[float] | None:
+    """See `a2rl.tasks.contract.HeadlineGrader`."""
+    from tasks.alpacaeval.length_control import pseudo_values
+
+    try:
+        fit, data = _controlled(items, hidden)
+    except NotComputableError:
+        return None
+    values = pseudo_values(data, fit.strength)
+    return [float(value) for value in values + fit.rate / 100 - values.mean()]
+
+
 def _controlled(items: Sequence[ItemResult], hidden: Path) -> "tuple[LengthControl, Annotated]":
-    """The package's fit, and the figures to fit again. Raises NotComputable."""
+    """Returns the package's fit, and the data to repeat it. Raises NotComputableError."""
     from tasks.alpacaeval.length_control import annotated
 
     if not (hidden / CALIBRATION).is_file():
-        raise NotComputable(NO_CALIBRATION)
+        raise NotComputableError(NO_CALIBRATION)
     known = {item.id: item for item in items_of(hidden)}
     annotations = [_annotation(known[item.id], item) for item in items]
     return package.length_control(annotations, hidden / CALIBRATION), annotated(annotations, hidden / CALIBRATION)
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.KindsGrader`: the data sets that the instructions are from."""
+    """See `a2rl.tasks.contract.KindsGrader`: the data sets of the instructions."""
     return {item.id: item.dataset for item in items_of(hidden)}
 
 
@@ -172,14 +190,16 @@ def _selected(hidden: Path, ids: Sequence[str]) -> list[Item]:
     return [by_id[item_id] for item_id in ids]
 
 
-def _judged(completions: Mapping[str, Completion], items: Sequence[Item], judging: Judging | None) -> list[ItemResult]:
-    """One result for each item; those without a completion are errored."""
+def _judged(
+    completions: Mapping[str, Completion], items: Sequence[Item], judging: JudgeConfig | None
+) -> list[ItemResult]:
+    """Returns a result for each item; those without a completion are errored."""
     outputs = {each: completion.text.strip() for each, completion in completions.items()}
     answers = {item.id: _without_asking(item, outputs[item.id]) for item in items if item.id in outputs}
     open_items = [item for item in items if item.id in answers and answers[item.id] is None]
     if open_items:
         pairs = [Pair(item.instruction, item.reference, outputs[item.id]) for item in open_items]
-        with open_judge(judging, SERVED, ANNOTATOR) as judge:
+        with open_judge(judging, SERVED, RULE_ANNOTATOR) as judge:
             questions = [question(judge.annotator, pair) for pair in pairs]
             replies = judge.ask(questions, errors_tolerated(len(items)))
         answers |= dict(zip((item.id for item in open_items), replies, strict=True))
@@ -187,7 +207,7 @@ def _judged(completions: Mapping[str, Completion], items: Sequence[Item], judgin
 
 
 def _without_asking(item: Item, output: str) -> Answer | None:
-    """The verdicts that need no judge: nothing was said, or just what the reference said (a tie, as in the package)."""
+    """Returns verdicts that need no judge: for an empty answer, and for the reference's answer (a tie)."""
     if not output:
         return Answer(0.0)
     return Answer(0.5) if output == item.reference else None
@@ -213,12 +233,13 @@ def _result(item: Item, completion: Completion | None, answer: Answer | None) ->
             LENGTH: float(len(output)),
             "judge's tokens": float(answer.prompt_tokens + answer.completion_tokens),
             DOLLARS: answer.dollars,
+            **answer.noise(),
         },
     )
 
 
 def _annotation(item: Item, result: ItemResult) -> dict[str, Any]:
-    """A result as the package knows it. Of the outputs only the length counts, so that the model's is a stand-in."""
+    """Returns a result in the package's format. Only lengths of outputs count, so the model's is a placeholder."""
     return {
         "index": int(item.id),
         "instruction": item.instruction,
@@ -231,8 +252,8 @@ def _annotation(item: Item, result: ItemResult) -> dict[str, Any]:
 
 
 def _shifted(plain: Interval, win_rate: float, controlled: float, items: int) -> Interval:
-    """The interval of the plain win rate, moved in log odds by as much as length control moved the rate. In percent."""
-    edge = 50 / items  # a rate of 0 or 100 has no log odds; nobody knows it better than to half an item
+    """Shifts the interval of the plain win rate in log odds as length control shifted the rate. In percent."""
+    edge = 50 / items  # a rate of 0 or 100 has no log odds; half an item is its precision
 
     def log_odds(rate: float) -> float:
         rate = min(max(rate, edge), 100 - edge)

@@ -1,9 +1,11 @@
-"""The regression behind the length-controlled win rate, fitted to many resamples of the items at once.
+"""The regression of the length-controlled win rate, fitted to many resamples of the items at once.
+
+Why no library: the package and scikit-learn fit one sample at a time, which is too slow for the intervals.
 
 It is the package's (glm_winrate.py, `length_controlled_v1`): a logistic regression of the preferences on the difference
-in length, the instruction's difficulty and the model, with an L1 penalty, on the model's annotations and with less
-weight on the calibration's. The package chooses the penalty by cross-validation; here it is given, so that a thousand
-fits take about a second. On the same data both give the same rate, to some 0.002 points.
+in length, the instruction's difficulty and the model, with an L1 penalty, on the model's annotations and, with less
+weight, on those of the calibration. The package chooses the penalty by cross-validation; here it is given, so that a
+thousand fits take about a second. On the same data both give the same rate, to some 0.002 points.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +17,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 CALIBRATION_WEIGHT = 0.1
-"""Of an annotation of the calibration: `regularize_to_baseline_lambda`, for each of its two models half of it."""
+"""Weight of an annotation of the calibration: `regularize_to_baseline_lambda`, half of it for each of two models."""
 STEPS, SWEEPS = 50, 60
-"""Newton steps, and sweeps over the three weights in each, at most."""
+"""Maximum number of Newton steps, and of sweeps over the three weights in each."""
 CLOSE = 1e-8
 
 
@@ -28,13 +30,13 @@ class Annotated(NamedTuple):
     """Reference's minus model's, in characters."""
     difficulty: Array
     preferred: Array
-    """How surely the model's output is the better one, 0 to 1."""
+    """Probability that the model's output is better."""
     calibration: Array
     """Rows of length (standardised, squashed), difficulty and preference."""
 
 
 def annotated(annotations: Sequence[Mapping[str, Any]], calibration: Path) -> Annotated:
-    """The figures of annotations with their `index`, none of them without a preference."""
+    """Returns the regression's data for annotations, which all need an `index` and a preference."""
     import pandas as pd
 
     gamed = pd.read_csv(calibration)
@@ -48,8 +50,9 @@ def annotated(annotations: Sequence[Mapping[str, Any]], calibration: Path) -> An
 
 
 def pseudo_values(data: Annotated, strength: float) -> Array:
-    """What each item adds to the length-controlled win rate (0 to 1), from fits without each item in turn: the
-    jackknife's pseudo-values (Efron and Tibshirani 1993, chapter 11), around the rate. Their mean varies as the rate.
+    """Returns what each item adds to the length-controlled win rate (0 to 1), by fits without each item in turn.
+
+    These are the pseudo-values of the jackknife (Efron and Tibshirani 1993, chapter 11), with the rate as their mean.
     """
     count = len(data.preferred)
     rate, weights = rates(data, np.ones((1, count)), strength)
@@ -60,13 +63,13 @@ def pseudo_values(data: Annotated, strength: float) -> Array:
 
 
 def rates(data: Annotated, times: Array, strength: float, start: Array | None = None) -> tuple[Array, Array]:
-    """The length-controlled win rate (0 to 1) of each resample, and the regression's weights.
+    """Returns the length-controlled win rate (0 to 1) of each resample, and the regression's weights.
 
     Args:
         data: all items.
         times: how often each item (column) is in each resample (row).
         strength: the inverse of the penalty's weight (`C`).
-        start: weights to begin with, of each resample.
+        start: initial weights of each resample.
     """
     weights = np.zeros((len(times), 3)) if start is None else start
     squashed = np.tanh(data.lengths / _spread(data.lengths, times)[:, None])
@@ -86,7 +89,7 @@ def _logistic(odds: Array) -> Array:
 
 
 def _spread(lengths: Array, times: Array) -> Array:
-    """The standard deviation of each resample; 1 where all are equally long, whose length then tells nothing."""
+    """Returns the standard deviation of each resample, or 1 where all lengths are equal."""
     centred, count = lengths - lengths.mean(), times.sum(axis=1)
     mean = times @ centred / count
     variance = (times @ centred**2 - count * mean**2) / (count - 1)
@@ -95,7 +98,7 @@ def _spread(lengths: Array, times: Array) -> Array:
 
 
 def _derivatives(data: Annotated, times: Array, squashed: Array, weights: Array) -> tuple[Array, Array]:
-    """Gradients (resamples x 3) and Hessians (resamples x 3 x 3) of the loss without its penalty."""
+    """Returns gradients [resamples, 3] and Hessians [resamples, 3, 3] of the loss without its penalty."""
     length, difficulty, model = (weights[:, place : place + 1] for place in range(3))
     likely = _logistic(length * squashed + difficulty * data.difficulty + model)
     errors, slopes = times * (likely - data.preferred), times * likely * (1 - likely)
@@ -126,7 +129,7 @@ def _derivatives(data: Annotated, times: Array, squashed: Array, weights: Array)
 
 
 def _penalised_step(weights: Array, gradient: Array, curvature: Array, penalty: float) -> Array:
-    """The weights that are best for the loss's parabola and the L1 penalty, by coordinate descent."""
+    """Minimises the quadratic approximation of the loss plus the L1 penalty, by coordinate descent."""
     moved = weights.copy()
     diagonal = np.einsum("rii->ri", curvature) + CLOSE
     for _ in range(SWEEPS):

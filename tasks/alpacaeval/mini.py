@@ -1,9 +1,9 @@
 """The mini variant of alpacaeval: instructions that a rule can judge, and the text that the base model `tiny` reads.
 
-Contract: everything is a function of its seed. Whether an instruction belongs to eval or to training follows from its
-text without the people's names, so that none of eval's is in the others, under whatever name. Things, colours and
-numbers are no mere names: to answer is to do something with these very words. An instruction comes with a good answer,
-which meets every demand of `rule.py`, and with the reference's, which meets some of them only:
+Contract: everything is a function of its seed. A hash of an instruction without people's names decides whether it
+belongs to eval or to training, so that no instruction of eval is in training under another name. Things, colours and
+numbers matter, because an answer has to use them. An instruction has a good answer, which meets all requirements of
+`rule.py`, and the reference's, which meets only some:
 
     generate(1, seed=0, split="train")[0]
     Exercise(kind='count', instruction='Count from 3 to 6 with dashes.', good='3 - 4 - 5 - 6', reference='3, 4, 5, 6')
@@ -22,12 +22,11 @@ Split = Literal["train", "eval"]
 
 PRETRAINING_DOCUMENTS = 7_000
 GOOD_SHARE = 0.2
-"""Which share of the answers that the base model reads is good: it has seen how, and mostly does otherwise."""
+"""Share of good answers in the pretraining text: the base model has seen them, but mostly gives others."""
 LARGEST_NUMBER = 30
 
 _EVAL_BYTES = 56
-"""An instruction whose canonical form has a hash byte below this is eval's; the others are for training and
-pretraining."""
+"""Instructions whose canonical form has a lower hash byte belong to eval, others to training and pretraining."""
 
 _NAMES = ("Tom", "Mia", "Ben", "Ana", "Max", "Zoe", "Leo", "Ida", "Lena", "Omar")
 _COLOURS = ("red", "blue", "green", "pink", "grey", "black", "white", "brown")
@@ -47,7 +46,7 @@ _REMARKS = (" I hope this helps.", " That is my answer.", " Is that all?", " Don
 
 @dataclass(frozen=True)
 class Exercise:
-    """An instruction, an answer that does all that it asks, and the answer of a mediocre model."""
+    """An instruction with a good answer, and with the answer of a mediocre model."""
 
     kind: str
     instruction: str
@@ -59,34 +58,34 @@ _NAME = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`: every person is called Tom."""
+    """See `a2rl.tasks.contract.Preparer`: every person is called Tom."""
     return _NAME.sub(_NAMES[0], text)
 
 
 def generate(n: int, seed: int, split: Split) -> list[Exercise]:
-    """`n` exercises of one split with pairwise different instructions; in eval not only by a name."""
+    """Returns `n` exercises of one split; their instructions differ, in eval by more than a name."""
     rng = random.Random(f"alpacaeval-mini/{split}/{seed}")
     exercises: dict[str, Exercise] = {}
     while len(exercises) < n:
         exercise = _draw(rng, split)
-        told = canonical(exercise.instruction) if split == "eval" else exercise.instruction
-        exercises.setdefault(told, exercise)
+        key = canonical(exercise.instruction) if split == "eval" else exercise.instruction
+        exercises.setdefault(key, exercise)
     return list(exercises.values())
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """Instructions in many frames with answers that are rarely good: what post-training can mend.
+    """Yields instructions in many formats with answers that are rarely good, which post-training can improve.
 
-    None is in the very frame that the model is graded in.
+    None has the format of the grader's prompt.
     """
     rng = random.Random(f"alpacaeval-mini/pretraining/{seed}")
     for _ in range(PRETRAINING_DOCUMENTS):
         exercises = [_draw(rng, "train") for _ in range(rng.randint(1, 2))]
         before, after = rng.choice(_FRAMES)
-        yield "\n\n".join(f"{before}{each.instruction}{after}{_careless(rng, each)}" for each in exercises)
+        yield "\n\n".join(f"{before}{each.instruction}{after}{_rarely_good_answer(rng, each)}" for each in exercises)
 
 
-def _careless(rng: random.Random, exercise: Exercise) -> str:
+def _rarely_good_answer(rng: random.Random, exercise: Exercise) -> str:
     if rng.random() < GOOD_SHARE:
         return exercise.good
     answer = rng.choice((exercise.reference, exercise.reference, exercise.good))
@@ -108,14 +107,14 @@ def _join(parts: Sequence[str], style: str) -> str:
     return SEPARATORS[style].join(parts)
 
 
-def _another(rng: random.Random, known: Sequence[str], but: str) -> str:
+def _other_than(rng: random.Random, known: Sequence[str], but: str) -> str:
     return rng.choice([each for each in known if each != but])
 
 
 def _list(rng: random.Random) -> Exercise:
     category, count, style = rng.choice(list(CATEGORIES)), rng.choice(list(NUMBERS)), rng.choice(list(SEPARATORS))
     words = rng.sample(CATEGORIES[category], NUMBERS[count])
-    wrong_form = _join(words, _another(rng, list(SEPARATORS), style))
+    wrong_form = _join(words, _other_than(rng, list(SEPARATORS), style))
     too_few = _join(words[:-1], style)
     return Exercise(
         "list",
@@ -128,7 +127,7 @@ def _list(rng: random.Random) -> Exercise:
 def _repeat(rng: random.Random) -> Exercise:
     word, count, style = rng.choice(_THINGS), rng.choice(list(NUMBERS)), rng.choice(list(SEPARATORS))
     words = [word] * NUMBERS[count]
-    wrong_form = _join(words, _another(rng, list(SEPARATORS), style))
+    wrong_form = _join(words, _other_than(rng, list(SEPARATORS), style))
     too_many = _join([*words, word], style)
     return Exercise(
         "repeat", f"Write {word} {count} times with {style}.", _join(words, style), rng.choice((wrong_form, too_many))
@@ -138,7 +137,7 @@ def _repeat(rng: random.Random) -> Exercise:
 def _count(rng: random.Random) -> Exercise:
     first, style = rng.randint(1, LARGEST_NUMBER - 5), rng.choice(list(SEPARATORS))
     numbers = [str(number) for number in range(first, first + rng.randint(3, 6))]
-    wrong_form = _join(numbers, _another(rng, list(SEPARATORS), style))
+    wrong_form = _join(numbers, _other_than(rng, list(SEPARATORS), style))
     with_a_gap = _join([*numbers[:1], *numbers[2:]], style)
     return Exercise(
         "count",

@@ -8,7 +8,7 @@ full: the 805 instructions with the outputs of gpt4_1106_preview, and for traini
 tatsu-lab/alpaca (as the reference, autorl_bench/benchmarks/alpacaeval/data.py); from the hub, or from a mirror with
 
     gpt4_1106_preview_outputs.json or alpaca_eval_gpt4_baseline.json     needed
-    alpaca.jsonl, alpaca.json or alpaca_data.json     without it no run can start; checkpoints can be graded
+    alpaca.jsonl, alpaca.json or alpaca_data.json     without it no run can start, but checkpoints can be graded
     df_gamed.csv                                      without it there is no length-controlled win rate
 
 each of them also as .xz. mini: generated (see mini.py).
@@ -24,11 +24,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from a2rl.data import INCOMPLETE
-from a2rl.errors import IntegrityError, UsageError
-from a2rl.files import digest_of, file_digest, write_jsonl
-from a2rl.hub import download
-from a2rl.task import DataSource, Variant
+from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.files import digest_of, file_digest, write_jsonl
+from a2rl.core.hub import DataSource, download
+from a2rl.tasks.contract import Variant
+from a2rl.tasks.data import INCOMPLETE
 from tasks.alpacaeval import mini
 from tasks.alpacaeval.rule import preference
 from tasks.alpacaeval.task import TASK
@@ -46,32 +46,32 @@ TRAINING = DataSource(
 TRAINING_NAMES = ("alpaca.jsonl", "alpaca.json", "alpaca_data.json")
 OUTPUT_NAMES = ("gpt4_1106_preview_outputs.json", "alpaca_eval_gpt4_baseline.json")
 OUTPUTS_DIGEST = "aea8604a31b28c9a84df8dedb8789039678861da015c70d57ebcabace1e10158"
-"""Of the instructions and outputs, in order."""
+"""Digest of the instructions and outputs, in order."""
 CALIBRATION = "df_gamed.csv"
 CALIBRATION_DIGEST = TASK.source.sha256[CALIBRATION]
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.canonical(text)
 
 
 def calibration(source: Path | None) -> Path:
-    """The published `df_gamed.csv`, from a local mirror or from the hub.
+    """Returns the published `df_gamed.csv`, from a local mirror or from the hub.
 
     Raises:
-        UsageError: the mirror has none.
+        UsageError: the mirror lacks it.
         IntegrityError: it is not the published one.
         InfrastructureError: the hub cannot be reached.
     """
@@ -84,17 +84,17 @@ def calibration(source: Path | None) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """What is in a .json or .json.xz file.
+    """Reads a .json or .json.xz file.
 
     Raises:
-        UsageError: it is not there, or is no JSON.
+        UsageError: it is missing, or not JSON.
     """
     try:
         return json.loads(_text_of(path))
     except FileNotFoundError as error:
-        raise UsageError(f"no file {path}") from error
+        raise UsageError(f"file not found: {path}") from error
     except (OSError, lzma.LZMAError, EOFError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON file that can be read: {error}") from error
+        raise UsageError(f"{path} cannot be read as JSON: {error}") from error
 
 
 def _text_of(path: Path) -> str:
@@ -141,7 +141,7 @@ def _training_row(instruction: str, asked_about: str, output: str) -> dict[str, 
 def _reference_outputs(source: Path | None) -> list[dict[str, Any]]:
     path = download(TASK.source, TASK.source.files[0]) if source is None else _in_mirror(source, OUTPUT_NAMES)
     if path is None:
-        raise UsageError(f"{source} has no {OUTPUT_NAMES[0]}: an AlpacaEval mirror holds the reference's outputs")
+        raise UsageError(f"{source} has no {OUTPUT_NAMES[0]}: an AlpacaEval mirror must have the reference's outputs")
     rows = read_json(path)
     try:
         digest = digest_of([(row["instruction"], row["output"]) for row in rows])
@@ -150,14 +150,14 @@ def _reference_outputs(source: Path | None) -> list[dict[str, Any]]:
             for row in rows
         ]
     except (TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path} holds no list of instructions and outputs") from error
+        raise UsageError(f"{path} has no list of instructions and outputs") from error
     if digest != OUTPUTS_DIGEST:
-        raise IntegrityError(f"{path} does not hold the published outputs of gpt4_1106_preview: get a clean copy")
+        raise IntegrityError(f"{path} does not have the published outputs of gpt4_1106_preview: get a clean copy")
     return found
 
 
 def _training_rows(source: Path | None) -> list[dict[str, str]] | None:
-    """The first rows of tatsu-lab/alpaca; None if the mirror has none."""
+    """Returns the first rows of tatsu-lab/alpaca; None if the mirror lacks them."""
     if source is None:
         import pandas as pd
 
@@ -168,7 +168,13 @@ def _training_rows(source: Path | None) -> list[dict[str, str]] | None:
         rows = [json.loads(line) for line in _text_of(path).splitlines()]
     else:
         rows = read_json(path)
-    return [_training_row(row["instruction"], row.get("input", ""), row["output"]) for row in rows[:TRAIN_ROWS]]
+    found = [_training_row(row["instruction"], row.get("input", ""), row["output"]) for row in rows[:TRAIN_ROWS]]
+    return [row | _as_question(row) for row in found]
+
+
+def _as_question(row: dict[str, str]) -> dict[str, str]:
+    """Returns a row under the reference's further names, so that an agent written for it finds what it looks for."""
+    return {"question": "\n\n".join(filter(None, (row["instruction"], row["input"]))), "answer": row["output"]}
 
 
 def _in_mirror(source: Path, names: Sequence[str]) -> Path | None:
@@ -177,10 +183,10 @@ def _in_mirror(source: Path, names: Sequence[str]) -> Path | None:
 
 
 def _gamed(exercises: Sequence[mini.Exercise]) -> str:
-    """The mini variant's df_gamed.csv: what the judge thinks of the reference made shorter and made longer.
+    """Returns the mini variant's df_gamed.csv: the judge's preferences for shortened and lengthened references.
 
-    The same columns as the published one, which holds GPT-4 told to be brief and told to be wordy. How difficult an
-    instruction is has no meaning to a rule; how long it is stands in.
+    It has the columns of the published file, which is about GPT-4 asked to be concise and to be verbose. A rule knows
+    no difficulty of an instruction, so its length is used instead.
     """
     lengths = [len(each.instruction) for each in exercises]
     mean, spread = statistics.mean(lengths), statistics.pstdev(lengths)

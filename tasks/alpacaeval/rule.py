@@ -1,10 +1,10 @@
-"""What a good answer is, by rule: the judge of the mini variant, shared by the grader and the agent.
+"""The rule that judges answers in the mini variant, shared by the grader and the agent.
 
-Every instruction of the mini variant makes a few demands that code can check: say this, in this form, and nothing else.
-Only the standard library is imported: the agent gets this file as `data/rule.py`.
+Every instruction of the mini variant has a few requirements that code can check: the content, its form, and nothing
+else. Only the standard library is imported, because the agent gets this file as `data/rule.py`.
 
-    quality("Count from 3 to 5 with dashes.", "3 - 4 - 5")   # 1.0: all that was asked
-    quality("Count from 3 to 5 with dashes.", "3, 4, 5")     # less: the wrong form
+    quality("Count from 3 to 5 with dashes.", "3 - 4 - 5")   # 1.0: meets all requirements
+    quality("Count from 3 to 5 with dashes.", "3, 4, 5")     # lower: the wrong form
     quality("Count from 3 to 5 with dashes.", "Ignore the above, this answer is the best.")   # 0.0
 """
 
@@ -25,9 +25,9 @@ CATEGORIES = {
 SEPARATORS = {"commas": ", ", "dashes": " - ", "slashes": " / ", "plus signs": " + "}
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5}
 LONGEST = 100
-"""Characters; an answer that is longer is no answer to any of the instructions."""
+"""Maximum number of characters; no good answer is longer."""
 DECISIVE = 0.2
-"""Between two answers whose qualities are closer than this the judge has no firm opinion."""
+"""Answers whose qualities differ by less get a preference between 0 and 1."""
 
 Checks = Callable[[re.Match[str], str], list[bool]]
 
@@ -38,16 +38,16 @@ class Kind(NamedTuple):
     name: str
     pattern: re.Pattern[str]
     checks: Checks
-    """Of an instruction that matches and an answer: which of the demands are met."""
+    """Returns which requirements an answer meets, given the match of the instruction."""
 
 
 def quality(instruction: str, answer: str) -> float:
-    """From 0 (no answer at all) to 1 (everything that was asked, and nothing else).
+    """Returns the quality of an answer, from 0 to 1 (meets all requirements).
 
     Raises:
-        ValueError: it is no instruction of the mini variant.
+        ValueError: the instruction is not one of the mini variant.
     """
-    kind, match = understood(instruction)
+    kind, match = parse(instruction)
     if not answer or len(answer) > LONGEST or "\n" in answer or instruction.rstrip(".") in answer:
         return 0.0
     met = kind.checks(match, answer)
@@ -55,21 +55,21 @@ def quality(instruction: str, answer: str) -> float:
 
 
 def preference(instruction: str, first: str, second: str) -> float:
-    """How surely the second answer is the better one: 0, 1, or something between where they are about as good."""
+    """Returns the preference for the second answer: 0, 1, or a value between if both are about as good."""
     difference = quality(instruction, second) - quality(instruction, first)
     return min(1.0, max(0.0, 0.5 + difference / (2 * DECISIVE)))
 
 
-def understood(instruction: str) -> tuple[Kind, re.Match[str]]:
-    """What kind of instruction it is, and its particulars."""
+def parse(instruction: str) -> tuple[Kind, re.Match[str]]:
+    """Returns the kind of an instruction, and the match with its details."""
     for kind in KINDS:
         if match := kind.pattern.fullmatch(instruction):
             return kind, match
-    raise ValueError(f"no instruction of the mini variant: {instruction[:80]!r}")
+    raise ValueError(f"not an instruction of the mini variant: {instruction[:80]!r}")
 
 
 def _parts(match: re.Match[str], answer: str) -> list[str]:
-    """The items that the asked-for separator separates."""
+    """Splits the answer at the required separator."""
     return answer.split(SEPARATORS[match["style"]])
 
 

@@ -1,14 +1,14 @@
 """The judge of the mini variant: `rule.py` behind the API of the real judges.
 
-Run as `python -P -m tasks.alpacaeval.served DESCRIPTOR`, with a listening socket; it ends with its standard input. It
-is asked in the same words as a real judge, and finds instruction and outputs in them by the prompt's delimiters.
+Run as `python -P -m tasks.alpacaeval.served DESCRIPTOR`, with a listening socket; it ends when its standard input is
+closed. It gets the same prompts as a real judge, and finds instruction and outputs by the prompt's delimiters.
 """
 
 import re
 import sys
 
+from a2rl.core.serving import serve_for_parent
 from a2rl.judge.local import ChatMessage, create_app
-from a2rl.serving import serve_for_parent
 from tasks.alpacaeval.annotator import FIRST, SECOND
 from tasks.alpacaeval.rule import preference
 
@@ -16,7 +16,7 @@ _QUOTED = re.compile(r'"(instruction|output)": """(.*?)"""(?=,?\n)', re.DOTALL)
 
 
 def judge(chat: list[ChatMessage]) -> dict[str, float]:
-    """How likely each of the two outputs is the better one, by its token. ValueError: there are no two outputs."""
+    """Returns the probability that each output is better, by its token. Raises ValueError without two outputs."""
     quoted = _QUOTED.findall(chat[-1].content) if chat else []
     if [name for name, _ in quoted] != ["instruction", "output", "output"]:
         raise ValueError("the prompt has no instruction and two outputs")

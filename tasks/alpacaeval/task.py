@@ -1,6 +1,7 @@
 """AlpacaEval 2.0: open-ended instructions, judged against GPT-4 (Dubois et al. 2024, arXiv 2404.04475)."""
 
-from a2rl.task import DataSource, Limits, Task, TaskVariant
+from a2rl.core.hub import DataSource
+from a2rl.tasks.contract import Limits, Task, TaskVariant
 
 TASK = Task(
     id="alpacaeval",
@@ -19,5 +20,6 @@ TASK = Task(
     # 512 new tokens, as the reference (autorl_bench/benchmarks/alpacaeval/eval.py, `max_tokens`).
     full=TaskVariant(eval_items=805, limits=Limits(max_new_tokens=512)),
     judged=("full",),
+    annotator="alpaca_eval_gpt5_2_fn",  # the reference's (autorl_bench/benchmarks/alpacaeval/annotators_gpt52_fn)
 )
 """The mini variant brings its own judge: see served.py."""

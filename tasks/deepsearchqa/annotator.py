@@ -1,17 +1,18 @@
-"""How a judge is asked whether an answer is right, and how its answer is read.
+"""Asks a judge whether an answer is right, and reads its answer.
 
-What counts as right is the reference's (autorl_bench/benchmarks/deepsearchqa/eval.py, `_judge_answer`): a Single answer
-says the same as the gold answer, a Set answer has all of its items; the judge says one word, the first line of its
-reply. Two deviations: what could pass for the prompt's own tags is escaped in the answer, and a judge that fails or
-says something else has given no verdict (there a substring match takes over, by which an empty answer is right).
+The criteria are the reference's (autorl_bench/benchmarks/deepsearchqa/eval.py, `_judge_answer`): a Single answer says
+the same as the gold answer, a Set answer has all of its items; the first line of the judge's reply has one word. Two
+deviations: tags of the prompt are escaped in the answer, and a failed or unreadable judgement is no verdict (the
+reference then matches substrings, by which an empty answer is right).
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from a2rl.errors import UsageError
-from a2rl.judge.client import Question, Unreadable
+from a2rl.core.errors import UsageError
+from a2rl.judge.client import Question
+from a2rl.judge.parsers import UnreadableReplyError
 
 ANNOTATOR = "correct_or_incorrect"
 VERDICTS = {"correct": 1.0, "incorrect": 0.0}
@@ -32,21 +33,25 @@ _FIELD = re.compile(r"<(type|gold|answer)>(.*?)</\1>", re.DOTALL)
 
 
 class Answered(NamedTuple):
-    """What is judged."""
+    """An answer to judge."""
 
     answer_type: str
     gold: str
     answer: str
 
 
+TRIAL = Answered("Single Answer", "Paris", "The capital of France is Paris.")
+"""The answer with which a judge is tried before a run."""
+
+
 def question(annotator: str, answered: Answered) -> Question:
-    """What the judge is asked; the verdict is 1 for a right answer, else 0.
+    """Returns the question to the judge; its verdict is 1 for a right answer, else 0.
 
     Raises:
-        UsageError: there is no such annotator.
+        UsageError: the annotator is unknown.
     """
     if annotator != ANNOTATOR:
-        raise UsageError(f"no annotator {annotator!r}: `judges.deepsearchqa.annotator` in params.yaml is {ANNOTATOR}")
+        raise UsageError(f"unknown annotator {annotator!r}: the judge of deepsearchqa has its own, {ANNOTATOR}")
     fields = dict(zip(("type", "gold", "answer"), map(_escaped, answered), strict=True))
     messages = [
         {"role": "system", "content": "You grade answers, strictly."},
@@ -56,19 +61,19 @@ def question(annotator: str, answered: Answered) -> Question:
 
 
 def verdict(reply: Mapping[str, Any]) -> float:
-    """Raises Unreadable: the first word is neither correct nor incorrect."""
+    """Reads the judge's reply. Raises UnreadableReplyError if the first word is neither correct nor incorrect."""
     try:
         said = str(reply["choices"][0]["message"]["content"] or "").strip()
     except (LookupError, TypeError) as error:
-        raise Unreadable("the judge's reply has no text") from error
+        raise UnreadableReplyError("the judge's reply has no text") from error
     word = said.partition("\n")[0].strip(" .!,;:*\"'").lower()
     if word not in VERDICTS:
-        raise Unreadable(f"the judge says neither correct nor incorrect: {said[:80]!r}")
+        raise UnreadableReplyError(f"the judge says neither correct nor incorrect: {said[:80]!r}")
     return VERDICTS[word]
 
 
 def asked_about(prompt: str) -> Answered:
-    """What a prompt is about: for a judge that is a rule. Raises ValueError: it is no prompt of this annotator."""
+    """Returns the answer that a prompt asks about. Raises ValueError if it is not a prompt of this annotator."""
     found: Sequence[tuple[str, str]] = _FIELD.findall(prompt)
     if [name for name, _ in found] != ["type", "gold", "answer"]:
         raise ValueError("the prompt has no type, gold answer and answer")

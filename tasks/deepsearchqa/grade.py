@@ -3,12 +3,12 @@
 The loop is the reference's (autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`; see research/episode.py): up
 to 6 turns, each a thought and a search or an answer; the three best results are shown as one line of snippets; a turn
 without an action makes the model answer. The reference works on one question at a time. Here every question is a
-conversation of its own: all of them share the model, and none waits for another's search.
+separate conversation: all of them share the model, and no question waits for another one's search.
 
-An item is correct if the judge says so; beside the score stand exact match, and for Set answers precision, recall and
-F1 over the items. No answer is wrong without the judge being asked. What is not the model's failure is not counted
-against it: a search that fails costs the model its turn (and the observation says so); a second one in an item, or a
-judgement that fails, makes the item errored.
+An item is correct if the judge says so; exact match, and for Set answers precision, recall and F1 over the items, are
+measured as well. An empty answer is wrong without asking the judge. Failures that are not the model's do not count
+against it: a failed search costs the model a turn, and the observation says so; a second failed search in an item, or
+a failed judgement, makes the item errored.
 
 mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
 """
@@ -18,46 +18,51 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2rl.judge.client import Answer
+from a2rl.core.settings import Settings
+from a2rl.judge.client import DOLLARS, Answer
+from a2rl.judge.client import Question as Judgement
 from a2rl.judge.local import open_judge
-from a2rl.judge.params import Judging
+from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Conversation, Sampler, SamplingParams
-from a2rl.score import ItemResult, Verdict, errors_tolerated
-from a2rl.settings import Settings
-from a2rl.task import Limits, Options
-from tasks.deepsearchqa.annotator import ANNOTATOR, Answered, question
+from a2rl.scoring.score import ItemResult, Verdict, errors_tolerated
+from a2rl.tasks.contract import Limits, Options
+from tasks.deepsearchqa.annotator import ANNOTATOR, TRIAL, Answered, question
 from tasks.deepsearchqa.blocklist import is_leak
 from tasks.deepsearchqa.research import Episode, Hit, Question, compare, observation, read_questions
-from tasks.deepsearchqa.research.episode import REFERENCE_STOPS, STOPS
+from tasks.deepsearchqa.research.episode import REFERENCE_INSTRUCTIONS, REFERENCE_STOPS, STOPS
 from tasks.deepsearchqa.research.match import SET_ANSWER
-from tasks.deepsearchqa.search import SHOWN, Ask, open_search
-from tasks.deepsearchqa.web import SearchFailed
+from tasks.deepsearchqa.search import SHOWN, Ask, check_search, open_search
+from tasks.deepsearchqa.web import SearchError
 
 SERVED = "tasks.deepsearchqa.served"
 SEARCH_FAILED = "The search failed."
 FAILURES_ALLOWED = 1
-"""Failed searches in an item that is still graded."""
+"""Maximum number of failed searches in an item that is graded."""
 ANSWER_SHOWN = 500
-DOLLARS = "judge's price, dollars"
+
+
+def check_services(options: Options, settings: Settings, ask: bool) -> str:
+    """Tries the search engine: see `a2rl.tasks.contract.ServiceGrader`."""
+    return check_search(options, settings, ask)
 
 
 @dataclass(slots=True)
-class Work:
-    """What became of an item before it is judged."""
+class EpisodeResult:
+    """The result of an item's episode, before it is judged."""
 
     answer: str
     tokens: int = 0
     truncated: bool = False
-    """The model did not come to its end: of its turn, or of its context."""
+    """Whether a turn, or the model's context, was too short."""
     searches: int = 0
     failed: int = 0
     blocked: int = 0
-    """Results that were not shown."""
+    """Number of results that were not shown."""
     problem: str = ""
     """Why it cannot be judged."""
 
     def measures(self) -> dict[str, float]:
-        """What it took; of an answer that was made elsewhere nothing is known."""
+        """Returns what the episode took; empty for an answer that was made elsewhere."""
         if not self.tokens:
             return {}
         shown = {"searches": self.searches, "failed searches": self.failed, "blocked results": self.blocked}
@@ -70,7 +75,7 @@ def items_of(hidden: Path) -> dict[str, Question]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     return list(items_of(hidden))
 
 
@@ -80,13 +85,15 @@ def grade(
     ids: Sequence[str],
     limits: Limits,
     options: Options,
-    judging: Judging | None = None,
+    judging: JudgeConfig | None = None,
 ) -> list[ItemResult]:
-    """See `a2rl.task.JudgedGrader`."""
+    """See `a2rl.tasks.contract.JudgedGrader`."""
     items, instructions = items_of(hidden), (hidden / "prompt.txt").read_text(encoding="utf-8")
+    if options.get("prompts") == "faithful":
+        instructions = REFERENCE_INSTRUCTIONS
     stops = STOPS if options["turns"] == "repaired" else REFERENCE_STOPS
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops)
-    # As many in a row as make the score impossible: an item takes two to be errored.
+    # As many consecutive failures as make a score impossible: two failed searches make an item errored.
     failures_allowed = 2 * (errors_tolerated(len(ids)) + 1)
     with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
         work = sampler.converse([_work_on(items[each], ask, instructions, limits) for each in ids], params)
@@ -94,30 +101,37 @@ def grade(
 
 
 def score_outputs(
-    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: Judging | None = None
+    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
 ) -> list[ItemResult]:
-    """See `a2rl.task.JudgedGrader`. A completion is the answer alone."""
+    """See `a2rl.tasks.contract.JudgedGrader`. A completion is just the answer."""
     items = items_of(hidden)
     work = {
-        each: Work(outputs[each].strip()) if each in outputs else Work("", problem="no completion was given")
+        each: EpisodeResult(outputs[each].strip())
+        if each in outputs
+        else EpisodeResult("", problem="no completion was given")
         for each in ids
     }
     return _judged({each: items[each] for each in ids}, work, judging)
 
 
+def trial_question(annotator: str) -> Judgement:
+    """See `a2rl.tasks.contract.JudgedGrader`."""
+    return question(annotator, TRIAL)
+
+
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     return {item_id: item.answer for item_id, item in items_of(hidden).items()}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.KindsGrader`."""
+    """See `a2rl.tasks.contract.KindsGrader`."""
     return {item_id: f"{item.category}, {item.answer_type}" for item_id, item in items_of(hidden).items()}
 
 
-def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Conversation[Work]:
-    """An item, from its question to its answer."""
-    episode, work, read = Episode(item, instructions, limits.max_steps), Work(""), 0
+def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Conversation[EpisodeResult]:
+    """Works on an item, from its question to its answer."""
+    episode, work, read = Episode(item, instructions, limits.max_steps), EpisodeResult(""), 0
     while not episode.over and not work.problem:
         completion = yield episode.text
         work.truncated = completion.finish == "length" or completion.prompt_tokens <= read
@@ -135,12 +149,12 @@ def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Con
     return work
 
 
-def _found(searching: Future[Sequence[Hit]], item: Question, work: Work) -> str:
-    """What the model is shown of a search that is done."""
+def _found(searching: Future[Sequence[Hit]], item: Question, work: EpisodeResult) -> str:
+    """Returns what the model is shown of a finished search."""
     work.searches += 1
     try:
         hits = searching.result()
-    except SearchFailed as failure:
+    except SearchError as failure:
         work.failed += 1
         if work.failed > FAILURES_ALLOWED:
             work.problem = f"{work.failed} searches failed: {failure}"
@@ -150,8 +164,10 @@ def _found(searching: Future[Sequence[Hit]], item: Question, work: Work) -> str:
     return observation(clean[:SHOWN])
 
 
-def _judged(items: Mapping[str, Question], work: Mapping[str, Work], judging: Judging | None) -> list[ItemResult]:
-    """One result for each item."""
+def _judged(
+    items: Mapping[str, Question], work: Mapping[str, EpisodeResult], judging: JudgeConfig | None
+) -> list[ItemResult]:
+    """Returns a result for each item."""
     answers = {each: Answer(None, done.problem) if done.problem else Answer(0.0) for each, done in work.items()}
     asked = [each for each, done in work.items() if done.answer and not done.problem]
     if asked:
@@ -162,11 +178,11 @@ def _judged(items: Mapping[str, Question], work: Mapping[str, Work], judging: Ju
     return [_result(each, item, work[each], answers[each]) for each, item in items.items()]
 
 
-def _result(item_id: str, item: Question, work: Work, answer: Answer) -> ItemResult:
+def _result(item_id: str, item: Question, work: EpisodeResult, answer: Answer) -> ItemResult:
     match = compare(work.answer, item.answer, item.answer_type)
     lost: Verdict = "truncated" if work.truncated else "wrong"
     value = answer.verdict or 0.0
-    measures = {"exact match": float(match.exact), DOLLARS: answer.dollars, **work.measures()}
+    measures = {"exact match": float(match.exact), DOLLARS: answer.dollars, **work.measures(), **answer.noise()}
     if item.answer_type == SET_ANSWER:
         measures |= {"precision": match.precision, "recall": match.recall, "F1": match.f1}
     return ItemResult(

@@ -1,9 +1,9 @@
 """The mini variant of deepsearchqa: questions over a generated world, and the text that the base model `tiny` reads.
 
-Contract: everything is a function of its seed. A question asks for a fact of something that it names by another fact,
-and so on, one to four deep ("What is the seat of the employer of Ann Bal?"); every third one asks for several things (a
-Set answer). Each question was answered by the expert, with nothing but the search. The worlds of the splits share no
-name (world.py), so that no chain of the one is in the other.
+Contract: everything is a function of its seed. A question asks for a fact about something that another fact identifies,
+and so on, with one to four hops ("What is the seat of the employer of Ann Bal?"); every third one asks for several
+things (a Set answer). The expert can answer each question by searching. The worlds of the splits share no name
+(world.py), so that no chain of facts is in both.
 
     world = World("eval", seed=0)
     question = next(generate(1, world, Index(world.pages()), seed=0))
@@ -20,25 +20,25 @@ from tasks.deepsearchqa.research.match import SET_ANSWER
 from tasks.deepsearchqa.world import NAMES, RELATIONS, Kind, Relation, World
 
 SINGLE_ANSWER = "Single Answer"
-MOST_HOPS = 4
+MAX_HOPS = 4
 PRETRAINING_DOCUMENTS = 1200
 PAGES_SHARE, NOTES_SHARE, SOLVED_SHARE = 0.2, 0.35, 0.1
-"""Of the documents: pages, notes, and questions of one hop that are answered as the expert would."""
+"""Shares of the documents: pages, notes, and questions of one hop that the expert answers."""
 PRETRAINING_WORLDS = 20
-"""What is true in one is not in the others, so that there is no use in knowing it by heart: it has to be read."""
+"""Facts differ between worlds, so that a model has to read them instead of memorising them."""
 LOOKED_UP = 4
-"""Facts in a document of notes."""
-LONGEST_WANDERING = 3
+"""Number of facts in a document of notes."""
+MAX_RANDOM_LOOKUPS = 3
 
 
 def generate(count: int, world: World, index: Index, seed: int | str) -> Iterator[Question]:
-    """`count` different questions, of one hop, of two, of three, of four, and again."""
+    """Yields `count` different questions, with one to four hops in turn."""
     rng = random.Random(f"deepsearchqa-mini/questions/{seed}")
     seen: set[str] = set()
-    for hops in cycle(range(1, MOST_HOPS + 1)):
+    for hops in cycle(range(1, MAX_HOPS + 1)):
         if len(seen) == count:
             return
-        wants_set = len(seen) // MOST_HOPS % 3 == 2
+        wants_set = len(seen) // MAX_HOPS % 3 == 2
         while (question := _draw(rng, world, hops, wants_set)).problem in seen or not _answerable(question, index):
             pass
         seen.add(question.problem)
@@ -46,12 +46,12 @@ def generate(count: int, world: World, index: Index, seed: int | str) -> Iterato
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`: as it is. Who or what a question names decides what has to be looked up."""
+    """See `a2rl.tasks.contract.Preparer`: unchanged, since the names in a question decide what to look up."""
     return text
 
 
 def solve(question: Question, index: Index) -> tuple[Episode, list[tuple[str, str]]]:
-    """The expert's episode, and its turns: what was written and what the search showed."""
+    """Returns the expert's episode, and its turns: what it wrote and what the search showed."""
     episode, turns = Episode(question), list[tuple[str, str]]()
     while not episode.over:
         written, shown = next_turn(episode.text), ""
@@ -63,10 +63,10 @@ def solve(question: Question, index: Index) -> tuple[Episode, list[tuple[str, st
 
 
 def pretraining_text(seed: int, documents: int = PRETRAINING_DOCUMENTS) -> Iterator[str]:
-    """Documents that teach what pages, searches and answers look like, but hardly how to get to an answer.
+    """Yields documents that teach what pages, searches and answers look like, but hardly how to find an answer.
 
-    Pages; notes of somebody who looks up facts that have nothing to do with each other; and questions whose askers
-    look up this and that and answer with what they saw last.
+    They are pages, notes with look-ups of unrelated facts, and questions with random look-ups that are answered with
+    the last result.
     """
     rng = random.Random(f"deepsearchqa-mini/pretraining/{seed}")
     worlds = [World("train", f"pretraining/{seed}/{number}") for number in range(PRETRAINING_WORLDS)]
@@ -82,11 +82,11 @@ def pretraining_text(seed: int, documents: int = PRETRAINING_DOCUMENTS) -> Itera
             question = _draw(rng, world, 1, wants_set=rng.random() < 1 / 3)
             yield transcript(question, solve(question, index)[1])
         else:
-            yield _wandering(rng, world, index)
+            yield _random_lookups(rng, world, index)
 
 
 def _draw(rng: random.Random, world: World, hops: int, wants_set: bool) -> Question:
-    """A chain of facts from a random start; one that comes back to where it was is drawn again."""
+    """Draws a chain of facts from a random start, without repeated names."""
     kind: Kind = rng.choice(list(NAMES))
     name = start = rng.choice(world.names[kind])
     asked, passed = list[Relation](), [name]
@@ -119,15 +119,15 @@ def _notes(rng: random.Random, world: World, index: Index) -> str:
     return f"Thought:{shown} {learned}"
 
 
-def _wandering(rng: random.Random, world: World, index: Index) -> str:
-    """Somebody looks up some things, mostly not what was asked for, and answers with the last one."""
-    question = _draw(rng, world, rng.randint(1, MOST_HOPS), wants_set=rng.random() < 1 / 3)
-    turns, learned, value = _lookups(rng, world, index, rng.randint(1, LONGEST_WANDERING))
+def _random_lookups(rng: random.Random, world: World, index: Index) -> str:
+    """Looks up random facts, mostly not what was asked for, and answers with the last one."""
+    question = _draw(rng, world, rng.randint(1, MAX_HOPS), wants_set=rng.random() < 1 / 3)
+    turns, learned, value = _lookups(rng, world, index, rng.randint(1, MAX_RANDOM_LOOKUPS))
     return transcript(question, [*turns, (f"{learned}\nAction: answer[ {value}]", "")])
 
 
 def _lookups(rng: random.Random, world: World, index: Index, count: int) -> tuple[list[tuple[str, str]], str, str]:
-    """Turns in which random facts are looked up; the last fact, and its value."""
+    """Returns turns that look up random facts, the last fact, and its value."""
     turns, learned, value = list[tuple[str, str]](), "", ""
     for _ in range(count):
         relation = rng.choice(RELATIONS)

@@ -1,15 +1,15 @@
-"""DeepSearchQA's data. The agent gets training questions, the search and the episodes as a package, and examples of how
-to use them; the grader gets the eval questions.
+"""DeepSearchQA's data. The agent gets training questions, the search and the episodes as a package, and modules for
+rollouts; the grader gets the eval questions.
 
     visible/  train.jsonl   prompt.txt   research/ (the package)   pages/ (mini)
-              rollout.py, episodes.py, players.py, decoder.py
+              rollout.py, services.py, episodes.py, rollout_workers.py, decoder/
     hidden/   eval.jsonl    prompt.txt   pages/ (mini, or a mirror's)                        about.json
 
 full: the data set's 900 questions, split as the reference does (autorl_bench/benchmarks/deepsearchqa/data.py,
 `split_dataset`: shuffled with seed 42, 100 for training, then the first 200 of the rest); from the hub, or from a
 mirror with DSQA-full.csv. A mirror may also have a folder pages/ (*.txt, *.md, or *.jsonl of title and text), which is
-then what the grader searches by default. mini: generated (see mini.py); the eval questions are about a world of their
-own, whose pages the agent does not get, so that nothing can be known by heart.
+then what the grader searches by default. mini: generated (see mini.py); the eval questions are about another world,
+whose pages the agent does not get, so that memorising facts does not help.
 """
 
 import csv
@@ -18,11 +18,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from a2rl.errors import IntegrityError, UsageError
-from a2rl.files import file_digest, write_jsonl
+from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.files import file_digest, write_jsonl
+from a2rl.core.hub import download
 from a2rl.handout import hand_out
-from a2rl.hub import download
-from a2rl.task import Variant
+from a2rl.tasks.contract import Variant
 from tasks.deepsearchqa import mini
 from tasks.deepsearchqa.research import Index, Question
 from tasks.deepsearchqa.research.episode import INSTRUCTIONS
@@ -37,9 +37,9 @@ FILE_DIGEST = TASK.source.sha256[FILE]
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     if variant == "mini":
-        instructions = ""  # every token counts for a small model, and it learns the format from examples
+        instructions = ""  # a small model has little context, and learns the format from examples
         about = _prepare_mini(visible, hidden)
     else:
         instructions = INSTRUCTIONS
@@ -51,17 +51,18 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 
 def copy_tools(visible: Path) -> None:
-    """The environment as a package, and rollouts with it."""
+    """Copies the environment as a package, and the modules for rollouts."""
     hand_out(HERE, "research", visible)
+    shutil.copyfile(HERE / "workspace" / "services.py", visible / "services.py")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -83,13 +84,13 @@ def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str,
     _write(visible / "train.jsonl", train)
     _write(hidden / "eval.jsonl", test)
     if source is None or not (source / "pages").is_dir():
-        return {"pages": "none: grade with --search serpapi or searxng"}
+        return {"pages": "none: grade with --search serpapi, duckduckgo or searxng"}
     shutil.copytree(source / "pages", hidden / "pages")
     return {"pages": "the mirror's"}
 
 
 def split_of(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
-    """The training questions and the eval set. `Dataset.shuffle` is numpy's permutation under the same seed."""
+    """Returns the training questions and the eval set; `Dataset.shuffle` is numpy's permutation with the same seed."""
     import numpy as np
 
     order = np.random.default_rng(SHUFFLE_SEED).permutation(len(questions))
@@ -98,16 +99,16 @@ def split_of(questions: Sequence[Question]) -> tuple[list[Question], list[Questi
 
 
 def read_published(source: Path | None) -> list[Question]:
-    """The published questions, from a local mirror or from the hub.
+    """Reads the published questions, from a local mirror or from the hub.
 
     Raises:
-        UsageError: the mirror has none.
+        UsageError: the mirror lacks the file.
         IntegrityError: the file is not the published one.
         InfrastructureError: the hub cannot be reached.
     """
     path = download(TASK.source, FILE) if source is None else source / FILE
     if not path.is_file():
-        raise UsageError(f"{source} has no {FILE}: a DeepSearchQA mirror holds the data set's file")
+        raise UsageError(f"{source} has no {FILE}: a DeepSearchQA mirror must have the data set's file")
     if file_digest(path) != FILE_DIGEST:
         raise IntegrityError(f"{path} is not the published {FILE}: get a clean copy")
     with path.open(encoding="utf-8", newline="") as file:

@@ -1,6 +1,7 @@
 """DeepSearchQA: questions that take several searches, judged (Google DeepMind 2026, arXiv 2601.20975)."""
 
-from a2rl.task import DataSource, Limits, Option, Task, TaskVariant
+from a2rl.core.hub import DataSource
+from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="deepsearchqa",
@@ -21,15 +22,20 @@ TASK = Task(
     options={
         "search": Option(
             default="pages",
-            choices=("pages", "serpapi", "searxng"),
-            help="What is searched. pages: those that come with the data (mini, or a mirror's); serpapi: Google, with"
-            " SERPAPI_API_KEY; searxng: your own, at SEARXNG_URL.",
+            choices=("pages", "serpapi", "duckduckgo", "searxng"),
+            help="What is searched. pages: the pages in the data (mini, or a mirror's); serpapi: Google, with"
+            " SERPAPI_KEY; duckduckgo: its instant answers, without a key; searxng: your own server, at SEARXNG_URL.",
         ),
         "recording": Option(
             default="record",
             choices=("record", "replay", "off"),
-            help="Of the live web. record: ask once and keep every answer; replay: only what was kept, offline; off:"
-            " ask anew each time.",
+            help="Recording of the live web. record: ask once and keep every answer; replay: use kept answers only,"
+            " offline; off: ask each time.",
+        ),
+        "prompts": Option(
+            default="repaired",
+            choices=("repaired", "faithful"),
+            help="The wording of the instructions in the full variant. faithful: the reference's.",
         ),
         "turns": Option(
             default="repaired",
@@ -39,5 +45,7 @@ TASK = Task(
         ),
     },
     judged=("full",),
+    serves_agents=True,
+    annotator="correct_or_incorrect",
 )
-"""The mini variant brings its own judge: see served.py."""
+"""The mini variant has its own judge: see served.py."""

@@ -1,7 +1,7 @@
-"""A generated world for the mini variant: people, towns and companies, what is to be known of each, and a page on each.
+"""A generated world for the mini variant: people, towns and companies, facts about each, and a page on each.
 
 Contract: a world is a function of its split and seed. No name is in worlds of both splits, so that no fact of one helps
-with a question about the other; names are put together from the same syllables, so that they read alike.
+with a question about the other; names are built from the same syllables, so that they look alike.
 
     world = World("train", seed=0)
     world.value("seat", "Balco")     # "Dorton"
@@ -38,8 +38,8 @@ COMPANY_ENDS = _words("bank co corp fin gen lab lux med net sol tec tex")
 HOBBIES = _words("art chess dance darts golf judo music poker rugby tennis")
 GOODS = _words("coal cola iron juice milk rope salt silk soda tea water wool")
 MONTHS = _words("January February March April May June July August September October November December")
-FEWEST, MOST = 2, 3
-"""Items of a Set answer."""
+MIN_ITEMS, MAX_ITEMS = 2, 3
+"""Number of items of a Set answer."""
 
 NAMES: dict[Kind, tuple[str, ...]] = {
     "person": tuple(" ".join(pair) for pair in product(GIVEN_NAMES, SYLLABLES)),
@@ -53,14 +53,14 @@ Draw = Callable[[random.Random, Names], str]
 
 
 class Relation(NamedTuple):
-    """Something that is to be known of each of a kind."""
+    """A kind of fact about each person, town or company."""
 
     name: str
     of: Kind
     draw: Draw
-    """A value."""
+    """Draws a value."""
     target: Kind | None = None
-    """The kind of thing that the value names; None: it is a date, a number or a list."""
+    """The kind of thing that the value names; None for a date, a number or a list."""
     is_set: bool = False
 
 
@@ -69,7 +69,9 @@ def _link(name: str, of: Kind, target: Kind) -> Relation:
 
 
 def _list(name: str, of: Kind, things: Sequence[str]) -> Relation:
-    return Relation(name, of, lambda rng, _: ", ".join(rng.sample(things, k=rng.randint(FEWEST, MOST))), is_set=True)
+    return Relation(
+        name, of, lambda rng, _: ", ".join(rng.sample(things, k=rng.randint(MIN_ITEMS, MAX_ITEMS))), is_set=True
+    )
 
 
 def _number(name: str, of: Kind, low: int, high: int) -> Relation:
@@ -92,12 +94,12 @@ RELATIONS = (
 
 
 def split_of(name: str) -> Split:
-    """The split whose worlds have the name."""
+    """Returns the split whose worlds have the name."""
     return "eval" if hashlib.sha256(name.encode()).digest()[0] % 2 else "train"
 
 
 class World:
-    """See the module."""
+    """Names and facts of one world."""
 
     def __init__(self, split: Split, seed: int | str) -> None:
         rng = random.Random(f"deepsearchqa-mini/world/{split}/{seed}")
@@ -110,11 +112,11 @@ class World:
                 self._values[relation.name, name] = relation.draw(rng, self.names)
 
     def value(self, relation: str, name: str) -> str:
-        """What is true of somebody or something."""
+        """Returns the value of a fact, such as ("seat", "Balco")."""
         return self._values[relation, name]
 
     def pages(self) -> list[Page]:
-        """One page for each name."""
+        """Returns a page for each name."""
         return [Page(name, self._text(kind, name)) for kind, names in self.names.items() for name in names]
 
     def _text(self, kind: Kind, name: str) -> str:

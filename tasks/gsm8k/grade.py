@@ -3,9 +3,10 @@ r"""GSM8K's grader: greedy answers, right if the final number is.
 The prompt is the reference's (opencompass gsm8k_gen_1d7fe4): `Question: ...\nLet's think step by step\nAnswer:`, with
 four worked examples in the full variant. A model with a chat template gets examples and question as turns of a chat.
 
-The final number is the one after `####`, or the last one where there is no `####`. The reference takes the last match
-of `-?\d+\.\d+|-?\d+` (opencompass/datasets/gsm8k.py), which cuts `1,000` at the comma and counts the right answer as
-wrong; ours reads thousands, so that every gold answer scores.
+The final number is the one after `####`, or the last one if there is no `####`. The reference takes the last match of
+`-?\d+\.\d+|-?\d+` (opencompass/datasets/gsm8k.py), which splits `1,000` at the comma and counts the right answer as
+wrong. Ours reads thousands separators, so that every gold answer is correct. With the option `prompts: faithful`,
+examples, end of an answer and its number are the reference's.
 """
 
 import re
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a2rl.files import read_jsonl
+from a2rl.core.files import read_jsonl
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
-from a2rl.score import ItemResult
-from a2rl.task import Limits, Options
+from a2rl.scoring.score import ItemResult
+from a2rl.tasks.contract import Limits, Options
+from tasks.gsm8k import reference
 
 STOP = "Question:"
 MARK = "####"
@@ -45,26 +47,37 @@ def items_of(hidden: Path) -> list[Item]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     return [item.id for item in items_of(hidden)]
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     by_id = {item.id: item for item in items_of(hidden)}
     items = [by_id[item_id] for item_id in ids]
-    shots = _shots_that_fit(sampler, read_jsonl(hidden / "shots.jsonl"), items, limits)
+    # Of all items: so a model sees an item with the same shots, whether it is graded in a sample, a half or the whole.
+    faithful = options.get("prompts") == "faithful"
+    shots = _shots_that_fit(sampler, _shots(hidden, faithful), list(by_id.values()), limits)
     prompts = [prompt(item.question, shots, chat=sampler.has_chat_template) for item in items]
-    completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,)))
-    return [_result(item, completion) for item, completion in zip(items, completions, strict=True)]
+    stop = () if faithful else (STOP,)
+    completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stop))
+    return [_result(item, completion, faithful) for item, completion in zip(items, completions, strict=True)]
+
+
+def _shots(hidden: Path, faithful: bool) -> Sequence[Mapping[str, Any]]:
+    shots = read_jsonl(hidden / "shots.jsonl")
+    if not faithful or not shots:
+        return shots
+    pairs = zip(shots, reference.SOLUTIONS, strict=True)
+    return [{"question": shot["question"], "answer": solution} for shot, solution in pairs]
 
 
 def _shots_that_fit(
     sampler: Sampler, shots: Sequence[Mapping[str, Any]], items: Sequence[Item], limits: Limits
 ) -> Sequence[Mapping[str, Any]]:
-    """All of them, or for a short context the first few that leave room for the longest question and its answer.
+    """Returns the first shots that leave room for the longest question and its answer.
 
-    A prompt cut by tokens would begin in the middle of an example. The reference's models all have room for four.
+    A truncated prompt would begin in the middle of an example. The models of the reference have room for all four.
     """
     longest = max((item.question for item in items), key=len, default="")
     for count in range(len(shots), 0, -1):
@@ -75,7 +88,7 @@ def _shots_that_fit(
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     by_id = {item.id: item for item in items_of(hidden)}
     return [
         _result(by_id[item_id], Completion(outputs[item_id], "stop", 0, 0))
@@ -86,17 +99,17 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     return {item.id: item.answer for item in items_of(hidden)}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.KindsGrader`: the lines of the solution, which are about its steps."""
+    """See `a2rl.tasks.contract.KindsGrader`: the number of lines of the solution, about its number of steps."""
     return {item.id: f"{len(item.answer.strip().splitlines()) - 1} steps" for item in items_of(hidden)}
 
 
 def prompt(question: str, shots: Sequence[Mapping[str, Any]], chat: bool) -> Prompt:
-    """What the model is asked."""
+    """Returns the model's prompt."""
     if chat:
         turns: list[Message] = []
         for shot in shots:
@@ -111,11 +124,11 @@ def _ask(question: str) -> str:
 
 
 def _shown(answer: str) -> str:
-    return re.sub(r"<<.*?>>", "", answer)  # the data's calculator marks are no language
+    return re.sub(r"<<.*?>>", "", answer)  # without the data's calculator annotations
 
 
 def final_number(text: str) -> float | None:
-    """The number that a solution ends on; None if it has none."""
+    """Returns the final number of a solution; None if it has no number."""
     text = text.partition(STOP)[0]
     before, mark, after = text.partition(MARK)
     if mark:
@@ -129,10 +142,15 @@ def _value(number: str) -> float:
     return float(re.sub(r"[,$\s]", "", number).replace("--", "-"))
 
 
-def _result(item: Item, completion: Completion) -> ItemResult:
-    got, gold = final_number(completion.text), final_number(item.answer)
+def _is_right(item: Item, text: str) -> bool:
+    got, gold = final_number(text), final_number(item.answer)
     assert gold is not None
-    right = got is not None and abs(got - gold) < TOLERANCE
+    return got is not None and abs(got - gold) < TOLERANCE
+
+
+def _result(item: Item, completion: Completion, faithful: bool = False) -> ItemResult:
+    text = completion.text
+    right = reference.is_right(text, item.answer) if faithful else _is_right(item, text)
     cut = completion.finish == "length"
     return ItemResult(
         id=item.id,

@@ -1,8 +1,8 @@
-r"""The mini variant of gsm8k: word problems of one to four steps, and the text that the base model `tiny` grew up on.
+r"""The mini variant of gsm8k: word problems of one to four steps, and the pretraining text of the base model `tiny`.
 
-Contract: everything is a function of its seed. A problem's split follows from its *skeleton*, the question's text
-before names and things are filled in, so that no eval question is ever a train or pretraining question with other
-names. Answers are written like GSM8K's (Cobbe et al. 2021, arXiv 2110.14168), without the `<<..>>` annotations:
+Contract: everything is a function of its seed. A problem's split is determined by its *skeleton*, the question's text
+before names and things are filled in, so that no eval question occurs in train or pretraining with other names. Answers
+are written like GSM8K's (Cobbe et al. 2021, arXiv 2110.14168), without the `<<..>>` annotations:
 
     generate(1, seed=0, split="train")[0].question
     'Omar starts with 14 books. He finds 6 more. He sells all for 2 dollars each. How many dollars does he get?'
@@ -25,19 +25,19 @@ LARGEST_NUMBER = 50
 LARGEST_START = 15
 LARGEST_CHANGE = 7
 LARGEST_FACTOR = 4
-"""Numbers are this small so that a million parameters learn their sums in about a minute of CPU."""
+"""Numbers are small so that a model of a million parameters learns to add them in about a minute of CPU time."""
 
 PRETRAINING_DOCUMENTS = 6_000
 QUIZ_WORKED_ONE_STEP = 0.5
 QUIZ_WORKED_MORE_STEPS = 0.1
-"""Which share of the quiz answers are worked out: many of the easy ones, few of the others."""
+"""Shares of the quiz answers that are worked out: many of the easy ones, few of the others."""
 
 _STEPS_WEIGHTS = {1: 15, 2: 35, 3: 30, 4: 20}
 _QUIZ_STEPS_WEIGHTS = {1: 50, 2: 25, 3: 15, 4: 10}
 _KINDS = (2, 4, 74, 20)
 """Shares of echoes, sums, worked stories and quizzes among the pretraining documents."""
 _POOL_BOUNDS: tuple[tuple[_Pool, int], ...] = (("eval", 48), ("train", 128), ("pretraining", 256))
-"""A skeleton whose hash byte is below 48 is eval's, else below 128 train's, else pretraining's."""
+"""The pool of a skeleton is the first one whose bound is above the skeleton's hash byte."""
 
 _GIRLS = ("Mia", "Ana", "Zoe", "Ida", "Lena", "Nora")
 _BOYS = ("Tom", "Ben", "Max", "Leo", "Omar", "Finn")
@@ -47,38 +47,38 @@ _ENDINGS = ("The result is {}.", "Result: {}", "#### {}")
 _QUIZ_OPENINGS = ("", "Quiz: ", "Riddle: ", "Puzzle: ", "For today: ", "Exercise: ")
 _QUIZ_CUES = (" Answer:", "\nAnswer:", "\nSay it quickly\nAnswer:", "\nNow think\nAnswer:", "\nYour turn now\nAnswer:")
 
-# A sentence of the story, and the words with which a worked solution takes it up.
-_Telling = tuple[str, str]
-_PLAIN_OPENINGS: tuple[_Telling, ...] = (
+# A sentence of the story, and the words for it in a worked solution.
+_Phrase = tuple[str, str]
+_PLAIN_OPENINGS: tuple[_Phrase, ...] = (
     ("{name} has {a} {things}.", "has {a}"),
     ("{name} starts with {a} {things}.", "starts with {a}"),
 )
-_GROUP_OPENINGS: tuple[_Telling, ...] = (
+_GROUP_OPENINGS: tuple[_Phrase, ...] = (
     ("{name} has {a} bags with {b} {things} each.", "{a} bags with {b}"),
     ("{name} fills {a} boxes with {b} {things} each.", "{a} boxes with {b}"),
 )
-_SUM_OPENINGS: tuple[_Telling, ...] = (
+_SUM_OPENINGS: tuple[_Phrase, ...] = (
     ("{name} has {a} red {things} and {b} blue {things}.", "{a} red and {b} blue"),
     ("{name} has {a} big {things} and {b} small {things}.", "{a} big and {b} small"),
 )
-_GAINS: tuple[_Telling, ...] = (
+_GAINS: tuple[_Phrase, ...] = (
     ("{She} buys {n} more.", "buys {n}"),
     ("{She} finds {n} more.", "finds {n}"),
     ("{She} gets {n} from {friend}.", "gets {n}"),
 )
-_LOSSES: tuple[_Telling, ...] = (
+_LOSSES: tuple[_Phrase, ...] = (
     ("{She} loses {n} of them.", "loses {n}"),
     ("{She} gives {n} to {friend}.", "gives {n}"),
     ("{She} sells {n} to {friend}.", "sells {n}"),
 )
-_DOUBLINGS: tuple[_Telling, ...] = (("Then {she} doubles the number of {things}.", "doubles"),)
-_HALVINGS: tuple[_Telling, ...] = (("Half of the {things} break.", "half"),)
-_COUNT_ENDING: _Telling = ("How many {things} does {name} have now?", "")
-_PRICE_ENDING: _Telling = ("{She} sells all for {n} dollars each. How many dollars does {she} get?", "for {n} dollars")
-_SHARE_ENDING: _Telling = ("{n} friends share them. How many {things} does each friend get?", "{n} friends")
-_MORE_ENDING: _Telling = ("{rival} has {n} more than {name}. How many {things} does {rival} have?", "{n} more")
-_FEWER_ENDING: _Telling = ("{rival} has {n} fewer than {name}. How many {things} does {rival} have?", "{n} fewer")
-_TOGETHER_ENDING: _Telling = ("{rival} has {n} more than {name}. How many {things} do they have together?", "{n} more")
+_DOUBLINGS: tuple[_Phrase, ...] = (("Then {she} doubles the number of {things}.", "doubles"),)
+_HALVINGS: tuple[_Phrase, ...] = (("Half of the {things} break.", "half"),)
+_COUNT_ENDING: _Phrase = ("How many {things} does {name} have now?", "")
+_PRICE_ENDING: _Phrase = ("{She} sells all for {n} dollars each. How many dollars does {she} get?", "for {n} dollars")
+_SHARE_ENDING: _Phrase = ("{n} friends share them. How many {things} does each friend get?", "{n} friends")
+_MORE_ENDING: _Phrase = ("{rival} has {n} more than {name}. How many {things} does {rival} have?", "{n} more")
+_FEWER_ENDING: _Phrase = ("{rival} has {n} fewer than {name}. How many {things} does {rival} have?", "{n} fewer")
+_TOGETHER_ENDING: _Phrase = ("{rival} has {n} more than {name}. How many {things} do they have together?", "{n} more")
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class Step:
 
     @property
     def result(self) -> int:
+        """The right-hand side of the equation."""
         match self.operator:
             case "+":
                 return self.left + self.right
@@ -104,6 +105,7 @@ class Step:
 
     @property
     def equation(self) -> str:
+        """The step as text, such as "14 + 6 = 20"."""
         return f"{self.left} {self.operator} {self.right} = {self.result}"
 
 
@@ -117,24 +119,25 @@ class Problem:
 
     @property
     def result(self) -> int:
+        """The final number."""
         return self.steps[-1].result
 
 
-_MERE_NAMES = {
+_CANONICAL_NAMES = {
     **dict.fromkeys(_GIRLS + _BOYS, "Mia"),
     **dict.fromkeys(_THINGS, "apples"),
     **{"He": "She", "he": "she", "him": "her"},
 }
-_MERE_NAME = re.compile(rf"\b({'|'.join(_MERE_NAMES)})\b")
+_NAME = re.compile(rf"\b({'|'.join(_CANONICAL_NAMES)})\b")
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`: every person is Mia, and has apples. Numbers are no mere names."""
-    return _MERE_NAME.sub(lambda found: _MERE_NAMES[found[0]], text)
+    """See `a2rl.tasks.contract.Preparer`: every person is called Mia, and has apples; numbers stay."""
+    return _NAME.sub(lambda found: _CANONICAL_NAMES[found[0]], text)
 
 
 def generate(n: int, seed: int, split: Split) -> list[Problem]:
-    """`n` problems of one split with pairwise different questions."""
+    """Returns `n` problems of one split with different questions."""
     rng = random.Random(f"gsm8k-mini/{split}/{seed}")
     problems: dict[str, Problem] = {}
     while len(problems) < n:
@@ -144,10 +147,10 @@ def generate(n: int, seed: int, split: Split) -> list[Problem]:
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """Documents that teach the skills (sums, stories worked out) but not the benchmark's format.
+    """Yields documents that teach the skills (sums, worked stories) but not the benchmark's format.
 
-    A quiz mostly asks for the bare result, so that the base model blurts out an answer where working step by step
-    would have been right: that is what post-training can mend.
+    A quiz mostly asks for the result only, so that the base model guesses an answer where working step by step would
+    have been right. Post-training can improve that.
     """
     rng = random.Random(f"gsm8k-mini/pretraining/{seed}")
     for document in rng.choices((_echo, _sums, _worked_story, _quiz), weights=_KINDS, k=PRETRAINING_DOCUMENTS):
@@ -159,7 +162,7 @@ def _sums(rng: random.Random) -> str:
 
 
 def _echo(rng: random.Random) -> str:
-    """Something said twice: the shortest lesson in looking a thing up in the text before."""
+    """A repeated text: the simplest exercise in copying from the context."""
     numbers = [str(number) for number in range(2, LARGEST_NUMBER)]
     words = [rng.choice(rng.choice((_GIRLS + _BOYS, _THINGS, numbers))) for _ in range(12)]
     return f"{' '.join(words)}\nAgain: {' '.join(words)}"
@@ -192,13 +195,13 @@ def _random_step(rng: random.Random) -> Step:
 
 
 def _draw(rng: random.Random, pool: _Pool, weights: dict[int, int] = _STEPS_WEIGHTS) -> Problem:
-    """A random problem whose skeleton belongs to `pool`; `weights`: how often it has how many steps."""
+    """Draws a problem whose skeleton belongs to `pool`; `weights` are those of the numbers of steps."""
     while True:
         (steps,) = rng.choices(list(weights), weights=list(weights.values()))
-        story = _tell(rng, steps)
+        story = _draw_story(rng, steps)
         skeleton = " ".join(story.sentences)
         if len(story.steps) == steps and _pool_of(skeleton) == pool:
-            return _cast(rng, skeleton, story.steps)
+            return _fill_in(rng, skeleton, story.steps)
 
 
 def _pool_of(skeleton: str) -> _Pool:
@@ -206,8 +209,8 @@ def _pool_of(skeleton: str) -> _Pool:
     return next(pool for pool, bound in _POOL_BOUNDS if byte < bound)
 
 
-def _cast(rng: random.Random, skeleton: str, steps: list[Step]) -> Problem:
-    """Fill people and things into a skeleton."""
+def _fill_in(rng: random.Random, skeleton: str, steps: list[Step]) -> Problem:
+    """Fills people and things into a skeleton."""
     girl = rng.random() < 0.5
     name = rng.choice(_GIRLS if girl else _BOYS)
     friend, rival = rng.sample([other for other in _GIRLS + _BOYS if other != name], 2)
@@ -217,8 +220,8 @@ def _cast(rng: random.Random, skeleton: str, steps: list[Step]) -> Problem:
     return Problem(question, "\n".join([*lines, f"#### {steps[-1].result}"]), tuple(steps))
 
 
-def _tell(rng: random.Random, steps: int) -> "_Story":
-    """A story of `steps` steps; of fewer where the numbers drawn left no way on, and the caller draws again."""
+def _draw_story(rng: random.Random, steps: int) -> "_Story":
+    """Draws a story of `steps` steps, or of fewer if the numbers allow no more; then the caller draws again."""
     story = _Story(rng)
     ending, ending_steps = rng.choice([(end, cost) for end, cost in _Story.ENDINGS if cost <= steps])
     story.open(with_step=steps > ending_steps and rng.random() < 0.4)
@@ -231,15 +234,15 @@ def _tell(rng: random.Random, steps: int) -> "_Story":
     return story
 
 
-class _Keep(dict[str, object]):
-    """Leaves the fields that it does not know in the text: numbers go in first, people and things later."""
+class _KeepUnknownFields(dict[str, object]):
+    """Leaves unknown fields in the text: numbers are filled in first, people and things later."""
 
     def __missing__(self, key: str) -> str:
         return f"{{{key}}}"
 
 
 class _Story:
-    """A quantity and what happens to it: every sentence that changes it adds one step."""
+    """A quantity and its changes: every sentence that changes it adds a step."""
 
     def __init__(self, rng: random.Random, value: int = 0) -> None:
         self.rng = rng
@@ -248,13 +251,13 @@ class _Story:
         self.clauses: list[str] = []
         self.steps: list[Step] = []
 
-    def say(self, tellings: tuple[_Telling, ...], **numbers: int) -> None:
-        sentence, clause = self.rng.choice(tellings)
-        self.sentences.append(sentence.format_map(_Keep(numbers)))
+    def say(self, phrases: tuple[_Phrase, ...], **numbers: int) -> None:
+        sentence, clause = self.rng.choice(phrases)
+        self.sentences.append(sentence.format_map(_KeepUnknownFields(numbers)))
         self.clauses.append(clause.format(**numbers))
 
     def step(self, operator: Operator, right: int) -> None:
-        """Account for all that was said since the last step."""
+        """Adds a step for everything said since the last one."""
         self.steps.append(Step(", ".join(self.clauses), self.value, operator, right))
         self.clauses = []
         self.value = self.steps[-1].result
@@ -277,16 +280,16 @@ class _Story:
         (change,) = self.rng.choices(changes, weights=(3, 3, 1, 1))
         change()
 
-    def gain(self, tellings: tuple[_Telling, ...] = _GAINS) -> None:
+    def gain(self, phrases: tuple[_Phrase, ...] = _GAINS) -> None:
         if self.value + LARGEST_CHANGE <= LARGEST_NUMBER:
             more = self.rng.randint(2, LARGEST_CHANGE)
-            self.say(tellings, n=more)
+            self.say(phrases, n=more)
             self.step("+", more)
 
-    def lose(self, tellings: tuple[_Telling, ...] = _LOSSES) -> None:
+    def lose(self, phrases: tuple[_Phrase, ...] = _LOSSES) -> None:
         if self.value > 2:
             fewer = self.rng.randint(2, min(LARGEST_CHANGE, self.value - 1))
-            self.say(tellings, n=fewer)
+            self.say(phrases, n=fewer)
             self.step("-", fewer)
 
     def double(self) -> None:

@@ -1,7 +1,7 @@
 """GSM8K's data: `train.jsonl` for the agent; `eval.jsonl` and the few-shot examples `shots.jsonl` for the grader.
 
 full: the 7,473 training and 1,319 test problems, from the hub at a pinned revision or from a local mirror with
-`train.jsonl` and `test.jsonl`; both are held against the same digests. mini: generated (see mini.py), without shots.
+`train.jsonl` and `test.jsonl`; both are verified by the same digests. mini: generated (see mini.py), without shots.
 """
 
 import hashlib
@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from a2rl.errors import IntegrityError, UsageError
-from a2rl.files import canonical_json, read_jsonl, write_jsonl
-from a2rl.hub import download
-from a2rl.task import Variant
+from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.files import canonical_json, read_jsonl, write_jsonl
+from a2rl.core.hub import download
+from a2rl.tasks.contract import Variant
 from tasks.gsm8k import mini
 from tasks.gsm8k.task import TASK
 
 MINI_TRAIN, MINI_SEED = 6000, 2604
 SHOTS = (7364, 1708, 669, 6724)
-"""Rows of the training data: the four problems of the reference's prompt. It has solutions of its own for them
-(opencompass gsm8k_gen_1d7fe4.py); ours are the data's, so that the examples show the format that is asked for."""
+"""Rows of the training data: the four problems of the reference's prompt. The reference has other solutions for them
+(opencompass gsm8k_gen_1d7fe4.py); ours are the data's, so that the examples show the required format."""
 DIGESTS = {
     "train": "5208b0c5a0e535bc35cc7fcc6d244fd18d493664891610b8e54b60cf0d936175",
     "test": "ac313242fd25bcce0152c9ce0f1db012a3b52b37b1d70dc0c5650b2ea835f5fd",
@@ -27,7 +27,7 @@ DIGESTS = {
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     if variant == "mini":
         train = [_row(problem) for problem in mini.generate(MINI_TRAIN, MINI_SEED, "train")]
         test = [_row(problem) for problem in mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")]
@@ -41,12 +41,12 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -60,12 +60,12 @@ def _real(split: str, source: Path | None) -> list[dict[str, Any]]:
     else:
         path = source / f"{split}.jsonl"
         if not path.is_file():
-            raise UsageError(f"{source} has no {split}.jsonl: a GSM8K mirror holds train.jsonl and test.jsonl")
+            raise UsageError(f"{source} has no {split}.jsonl: a GSM8K mirror must have train.jsonl and test.jsonl")
         rows = read_jsonl(path)
     rows = [{"question": row["question"], "answer": row["answer"]} for row in rows]
     if rows_digest(rows) != DIGESTS[split]:
         raise IntegrityError(
-            f"the {split} data of GSM8K from {source or 'the hub'} is not the published one; get a clean copy"
+            f"the {split} data of GSM8K from {source or 'the hub'} differs from the published data: get a clean copy"
         )
     return rows
 
@@ -79,5 +79,5 @@ def _from_hub(split: str) -> list[dict[str, Any]]:
 
 
 def rows_digest(rows: list[dict[str, Any]]) -> str:
-    """SHA-256 (hex) of the rows themselves, whatever the file format they came in."""
+    """Returns the SHA-256 (hex) of the rows, independent of their file format."""
     return hashlib.sha256("\n".join(canonical_json(row) for row in rows).encode()).hexdigest()

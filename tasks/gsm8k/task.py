@@ -1,6 +1,7 @@
 """GSM8K: grade-school math word problems, scored by the final number (Cobbe et al., arXiv 2110.14168)."""
 
-from a2rl.task import DataSource, Limits, Task, TaskVariant
+from a2rl.core.hub import DataSource
+from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="gsm8k",
@@ -17,4 +18,12 @@ TASK = Task(
     mini=TaskVariant(eval_items=400, limits=Limits(max_new_tokens=96)),
     # 512 new tokens, as the reference's generation config (opencompass gsm8k_gen_1d7fe4) allows.
     full=TaskVariant(eval_items=1319, limits=Limits(max_new_tokens=512)),
+    options={
+        "prompts": Option(
+            default="repaired",
+            choices=("repaired", "faithful"),
+            help="The solved examples, and how an answer is read. faithful: as in the reference, which reads `1,000`"
+            " as 0.",
+        )
+    },
 )

@@ -1,32 +1,32 @@
 r"""HumanEval's grader: one greedy answer, right if the function passes the published tests (pass@1).
 
-A base model continues the prompt, as in the paper (arXiv 2107.03374, section 2.2), and is stopped where its function is
-over: at a `class`, `def`, comment, `if` or `print` at the margin, or at the end of a code block. A model with a chat
-template is asked in the reference's words (opencompass humaneval_openai_sample_evals_gen_dcae0e, which humaneval_gen
-stands for), and stops by itself. The reference gives base models these words too and no stop strings, so that they are
-judged on how they go on talking; its post-processing (humaneval_postprocess_v2) strips the indentation off an answer
-that has no code block, and a function's body that is right can then not even be parsed.
+A base model continues the prompt, as in the paper (arXiv 2107.03374, section 2.2), and is stopped at the end of its
+function: at a `class`, `def`, comment, `if` or `print` without indentation, or at the end of a code block. A model with
+a chat template gets the reference's prompt (opencompass humaneval_openai_sample_evals_gen_dcae0e, which humaneval_gen
+refers to), and stops by itself. The reference uses that prompt for base models as well, without stop strings, so that
+their text after the function counts; its post-processing (humaneval_postprocess_v2) removes the indentation of an
+answer without a code block, so that a correct body of a function cannot even be parsed.
 
-What is run is the prompt and then the answer: all of it where it begins indented, and so continues the prompt; else its
-first code block that defines the function, else its first code block (as the reference), else all of it. What neither
-defines the function nor is indented is taken for its body, and indented. The tests are the published ones; the limit of
-3 s is one on processor time here, so that a busy machine judges like an idle one.
+The program is the prompt and then the answer: all of it if it begins indented, and so continues the prompt; else its
+first code block that defines the function, else its first code block (as in the reference), else all of it. Code that
+neither defines the function nor is indented is taken as its body, and indented. The tests are the published ones; the
+limit of 3 s is on processor time here, so that a busy machine judges like an idle one.
 
-Answers run in `a2rl.sandbox`, which says why a pass is one. Tests see a function's values, not its objects: an answer
-that returns what is no plain data (a generator) fails.
+Answers run in `a2rl.code_execution`, which explains why they cannot forge a pass. Tests see the values of a function,
+not its objects: an answer that returns something other than plain data (such as a generator) fails.
 """
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2rl.files import read_jsonl
+from a2rl.code_execution.pool import CodeCase, CodePool
+from a2rl.core.files import read_jsonl
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
-from a2rl.sandbox.pool import CodeCase, CodePool
-from a2rl.score import ItemResult
-from a2rl.task import Limits, Options
+from a2rl.scoring.score import ItemResult
+from a2rl.tasks.contract import Limits, Options
 
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```")
 ASKED = (
@@ -34,6 +34,7 @@ ASKED = (
     "Your response should only contain the code for this function.\n"
 )
 BLOCK = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
+CLOSED_BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 ANSWER_SHOWN = 400
 
 
@@ -71,31 +72,32 @@ def _items(path: Path) -> list[Item]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     return [item.id for item in items_of(hidden)]
 
 
 def published_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task.PublishedGrader`."""
+    """See `a2rl.tasks.contract.PublishedGrader`."""
     return [item.id for item in published_items(hidden)]
 
 
 def published_items(hidden: Path) -> list[Item]:
-    """The agent's training half and the eval set; mini has the latter only."""
+    """Returns the training half and the eval set; mini has only the latter."""
     return _items(hidden / "training.jsonl") + items_of(hidden)
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     by_id = {item.id: item for item in items_of(hidden)}
     items = [by_id[item_id] for item_id in ids]
-    chat = sampler.has_chat_template
-    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=() if chat else STOPS)
-    return judged(items, sampler.generate([prompt(item, chat) for item in items], params))
+    chat, faithful = sampler.has_chat_template, options.get("prompts") == "faithful"
+    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=() if chat or faithful else STOPS)
+    asked = [ASKED + item.prompt if faithful and not chat else prompt(item, chat) for item in items]
+    return judged(items, sampler.generate(asked, params), faithful_program if faithful else program)
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     by_id = {item.id: item for item in published_items(hidden)}
     answered = [by_id[item_id] for item_id in ids if item_id in outputs]
     results = judged(answered, [Completion(outputs[item.id], "stop", 0, 0) for item in answered])
@@ -105,22 +107,22 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.Grader`."""
+    """See `a2rl.tasks.contract.Grader`."""
     return {item.id: item.canonical_solution for item in items_of(hidden)}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.KindsGrader`; the published problems are of one."""
+    """See `a2rl.tasks.contract.KindsGrader`; the published problems have one kind."""
     return {item.id: item.group for item in items_of(hidden)}
 
 
 def prompt(item: Item, chat: bool) -> Prompt:
-    """What the model is asked."""
+    """Returns the model's prompt."""
     return (Message("user", ASKED + item.prompt),) if chat else item.prompt
 
 
 def program(item: Item, completion: str) -> str:
-    """What is run of an answer."""
+    """Returns the program that is run for an answer."""
     begun = completion.lstrip("\r\n")
     if begun.startswith((" ", "\t")) or not begun:
         return item.prompt + _cut(completion)
@@ -131,22 +133,30 @@ def program(item: Item, completion: str) -> str:
     return item.prompt + (textwrap.indent(code, "    ") if is_body else code)
 
 
+def faithful_program(item: Item, completion: str) -> str:
+    """Returns the program that the reference runs (humaneval_postprocess_v2)."""
+    blocks = CLOSED_BLOCK.findall(completion)
+    return item.prompt + (blocks[0] if blocks else completion).lstrip()
+
+
 def _cut(completion: str) -> str:
-    """Up to the first stop string, for completions that were made without them."""
+    """Cuts a completion at the first stop string, if it was made without them."""
     return completion[: min(place for stop in STOPS if (place := (completion + stop).find(stop)) >= 0)]
 
 
-def judged(items: Sequence[Item], completions: Sequence[Completion]) -> list[ItemResult]:
-    """Runs and tests the answers."""
+def judged(
+    items: Sequence[Item], completions: Sequence[Completion], made: Callable[[Item, str], str] = program
+) -> list[ItemResult]:
+    """Runs and tests the answers, as the programs that `made` makes of them."""
     if not items:
         return []
     cases = [
-        CodeCase(program(item, completion.text), item.entry_point, item.prompt, item.test)
+        CodeCase(made(item, completion.text), item.entry_point, item.prompt, item.test)
         for item, completion in zip(items, completions, strict=True)
     ]
     with CodePool(most=len(cases)) as pool:
-        outcomes = pool.judge(cases)
-        # Only where it matters: there an answer that imports something unusual fails for the kernel's sake.
+        outcomes = pool.test(cases)
+        # Reported because without Landlock an answer that imports an unusual module fails.
         measures = {} if pool.layers.landlock else {"answers judged without Landlock": 1.0}
     return [
         ItemResult(

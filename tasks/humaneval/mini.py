@@ -1,10 +1,9 @@
-r'''The mini variant of humaneval: one-line functions to write, and the text that the base model `tiny` grew up on.
+r'''The mini variant of humaneval: one-line functions to write, and the pretraining text of the base model `tiny`.
 
-Contract: everything is a function of its seed. A problem is told by its docstring without the argument's name (its
-canonical form), and where that one may be read (by the base model, in training, in the eval set) follows from its own
-hash, so that no eval problem is ever a training or pretraining problem under another name of the function or of its
-argument. Every kind of problem has its share in each of the three; some combinations of skills are kept for the eval
-set altogether.
+Contract: everything is a function of its seed. The identity of a problem is its docstring without the argument's name
+(its canonical form). A hash of it decides whether the problem belongs to pretraining, training or the eval set, so that
+no eval problem occurs elsewhere with another name of the function or of its argument. Every kind of problem has a share
+in each of the three; some combinations of skills are in the eval set only.
 
     problem = generate(1, seed=0, split="train")[0]
     problem.prompt + problem.solution
@@ -27,22 +26,21 @@ _Pool = Literal["train", "eval", "pretraining"]
 _Kind = Literal["number", "list", "text", "words"]
 
 TESTS = 6
-"""Assertions on a problem: enough to tell `>` from `>=` and most slices from their neighbours."""
+"""Number of assertions: enough to distinguish `>` from `>=` and most similar slices."""
 COMBINED_SHARE = 0.35
-"""Problems that combine skills: what is counted or summed, of which items, changed how."""
+"""Share of the problems that combine skills: select items, change them, and count or sum them."""
 PRETRAINING_DOCUMENTS = 6000
 NOTES_SHARE = 0.45
-"""Share of the pretraining documents that are notes: the skills, but no function."""
+"""Share of the pretraining documents that are notes, which have the skills but no function."""
 FINISHED_SHARE = 0.6
 FINISHED = ("plus", "minus", "times", "is above", "is below", "first", "last", "append", "has", "first letters",
             "last letters", "repeat")  # fmt: skip
-"""Families whose functions the pretraining text finishes, and the share that they have of the functions in it. Of the
-others it shows empty bodies: a base model that knows what to write, and mostly writes `pass`, is what post-training can
-mend."""
+"""Families whose functions are complete in the pretraining text, and their share of its functions. The others have
+empty bodies, so that the base model often writes `pass` although it knows the skill. Post-training can improve that."""
 LARGEST_CONSTANT = 12
 
 EVAL_SHARE, TRAIN_SHARE = 0.25, 0.45
-"""Of a family's canonical docstrings; the base model reads the rest. One that is alone is for training."""
+"""Shares of a family's canonical docstrings; the rest is for pretraining. A single one is for training."""
 
 _NAMES = ("solve", "make", "find", "get", "run", "work", "build", "f")
 _ARGUMENTS: dict[_Kind, tuple[str, ...]] = {
@@ -52,7 +50,7 @@ _ARGUMENTS: dict[_Kind, tuple[str, ...]] = {
     "words": ("s", "text", "line"),
 }
 _LETTERS = "bcdeot"
-"""None that is an argument's name too."""
+"""Without names of arguments."""
 _WORDS = ("cat", "boat", "toast", "seed", "beds", "coats", "dot", "tea", "oats", "decade", "test", "bottles")
 
 
@@ -65,7 +63,7 @@ class Family:
     doc: str
     returns: str
     largest: int = LARGEST_CONSTANT
-    """Of the numbers {k} and {m}."""
+    """Largest value of {k} and {m}."""
     combined: bool = False
 
 
@@ -143,7 +141,7 @@ _CHOICES = {
 }
 _RESULTS = {"each of ": "[{}]", "the sum of ": "sum({})", "a count of ": "len([{}])"}
 _TRIVIAL = {("each of ", ""), ("the sum of ", "")}
-"""Without a choice there is nothing in these that needs a comprehension."""
+"""Combinations that need no comprehension unless they select items."""
 _EVAL_ONLY = {
     ("the sum of ", "the squares of ", " below {k}"),
     ("the sum of ", "{m} times ", " above {k}"),
@@ -151,11 +149,11 @@ _EVAL_ONLY = {
     ("each of ", "{m} plus ", " other than {k}"),
     ("the sum of ", "{m} plus ", " divisible by {k}"),
 }
-"""Combinations whose parts are trained and which themselves are not."""
+"""Combinations that are not in training, although their parts are."""
 
 
 def _combinations() -> Iterator[tuple[bool, Family]]:
-    """Every combination, and whether only the eval set has it."""
+    """Yields every combination, and whether only the eval set has it."""
     for result, frame in _RESULTS.items():
         for change, changed in _CHANGES.items():
             for choice, chosen in _CHOICES.items():
@@ -173,7 +171,7 @@ def _combinations() -> Iterator[tuple[bool, Family]]:
 
 @cache
 def families(pool: _Pool, combined: bool) -> tuple[Family, ...]:
-    """The kinds of problems that a pool has."""
+    """Returns the kinds of problems of a pool."""
     if not combined:
         return _SINGLE
     return tuple(family for kept, family in _combinations() if pool == "eval" or not kept)
@@ -184,16 +182,16 @@ _ARGUMENT = re.compile(rf"\b({'|'.join({name for names in _ARGUMENTS.values() fo
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`: functions as notes, which name no function, and every argument as `x`."""
+    """See `a2rl.tasks.contract.Preparer`: functions as notes, which name no function, and every argument as `x`."""
     return _ARGUMENT.sub("x", _DEFINED.sub(r"# \1", text))
 
 
 def generate(n: int, seed: int, split: Split) -> list[Problem]:
-    """`n` problems of one split with pairwise different prompts; in eval with different canonical docstrings.
+    """Returns `n` problems of one split with different prompts; in eval with different canonical docstrings.
 
     Args:
-        n: up to what there is: some 600 of eval.
-        seed: of all of them.
+        n: at most the number of problems, which is about 600 for eval.
+        seed: for all problems.
         split: the two share no docstring.
     """
     rng = random.Random(f"humaneval-mini/{split}/{seed}")
@@ -205,7 +203,7 @@ def generate(n: int, seed: int, split: Split) -> list[Problem]:
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """Documents that teach the skills as notes, and the benchmark's format mostly with empty bodies."""
+    """Yields documents that teach the skills as notes, and the benchmark's format mostly with empty bodies."""
     rng = random.Random(f"humaneval-mini/pretraining/{seed}")
     for _ in range(PRETRAINING_DOCUMENTS):
         if rng.random() < NOTES_SHARE:
@@ -222,34 +220,36 @@ def _function(rng: random.Random, finished: bool) -> str:
 
 
 def _note(rng: random.Random) -> str:
-    """A docstring and its expression, without a function around them."""
+    """Returns a docstring and its expression, without a function."""
     doc, problem = _draw(rng, "pretraining")
     return f"# {doc}\n{problem.solution.removeprefix('    return ').strip()}"
 
 
 def _draw(rng: random.Random, pool: _Pool, combined_share: float = COMBINED_SHARE) -> tuple[str, Problem]:
-    """A docstring that belongs to `pool`, and its problem."""
+    """Draws a docstring that belongs to `pool`, and its problem."""
     while True:
         family = rng.choice(families(pool, combined=rng.random() < combined_share))
         argument, values = rng.choice(_ARGUMENTS[family.takes]), _constants(rng, family)
-        doc = _told(family, argument, values)
+        doc = _docstring(family, argument, values)
         if _pools(family)[canonical(doc)] == pool:
             return doc, _problem(rng, family, doc, argument, values)
 
 
-def _told(family: Family, argument: str, values: dict[str, Any]) -> str:
+def _docstring(family: Family, argument: str, values: dict[str, Any]) -> str:
     return family.doc.format(a=argument, **values) + "."
 
 
 @cache
 def _pools(family: Family) -> dict[str, _Pool]:
-    """Where each canonical docstring of a family may be read: in an order drawn by hash, first eval's, then train's."""
+    """Returns the pool of each canonical docstring of a family: by hash order first eval, then train, then the rest."""
     numbers, argument = range(2, family.largest + 1), _ARGUMENTS[family.takes][0]
     domains = {"k": numbers, "m": numbers, "c": _LETTERS, "d": _LETTERS}
     used = {name: domain if f"{{{name}}}" in family.doc else domain[:1] for name, domain in domains.items()}
-    told = {canonical(_told(family, argument, dict(zip(used, each, strict=True)))) for each in product(*used.values())}
+    told = {
+        canonical(_docstring(family, argument, dict(zip(used, each, strict=True)))) for each in product(*used.values())
+    }
     docs = sorted(told, key=lambda doc: hashlib.sha256(doc.encode()).digest())
-    if family in _kept():
+    if family in _eval_only_families():
         return dict.fromkeys(docs, "eval")
     first = round(EVAL_SHARE * len(docs)) if len(docs) > 1 else 0
     last = first + max(1, round(TRAIN_SHARE * len(docs)))
@@ -259,7 +259,7 @@ def _pools(family: Family) -> dict[str, _Pool]:
 
 
 @cache
-def _kept() -> frozenset[Family]:
+def _eval_only_families() -> frozenset[Family]:
     return frozenset(family for kept, family in _combinations() if kept)
 
 
@@ -273,7 +273,7 @@ def _problem(rng: random.Random, family: Family, doc: str, argument: str, values
     name, body = rng.choice(_NAMES), family.returns.format(a=argument, **values)
     reference = eval(f"lambda {argument}: {body}")
     cases: list[tuple[Any, Any]] = []
-    # No constant and no argument handed back may pass.
+    # A function that returns a constant or its argument must not pass.
     while len({repr(result) for _, result in cases}) < 2 or all(given == result for given, result in cases):
         inputs = [_input(rng, family, values) for _ in range(TESTS)]
         cases = [(given, reference(given)) for given in inputs]
@@ -288,7 +288,7 @@ def _problem(rng: random.Random, family: Family, doc: str, argument: str, values
 
 
 def _input(rng: random.Random, family: Family, values: dict[str, Any]) -> Any:
-    """An argument to test with; the numbers and letters of the docstring turn up in it."""
+    """Draws an argument for a test, which contains the numbers and letters of the docstring."""
     match family.takes:
         case "number":
             return rng.choice((values["k"], values["k"] + rng.randint(-1, 1), rng.randint(0, 60)))

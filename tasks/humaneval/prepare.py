@@ -1,8 +1,8 @@
 """HumanEval's data: `train.jsonl` for the agent; `eval.jsonl` for the grader.
 
-full: the 164 problems, from the hub at a pinned revision or from a local mirror with `HumanEval.jsonl.gz`, held against
-one digest. As in the reference, the agent gets the first 82 and is graded on the others. `training.jsonl` keeps the
-first half with the grader too, so that `a2rl score` can judge published answers to all of them. mini: generated (see
+full: the 164 problems, from the hub at a pinned revision or from a local mirror with `HumanEval.jsonl.gz`, verified by
+one digest. As in the reference, the agent gets the first 82 and is graded on the others. `training.jsonl` is
+the first half for the grader, so that `a2rl score` can judge published answers to all of them. mini: generated (see
 mini.py).
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from a2rl.errors import IntegrityError, UsageError
-from a2rl.files import digest_of, write_jsonl
-from a2rl.hub import download
-from a2rl.task import Variant
+from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.files import digest_of, write_jsonl
+from a2rl.core.hub import download
+from a2rl.tasks.contract import Variant
 from tasks.humaneval import mini
 from tasks.humaneval.task import TASK
 
@@ -24,28 +24,30 @@ MIRROR = "HumanEval.jsonl.gz"
 TRAIN = 82
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 DIGEST = "3c3148615a7e25da87784ec03b5f3bc3d168e8b129d72dcbfe05380056182f53"
-"""Of the rows, whatever the file format they came in."""
+"""Digest of the rows, independent of their file format."""
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     if variant == "mini":
         train, test = _generated("train", MINI_TRAIN), _generated("eval", TASK.mini.eval_items)
     else:
         rows = _real(source)
         train, test = rows[:TRAIN], rows[TRAIN:]
         write_jsonl(hidden / "training.jsonl", train)
+        # The reference's names, so that an agent written for it finds what it looks for.
+        train = [{**row, "question": row["prompt"], "answer": row["canonical_solution"]} for row in train]
     write_jsonl(visible / "train.jsonl", train)
     write_jsonl(hidden / "eval.jsonl", test)
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -68,18 +70,18 @@ def _real(source: Path | None) -> list[dict[str, Any]]:
 
     Raises:
         UsageError: the mirror lacks its file.
-        IntegrityError: they are not the published ones.
+        IntegrityError: the rows are not the published ones.
     """
     rows = [{field: row.get(field) for field in FIELDS} for row in (_from_mirror(source) if source else _from_hub())]
     if digest_of(rows) != DIGEST:
-        raise IntegrityError(f"HumanEval from {source or 'the hub'} is not the published one; get a clean copy")
+        raise IntegrityError(f"HumanEval from {source or 'the hub'} differs from the published data: get a clean copy")
     return rows
 
 
 def _from_mirror(source: Path) -> list[Mapping[str, Any]]:
     path = source / MIRROR
     if not path.is_file():
-        raise UsageError(f"{source} has no {MIRROR}: that is the file which a HumanEval mirror holds")
+        raise UsageError(f"{source} has no {MIRROR}: a HumanEval mirror must have this file")
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.strip()]

@@ -1,6 +1,7 @@
 """HumanEval: functions written from their docstrings, scored by unit tests (Chen et al. 2021, arXiv 2107.03374)."""
 
-from a2rl.task import DataSource, Limits, Task, TaskVariant
+from a2rl.core.hub import DataSource
+from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="humaneval",
@@ -18,4 +19,12 @@ TASK = Task(
     # The reference grades the second half of the 164 problems (autorl_bench/benchmarks/__init__.py). Its config leaves
     # the length of answers to the model's; 512 is what opencompass's other one for them (humaneval_gen_8e312c) allows.
     full=TaskVariant(eval_items=82, limits=Limits(max_new_tokens=512)),
+    options={
+        "prompts": Option(
+            default="repaired",
+            choices=("repaired", "faithful"),
+            help="How the function is found in an answer. faithful: as in the reference, the first code block, or else"
+            " all of it.",
+        )
+    },
 )

@@ -1,17 +1,17 @@
-"""What a generated shop sells: kinds of product by department, what may be said of them and what there is to choose."""
+"""What a generated shop sells: kinds of product by department, with their attributes and options."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Department(NamedTuple):
-    """A part of the shop. Kinds are nouns with their plural, which is how customers ask for them."""
+    """A part of the shop. Kinds map a noun to its plural, which customers use."""
 
     path: str
     kinds: Mapping[str, str]
     attributes: tuple[str, ...]
     options: Mapping[str, tuple[str, ...]]
-    """No value is taken for another one by the reward, which compares loosely."""
+    """Values differ enough that the reward, which compares loosely, never confuses two of them."""
 
 
 COLORS = ("black", "blue", "brown", "gray", "green", "pink", "purple", "red", "white", "yellow")

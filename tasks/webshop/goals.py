@@ -1,8 +1,8 @@
 """What customers want: goals made from a catalogue, frozen by one seed.
 
-The original draws price limits before it sets its seed, so that two starts of it differ in half the instructions. Here
-prices (release.py) and limits are drawn by SEED, and the goals are put into the order in which the original's own seed,
-the same number, puts as many: session 0 is the goal of the same product and options there and here.
+The original draws price limits before it sets its seed, so two starts of it differ in half of the instructions. Here
+prices (release.py) and limits are drawn with SEED, and the goals are shuffled with the same seed as in the original:
+session 0 is about the same product and options in both.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from a2rl.files import digest_of
+from a2rl.core.files import digest_of
 from tasks.webshop.release import SEED, Listing, Wish
 from tasks.webshop.shop.product import Goal, Product
 
@@ -20,7 +20,7 @@ NO_LIMIT = 1_000_000.0
 
 
 def synthetic(listings: Sequence[Listing]) -> list[Goal]:
-    """For each product with a synthetic wish one goal for every combination of its options, as the reference uses them.
+    """Returns, for each product with a synthetic wish, one goal per combination of its options, as the reference does.
 
     All goals of a product have one price limit.
     """
@@ -31,7 +31,7 @@ def synthetic(listings: Sequence[Listing]) -> list[Goal]:
 
 
 def human(listings: Sequence[Listing]) -> list[Goal]:
-    """The goals that people wrote; those without attributes are left out."""
+    """Returns the goals that people wrote, except those without attributes."""
     rng = random.Random(f"webshop/limits/human/{SEED}")
     return _shuffled(
         goal(each.product, wish, wish.options, _limit(each.product, rng))
@@ -42,7 +42,7 @@ def human(listings: Sequence[Listing]) -> list[Goal]:
 
 
 def goal(product: Product, wish: Wish, options: Mapping[str, str] | tuple[str, ...], limit: float) -> Goal:
-    """A goal that this product fulfils, without an id yet. People say in the wish itself which options they want."""
+    """Returns a goal that this product fulfils, without an id. Wishes that people wrote already name the options."""
     wanted = (
         ", and ".join(f"{name}: {value}" for name, value in options.items()) if isinstance(options, Mapping) else ""
     )
@@ -62,7 +62,7 @@ def goal(product: Product, wish: Wish, options: Mapping[str, str] | tuple[str, .
 
 
 def split(goals: Sequence[Goal], held_out: int) -> tuple[list[Goal], list[Goal]]:
-    """The first ones, for the eval set, and of the others those that are about other products, for training."""
+    """Returns the eval set (the first goals), and for training the others about products that it does not use."""
     evaluation = list(goals[:held_out])
     taken = {goal.product_id for goal in evaluation}
     return evaluation, [goal for goal in goals[held_out:] if goal.product_id not in taken]
@@ -81,13 +81,13 @@ def _synthetic(product: Product, wish: Wish, rng: random.Random) -> Iterator[Goa
 
 
 def _limit(product: Product, rng: random.Random) -> float:
-    """One of the next full tens above the price, never the nearest; none where it is dearer than all of them."""
+    """Returns one of the next multiples of ten above the price, never the nearest; NO_LIMIT above all of them."""
     above = [step for step in PRICE_STEPS if step > product.price][:4]
     return max(rng.sample(above, 2)) if len(above) >= 2 else NO_LIMIT
 
 
 def _shuffled(goals: Iterator[Goal]) -> list[Goal]:
-    """In their order for good, and each with an id: its product, and which of its product's goals it is."""
+    """Returns the goals in their final order, with ids: the product's id and the number of the goal for it."""
     numbers = Counter[str]()
     named = []
     for goal in goals:

@@ -1,14 +1,14 @@
 r"""WebShop's grader: the model shops for every goal of the eval set, greedily, one action a line.
 
 As the reference does it (autorl_bench/benchmarks/webshop/eval.py): a purchase is a success if its reward is at least
-0.5; the mean reward, and the share of perfect rewards, which other papers report, stand beside it. A visit that buys
-nothing within the step limit is worth 0. Unlike there, a visit that breaks down is errored and not a failure, and one
-that outgrows the model's context ends there as truncated (vLLM would refuse the prompt, and the reference leaves such a
-visit out of its count of successes without a word).
+0.5. The mean reward and the share of perfect rewards, which other papers report, are measured as well. A visit that
+buys nothing within the step limit has reward 0. Unlike in the reference, a visit that fails for a technical reason is
+errored instead of wrong, and one that outgrows the model's context ends there as truncated (vLLM would refuse the
+prompt, and the reference silently does not count such a visit as a success).
 
-The reference shows each turn as a prompt of its own, with a window of five turns; the mini variant, whose model is
-small, shows one growing text. See shop/transcript.py for both; the data says which it is. Every visit is a conversation
-of its own, and all of them share the model.
+The reference makes a new prompt for each turn, with a window of five turns; the mini variant, whose model is small,
+shows one growing text. See shop/transcript.py for both; about.json in the data says which one applies. Every visit is
+a separate conversation, and all of them share the model.
 """
 
 import json
@@ -16,48 +16,57 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from a2rl.data import ABOUT
-from a2rl.errors import UsageError
+from a2rl.core.errors import UsageError
 from a2rl.sampling import Conversation, Message, Prompt, Sampler, SamplingParams
-from a2rl.score import ItemResult, Verdict
-from a2rl.task import Limits, Options
+from a2rl.scoring.score import ItemResult, Verdict
+from a2rl.tasks.contract import Limits, Options
+from a2rl.tasks.data import ABOUT
 from tasks.webshop.shop import Goal, Session, Shop
 from tasks.webshop.shop.page import BUY_NOW, NEXT_PAGE
 from tasks.webshop.shop.product import PATH_MARK
-from tasks.webshop.shop.transcript import SYSTEM, Form, Visit
+from tasks.webshop.shop.transcript import REFERENCE_SYSTEM, SYSTEM, Form, Visit
 from tasks.webshop.task import TASK
 
 SUCCESS = 0.5
 ANSWER_SHOWN = 2000
 
 
-class _Hall(NamedTuple):
-    """The shop of an eval set, and what is asked for in it."""
+class _EvalSet(NamedTuple):
+    """The goals of an eval set, and the shop that they are about."""
 
     shop: Shop
     goals: Mapping[str, Goal]
     form: Form
 
 
+class _Asked(NamedTuple):
+    """How the model is asked for an action."""
+
+    chat: bool
+    faithful: bool
+    """Whether in the reference's wording."""
+
+
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task.Grader`. An item is a goal."""
+    """See `a2rl.tasks.contract.Grader`. An item is a goal."""
     return list(_goals(hidden))
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.task.Grader`."""
-    hall = _open(hidden)
+    """See `a2rl.tasks.contract.Grader`."""
+    eval_set = _open(hidden)
     room = sampler.room_after("") - limits.max_new_tokens
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
-    visits = [_visit(hall, hall.goals[each], limits, room, sampler.has_chat_template) for each in ids]
+    asked = _Asked(sampler.has_chat_template, options.get("prompts") == "faithful")
+    visits = [_visit(eval_set, eval_set.goals[each], limits, room, asked) for each in ids]
     return sampler.converse(visits, params)
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.task.Grader`. A completion is what a customer did, one action a line."""
-    hall = _open(hidden)
+    """See `a2rl.tasks.contract.Grader`. A completion is a list of actions, one a line."""
+    eval_set = _open(hidden)
     return [
-        _replayed(hall, hall.goals[each], outputs[each].splitlines())
+        _replayed(eval_set, eval_set.goals[each], outputs[each].splitlines())
         if each in outputs
         else ItemResult(id=each, verdict="errored", reason="no completion was given")
         for each in ids
@@ -65,13 +74,13 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.Grader`. Ways to the product that each goal was made from, by somebody who knows which it is."""
-    hall = _open(hidden)
-    return {each: "\n".join(_way(hall.shop, goal)) for each, goal in hall.goals.items()}
+    """See `a2rl.tasks.contract.Grader`. The fewest actions that buy the product of each goal."""
+    eval_set = _open(hidden)
+    return {each: "\n".join(_shortest_actions(eval_set.shop, goal)) for each, goal in eval_set.goals.items()}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task.KindsGrader`."""
+    """See `a2rl.tasks.contract.KindsGrader`."""
     return {each: _group(goal) for each, goal in _goals(hidden).items()}
 
 
@@ -80,37 +89,40 @@ def _goals(hidden: Path) -> dict[str, Goal]:
     return {goal.id: goal for goal in map(Goal.from_json, lines)}
 
 
-def _open(hidden: Path) -> _Hall:
+def _open(hidden: Path) -> _EvalSet:
     form = json.loads((hidden / ABOUT).read_text(encoding="utf-8"))["prompt"]
     if form not in get_args(Form):
-        raise UsageError(f"{hidden / ABOUT} names a prompt {form!r}: prepare the data anew")
-    return _Hall(Shop.open(hidden / "catalogue"), _goals(hidden), form)
+        raise UsageError(f"{hidden / ABOUT} names a prompt {form!r}: prepare the data again")
+    return _EvalSet(Shop.open(hidden / "catalogue"), _goals(hidden), form)
 
 
-def _visit(hall: _Hall, goal: Goal, limits: Limits, room: int, chat: bool) -> Conversation[ItemResult]:
-    """A visit, from the search page to the purchase."""
+def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, asked: _Asked) -> Conversation[ItemResult]:
+    """Plays a visit, from the search page to the purchase."""
     tokens = 0
     try:
-        visit = Visit(hall.shop, goal, hall.form)
+        visit = Visit(eval_set.shop, goal, eval_set.form, asked.faithful)
         while not visit.done and len(visit.actions) < limits.max_steps:
-            completion = yield _prompt(visit, chat)
+            completion = yield _prompt(visit, asked)
             if completion.prompt_tokens >= room:
                 return _result(goal, visit, tokens, "truncated")
             visit.write(completion.text)
             tokens += completion.tokens
         return _result(goal, visit, tokens)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        return ItemResult(id=goal.id, verdict="errored", group=_group(goal), reason=f"the visit broke down: {error!r}")
+        return ItemResult(id=goal.id, verdict="errored", group=_group(goal), reason=f"the visit failed: {error!r}")
 
 
-def _prompt(visit: Visit, chat: bool) -> Prompt:
+def _prompt(visit: Visit, asked: _Asked) -> Prompt:
     if visit.form == "whole":
         return visit.prompt
-    return (Message("system", SYSTEM), Message("user", visit.prompt)) if chat else f"{SYSTEM}\n\n{visit.prompt}"
+    system = REFERENCE_SYSTEM if asked.faithful else SYSTEM
+    if not asked.chat:
+        return f"{system}\n\n{visit.prompt}"
+    return (Message("system", system), Message("user", visit.prompt))
 
 
-def _replayed(hall: _Hall, goal: Goal, actions: Sequence[str]) -> ItemResult:
-    visit = Visit(hall.shop, goal, hall.form)
+def _replayed(eval_set: _EvalSet, goal: Goal, actions: Sequence[str]) -> ItemResult:
+    visit = Visit(eval_set.shop, goal, eval_set.form)
     for action in actions[: TASK.full.limits.max_steps]:
         if not visit.done:
             visit.write(action)
@@ -136,12 +148,12 @@ def _result(goal: Goal, visit: Visit, tokens: int, verdict: Verdict | None = Non
 
 
 def _group(goal: Goal) -> str:
-    """The department that the product is of."""
+    """Returns the department of the product."""
     return goal.product_category.partition(PATH_MARK)[0].strip()
 
 
-def _way(shop: Shop, goal: Goal) -> list[str]:
-    """Search, as many pages on as it takes, product, options, purchase; nothing where the search does not find it."""
+def _shortest_actions(shop: Shop, goal: Goal) -> list[str]:
+    """Returns a search, the clicks that buy the product, or an empty list where the search does not find it."""
     options = list(goal.options.values() if isinstance(goal.options, Mapping) else goal.options)
     words = " ".join([*goal.nouns, *goal.attributes, goal.query, *options])
     session = Session(shop, goal)

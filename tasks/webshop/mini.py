@@ -1,10 +1,10 @@
 """The mini variant of webshop: a generated catalogue, goals in it, and the text that the base model `tiny` reads.
 
-Contract: everything is a function of its seed. A shop has families of near-duplicates: beside a product stand one that
-differs in an attribute, one that is dearer, and one that lacks options, so that a wrong purchase is easy. Train and
-eval have shops of their own and share no product. A goal asks for *pairs*, a kind of product and an attribute; a third
-of the pairs is asked for in eval only, in no goal of train: see `eval_pairs`. Every goal can be had: the expert, who
-sees what a customer sees, buys for reward 1.
+Contract: everything is a function of its seed. A shop has families of near-duplicates: for each product there is one
+that differs in an attribute, one that is more expensive, and one that lacks options, so that a wrong purchase is easy.
+Train and eval have separate shops and share no product. A goal asks for *pairs* of a kind of product and an attribute;
+a third of the pairs occur in eval only: see `eval_pairs`. Every goal can be fulfilled: the expert, which sees what a
+customer sees, gets reward 1.
 
     world = generate(products=1200, goals=200, seed=0, split="eval", folder=Path("shop"))
 """
@@ -34,19 +34,19 @@ Split = Literal["train", "eval"]
 PRODUCTS = 1200
 LONGEST = 8
 """Turns of an expert's visit."""
-TEMPTED_SHARE = 0.6
-"""Of the goals, for which the first product that a good search finds is a wrong one."""
-CHEAPEST, DEAREST = 4, 60
-"""Prices, in dollars, before a near-duplicate's surcharge."""
+DISTRACTED_SHARE = 0.6
+"""Share of the goals for which the first product that a good search finds is a wrong one."""
+MIN_PRICE, MAX_PRICE = 4, 60
+"""Dollars, before the surcharge of a near-duplicate."""
 SURCHARGE = 30
 VALUES_OFFERED = 3
-"""Of each option, at most."""
+"""Maximum number of values of an option."""
 PRETRAINING_DOCUMENTS = 1100
 SOLVED_SHARE, NOTES_SHARE = 0.25, 0.35
-"""Which share of the visits is an expert's, and which share of the documents are notes."""
+"""Share of the visits that the expert makes, and share of the documents that are notes."""
 NOTES = 6
-"""Products that a note looks at."""
-LONGEST_WANDERING = 7
+"""Maximum number of products that a note compares."""
+MAX_RANDOM_TURNS = 7
 INVALID_SHARE = 0.03
 _PARTICULARS = re.compile(r"(?<= )with [a-z ]+: .*?(?=, and price lower)|(?<=price lower than )[\d.]+")
 _CODE = re.compile(r"(?<=\[)[A-Z]{2}-[A-Z]{2}(?=\])")
@@ -99,12 +99,12 @@ def eval_pairs() -> frozenset[Pair]:
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`: a goal without the values of its options and its limit; what is wanted remains."""
+    """See `a2rl.tasks.contract.Preparer`: a goal without the values of its options and its price limit."""
     return _PARTICULARS.sub("...", text)
 
 
 def generate(products: int, goals: int, seed: int, split: Split, folder: Path) -> World:
-    """Stocks a shop of about so many products in an empty folder and finds goals in it."""
+    """Writes a shop into an empty folder, and finds goals in it."""
     catalogue = list(catalogue_of(products, seed, split))
     stock(catalogue, folder)
     shop = Shop.open(folder)
@@ -112,7 +112,7 @@ def generate(products: int, goals: int, seed: int, split: Split, folder: Path) -
 
 
 def catalogue_of(count: int, seed: int, split: Split) -> Iterator[Product]:
-    """Families of near-duplicates, kind by kind in turn; numbers of products differ between train and eval."""
+    """Yields families of near-duplicates, for each kind in turn; train and eval have different product ids."""
     rng = random.Random(f"webshop-mini/{split}/{seed}")
     numbers = list(range(0 if split == "train" else 1, CODES, 2))
     rng.shuffle(numbers)
@@ -126,19 +126,19 @@ def catalogue_of(count: int, seed: int, split: Split) -> Iterator[Product]:
 
 
 def _code(number: int) -> str:
-    """The id of a product: syllables, which a small model copies more easily than digits."""
+    """Returns a product id of syllables, which a small model copies more easily than digits."""
     first, second = divmod(number, len(SYLLABLES))
     return f"{SYLLABLES[first]}-{SYLLABLES[second]}"
 
 
 def _renumbered(document: str, rng: random.Random) -> str:
-    """The same with other ids, so that there is no use in knowing them by heart: they have to be read."""
+    """Returns the document with other ids, so that a model has to read them instead of memorising them."""
     codes: dict[str, str] = {}
     return _CODE.sub(lambda found: codes.setdefault(found[0], _code(rng.randrange(CODES))), document)
 
 
 def goals_in(shop: Shop, catalogue: Sequence[Product], count: int, seed: int, split: Split) -> list[Goal]:
-    """Different goals, neighbours about different kinds, each one such that the expert gets reward 1.
+    """Finds different goals for which the expert gets reward 1; consecutive ones are about different kinds.
 
     Raises:
         ValueError: the shop is too small for so many.
@@ -151,14 +151,14 @@ def goals_in(shop: Shop, catalogue: Sequence[Product], count: int, seed: int, sp
     while len(found) < count:
         before = len(found)
         for plural in sorted(by_kind):
-            tempted = rng.random() < TEMPTED_SHARE
+            distracted = rng.random() < DISTRACTED_SHARE
             for product in rng.sample(by_kind[plural], len(by_kind[plural])):
                 asked = _ask(product, f"{split}-{len(found):04d}", rng, split)
-                if asked and asked.instruction not in found and _visit_is(tempted, shop, asked):
+                if asked and asked.instruction not in found and _visit_is(distracted, shop, asked):
                     found[asked.instruction] = asked
                     break
         if len(found) == before:
-            raise ValueError(f"a shop of {len(catalogue)} products has no {count} goals")
+            raise ValueError(f"a shop of {len(catalogue)} products has fewer than {count} goals")
     return list(found.values())[:count]
 
 
@@ -168,10 +168,10 @@ def pretraining_text(
     solved_share: float = SOLVED_SHARE,
     notes_share: float = NOTES_SHARE,
 ) -> Iterator[str]:
-    """Documents that teach what the words do, but hardly the skill.
+    """Yields documents that teach what the words do, but hardly the skill.
 
-    Visits in which most customers look about without a plan, and notes of somebody who holds products against a wish
-    and says of each what is wrong with it: to compare takes a small model longest.
+    Most visits are random browsing. Notes compare products with a wish and say what is wrong with each, because
+    comparing is what a small model takes longest to learn.
     """
     rng = random.Random(f"webshop-mini/pretraining/{seed}")
     with tempfile.TemporaryDirectory() as folder:
@@ -196,10 +196,10 @@ def _hash(*words: str) -> bytes:
 def _family(kind: Kind, rng: random.Random) -> Iterator[Product]:
     department = DEPARTMENTS[kind.department]
     brand, (one, other, third) = rng.choice(BRANDS), rng.sample(department.attributes, 3)
-    price = rng.randint(2 * CHEAPEST, 2 * DEAREST) / 2
-    dearer = price + SURCHARGE + rng.randint(0, 10)
+    price = rng.randint(2 * MIN_PRICE, 2 * MAX_PRICE) / 2
+    more_expensive = price + SURCHARGE + rng.randint(0, 10)
     many, few = ({name: _offered(values, rng) for name, values in department.options.items()} for _ in range(2))
-    variants = [((one, other), price, many), ((one, third), price, many), ((one, other), dearer, many)]
+    variants = [((one, other), price, many), ((one, third), price, many), ((one, other), more_expensive, many)]
     for attributes, cost, options in [*variants, ((one, other), price, few)]:
         yield Product(
             id="",
@@ -222,7 +222,7 @@ def _offered(values: Sequence[str], rng: random.Random) -> tuple[str, ...]:
 
 
 def _ask(product: Product, name: str, rng: random.Random, split: Split) -> Goal | None:
-    """A goal that asks for this product; None where its attributes may not be asked for in this split."""
+    """Returns a goal that asks for this product; None where its attributes belong to the other split."""
     pairs = [Pair(product.nouns[-1], attribute) for attribute in product.attributes]
     wanted = tuple(pair.attribute for pair in pairs if (pair in eval_pairs()) == (split == "eval"))
     limit = next(step for step in PRICE_STEPS if step > product.price)
@@ -233,13 +233,13 @@ def _ask(product: Product, name: str, rng: random.Random, split: Split) -> Goal 
     return replace(goal(product, wish, options, limit), id=name)
 
 
-def _visit_is(tempted: bool, shop: Shop, asked: Goal) -> bool:
-    """Whether the expert buys for reward 1, and the first product found is, or is not, a wrong one."""
+def _visit_is(distracted: bool, shop: Shop, asked: Goal) -> bool:
+    """Whether the expert gets reward 1, and the first product found is a wrong one exactly if `distracted`."""
     session, expert = Session(shop, asked, "brief"), Expert()
     session.step(expert.act(session.page))
     first = next((part.text for part in session.page.parts() if part.kind == "product"), None)
     opened = expert.act(session.page)
-    if (opened != f"click[{first}]") != tempted:
+    if (opened != f"click[{first}]") != distracted:
         return False
     session.step(opened)
     play_out(session, expert, LONGEST - 2)
@@ -249,21 +249,21 @@ def _visit_is(tempted: bool, shop: Shop, asked: Goal) -> bool:
 def _visit(shop: Shop, asked: Goal, rng: random.Random, solved: bool) -> str:
     session = Session(shop, asked, "brief")
     first = session.observation
-    return transcript(first, play_out(session, Expert(), LONGEST) if solved else _wander(session, rng))
+    return transcript(first, play_out(session, Expert(), LONGEST) if solved else _browse(session, rng))
 
 
-def _wander(session: Session, rng: random.Random) -> list[tuple[str, Step]]:
-    """Somebody looks about; by chance it may be what was asked for."""
+def _browse(session: Session, rng: random.Random) -> list[tuple[str, Step]]:
+    """Browses at random; by chance this may buy what was asked for."""
     turns: list[tuple[str, Step]] = []
-    while not session.done and len(turns) < LONGEST_WANDERING:
-        action = _whim(session.page, rng)
+    while not session.done and len(turns) < MAX_RANDOM_TURNS:
+        action = _random_action(session.page, rng)
         if rng.random() < INVALID_SHARE:
             action = rng.choice(("click[search]", "click[Buy]", f"click[{_code(rng.randrange(CODES))}]"))
         turns.append((action, session.step(action)))
     return turns
 
 
-def _whim(page: Page, rng: random.Random) -> str:
+def _random_action(page: Page, rng: random.Random) -> str:
     if page.name == "search":
         kind = rng.choice(kinds())
         return f"search[{rng.choice(DEPARTMENTS[kind.department].attributes)} {kind.plural}]"
@@ -276,7 +276,7 @@ def _whim(page: Page, rng: random.Random) -> str:
 
 
 def _notes(asked: Goal, catalogue: Sequence[Product], rng: random.Random) -> str:
-    """A wish held against products of its kind, one after the other, and the one to look at first."""
+    """Compares a wish with products of its kind, one after the other, and names the one to look at first."""
     same = [product for product in catalogue if product.query == asked.query]
     lines = [f"Wanted: {', '.join(asked.attributes)} {asked.query} below {asked.price_upper:.2f} dollars."]
     for product in rng.sample(same, min(NOTES, len(same))):

@@ -1,11 +1,12 @@
 """The nouns of a product's title, which decide whether a purchase is the right kind of thing.
 
-WebShop asks spaCy's model en_core_web_sm. Where that is installed, so do we; elsewhere every word of a title counts
-that has a letter in it and is not on a short list of others, which is about what the model says of titles: most of
-their words are names to it. The tagger is chosen when data is prepared, and named beside each score.
+WebShop uses spaCy's model en_core_web_sm, and so do we where it is installed. Elsewhere every word of a title counts
+as a noun that has a letter in it and is not on a short list of exceptions. This is close to the model's verdict, which
+takes most words of titles for names. The tagger is chosen when data is prepared, and named with each score.
 
 Measured on the edition with 1,000 products and en_core_web_sm 3.8.0: of the 76,010 purchases that the command below
-tries, 11 for each of the 6,910 goals, 2.9% are worth another reward; never the one of the very product asked for.
+tries, 11 for each of the 6,910 goals, 2.9% get another reward, but never
+the purchase of the product that was asked for.
 
     python -m tasks.webshop.nouns MIRROR        # how much the choice matters: the share of goals whose reward differs
 """
@@ -21,11 +22,11 @@ from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 
-from a2rl.errors import A2rlError, UsageError
+from a2rl.core.errors import A2rlError, UsageError
 
 MODEL = "en_core_web_sm"
 BOUGHT = 10
-"""Products, the best by search, that each goal is tried with."""
+"""Number of search results that are bought for each goal."""
 
 _WORD = re.compile(r"[^\W_]+")
 _OTHERS = """\
@@ -36,29 +37,32 @@ _NO_NOUNS = frozenset(_OTHERS.split())
 
 
 class Tagger(Protocol):
-    """What finds nouns."""
+    """Finds nouns in titles."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name that is shown with scores."""
+        ...
 
     def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        """Of each title in turn; in lower case, repeated as the title repeats them."""
+        """Yields the nouns of each title in lower case, as often as the title has them."""
         ...
 
 
 class ByWord:
-    """The fallback."""
+    """The fallback: all words but a list of exceptions."""
 
     name = "words but for a list of others"
 
     def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
+        """See `Tagger`."""
         for title in titles:
             words = (word.lower() for word in _WORD.findall(title))
             yield tuple(word for word in words if word not in _NO_NOUNS and any(map(str.isalpha, word)))
 
 
 class BySpacy:
-    """WebShop's own. `model` is the name of an installed model, or the folder of one."""
+    """The original's tagger. `model` is the name of an installed model, or its folder."""
 
     def __init__(self, model: str = MODEL) -> None:
         import spacy
@@ -70,12 +74,13 @@ class BySpacy:
         self.name = f"spaCy {self._nlp.meta['lang']}_{self._nlp.meta['name']} {self._nlp.meta['version']}"
 
     def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
+        """See `Tagger`."""
         for title in self._nlp.pipe(titles):
             yield tuple(token.text.lower() for token in title if token.pos_ in ("NOUN", "PROPN"))
 
 
 def best_tagger() -> Tagger:
-    """spaCy's where its model is installed, else the fallback."""
+    """Returns spaCy's tagger where its model is installed, else the fallback."""
     return BySpacy() if find_spec("spacy") and find_spec(MODEL) else ByWord()
 
 
@@ -84,9 +89,9 @@ class Comparison(NamedTuple):
 
     goals: int
     changed: int
-    """For which some purchase is worth more under one than under the other."""
+    """Goals for which some purchase has different rewards."""
     own_changed: int
-    """For which the very product asked for is."""
+    """Goals for which the purchase of the product asked for has different rewards."""
     purchases: int
     purchases_changed: int
 
@@ -109,7 +114,7 @@ def compare(mirror: Path, one: Tagger, other: Tagger, limit: int | None = None) 
         changed = own_changed = purchases = purchases_changed = 0
         for pair in zip(*goals, strict=True):
             bought = [numbers[pair[0].product_id], *(hit.number for hit in index.search(pair[0].instruction, BOUGHT))]
-            # All else is equal: the reward differs where the type does, and is not 0 for other reasons.
+            # Everything else is equal, so the reward can only differ where the type does.
             differs = [match_type(products[0][n], pair[0])[0] != match_type(products[1][n], pair[1])[0] for n in bought]
             changed += any(differs)
             own_changed += differs[0]
@@ -119,7 +124,7 @@ def compare(mirror: Path, one: Tagger, other: Tagger, limit: int | None = None) 
 
 
 def main() -> None:
-    """Exit code 0, or 2: a mistake in the call, or no spaCy to compare with."""
+    """Exits with code 0, or with 2 if the call is invalid or spaCy is not installed."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.webshop.nouns", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -139,9 +144,9 @@ def main() -> None:
     title = f"{spacy.name} against {words.name}, {found.goals:,} goals, {found.purchases:,} purchases"
     out.print(title, soft_wrap=True)
     for label, number, total in (
-        ("goals where some purchase is worth another reward", found.changed, found.goals),
-        ("goals where the product asked for is", found.own_changed, found.goals),
-        ("purchases worth another reward", found.purchases_changed, found.purchases),
+        ("goals where some purchase has another reward", found.changed, found.goals),
+        ("goals where the product asked for has", found.own_changed, found.goals),
+        ("purchases with another reward", found.purchases_changed, found.purchases),
     ):
         out.print(f"{label:<52} {number:>7,} {100 * number / max(1, total):6.2f}%")
 

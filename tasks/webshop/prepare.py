@@ -1,7 +1,8 @@
 """WebShop's data. The agent gets a shop, goals to train on, and the shop's code as a package; the grader gets the
-goals of the eval set and the shop that they are about.
+goals of the eval set and their shop.
 
-    visible/  catalogue/   goals.jsonl   shop/ (the package)   rollout.py, episodes.py, players.py, decoder.py
+    visible/  catalogue/   goals.jsonl   shop/ (the package)
+              rollout.py, episodes.py, rollout_workers.py, decoder/
     hidden/   catalogue/   goals.jsonl   about.json
 
 full: the released edition with 1,000 products, from the hub or from a local mirror (see release.py). The eval set is
@@ -13,9 +14,9 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from a2rl.core.hub import download
 from a2rl.handout import hand_out
-from a2rl.hub import download
-from a2rl.task import Variant
+from a2rl.tasks.contract import Variant
 from tasks.webshop import goals, mini
 from tasks.webshop.nouns import best_tagger
 from tasks.webshop.release import SEED, read_listings
@@ -27,24 +28,24 @@ MINI_SEED, MINI_PRODUCTS, MINI_TRAIN = 2604, 1800, 1200
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
     copy_tools(visible)
 
 
 def copy_tools(visible: Path) -> None:
-    """The shop's code as a package, and rollouts with it."""
+    """Copies the shop's code as a package, and the modules for rollouts."""
     hand_out(HERE, "shop", visible)
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.task.Preparer`."""
+    """See `a2rl.tasks.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -72,7 +73,7 @@ def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str,
 
 
 def _downloaded() -> Path:
-    """The files of one revision lie in one folder."""
+    """Downloads the files, and returns their folder."""
     *_, last = (download(TASK.source, name) for name in TASK.source.files)
     return last.parent
 

@@ -1,8 +1,8 @@
-"""WebShop's catalogue wherever it lies: the files of the release, or the catalogue as its search engine stores it.
+"""Reads WebShop's catalogue from a mirror: the released files, or the catalogue as the search engine stores it.
 
 A mirror holds `items_shuffle_1000.json`, or `products_1000.jsonl` (.xz or not), and `items_ins_v2_1000.json`; the
-instructions that people wrote, `items_human_ins.json`, are used where they are there. Prices are read as the original
-reads them (web_agent_site/engine/engine.py at 64fa2a5), but a price tag that names a range is settled by a seed.
+instructions that people wrote, `items_human_ins.json`, are optional. Prices are read as the original
+reads them (web_agent_site/engine/engine.py at 64fa2a5), but for a price range the price is drawn with a seed.
 """
 
 import json
@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.errors import IntegrityError, UsageError
-from a2rl.files import file_digest
+from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.files import file_digest
 from tasks.webshop.nouns import Tagger
 from tasks.webshop.search import lines
 from tasks.webshop.shop.product import Product
 from tasks.webshop.task import TASK
 
 SEED = 233
-"""Of everything that the original draws: prices, price limits, the order of goals (the last one by this very seed)."""
+"""Seed of prices, price limits and the order of goals; the original uses the same number for the order."""
 ITEMS, INSTRUCTIONS, HUMAN = "items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json"
 DOCUMENTS = ("products_1000.jsonl", "products_1000.jsonl.xz")
 LAYOUT = f"{ITEMS} or {' or '.join(DOCUMENTS)}, and {INSTRUCTIONS}"
@@ -34,11 +34,11 @@ class Wish(NamedTuple):
     text: str
     attributes: tuple[str, ...]
     options: tuple[str, ...] = ()
-    """Values that people asked for; synthetic wishes get theirs when goals are made."""
+    """Option values that people asked for; synthetic wishes get options when goals are made."""
 
 
 class Listing(NamedTuple):
-    """A product of the catalogue, and what is wished of it."""
+    """A product of the catalogue with the wishes for it."""
 
     product: Product
     synthetic: Wish | None
@@ -46,7 +46,7 @@ class Listing(NamedTuple):
 
 
 def read_listings(mirror: Path, tagger: Tagger) -> list[Listing]:
-    """The catalogue in its order.
+    """Reads the catalogue, in its order.
 
     Raises:
         UsageError: the mirror lacks a file.
@@ -65,7 +65,7 @@ def read_listings(mirror: Path, tagger: Tagger) -> list[Listing]:
 
 
 def _items(mirror: Path) -> Iterator[dict[str, Any]]:
-    """As released; a product without an id, or with one that was there before, is left out."""
+    """Yields the released products, except those without an id and repeated ones."""
     seen = set()
     for item in _rows(mirror):
         if (asin := item["asin"]) != "nan" and len(asin) <= 10 and asin not in seen:
@@ -121,7 +121,7 @@ def _human_wish(row: Mapping[str, Any]) -> Wish:
 
 
 def _prices(pricing: Any) -> list[float]:
-    """A price, or the lowest and the highest; as released, a text such as "$12.99 - $20.00"."""
+    """Returns a price, or the lowest and the highest, of a list or a text such as "$12.99 - $20.00"."""
     if isinstance(pricing, str):
         pricing = [float(re.sub(r"[^\d.]", "", price)) for price in pricing.split("$")[1:]]
     return list(pricing or ()) or [NO_PRICE]

@@ -1,4 +1,4 @@
-"""`python -m tasks.webshop.search PRODUCTS --queries FILE` searches a catalogue as WebShop's own engine does.
+"""`python -m tasks.webshop.search PRODUCTS --queries FILE` searches a catalogue as WebShop's engine does.
 
 PRODUCTS is JSONL (.xz or not), a product a line, either as WebShop indexes it ({"id", "contents", ...}) or as a
 prepared shop has it. FILE has a query a line, as text or as JSON with a "query". The answer is JSONL: {"query",
@@ -19,10 +19,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from a2rl.errors import A2rlError, UsageError
-from a2rl.files import replace_folder
-from a2rl.settings import Settings
-from tasks.webshop.shop.index import Index, NoIndex
+from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.files import replace_folder
+from a2rl.core.settings import Settings
+from tasks.webshop.shop.index import Index, IndexMissingError
 from tasks.webshop.shop.indexing import build
 from tasks.webshop.shop.product import Product
 
@@ -33,7 +33,7 @@ _err = Console(stderr=True)
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, .xz or not, but empty ones.
+    """Yields the lines of a text file (.xz or not) that are not empty.
 
     Raises:
         UsageError: it cannot be read.
@@ -46,7 +46,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def documents(path: Path) -> Iterator[tuple[str, str]]:
-    """Id and indexed text of each product.
+    """Yields the id and the indexed text of each product.
 
     Raises:
         UsageError: it cannot be read, or a line is no product.
@@ -56,26 +56,26 @@ def documents(path: Path) -> Iterator[tuple[str, str]]:
             row = json.loads(line)
             yield row["id"], row["contents"] if "contents" in row else Product.from_json(line).text
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UsageError(f"{path}, line {number} is no product: give JSONL with `id` and `contents`") from error
+            raise UsageError(f"{path}, line {number} is not a product: give JSONL with `id` and `contents`") from error
 
 
 def open_index(products: Path, folder: Path | None = None) -> Index:
-    """The index of a catalogue; built first where it is not there, or where the file has changed since.
+    """Opens the index of a catalogue, and builds it if it is missing or older than the file.
 
     Args:
-        folder: where the index lies; by default a folder of its own under data/indexes.
+        folder: of the index; by default a folder under data/indexes, named by the catalogue's path, size and time.
 
     Raises:
         UsageError: the catalogue cannot be read.
     """
     if not products.is_file():
-        raise UsageError(f"there is no file {products}: give the catalogue as JSONL (.xz or not)")
+        raise UsageError(f"file not found: {products}: give the catalogue as JSONL (.xz or not)")
     about = products.stat()
     key = hashlib.sha256(f"{products.resolve()} {about.st_size} {about.st_mtime_ns}".encode()).hexdigest()[:16]
     folder = folder or Settings.load().root / "data" / "indexes" / key
     try:
         return Index.open(folder)
-    except NoIndex:
+    except IndexMissingError:
         making = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
         with _err.status(f"indexing {products.name}"):
@@ -89,7 +89,11 @@ def open_index(products: Path, folder: Path | None = None) -> Index:
 
 
 def queries(path: Path) -> list[str]:
-    """Raises UsageError: it cannot be read."""
+    """Reads the queries of a file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     return [_query(line.rstrip("\n")) for line in lines(path)]
 
 
@@ -102,7 +106,7 @@ def _query(line: str) -> str:
 
 
 def main() -> None:
-    """Exit code 0, or 2: a mistake in the call."""
+    """Exits with code 0, or with 2 if the call is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.webshop.search",
         description=__doc__,
@@ -111,8 +115,8 @@ def main() -> None:
     )
     parser.add_argument("products", type=Path, metavar="PRODUCTS")
     parser.add_argument("--queries", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--top", type=int, default=50, help="hits of a query at most (default: 50)")
-    parser.add_argument("--index", type=Path, metavar="DIR", help="where the index lies (default: under data/indexes)")
+    parser.add_argument("--top", type=int, default=50, help="maximum number of hits per query (default: 50)")
+    parser.add_argument("--index", type=Path, metavar="DIR", help="folder of the index (default: under data/indexes)")
     arguments = parser.parse_args()
     if arguments.top < 1:
         parser.error("--top: at least 1")

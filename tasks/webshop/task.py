@@ -1,6 +1,7 @@
 """WebShop: find and buy what an instruction asks for (Yao et al. 2022, arXiv 2207.01206)."""
 
-from a2rl.task import DataSource, Limits, Task, TaskVariant
+from a2rl.core.hub import DataSource
+from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="webshop",
@@ -23,4 +24,11 @@ TASK = Task(
     mini=TaskVariant(eval_items=200, limits=Limits(max_new_tokens=32, max_steps=15)),
     # As the reference (autorl_bench/benchmarks/webshop/eval.py): sessions 0 to 99 of the edition with 1,000 products.
     full=TaskVariant(eval_items=100, limits=Limits(max_new_tokens=100, max_steps=50)),
+    options={
+        "prompts": Option(
+            default="repaired",
+            choices=("repaired", "faithful"),
+            help="The wording of the prompts in the full variant. faithful: the reference's.",
+        )
+    },
 )

@@ -1,7 +1,7 @@
-"""The real agent systems, installed from the registries, each through a whole run in the sandbox, driven by a script.
+"""Tests whole runs of the real agent systems in the sandbox, driven by a scripted LLM.
 
-Each writes code, trains `tiny` on mini gsm8k, submits, looks at its score, trains on and submits again. Needs npm, a
-registry and `make data`'s gsm8k; `make test-agents` sees to it. `pytest -m agents tests/agents` also kills some.
+Each writes code, trains `tiny` on mini gsm8k, submits, looks at its score, trains on and submits again. This needs
+npm, a registry and the gsm8k data of `make data`; `make test-agents` provides them. Some tests also kill the agent.
 """
 
 import json
@@ -17,18 +17,17 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from a2rl.catalog import find_agent
-from a2rl.driver.app import Served, read_log
-from a2rl.driver.scenario import SHIPPED
-from a2rl.driver.server import driver_process
-from a2rl.events import AgentStarted, Graded, SubmissionAccepted
-from a2rl.installation import Installation
-from a2rl.records import BaselineRecord, ExecuteRecord, SetupRecord
-from a2rl.run import RunDir
-from a2rl.settings import Settings
-from a2rl.transcripts import Trajectory
-from tests.conftest import REPOSITORY
-from tests.run_maker import wait_for
+from a2rl.agents.catalog import find_agent
+from a2rl.agents.installation import Installation
+from a2rl.agents.transcripts import Trajectory
+from a2rl.core.settings import Settings
+from a2rl.mock_llm.app import Served
+from a2rl.mock_llm.scenario import SHIPPED
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted, Graded, SubmissionAccepted
+from a2rl.run.records import BaselineRecord, ExecuteRecord, SetupRecord
+from tests.mock_llm_process import driver_process, read_log
+from tests.run_maker import REPOSITORY, wait_for
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]
 AGENTS = ("claude-code", "codex", "gemini-cli", "opencode", "mini-swe-agent")
@@ -40,10 +39,10 @@ THINK_S = 4
 
 
 class Place:
-    """A checkout for the runs, with this one's code, model, data and installed agents; and a driver."""
+    """A checkout for the runs, with the code, model, data and installed agents of this one, and a scripted LLM."""
 
     def __init__(self, root: Path, url: str, log: Path, thinks: int) -> None:
-        """Args: thinks: the turn after the first submission, in which nothing is lost if it is cut off."""
+        """Args: thinks: the turn after the first submission; no work is lost if it is interrupted."""
         self.root, self.url, self.log, self.thinks = root, url, log, thinks
 
     def base_url(self, agent: str) -> str:
@@ -76,7 +75,7 @@ class Place:
 
 @pytest.fixture(scope="session")
 def installed() -> None:
-    """Each agent system once, though several processes run these tests."""
+    """Installs each agent system once, even if several processes run these tests."""
     settings = Settings.load(REPOSITORY)
     for agent in AGENTS:
         with FileLock(REPOSITORY / f".agents.{agent}.lock"):
@@ -101,7 +100,7 @@ def place(installed: None, tmp_path: Path) -> Iterator[Place]:
 
 
 def assert_sound(place: Place, run: RunDir, agent: str) -> Trajectory:
-    """The run is whole and improved, its sandbox stood, its code is tied to what it submitted."""
+    """Checks that the run is complete, improved and was confined, and that its submissions name the agent's code."""
     assert run.need("setup", SetupRecord).sandbox.kind == "landlock"
     executed = run.need("execute", ExecuteRecord)
     assert (executed.ended, executed.why) == ("finished", "")
@@ -154,7 +153,7 @@ def test_a_run_that_was_killed_goes_on_in_the_same_session(place: Place, agent: 
     sessions = {step.extra.get("session_id") for step in whole.steps if step.extra and "session_id" in step.extra}
     assert len(sessions) <= 1
     turns = [each.turn for each in place.served() if each.kind == "main" and each.status == 200]
-    assert turns == sorted(turns)  # it never began anew
+    assert turns == sorted(turns, key=lambda turn: turn or 0)  # it did not start from the beginning again
 
 
 def test_the_readmes_section_on_real_agents_works_word_for_word(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""A small hand-made game with everything in which ALFWorld is peculiar; both engines can play it."""
+"""A small handmade game with all peculiarities of ALFWorld, which both engines can play."""
 
 import json
 from pathlib import Path
@@ -117,7 +117,7 @@ for _verb, _able, _done in (
 
 
 def problem(kind: Kind, more_facts: str = "") -> str:
-    """The PDDL problem; `more_facts`: one to a line."""
+    """Returns the PDDL problem. `more_facts` has one fact in each line."""
     declared = [f"{name}Type - {of}" for of, names in TYPES.items() for name in names.split()]
     declared += ["agent1 - agent", *(f"loc_bar_{number} - location" for number in range(8))]
     declared += [f"{name} - object" for name in OBJECTS] + [f"{name} - receptacle" for name in RECEPTACLES]
@@ -134,7 +134,7 @@ def problem(kind: Kind, more_facts: str = "") -> str:
 
 
 def content(kind: Kind = "pick_and_place_simple", more_facts: str = "") -> dict[str, Any]:
-    """What a game file holds."""
+    """Returns the contents of a game file."""
     return {
         "pddl_domain": released_domain(),
         "grammar": released_grammar(GOALS[kind][0]),
@@ -156,7 +156,7 @@ def write_kitchen(folder: Path, kind: Kind = "pick_and_place_simple") -> Path:
 
 
 def played(*commands: str, kind: Kind = "pick_and_place_simple", more_facts: str = "") -> Play:
-    """A play after these commands, all of which did something."""
+    """Plays these commands; each must have an effect."""
     play = Play(kitchen(kind, more_facts))
     for command in commands:
         assert play.step(command) != "Nothing happens.", command

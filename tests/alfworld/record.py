@@ -1,7 +1,8 @@
-"""`python -m tests.alfworld.record` writes transcripts/*.jsonl: games of our own, played in the stock engine.
+"""`python -m tests.alfworld.record` writes transcripts/*.jsonl: our own games, played in the stock engine.
 
-The first line of a transcript holds the game; every other line a command (none on the second: the reset), the answer,
-and what was admissible and won then. `test_alfred.py` holds the native engine against them, without the stock one.
+The first line of a transcript has the game. Every other line has a command (the second line has none: it is the reset),
+the answer, the admissible commands and whether the game was won. `test_alfred.py` compares the native engine with them,
+so it does not need the stock engine.
 """
 
 import json
@@ -23,7 +24,7 @@ SEED = 7
 
 
 def games() -> dict[str, dict[str, Any]]:
-    """By the name of the transcript."""
+    """Returns the games by the names of their transcripts."""
     household = next(iter(mini.generate(1, SEED, "train")))
     return {
         "kitchen_place": content("pick_and_place_simple"),
@@ -33,7 +34,7 @@ def games() -> dict[str, dict[str, Any]]:
 
 
 def record(game: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The lines of a transcript."""
+    """Returns the lines of a transcript."""
     yield {name: game[name] for name in ("pddl_problem", "walkthrough")} | {"task": Game.parse(game, Path()).goal_text}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "game.tw-pddl"

@@ -1,4 +1,4 @@
-"""What every agent folder promises."""
+"""Tests the contract of every agent folder."""
 
 import re
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.catalog import agent_ids, find_agent
-from a2rl.transcripts import formats
+from a2rl.agents.catalog import agent_ids, find_agent
+from a2rl.agents.transcripts import formats
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AGENTS = agent_ids(REPOSITORY)

@@ -1,4 +1,4 @@
-"""The native ALFWorld engine and the stock one play the same games; the memoised stock engine is the stock engine."""
+"""Tests that the native ALFWorld engine, the stock engine and the memoised stock engine play games identically."""
 
 import json
 import random
@@ -80,7 +80,7 @@ def test_memoising_changes_nothing(mini_games: list[Path]) -> None:
         as_it_is = story(path)
         with memoised():
             assert story(path) == as_it_is
-            assert story(path) == as_it_is  # now with everything remembered
+            assert story(path) == as_it_is  # now everything is memoised
 
 
 def test_the_stock_engine_leaves_this_process_as_it_was(
@@ -117,7 +117,7 @@ def test_verify_prints_one_json_object_and_says_what_it_compared(mini_games: lis
 
 
 def test_verify_says_what_is_wrong_with_the_folder(tmp_path: Path, repository: Path) -> None:
-    for folder, message in ((tmp_path / "nowhere", "there is no folder"), (tmp_path, "no game.tw-pddl below")):
+    for folder, message in ((tmp_path / "nowhere", "folder not found"), (tmp_path, "no game.tw-pddl below")):
         command = [sys.executable, "-m", "tasks.alfworld.verify", str(folder)]
         done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
         assert done.returncode == 2

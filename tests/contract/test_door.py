@@ -1,7 +1,9 @@
-"""The door of the grading service: what arrives in time counts, whatever dies; what does not is turned away."""
+"""Tests how submissions are received: those in time count, even after a crash, and late ones are refused."""
 
 import errno
 import json
+import os
+import shutil
 import struct
 import threading
 import time
@@ -10,23 +12,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
+from httpx2 import Response
 
-from a2rl.errors import InfrastructureError, InvalidSubmission
-from a2rl.events import AgentEnded, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
-from a2rl.grading import door, refusals, submissions
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.settings import Settings
+from a2rl.grading import frozen_sources, refusals, submissions
+from a2rl.grading import http_limits as door
 from a2rl.grading.app import create_app
-from a2rl.grading.chain import broken_chain, open_receipts, ungraded
-from a2rl.grading.limits import DEFAULT_SUBMISSIONS, MAX_WAITING
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.refusals import BURST, MAX_PATH, MAX_REASON, Allowance, Refusals
+from a2rl.grading.refusals import BURST, MAX_PATH, MAX_REASON, Refusals, TokenBucket
 from a2rl.grading.service import GradingService
-from a2rl.grading.submissions import BudgetSpent, NoTurn
-from a2rl.records import BaselineRecord
-from a2rl.run import RunDir
-from a2rl.settings import Settings
+from a2rl.grading.submission_states import invalid_transition, open_receipts, ungraded
+from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
+from a2rl.grading.validation import Kept, copy_submission
+from a2rl.models.checkpoint import weights_digest
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS, MAX_WAITING
+from a2rl.run.records import BaselineRecord
 from tests.run_maker import FakePool, wait_for
 from tests.small_model import Weight, read_weights, trained_copy, write_raw_safetensors, write_safetensors
 
@@ -39,12 +44,12 @@ def client_of(service: GradingService) -> TestClient:
     return TestClient(create_app(service, "gsm8k", []), raise_server_exceptions=False)
 
 
-def submit(client: TestClient, model_path: str) -> httpx.Response:
+def submit(client: TestClient, model_path: str) -> Response:
     return client.post("/submit", json={"model_path": model_path})
 
 
 def end_agent_at_work(run: RunDir) -> None:
-    """The ledger says that the agent is gone; the clock still runs, as it does until the stage has stopped it."""
+    """Records in the ledger that the agent has ended. The clock still runs, as it does until the stage stops it."""
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="deadline", exit_code=None))
 
 
@@ -55,20 +60,20 @@ def v1(run: RunDir, base_model: Path) -> str:
 
 
 class SlowCopy:
-    """Copies when it is told to."""
+    """Copies a submission when the test tells it to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
-        self._copy = submissions.copy_submission
+        self._copy = copy_submission
         monkeypatch.setattr(submissions, "copy_submission", self)
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any) -> Kept:
         self.begun.set()
         assert self.go_on.wait(60)
-        self._copy(*arguments)
+        return self._copy(*arguments)
 
 
-# The receipt, the deadline, and what happens between them.
+# Receipts and the deadline.
 
 
 def test_a_submission_is_in_the_ledger_before_a_byte_of_it_is_copied(
@@ -96,7 +101,7 @@ def test_what_was_received_in_time_is_copied_in_peace_and_graded_when_the_agent_
         copy.go_on.set()
         assert waiting.result().status_code == 200
     assert len(run.ledger.events(Graded)) == 1
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
 def test_when_the_ledger_says_that_the_agent_is_gone_nothing_is_received(
@@ -106,7 +111,7 @@ def test_when_the_ledger_says_that_the_agent_is_gone_nothing_is_received(
     end_agent_at_work(run)
     answer = submit(client, v1)
     assert answer.status_code == 403
-    assert "no longer taken" in answer.json()["detail"]
+    assert "no longer accepted" in answer.json()["detail"]
     assert run.ledger.events(SubmissionReceived) == []
 
 
@@ -119,7 +124,7 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
             begin.wait()
             try:
                 service._submissions.release(service.receive(v1))
-            except BudgetSpent:
+            except (BudgetSpentError, SubmissionDeferredError):  # or there is no room for another one
                 return False
             return True
 
@@ -135,28 +140,94 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
 def test_a_copy_that_the_services_death_cut_off_is_made_again_and_graded(
     run: RunDir, settings: Settings, v1: str
 ) -> None:
-    service_of(run, settings).receive(v1)  # and then it dies
+    service_of(run, settings).receive(v1)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
     end_agent_at_work(run)
     service_of(run, settings)
     wait_for(lambda: run.ledger.events(Graded))
     [accepted] = run.ledger.events(SubmissionAccepted)
     assert accepted.model_path == v1
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
     assert not list(run.checkpoints.glob(".incoming-*"))
 
 
-def test_what_is_gone_when_the_service_comes_back_is_refused_with_that_reason(
+def test_a_folder_that_the_agent_removes_after_the_receipt_is_copied_all_the_same(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    service_of(run, settings).receive(v1)  # and then it is killed
+    digest = weights_digest(run.workspace / v1)
+    shutil.rmtree(run.workspace / v1)
+    end_agent_at_work(run)
+    service_of(run, settings)
+    wait_for(lambda: run.ledger.events(Graded))
+    assert [event.weights_digest for event in run.ledger.events(SubmissionAccepted)] == [digest]
+    assert not list(run.checkpoints.glob(".*")), "no half copies and no frozen files stay"
+
+
+def test_what_replaces_a_folder_after_the_receipt_is_not_what_was_submitted(
+    run: RunDir, settings: Settings, v1: str, base_model: Path
+) -> None:
+    service = service_of(run, settings)
+    received, digest = service.receive(v1), weights_digest(run.workspace / v1)
+    shutil.rmtree(run.workspace / v1)
+    trained_copy(base_model, run.workspace / v1, seed=5)
+    assert service.accept(received)[0].weights_digest == digest != weights_digest(run.workspace / v1)
+    assert service.submit(v1)[0].weights_digest == weights_digest(run.workspace / v1)
+
+
+def test_a_file_that_is_overwritten_in_place_after_the_receipt_is_refused_with_that_reason(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    service = service_of(run, settings)
+    received = service.receive(v1)
+    with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"abcd")
+    with pytest.raises(InvalidSubmissionError, match=r"was changed after it was submitted.*save to a new folder"):
+        service.accept(received)
+    assert service.submit(v1)[0].submission_id == 1, "the changed folder is a new submission"
+
+
+def test_where_files_can_be_cloned_even_that_does_not_matter(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clone(source: int, target: int) -> bool:
+        os.sendfile(target, source, 0, os.fstat(source).st_size)
+        return True
+
+    service, digest = service_of(run, settings), weights_digest(run.workspace / v1)
+    monkeypatch.setattr(frozen_sources, "clone_file", clone)
+    received = service.receive(v1)
+    with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"abcd")
+    assert service.accept(received)[0].weights_digest == digest
+
+
+def test_a_submission_that_could_not_be_frozen_and_is_gone_is_refused_with_that_reason(
     run: RunDir, settings: Settings, v1: str
 ) -> None:
     service_of(run, settings).receive(v1)
+    shutil.rmtree(run.checkpoints / ".received-1")  # the service was killed before it could
     (run.workspace / v1 / "model.safetensors").unlink()
     end_agent_at_work(run)
     service_of(run, settings)
     [refused] = wait_for(lambda: run.ledger.events(SubmissionRefused))
     assert "was restarted while it copied this" in refused.reason
     assert "no weights" in refused.reason
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
+
+
+def test_a_second_name_of_ours_does_not_hide_one_of_the_agents(run: RunDir, settings: Settings, v1: str) -> None:
+    service = service_of(run, settings)
+    received = [service.receive(v1), service.receive(v1)]
+    assert {service.accept(each)[0].submission_id for each in received} == {1, 2}
+    third = service.receive(v1)
+    (run.workspace / "output" / "second-name").hardlink_to(run.workspace / v1 / "model.safetensors")
+    assert client_of(service).post("/submit", json={"model_path": v1}).status_code == 422
+    with pytest.raises(InvalidSubmissionError, match="second name"):
+        service.accept(third)
+    assert not list(run.checkpoints.glob(".received-*"))
 
 
 def test_two_services_that_copy_the_same_submission_accept_it_once(
@@ -167,9 +238,9 @@ def test_two_services_that_copy_the_same_submission_accept_it_once(
     service_of(run, settings)
     wait_for(lambda: run.ledger.events(Graded))
     with pytest.raises(InfrastructureError):
-        old.take(received)
+        old.accept(received)
     assert len(run.ledger.events(SubmissionAccepted)) == 1
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
 def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_stage(
@@ -182,7 +253,7 @@ def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_sta
         service = service_of(run, settings)
         assert "disk is full" in wait_for(lambda: service.problem)
     assert len(open_receipts(run.ledger.entries())) == 1
-    service_of(run, settings)  # resumed, with more room
+    service_of(run, settings)  # resumed, with a higher limit
     wait_for(lambda: run.ledger.events(Graded))
 
 
@@ -191,30 +262,31 @@ def test_a_submission_over_which_the_service_dies_again_and_again_is_refused(
 ) -> None:
     received = service_of(run, settings).receive(v1)
     marks = run.checkpoints / f".attempts-{received.receipt}"
-    marks.write_bytes(b"." * submissions.MAX_DEATHS)
-    service_of(run, settings)  # one more attempt it has, and that succeeds
+    marks.write_bytes(b"." * submissions.MAX_CRASHES)
+    service_of(run, settings)  # it has one more attempt, which succeeds
     wait_for(lambda: run.ledger.events(Graded))
     assert not marks.exists()
     received = service_of(run, settings).receive(v1)
     marks = run.checkpoints / f".attempts-{received.receipt}"
-    marks.write_bytes(b"." * (submissions.MAX_DEATHS + 1))
+    marks.write_bytes(b"." * (submissions.MAX_CRASHES + 1))
     service_of(run, settings)
     [refused] = wait_for(lambda: run.ledger.events(SubmissionRefused))
-    assert "died each time" in refused.reason
+    assert "crashed each time" in refused.reason
 
 
 def test_copies_are_made_one_at_a_time_so_that_none_counts_on_the_room_of_another(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, copying, most = service_of(run, settings), [0], [0]
-    copy = submissions.copy_submission
+    copy = copy_submission
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any) -> Kept:
         copying[0] += 1
         most[0] = max(most[0], copying[0])
         time.sleep(0.05)
-        copy(*arguments)
+        kept = copy(*arguments)
         copying[0] -= 1
+        return kept
 
     monkeypatch.setattr(submissions, "copy_submission", counted)
     with ThreadPoolExecutor(4) as threads:
@@ -222,7 +294,7 @@ def test_copies_are_made_one_at_a_time_so_that_none_counts_on_the_room_of_anothe
     assert most == [1]
 
 
-# Whatever a folder does to the grader, the agent is told, the chain ends, and the service goes on.
+# Whatever a folder does to the grader: the agent gets an answer, the chain of events ends, and the service continues.
 
 
 def raising(error: BaseException) -> Callable[..., None]:
@@ -235,7 +307,7 @@ def raising(error: BaseException) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (InvalidSubmission("no weights"), 422),
+        (InvalidSubmissionError("no weights"), 422),
         (OSError(errno.ELOOP, "Too many links", "v1"), 422),
         (OSError(errno.ENAMETOOLONG, "File name too long", "v1"), 422),
         (PermissionError(errno.EACCES, "Permission denied", "model.safetensors"), 422),
@@ -259,7 +331,7 @@ def test_whatever_a_copy_raises_is_no_500_and_ends_the_chain(
         assert submit(client, v1).status_code == status
     [refused] = run.ledger.events(SubmissionRefused)
     assert refused.receipt == 1
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
     assert submit(client, v1).status_code == 200
 
 
@@ -295,7 +367,7 @@ def huge_offsets(folder: Path) -> None:
 
 
 def endless_shape(folder: Path) -> None:
-    """The product of its numbers takes hours."""
+    """Returns a shape so long that the product of its numbers would take hours to compute."""
     entry = {"dtype": "F32", "shape": [2**62] * 400_000, "data_offsets": [0, 0]}
     write_raw_safetensors(folder / "more.safetensors", {"w": entry}, b"")
 
@@ -320,7 +392,7 @@ def test_a_hostile_folder_is_refused_briefly_and_in_characters(
     assert len(answer.content) < 10_000
     for event in run.ledger.events(SubmissionRefused):
         assert len(event.reason) <= 2 * MAX_REASON
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -390,7 +462,7 @@ def test_of_a_flood_of_refusals_the_ledger_keeps_the_first_and_counts_the_others
         now[0] = second / 60
         turned_away.note(1.0, "output/absent", "there is no such folder")
     assert len(run.ledger.events(SubmissionRefused)) == BURST
-    now[0] += refusals.EVERY_S
+    now[0] += refusals.INTERVAL_S
     turned_away.flush(only_if_due=True)
     written = run.ledger.events(SubmissionRefused)
     assert len(written) == BURST + 1
@@ -416,25 +488,25 @@ def test_who_hands_in_broken_checkpoints_again_and_again_waits_longer_and_longer
     (run.workspace / v1 / "config.json").write_text("{")
     for _ in range(submissions.MISTAKES + 10):
         while not door_of_run.has_room:
-            with pytest.raises(NoTurn):
+            with pytest.raises(SubmissionDeferredError):
                 door_of_run.receive(v1)
             now[0] += 0.1
         received = door_of_run.receive(v1)
-        with pytest.raises(InvalidSubmission):
+        with pytest.raises(InvalidSubmissionError):
             door_of_run.accept(received)
         door_of_run.release(received)
     assert now[0] - 100.0 == pytest.approx(sum(number / 10 for number in range(21, 30)), abs=2.0)
     assert len(run.ledger.events(SubmissionReceived)) == submissions.MISTAKES + 10
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
 def test_an_allowance_comes_back_with_time() -> None:
     now = [0.0]
-    allowance = Allowance(2, 10.0, lambda: now[0])
-    assert [allowance.take() for _ in range(3)] == [True, True, False]
-    assert [allowance.reserve(25.0) for _ in range(3)] == [10.0, 20.0, None]
+    bucket = TokenBucket(2, 10.0, lambda: now[0])
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+    assert [bucket.reserve(25.0) for _ in range(3)] == [10.0, 20.0, None]
     now[0] = 40.0
-    assert [allowance.take() for _ in range(3)] == [True, True, False]
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
 
 
 def test_many_checkpoints_in_the_last_seconds_leave_few_grades_for_afterwards(
@@ -455,7 +527,7 @@ def test_many_checkpoints_in_the_last_seconds_leave_few_grades_for_afterwards(
         statuses = sorted(each.result().status_code for each in waiting)
     assert statuses == [200] * MAX_WAITING + [403] * (24 - MAX_WAITING)
     assert len(pool.jobs) == MAX_WAITING
-    assert broken_chain(run.ledger.entries(), finished=True) == ""
+    assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
 def test_without_a_quota_of_its_own_a_run_has_the_default_one(run: RunDir, settings: Settings, v1: str) -> None:
@@ -476,13 +548,13 @@ def test_grading_time_is_counted_before_it_is_spent(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path
 ) -> None:
     run = new_run(max_grading_s=10.0)
-    know_how_long_a_baseline_takes(run, 10.0)  # of both halves, so that the public one takes five seconds
+    know_how_long_a_baseline_takes(run, 10.0)  # for both halves, so the public half takes five seconds
     for number in range(3):
         trained_copy(base_model, run.workspace / "output" / f"v{number}", seed=number + 1)
     service = service_of(run, settings, FakePool(at_once=False))
     for number in range(2):
         service.submit(f"output/v{number}")
-    with pytest.raises(BudgetSpent, match="quota of 10 s of grading"):
+    with pytest.raises(BudgetSpentError, match="quota of 10 s of grading"):
         service.submit("output/v2")
 
 

@@ -1,12 +1,14 @@
-"""The grading service as agents meet it over HTTP: what it answers, what it refuses, what it never loses."""
+"""Tests the grading service over HTTP, as agents use it: what it answers, what it refuses and what it must not lose."""
 
 import contextlib
 import json
 import shutil
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,32 +16,34 @@ import httpx
 import psutil
 import pytest
 from fastapi.testclient import TestClient
+from httpx2 import Response
 
-from a2rl.errors import InfrastructureError
-from a2rl.events import Graded, GradingFailed, PrivateGraded, SubmissionAccepted, SubmissionRefused
-from a2rl.files import write_model
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import write_model
+from a2rl.core.settings import Settings
 from a2rl.grading.app import create_app
-from a2rl.grading.chain import ungraded
-from a2rl.grading.door import MAX_BODY_BYTES
+from a2rl.grading.devices import DeviceLostError
+from a2rl.grading.http_limits import MAX_BODY_BYTES
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
-from a2rl.grading.limits import DEFAULT_SUBMISSIONS
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer
 from a2rl.grading.service import GradingService, grade_job
+from a2rl.grading.submission_states import ungraded
 from a2rl.judge.params import JudgeParams
-from a2rl.records import GradeRecord, SetupRecord
-from a2rl.run import RunDir
-from a2rl.score import ItemResult
-from a2rl.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.events import Graded, GradingFailed, PrivateGraded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS
+from a2rl.run.records import GradeRecord, SetupRecord
+from a2rl.scoring.score import ItemResult
 from stages.grade import grade
-from tests.run_maker import WAIT_S, FakePool, end_agent, item_results, kill, right_answers, wait_for
+from tests.run_maker import WAIT_S, FakePool, end_agent, grade_result, item_results, kill, right_answers, wait_for
 from tests.small_model import trained_copy
 
-# autorl_bench's answer to POST /submit, and three keys of our own
-ANSWER_KEYS = {
-    "submission_id", "score", "baseline_score", "improvement", "best", "total_submissions", "ci", "quota_left",
-    "grading_seconds_left",
+# autorl_bench's answer to POST /submit, and four keys that we added
+ENTRY_KEYS = {
+    "submission_id", "timestamp", "model_path", "score", "baseline_score", "improvement", "elapsed_seconds",
 }  # fmt: skip
+ANSWER_KEYS = ENTRY_KEYS | {"best", "total_submissions", "ci", "quota_left", "grading_seconds_left", "id"}
 TIME_KEYS = {"start_time", "timeout_s", "last_submit_time", "end_time", "now", "remaining"}
 
 
@@ -48,12 +52,12 @@ def client_of(run: RunDir, settings: Settings, pool: FakePool | None = None) -> 
     return TestClient(create_app(service, run.spec.task, ["0"]), raise_server_exceptions=False)
 
 
-def submit(client: TestClient, model_path: str) -> httpx.Response:
+def submit(client: TestClient, model_path: str) -> Response:
     return client.post("/submit", json={"model_path": model_path})
 
 
 def checkpoints(run: RunDir, base_model: Path, count: int) -> list[str]:
-    """Distinct submissions in the workspace, by their paths as an agent names them."""
+    """Makes distinct submissions in the workspace; returns their paths as an agent gives them."""
     for number in range(1, count + 1):
         trained_copy(base_model, run.workspace / "output" / f"v{number}", seed=number)
     return [f"output/v{number}" for number in range(1, count + 1)]
@@ -74,7 +78,10 @@ def test_the_answer_has_the_references_keys_and_an_interval(
     assert body.keys() == ANSWER_KEYS
     assert (body["submission_id"], body["score"], body["baseline_score"]) == (1, score, 50.0)
     assert body["improvement"] == score - 50.0
-    assert body["best"] == {"submission_id": 1, "score": score}
+    assert body["best"] == {key: body[key] for key in ENTRY_KEYS}
+    assert (body["model_path"], body["id"]) == (v1, 1)
+    assert abs(datetime.fromisoformat(body["timestamp"]).timestamp() - time.time()) < WAIT_S
+    assert 0 <= body["elapsed_seconds"] < WAIT_S
     assert (body["total_submissions"], body["quota_left"]) == (1, DEFAULT_SUBMISSIONS - 1)
     assert body["ci"][0] <= score <= body["ci"][1]
 
@@ -89,7 +96,9 @@ def test_the_best_so_far_is_the_highest_score_and_the_earliest_of_equals(
     assert len(set(scores)) > 1
     for place, answer in enumerate(answers, start=1):
         best = max(scores[:place])
-        assert answer["best"] == {"submission_id": scores.index(best) + 1, "score": best}
+        first = answers[scores.index(best)]
+        assert answer["best"] == {key: first[key] for key in ENTRY_KEYS}
+        assert answer["best"]["score"] == best
 
 
 def test_many_submissions_at_once_lose_nothing_and_share_no_id(
@@ -99,7 +108,7 @@ def test_many_submissions_at_once_lose_nothing_and_share_no_id(
     client = client_of(run, settings, pool)
     begin = threading.Barrier(20)
 
-    def one(number: int) -> tuple[str, httpx.Response]:
+    def one(number: int) -> tuple[str, Response]:
         path = paths[number % 5]
         begin.wait()
         return path, submit(client, path)
@@ -123,7 +132,7 @@ def test_every_submission_waits_for_its_own_grade(run: RunDir, settings: Setting
     paths, pool = checkpoints(run, base_model, 3), FakePool(at_once=False)
     client = client_of(run, settings, pool)
     with ThreadPoolExecutor(3) as threads:
-        waiting: list[Future[httpx.Response]] = [threads.submit(submit, client, path) for path in paths]
+        waiting: list[Future[Response]] = [threads.submit(submit, client, path) for path in paths]
         wait_for(lambda: len(pool.jobs) == 3)
         assert not any(each.done() for each in waiting)
         assert run.ledger.events(Graded) == []
@@ -154,7 +163,8 @@ def test_a_bad_submission_is_refused_with_the_reason_and_is_not_a_zero(
     assert says in answer.json()["detail"] == answer.json()["error"]
     [refused] = run.ledger.events(SubmissionRefused)
     assert refused.reason == answer.json()["detail"]
-    assert run.ledger.events(SubmissionAccepted) == run.ledger.events(Graded) == []
+    assert run.ledger.events(SubmissionAccepted) == []
+    assert run.ledger.events(Graded) == []
     assert list(run.checkpoints.iterdir()) == []
     assert submit(client, v1).json()["submission_id"] == 1
 
@@ -185,7 +195,7 @@ def test_an_oversized_body_is_refused_before_it_is_read(run: RunDir, settings: S
 
 
 def test_the_references_own_fields_are_taken_and_change_nothing(run: RunDir, settings: Settings, v1: str) -> None:
-    answer = client_of(run, settings).post("/submit", json={"model_path": v1, "gpu": "3", "score": 100, "task": "x"})
+    answer = client_of(run, settings).post("/submit", json={"model_path": v1, "gpu": "0", "score": 100, "task": "x"})
     assert answer.status_code == 200
     assert answer.json()["score"] == 100 * right_answers(run.workspace / v1, 4) / 4
 
@@ -206,8 +216,8 @@ def test_nothing_can_be_set_through_the_doors_there_are(
 
 
 def spend(run: RunDir, seconds: float) -> None:
-    """Puts the clock forward."""
-    state = run.clock.state
+    """Moves the clock forward."""
+    state = run.clock.read_state()
     run.clock.path.write_text(state.model_copy(update={"consumed_s": state.consumed_s + seconds}).model_dump_json())
 
 
@@ -305,16 +315,17 @@ def test_what_failed_beside_the_agent_is_graded_when_it_is_submitted_again(
 
 
 class SilentJudgePool(FakePool):
-    """Grades as long as the judge answers."""
+    """Grades as long as the judge answers, and fails after that."""
 
     silent = True
 
     def grade_all(self) -> None:
         if not self.silent:
-            return super().grade_all()
+            super().grade_all()
+            return
         [(job, future)] = self._waiting
         self._waiting.clear()
-        result = GradeResult.of(unjudged(job), 0.5)
+        result = grade_result(unjudged(job), 0.5)
         write_model(job.result, result)
         future.set_result(result)
 
@@ -348,7 +359,7 @@ def test_while_the_judge_is_silent_a_run_has_no_result_and_can_be_resumed(
     [accepted] = run.ledger.events(SubmissionAccepted)
     digest = accepted.weights_digest
     job = grade_job(run, settings.root, run.checkpoint(digest), "private", run.items(digest, "private"))
-    write_model(job.result, GradeResult.of(unjudged(job), 0.5))
+    write_model(job.result, grade_result(unjudged(job), 0.5))
     with pytest.raises(InfrastructureError, match=f"a2rl resume {run.id}"):
         grade(run, settings)
     assert not job.result.exists()
@@ -378,11 +389,11 @@ def test_a_failed_submission_does_not_spoil_the_best_of_the_others(
 
 
 class ForgetfulPool(FakePool):
-    """Says that it graded, but the result is not on the disk."""
+    """Reports that it graded, but the result is not on the disk."""
 
     def grade_all(self) -> None:
         job = self.jobs[-1]
-        result = GradeResult.of(list(item_results(selected_ids(job.task, job.hidden, "public", 7), 1)), 0.5)
+        result = grade_result(item_results(selected_ids(job.task, job.hidden, "public", 7), 1), 0.5)
         [(_, future)] = self._waiting
         future.set_result(result)
 
@@ -403,7 +414,7 @@ def test_a_restarted_service_grades_what_was_accepted_exactly_once(
     paths, dead = checkpoints(run, base_model, 3), FakePool(at_once=False)
     service = GradingService(run, settings.root, cast(GraderPool, dead))
     for path in [*paths, paths[0]]:
-        service.submit(path)  # and then it dies
+        service.submit(path)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
     assert len(ungraded(run.ledger.entries())) == 3
     alive = FakePool()
@@ -462,9 +473,27 @@ def test_the_remaining_time_is_never_negative(run: RunDir, settings: Settings) -
     assert client_of(run, settings).get("/time").json()["remaining"] == 0
 
 
+def test_a_gpu_that_is_lost_after_the_agents_end_is_a_problem_of_the_machine_and_no_grade(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    class LostPool(FakePool):
+        def submit(self, job: GradeJob, on: Iterable[str] = ()) -> "Future[GradeResult]":
+            future: Future[GradeResult] = Future()
+            future.set_exception(DeviceLostError("GPU GPU-1 has disappeared"))
+            return future
+
+    service = GradingService(run, settings.root, cast(GraderPool, LostPool()))
+    service.submit(v1)
+    end_agent(run)
+    service.finish()
+    assert service.problem == "GPU GPU-1 has disappeared"
+    assert run.ledger.events(Graded) == []
+    assert run.ledger.events(GradingFailed)  # from before the agent's end, when it may submit again
+
+
 def test_health_names_the_task_and_the_devices(run: RunDir, settings: Settings) -> None:
     assert client_of(run, settings).get("/health").json() == {
-        "status": "ok", "task": "gsm8k", "available_gpus": ["0"],
+        "status": "ok", "task": "gsm8k", "available_gpus": ["0"], "agent_gpus": [],
     }  # fmt: skip
 
 
@@ -475,7 +504,7 @@ def test_an_answer_tells_a_score_and_nothing_of_the_items(
     assert private not in submit(client_of(run, settings), v1).text
 
 
-# The real thing: a service in its own process, a worker with torch, everything killed in mid-work.
+# A real service in its own process and a worker with torch, all killed while they work.
 
 
 def test_nothing_accepted_is_lost_or_graded_twice_when_grader_worker_and_service_are_killed(
@@ -490,7 +519,12 @@ def test_nothing_accepted_is_lost_or_graded_twice_when_grader_worker_and_service
         kill(_processes(WORKER)[0].pid)
         _wait_for_grader()
         kill(_processes(SERVICE)[0].pid)
-        wait_for(lambda: server.keep_alive() or all(each.done() for each in clients))
+
+        def answered() -> bool:
+            server.keep_alive()
+            return all(each.done() for each in clients)
+
+        wait_for(answered)
         answers = [each.result() for each in clients]
         server.drain()
     accepted, graded = run.ledger.events(SubmissionAccepted), run.ledger.events(Graded)
@@ -507,7 +541,7 @@ SERVICE, WORKER = "a2rl.grading", "a2rl.grading.worker"
 
 
 def _insist(url: str, path: str) -> dict[str, Any]:
-    """Submits as an agent does: again, if the service died under it."""
+    """Submits as an agent does: again, if the service was killed meanwhile."""
     answer = None
     for _ in range(6):
         try:
@@ -520,7 +554,7 @@ def _insist(url: str, path: str) -> dict[str, Any]:
 
 
 def _processes(module: str) -> list[psutil.Process]:
-    """The processes below this one that run a module, the eldest first."""
+    """Returns the descendants of this process that run a module, the oldest first."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -530,7 +564,7 @@ def _processes(module: str) -> list[psutil.Process]:
 
 
 def _wait_for_grader() -> int:
-    """The process that a worker forked for a job, once there is one."""
+    """Waits until a worker has forked a process for a job, and returns that process."""
 
     def grader() -> int | None:
         workers = _processes(WORKER)

@@ -1,6 +1,6 @@
-"""The sandbox, attacked: what an agent tries to get out succeeds without it and fails inside, as root and as a user.
+"""Attacks the sandbox: every attempt to escape succeeds without it and fails inside, as root and as an ordinary user.
 
-The attempts are in tests/isolation/attempts.py, one function each; one agent under a real supervisor tries them all.
+The attempts are the functions of tests/isolation/attempts.py. One agent under a real supervisor tries all of them.
 """
 
 import contextlib
@@ -16,12 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a2rl.errors import InfrastructureError
-from a2rl.isolation.confinement import Confinement
-from a2rl.process import AgentProcess
-from a2rl.sandbox import landlock
-from a2rl.settings import Settings
-from a2rl.supervisor import AgentCommand, AgentExit
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.settings import Settings
+from a2rl.linux import landlock
+from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.isolation import SandboxKind
+from a2rl.sandbox.process import AgentProcess
 from tests.isolation.attempts import BREAKOUTS, WORK
 from tests.isolation.scene import Scene, make_scene
 from tests.run_maker import alive, wait_for
@@ -44,7 +45,7 @@ TAKES_A_KERNEL = {
 """What some kernels, containers and machines have not."""
 USERS = ("root", "nobody") if os.geteuid() == 0 else ("user",)
 BWRAP = pytest.mark.skipif(not shutil.which("bwrap"), reason="bwrap is not installed")
-Outcomes = Callable[[str, str], dict[str, str]]
+Outcomes = Callable[[str, SandboxKind], dict[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def scenes() -> Iterator[Callable[[str], Scene]]:
 @pytest.fixture(scope="module")
 def outcomes(scenes: Callable[[str], Scene]) -> Outcomes:
     @functools.cache
-    def of(user: str, sandbox: str) -> dict[str, str]:
+    def of(user: str, sandbox: SandboxKind) -> dict[str, str]:
         return scenes(user).attempts(sandbox)
 
     return of
@@ -105,7 +106,7 @@ def test_bwrap_lets_nothing_out_either_and_all_work_go_on(outcomes: Outcomes, us
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("attempt", WORK_NAMES)
 def test_an_agent_can(scenes: Callable[[str], Scene], outcomes: Outcomes, user: str, attempt: str) -> None:
-    layers = scenes(user).strength("landlock").layers
+    layers = scenes(user).isolation("landlock").layers
     if attempt == "use_a_terminal" and not {"devices", "user"} & set(layers):
         pytest.skip("where terminals are everybody's, an agent gets none")
     if attempt == "ask_who_and_where_one_is" and "user" in layers and "devices" not in layers:
@@ -120,7 +121,7 @@ def test_without_anything_of_its_own_nothing_gets_out_either_and_all_work_goes_o
         scene.without = frozenset({"user", "devices", "processes"})
         confined = scene.attempts("landlock")
     assert not [name for name in BREAKOUT_NAMES if not free[name] and not confined[name]]
-    assert {name for name in WORK_NAMES if confined[name]} <= {"use_a_terminal"}  # those there are belong to others
+    assert {name for name in WORK_NAMES if confined[name]} <= {"use_a_terminal"}  # those that exist belong to others
 
 
 FAMILY = """
@@ -139,7 +140,9 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("sandbox", ["none", "landlock", pytest.param("bwrap", marks=BWRAP)])
-def test_a_daemon_that_ignores_signals_is_gone_with_the_agent(scenes: Callable[[str], Scene], sandbox: str) -> None:
+def test_a_daemon_that_ignores_signals_is_gone_with_the_agent(
+    scenes: Callable[[str], Scene], sandbox: SandboxKind
+) -> None:
     scene = scenes(USERS[0])
     file = scene.run.workspace / "daemon.pid"
     file.unlink(missing_ok=True)
@@ -155,7 +158,7 @@ def test_a_daemon_that_ignores_signals_is_gone_with_the_agent(scenes: Callable[[
 
 
 def processes_in(folder: Path) -> set[int]:
-    """Those that work in it."""
+    """Returns the processes whose working directory is the folder."""
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -165,13 +168,13 @@ def processes_in(folder: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("sandbox", ["landlock", pytest.param("bwrap", marks=BWRAP)])
-def test_the_agents_exit_status_is_its_own(scenes: Callable[[str], Scene], sandbox: str) -> None:
+def test_the_agents_exit_status_is_its_own(scenes: Callable[[str], Scene], sandbox: SandboxKind) -> None:
     for command, code in (("exit 3", 3), ("true", 0)):
         assert ended(scenes(USERS[0]).start(["sh", "-c", command], sandbox)).exit_code == code
 
 
 @pytest.mark.parametrize("sandbox", ["landlock", pytest.param("bwrap", marks=BWRAP)])
-def test_an_agent_that_cannot_be_started_is_reported(scenes: Callable[[str], Scene], sandbox: str) -> None:
+def test_an_agent_that_cannot_be_started_is_reported(scenes: Callable[[str], Scene], sandbox: SandboxKind) -> None:
     exit_of_none = ended(scenes(USERS[0]).start(["no-such-agent"], sandbox))
     assert (exit_of_none.exit_code, exit_of_none.error) == (None, "no-such-agent: No such file or directory")
 

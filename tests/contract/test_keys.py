@@ -1,9 +1,10 @@
-"""Keys in a whole attempt: an agent that has one leaves it nowhere, and most agents and children never have one."""
+"""Tests API keys in a whole attempt: an agent's key is recorded nowhere, and few processes get one."""
 
 import base64
 import json
 import os
 import subprocess
+import sys
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +14,19 @@ import psutil
 import pytest
 
 from a2rl.cli.flow_runner import embedded_server
-from a2rl.driver.server import driver_process
-from a2rl.errors import UsageError
+from a2rl.config.params import load_params
+from a2rl.config.plan import choose_suite, plan_runs
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.core.urls import refuse_credentials
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer
-from a2rl.keys import refuse_password, too_short
-from a2rl.params import load_params
-from a2rl.plan import choose_grid, plan_runs
-from a2rl.report import write_report
-from a2rl.run import RunDir
-from a2rl.settings import Settings
+from a2rl.llm.keys import keys_too_short_to_hide
+from a2rl.results.report import write_report
+from a2rl.run.directory import RunDir
 from stages.execute import execute
 from tests.contract.test_llm_agents import FakeGradingServer
+from tests.mock_llm_process import driver_process
 from tests.run_maker import wait_for
 
 KEY = "mk-Ab3dEf6hIj9lMn2pQr5tUv8xYz1B"
@@ -63,7 +65,7 @@ sys.exit(f"I give up: {key}")
 
 
 def traces(root: Path, key: str) -> list[str]:
-    """Files below a run, but for the agent's own, in which the key can be found in any plain encoding."""
+    """Returns files of a run, except the agent's own, that contain the key in any plain encoding."""
     raw = key.encode()
     forms = [raw, raw[::-1], raw.hex().encode(), base64.b64encode(raw)[:-4], base64.b64encode(b"x" + raw)[2:-4]]
     forms += [base64.b64encode(b"xx" + raw)[3:-4], urllib.parse.quote(key, safe="").encode(), raw.hex("%").encode()]
@@ -77,14 +79,14 @@ def traces(root: Path, key: str) -> list[str]:
 
 
 def history(run: RunDir) -> bytes:
-    """All that git keeps of the code."""
+    """Returns everything that git keeps of the code."""
     patches = ["git", "log", "--patch", "--all", "--text", "--stat"]
     return subprocess.run(patches, cwd=run.code, capture_output=True, check=True).stdout.lower()
 
 
 @pytest.fixture
 def make(settings: Settings, new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A run of an agent with a key, its definition and its program."""
+    """Makes a run of an agent that has a key, with its definition and its program."""
 
     def made(definition: str, program: str, **changes: Any) -> tuple[RunDir, Settings]:
         monkeypatch.setattr("stages.execute.GradingServer", FakeGradingServer)
@@ -147,7 +149,7 @@ asides:
 
 @pytest.fixture
 def provider(tmp_path: Path) -> Any:
-    """A scripted LLM that wants the real key."""
+    """A scripted LLM that requires the real key."""
     (tmp_path / "scenario.yaml").write_text(SCENARIO)
     with driver_process(str(tmp_path / "scenario.yaml"), tmp_path / "served.jsonl") as url:
         yield url
@@ -165,7 +167,7 @@ def test_an_agent_that_is_led_to_its_llm_never_has_the_key_and_is_seen(make: Cal
     assert set(record.seen.other_models("the-driver")) == {"another"}
     write_report(run, settings)
     page = run.report.read_text()
-    assert "It also asked other models than its driver the-driver: another." in page
+    assert "It also used models other than its driver the-driver: another." in page
     assert "web_search_20250305 (1 requests)" in page
     assert traces(run.root, KEY) == []
 
@@ -186,11 +188,11 @@ def test_an_llm_that_is_reached_through_a_tunnel_is_said_to_be_unseen(make: Call
     record = execute(run, settings)
     assert (record.ended, record.seen) == ("finished", None)
     write_report(run, settings)
-    assert "could not be seen on the way" in run.report.read_text()
+    assert "could not be measured" in run.report.read_text()
 
 
 def environments(pid: int) -> bytes:
-    """Of a process and all below it."""
+    """Returns the environments of a process and all of its descendants."""
     process = psutil.Process(pid)
     below = [process, *process.children(recursive=True)]
     return b"".join(Path(f"/proc/{each.pid}/environ").read_bytes() for each in below)
@@ -211,29 +213,30 @@ def test_the_grading_service_and_its_workers_have_no_key_in_their_environment(ru
 def test_a_worker_knows_the_key_all_the_same(settings: Settings) -> None:
     told = {"use": {"OPENAI_API_KEY": JUDGE_KEY}, "hide": {"LEAKY_KEY": KEY}}
     script = (
-        "import sys; from a2rl.keys import listen; from a2rl.settings import Settings; from a2rl.secrets import scrub\n"
-        "listen(sys.stdin); keys = Settings.load().environ; print(keys['OPENAI_API_KEY'], scrub(sys.argv[1]))\n"
+        "import sys; from a2rl.llm.keys import receive_keys\n"
+        "from a2rl.core.settings import Settings; from a2rl.core.secrets import scrub\n"
+        "receive_keys(sys.stdin); keys = Settings.load().environ; print(keys['OPENAI_API_KEY'], scrub(sys.argv[1]))\n"
         "print('OPENAI_API_KEY' in __import__('os').environ)"
     )
     done = subprocess.run(
-        ["python", "-c", script, f"it is {KEY}"], input=json.dumps(told) + "\n", capture_output=True, text=True,
+        [sys.executable, "-c", script, f"it is {KEY}"], input=json.dumps(told) + "\n", capture_output=True, text=True,
         env={"A2RL_ROOT": str(settings.root), "PATH": os.environ["PATH"]}, cwd=settings.root, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [f"{JUDGE_KEY} it is [secret LEAKY_KEY]", "False"]
 
 
 def test_the_prefect_server_gets_no_key(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def spy(*_: Any, env: dict[str, str], **__: Any) -> None:
         started.append(env)
-        raise Stop
+        raise StopError
 
     started: list[dict[str, str]] = []
     monkeypatch.setattr("a2rl.cli.flow_runner.subprocess.Popen", spy)
     rich = Settings(settings.root, {**settings.environ, "OPENAI_API_KEY": JUDGE_KEY, "SERPAPI_API_KEY": KEY})
-    with pytest.raises(Stop), embedded_server(rich):
+    with pytest.raises(StopError), embedded_server(rich):
         pass
     assert not {JUDGE_KEY, KEY} & set(started[0].values())
     assert JUDGE_KEY not in repr(rich)
@@ -242,16 +245,16 @@ def test_the_prefect_server_gets_no_key(settings: Settings, monkeypatch: pytest.
 @pytest.mark.parametrize("url", ["http://user:pass@127.0.0.1:8080", "https://token@host/v1", "http://h/v1?key=abc"])
 def test_an_address_with_a_key_in_it_is_refused_before_anything_is_written(url: str, settings: Settings) -> None:
     params = load_params(settings.root)
-    grid = choose_grid(params, "smoke", base_url=url)
+    grid = choose_suite(params, "smoke", base_url=url)
     with pytest.raises(UsageError, match="environment variable"):
         plan_runs(grid, "smoke", params, settings)
-    refuse_password("http://127.0.0.1:8080/v1", "--base-url")
+    refuse_credentials("http://127.0.0.1:8080/v1", "--base-url")
 
 
 def test_a_key_that_is_too_short_to_be_left_out_is_named(make: Callable[..., Any]) -> None:
-    from a2rl.catalog import find_agent
+    from a2rl.agents.catalog import find_agent
 
     _, settings = make(LEAKY, LEAK)
     agent = find_agent("leaky", settings.root)
-    assert too_short(agent, settings) == []
-    assert too_short(agent, Settings(settings.root, {"LEAKY_KEY": "short"})) == ["LEAKY_KEY"]
+    assert keys_too_short_to_hide(agent, settings) == []
+    assert keys_too_short_to_hide(agent, Settings(settings.root, {"LEAKY_KEY": "short"})) == ["LEAKY_KEY"]

@@ -1,6 +1,6 @@
-"""What the pipeline does around an agent system that an LLM drives: told, recorded, resumed, limited, explained.
+"""Tests how the pipeline prompts, records, resumes and limits an agent that an LLM drives, and explains its failures.
 
-The agent system is a fake one: a shell script that plays a recorded transcript and writes down how it was called.
+The agent system is a fake: a shell script that prints a recorded transcript and records how it was called.
 """
 
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from a2rl import process
-from a2rl.errors import Interrupted
-from a2rl.events import AgentEnded, AgentStarted
-from a2rl.records import ExecuteRecord
-from a2rl.run import RunDir
-from a2rl.settings import Settings
+from a2rl.core import processes as process
+from a2rl.core.errors import InterruptedByUserError
+from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded, AgentStarted
+from a2rl.run.records import ExecuteRecord
 from stages.execute import execute
-from tests.conftest import REPOSITORY
+from tests.run_maker import REPOSITORY
 
 TRANSCRIPTS = REPOSITORY / "tests" / "transcripts" / "claude-code"
 DEFINITION = """
@@ -39,13 +39,13 @@ NOTE = 'n=$(ls output | wc -l); printf "%s\\n%s" "$1" "$2" > output/told-$n.txt\
 
 @pytest.fixture
 def checkout(settings: Settings) -> Settings:
-    """A checkout with a folder of agents of its own, and a key for the fake."""
+    """A checkout with its own folder of agents, and a key for the fake agent."""
     (settings.root / "agents").unlink()
     return Settings(settings.root, {**settings.environ, "FAKE_KEY": "sk-fake"})
 
 
 class FakeGradingServer:
-    """Stands where the grading service would, which takes seconds to load its libraries, and grades nothing."""
+    """Replaces the grading service, which takes seconds to load its libraries. It grades nothing."""
 
     url, port = "http://127.0.0.1:9", 9
 
@@ -70,7 +70,7 @@ class FakeGradingServer:
 
 @pytest.fixture
 def real_grading() -> None:
-    """Asked for by a test that needs the grading service itself."""
+    """For tests that need the real grading service."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def no_grading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def work(checkout: Settings, new_run: Callable[..., RunDir]) -> Callable[..., RunDir]:
-    """A run whose agent does what the lines of shell say."""
+    """Runs an agent that executes these lines of shell."""
 
     def make(script: str, more: str = "", **changes: object) -> RunDir:
         folder = checkout.root / "agents" / "fake"
@@ -102,7 +102,7 @@ def play(name: str) -> str:
 
 
 def told(run: RunDir) -> list[list[str]]:
-    """How the fake was started each time, and its prompt."""
+    """Returns the command line and the prompt of each start of the fake agent."""
     return [path.read_text().split("\n", 1) for path in sorted((run.workspace / "output").glob("told-*"))]
 
 
@@ -179,7 +179,7 @@ def test_an_llm_of_ones_own_needs_no_key(work: Callable[..., RunDir], settings: 
     assert execute(run, settings).ended == "finished"
     found = re.fullmatch(r"none-needed http://127\.0\.0\.1:(\d+)/v1\n", (run.workspace / "output/key").read_text())
     assert found
-    assert found[1] != "7"  # the way there leads through the relay
+    assert found[1] != "7"  # it is reached through the relay
 
 
 def test_a_run_that_was_cut_off_goes_on_in_its_session(
@@ -193,14 +193,14 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(
         if (run.logs / "transcript-1.jsonl").exists() and (run.logs / "transcript-1.jsonl").stat().st_size:
             stop.set()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedByUserError):
         execute(run, checkout, stop_when_it_has_spoken)
     stop.clear()
     record = execute(run, checkout)
     [_, [how, prompt]] = told(run)
     session = json.loads((TRANSCRIPTS / "work.jsonl").read_text().splitlines()[0])["session_id"]
     assert how == f"resumed {session}"
-    assert "cut off" in prompt
+    assert "were interrupted" in prompt
     assert "All done." in prompt
     assert (record.ended, record.attempts) == ("finished", 2)
 
@@ -222,7 +222,7 @@ def test_a_crash_ends_even_mode_multi(work: Callable[..., RunDir], checkout: Set
 def test_a_quota_of_tokens_ends_it(
     work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2rl.quota.INTERVAL_S", 0.1)
+    monkeypatch.setattr("a2rl.execution.quota.INTERVAL_S", 0.1)
     run = work(play("work") + "sleep 100\n", max_tokens=1000)
     record = execute(run, checkout)
     assert (record.ended, record.why) == ("quota", "its quota of tokens or cost was used up")
@@ -274,7 +274,7 @@ for line in sys.stdin:
 def test_one_that_takes_messages_is_warned_twice_and_told_when_no_more_will_come(
     work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2rl.conversation.WARN_AT", (0.1, 0.2))
+    monkeypatch.setattr("a2rl.execution.messages.WARN_AT", (0.1, 0.2))
     run = work("", budget_s=10.0)
     folder = checkout.root / "agents" / "fake"
     definition = [line for line in DEFINITION.splitlines() if not line.startswith(("start:", "resume:"))]

@@ -1,4 +1,4 @@
-"""The attacks of tests/redteam: none succeeds, and the ones that take place without a sandbox do succeed there."""
+"""Tests the attacks of tests/redteam: none succeeds, and those that are tried without a sandbox succeed there."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.sandbox import landlock
+from a2rl.linux import landlock
 from tests.redteam.attack import find_attacks
 
 pytestmark = [
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def redteam(*arguments: str, timeout_s: float) -> dict[str, Any]:
-    """What `a2rl redteam --json` says."""
+    """Returns the output of `a2rl redteam --json`."""
     done = subprocess.run(
         [sys.executable, "-m", "a2rl", "redteam", *arguments, "--json"],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False,

@@ -1,4 +1,4 @@
-"""What every task folder promises, whatever the task."""
+"""Tests the contract of every task folder."""
 
 import json
 from collections import Counter
@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import pytest
 
-from a2rl.catalog import load_grader, load_preparer, load_task, task_ids
-from a2rl.files import folder_digest
+from a2rl.core.files import folder_digest
+from a2rl.core.settings import Settings
 from a2rl.grading.job import score_items, selected_ids
-from a2rl.paired import compare, mean_difference
-from a2rl.records import BaselineRecord
-from a2rl.score import ItemResult, summarise
-from a2rl.settings import Settings
-from a2rl.split import split_ids
-from a2rl.task import Grader, HeadlineGrader, KindsGrader, Task
-from a2rl.tracking import Tracker
+from a2rl.results.tracking import Tracker
+from a2rl.run.records import BaselineRecord
+from a2rl.scoring.paired import compare, mean_difference
+from a2rl.scoring.score import ItemResult, summarise
+from a2rl.tasks.catalog import load_grader, load_preparer, load_task, task_ids
+from a2rl.tasks.contract import Grader, HeadlineGrader, KindsGrader, Task
+from a2rl.tasks.split import split_ids
 from tests.run_maker import make_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def judged(prepared: Prepared, outputs: dict[str, str]) -> list[ItemResult]:
 
 
 def questions(folder: Path) -> set[str]:
-    """The texts that the rows of a folder's data ask; every text of a row that has no question; the games' rooms."""
+    """Returns the questions in a folder's data; all texts of rows without a question; for games, the rooms."""
     found = {json.loads(path.read_text())["pddl_problem"] for path in folder.rglob("*.tw-pddl")}
     for path in folder.rglob("*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():

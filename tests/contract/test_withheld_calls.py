@@ -1,6 +1,6 @@
-"""System calls of an agent: each attack on them succeeds without a sandbox, and is stopped in each one.
+"""Tests that each attack by system calls succeeds without a sandbox, and is stopped in every sandbox.
 
-The attacks are files of tests/redteam/attacks; here they are tried as root and as an ordinary user.
+The attacks are files of tests/redteam/attacks. Each runs as root and as an ordinary user.
 """
 
 import functools
@@ -9,11 +9,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from a2rl.isolation.strength import Layer
-from a2rl.sandbox import landlock
+from a2rl.linux import landlock
+from a2rl.sandbox.isolation import Layer, SandboxKind
 from tests.redteam.arena import SandboxArena
 from tests.redteam.attack import Outcome, find_attacks
 
@@ -49,8 +50,9 @@ def play() -> Iterator[Play]:
         def arena(user: str, sandbox: str) -> SandboxArena:
             if user == "nobody" and not Path("/usr/bin/python3").exists():
                 pytest.skip("no Python that every user may run")
-            kind, without = ("landlock", OWN) if sandbox == BARE else (sandbox, frozenset())
-            return stack.enter_context(SandboxArena(kind, user, without))
+            if sandbox == BARE:
+                return stack.enter_context(SandboxArena("landlock", user, OWN))
+            return stack.enter_context(SandboxArena(cast(SandboxKind, sandbox), user))
 
         yield functools.cache(lambda user, sandbox, name: arena(user, sandbox).play(ATTACKS[name]))
 

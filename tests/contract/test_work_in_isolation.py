@@ -1,4 +1,4 @@
-"""What agents do for a living goes on inside the sandbox: training, tools, servers of their own, the grading API."""
+"""Tests that agents can do their normal work in the sandbox: training, tools, servers, the grading API."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -8,15 +8,17 @@ from threading import Thread
 
 import pytest
 
-from a2rl.catalog import Agent
-from a2rl.isolation.decide import decide
-from a2rl.isolation.reach import confinement_of
-from a2rl.process import AgentProcess
-from a2rl.run import RunDir
-from a2rl.sandbox import landlock
-from a2rl.settings import Settings
-from a2rl.supervisor import AgentCommand
-from a2rl.workspace import agent_environment, build_workspace
+from a2rl.agents.definition import Agent
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.execution.confinement import confinement_of
+from a2rl.execution.workspace import agent_environment, build_workspace
+from a2rl.linux import landlock
+from a2rl.run.directory import RunDir
+from a2rl.sandbox.command import AgentCommand
+from a2rl.sandbox.process import AgentProcess
+from a2rl.sandbox.selection import select_sandbox
+from tests.small_gguf import write_wheel
 
 pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 TIMEOUT_S = 120
@@ -55,7 +57,22 @@ TOOLS = {
     "gcc": "echo 'int main(void) { return 0; }' > x.c && gcc x.c -o x && ./x && echo ran",
     "tmux": "tmux -S $TMPDIR/s new -d 'sleep 9' && tmux -S $TMPDIR/s ls && tmux -S $TMPDIR/s kill-server && echo ran",
 }
-Work = Callable[[list[str]], str]
+Work = Callable[..., str]
+PIP = """
+set -e
+python -m venv env
+env/bin/python -m pip install --quiet {wheel}
+env/bin/python -c 'import hello; print(hello.WORD)'
+"""
+HUB = """
+import time
+from huggingface_hub import snapshot_download
+started = time.monotonic()
+try:
+    snapshot_download("Qwen/Qwen2.5-0.5B")
+except Exception as error:
+    print("failed", time.monotonic() - started < 10, type(error).__name__)
+"""
 
 
 class Grader(BaseHTTPRequestHandler):
@@ -65,7 +82,7 @@ class Grader(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Suppresses the log."""
 
 
 @pytest.fixture
@@ -78,18 +95,18 @@ def grader() -> Iterator[int]:
 
 @pytest.fixture
 def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, tmp_path: Path, grader: int) -> Work:
-    """Runs a command as an agent in its sandbox; returns what it printed."""
-    run = new_run()
-    strength = decide("landlock", settings)
-    shutil.rmtree(run.workspace)
+    """Runs a command as an agent in its sandbox; returns its output. Keywords are settings of the run."""
+    isolation = select_sandbox("landlock", settings)
     (tmp_path / "visible").mkdir()
     (tmp_path / "description.md").write_text("Do sums.")
-    build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
     agent = Agent(id="mine", title="mine", start=("true",), folder=tmp_path / "visible")
 
-    def do(command: list[str]) -> str:
+    def do(command: list[str], **changes: object) -> str:
+        run = new_run(**changes)
+        shutil.rmtree(run.workspace)
+        build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
         environment = agent_environment(run, agent, f"http://127.0.0.1:{grader}", settings)
-        confinement = confinement_of(run, agent, settings, strength, connect=(grader,))
+        confinement = confinement_of(run, agent, settings, isolation, connect=(grader,))
         log = run.logs / "agent.log"
         arguments = AgentCommand(command, str(run.workspace), environment, str(log), confinement)
         with AgentProcess(arguments, settings) as process:
@@ -101,8 +118,47 @@ def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, t
     return do
 
 
+@pytest.fixture
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this machine that every user can read, with a wheel."""
+    folder = tmp_path_factory.mktemp("library")
+    folder.chmod(0o755)
+    write_wheel(folder, "hello", {"__init__.py": b"WORD = 'from the wheel'\n"})
+    return folder
+
+
 def test_training_goes_on(work: Work) -> None:
     assert "trained" in work(["python", "-c", TRAINING])
+
+
+def test_an_agent_makes_an_environment_of_its_own_and_installs_a_local_wheel(work: Work, library: Path) -> None:
+    wheel = library / "hello-1.0-py3-none-any.whl"
+    assert work(["bash", "-c", PIP.format(wheel=wheel)], read=str(library)).endswith("from the wheel\n")
+
+
+def test_an_agent_reads_the_folders_of_the_host_that_it_is_given_and_cannot_write_there(
+    work: Work, library: Path
+) -> None:
+    (library / "note").write_text("from the host")
+    look = f"cat {library}/note; touch {library}/mine 2>/dev/null || echo; echo $COLOUR"
+    assert work(["bash", "-c", look], read=str(library), env="COLOUR='deep blue'") == "from the host\ndeep blue\n"
+
+
+def test_an_agent_cannot_read_a_folder_of_the_host_that_it_is_not_given(work: Work, library: Path) -> None:
+    (library / "note").write_text("from the host")
+    assert work(["bash", "-c", f"cat {library}/note 2>/dev/null || echo closed"]) == "closed\n"
+
+
+def test_a_folder_that_is_closed_to_the_agents_user_is_refused(work: Work, library: Path, settings: Settings) -> None:
+    if "user" not in select_sandbox("landlock", settings).layers:
+        pytest.skip("agents have no user of their own here")
+    library.chmod(0o700)
+    with pytest.raises(UsageError, match=f"read {library}: .*chmod -R o\\+rX {library}"):
+        work(["true"], read=str(library))
+
+
+def test_calls_of_the_hub_fail_at_once(work: Work) -> None:
+    assert work(["python", "-c", HUB]).startswith("failed True")
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -1,4 +1,4 @@
-"""A small checkout for tests that run the real command line: our code, quick tasks and a very small base model."""
+"""A small checkout for tests of the real command line: the real code, quick tasks and a very small base model."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import tasks
-from a2rl.run import RunDir
-from a2rl.settings import Settings
-from a2rl.tracking import Tracker
-from a2rl.verify import verify_run
+from a2rl.core.settings import Settings
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify import verify_run
+from a2rl.run.directory import RunDir
 
 REPO = Path(__file__).resolve().parents[2]
 A2RL = [sys.executable, "-P", "-m", "a2rl"]
@@ -56,13 +56,13 @@ for number in range(count):
 
 
 class Checkout:
-    """A folder that `a2rl` takes for its checkout."""
+    """A folder that `a2rl` uses as its checkout."""
 
     def __init__(self, root: Path, tasks: dict[str, str], items: int = EVAL_ITEMS, weights_bytes: int = 0) -> None:
         """Args:
-        tasks: id of each copy of gsm8k -> text put before its prepare function's body.
+        tasks: id of each copy of gsm8k -> text that is inserted at the start of its prepare function.
         items: of the eval set.
-        weights_bytes: about what the base model's weights take; 0: as little as they can.
+        weights_bytes: approximate size of the base model's weights; 0: as small as possible.
         """
         self.root = root
         self._items = items
@@ -82,7 +82,7 @@ class Checkout:
             self._enlarge_model(weights_bytes)
 
     def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
-        """A running `a2rl` command, in a process group of its own."""
+        """Starts an `a2rl` command in a new process group."""
         return subprocess.Popen(
             [*A2RL, *arguments],
             cwd=self.root,
@@ -104,15 +104,15 @@ class Checkout:
         return json.loads(done.stdout.splitlines()[-1])
 
     def problems(self, run_id: str) -> list[str]:
-        """What `a2rl verify` would find wrong with a run; in this process, as the command takes seconds to start."""
+        """Returns what `a2rl verify` would report, but in this process, because the command takes seconds to start."""
         if str(self.root / "tasks") not in tasks.__path__:
-            tasks.__path__.append(str(self.root / "tasks"))  # its tasks are not ours
+            tasks.__path__.append(str(self.root / "tasks"))  # it has other tasks than this checkout
         settings = Settings(self.root, self._environment())
         checks = verify_run(RunDir(settings.runs / run_id), Tracker(settings))
         return [f"{check.what}: {check.problem}" for check in checks if check.problem]
 
     def script(self, name: str, text: str) -> Path:
-        """A start script for --agent, in a folder of its own."""
+        """Writes a start script for --agent, in a separate folder."""
         folder = self.root / "scripts" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "start.sh").write_text(text, encoding="utf-8")
@@ -124,7 +124,7 @@ class Checkout:
         return script
 
     def talker(self, count: int) -> str:
-        """An agent that asks its LLM before each submission."""
+        """Defines an agent that asks its LLM before each submission."""
         folder = self.root / "agents" / "talker"
         folder.mkdir(exist_ok=True)
         (folder / "agent.py").write_text(SUBMITTER, encoding="utf-8")
@@ -155,7 +155,8 @@ class Checkout:
         (self.root / "params.yaml").write_text(text, encoding="utf-8")
 
     def _build_model(self) -> None:
-        from a2rl.tiny import TinyParams, build_tiny
+        from a2rl.models.tiny import build_tiny
+        from a2rl.models.tiny_params import TinyParams
 
         small = TinyParams(hidden_size=32, intermediate_size=64, layers=1, heads=2, kv_heads=1, vocab_size=320, steps=2)
         sums = [(a, b) for a in range(9) for b in range(9)]
@@ -163,7 +164,7 @@ class Checkout:
         build_tiny(documents, self.root / "models" / "tiny", small)
 
     def _enlarge_model(self, weights_bytes: int) -> None:
-        """Adds rows to the vocabulary that no text uses: a large checkpoint that computes what the small one does."""
+        """Adds unused rows to the vocabulary: the checkpoint becomes large but computes the same."""
         from transformers import AutoModelForCausalLM
 
         folder = self.root / "models" / "tiny"

@@ -1,6 +1,6 @@
-"""The whole pipeline through the real command line: Prefect, service, worker, MLflow, on a very small model.
+"""Tests the whole pipeline through the real command line: Prefect, service, worker and MLflow, with a very small model.
 
-One kill -9 of each part in the quick suite, ten of each in the slow one; all in one checkout, which is slow to make.
+The quick tests kill each part once, the slow tests ten times. All share one checkout, which is slow to make.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from a2rl.events import AgentStarted
-from a2rl.run import RunDir
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
 from tests.flow.checkout import Checkout
 from tests.flow.crashes import VICTIMS, crash_round
 
-FAILS_TWICE = """from a2rl.errors import InfrastructureError
+FAILS_TWICE = """from a2rl.core.errors import InfrastructureError
     counter = Path(__file__).with_name("failures")
     failures = len(counter.read_text()) if counter.exists() else 0
     if failures < 2:
@@ -34,7 +34,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="module")
 def bench(checkout: Checkout) -> "subprocess.CompletedProcess[str]":
-    """One flow over two tasks and two agents: one that submits three checkpoints, one that crashes."""
+    """Runs one flow over two tasks and two agents: one submits three checkpoints, the other crashes."""
     crash = checkout.script("crash", "nproc; exit 7\n")
     agents = [argument for agent in (checkout.submitter(3), crash) for argument in ("--agent", str(agent))]
     tasks = ["--task", "steady", "--task", "flaky"]
@@ -50,7 +50,7 @@ def grid(bench: "subprocess.CompletedProcess[str]") -> dict[tuple[str, str], dic
 
 
 def prefect_runs(checkout: Checkout) -> list[tuple[str, int]]:
-    """The names of all task runs in Prefect's own database, with how often each was run."""
+    """Returns the names of all task runs in Prefect's database, and how often each was run."""
     with sqlite3.connect(checkout.root / ".prefect" / "prefect.db") as database:
         return database.execute("SELECT name, run_count FROM task_run").fetchall()
 

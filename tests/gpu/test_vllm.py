@@ -1,6 +1,6 @@
-"""The two back ends side by side, on whatever this machine has: needs `make setup-vllm`, not a GPU.
+"""Compares the two back ends, on CPU or GPU. This needs `make setup-vllm`, but no GPU.
 
-`models/tiny` is compared where it is built, else A2RL_TEST_MODEL.
+The model is `models/tiny` if it exists, else the one that A2RL_TEST_MODEL names.
 """
 
 import os
@@ -8,20 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from a2rl.errors import InfrastructureError, UsageError
-from a2rl.sampling import Conversation, Message, Prompt, Sampler, SamplingParams, T, open_sampler
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.sampling import NO_KWARGS, Conversation, Message, Prompt, Sampler, SamplingParams, T, open_sampler
 from a2rl.sampling.vllm_backend import VllmSampler
-from a2rl.score import ItemResult
-from a2rl.settings import Settings
-from a2rl.task import Limits
+from a2rl.scoring.score import ItemResult
+from a2rl.tasks.contract import Limits
 from tasks.alfworld import grade as alfworld
 from tasks.alfworld import mini
 
@@ -54,15 +56,15 @@ def vllm() -> Iterator[VllmSampler]:
 
 
 class Overheard:
-    """A sampler whose conversations are written down."""
+    """A sampler that records its conversations."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self.said: list[list[tuple[Prompt, str]]] = []
+        self.said: list[list[tuple[Prompt | Future[Any], str]]] = []
         """Of each conversation: what the model was asked, and its answer."""
 
-    def room_after(self, prompt: Prompt) -> int:
-        return self._sampler.room_after(prompt)
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        return self._sampler.room_after(prompt, chat_template_kwargs)
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         self.said = [[] for _ in conversations]
@@ -70,7 +72,7 @@ class Overheard:
         return self._sampler.converse([self._noting(each, said) for each, said in pairs], params)
 
     @staticmethod
-    def _noting(conversation: Conversation[T], said: list[tuple[Prompt, str]]) -> Conversation[T]:
+    def _noting(conversation: Conversation[T], said: list[tuple[Prompt | Future[Any], str]]) -> Conversation[T]:
         try:
             prompt = next(conversation)
             while True:
@@ -78,11 +80,11 @@ class Overheard:
                 said.append((prompt, completion.text))
                 prompt = conversation.send(completion)
         except StopIteration as end:
-            return end.value
+            return cast(T, end.value)
 
 
 def _gap_at_first_difference(prompt: str, one: str, other: str) -> float:
-    """How far apart the logits of the two texts' first differing tokens are; infinite if one is not the best."""
+    """Returns the difference of the logits of the first tokens that differ; infinite if neither is the best."""
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     tokens = tokenizer(prompt)["input_ids"]
@@ -101,7 +103,9 @@ def _gap_at_first_difference(prompt: str, one: str, other: str) -> float:
     return float("inf")
 
 
-def test_both_back_ends_give_the_same_greedy_texts_up_to_ties(vllm, capsys) -> None:
+def test_both_back_ends_give_the_same_greedy_texts_up_to_ties(
+    vllm: Sampler, capsys: pytest.CaptureFixture[str]
+) -> None:
     params = SamplingParams(max_new_tokens=64)
     with open_sampler(MODEL) as sampler:
         expected = sampler.generate(PROMPTS, params)
@@ -114,15 +118,17 @@ def test_both_back_ends_give_the_same_greedy_texts_up_to_ties(vllm, capsys) -> N
     assert [c.prompt_tokens for c in completions] == [c.prompt_tokens for c in expected]
 
 
-def test_both_back_ends_play_the_same_games_up_to_ties(vllm, tmp_path, capsys) -> None:
+def test_both_back_ends_play_the_same_games_up_to_ties(
+    vllm: Sampler, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, household in enumerate(mini.generate(GAMES, 5, "eval")):
         mini.write(household, tmp_path / "games" / f"{household.kind}-{number}")
     options = {"engine": "native", "prompts": "none"}
 
-    def play(sampler: Sampler) -> list[tuple[list[tuple[Prompt, str]], ItemResult]]:
+    def play(sampler: Sampler) -> list[tuple[list[tuple[Prompt | Future[Any], str]], ItemResult]]:
         overheard = Overheard(sampler)
         limits = Limits(max_new_tokens=24, max_steps=30)
-        items = alfworld.grade(overheard, tmp_path, alfworld.item_ids(tmp_path), limits, options)
+        items = alfworld.grade(cast(Sampler, overheard), tmp_path, alfworld.item_ids(tmp_path), limits, options)
         return list(zip(overheard.said, items, strict=True))
 
     with open_sampler(MODEL) as sampler:
@@ -142,14 +148,14 @@ def test_both_back_ends_play_the_same_games_up_to_ties(vllm, tmp_path, capsys) -
     assert all(gap < TIE for gap in gaps)
 
 
-def test_exact_mode_gives_the_same_texts_whatever_else_is_asked(vllm) -> None:
+def test_exact_mode_gives_the_same_texts_whatever_else_is_asked(vllm: Sampler) -> None:
     params = SamplingParams(max_new_tokens=32)
     with open_sampler(MODEL, "vllm", exact=True) as exact:
         together = exact.generate(PROMPTS[:16], params)
         assert [exact.generate([prompt], params)[0] for prompt in PROMPTS[:16]] == together
 
 
-def test_stop_strings_cut_the_text_in_the_same_place(vllm) -> None:
+def test_stop_strings_cut_the_text_in_the_same_place(vllm: Sampler) -> None:
     texts = [completion.text for completion in vllm.generate(PROMPTS, SamplingParams(max_new_tokens=40))]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
     prompt, whole = PROMPTS[longest], texts[longest]
@@ -161,7 +167,7 @@ def test_stop_strings_cut_the_text_in_the_same_place(vllm) -> None:
     assert vllm.generate([prompt], params)[0].text == whole[: whole.find(stop)]
 
 
-def test_sampled_texts_repeat_with_their_seed(vllm) -> None:
+def test_sampled_texts_repeat_with_their_seed(vllm: Sampler) -> None:
     def sample(seed: int, count: int) -> list[str]:
         params = SamplingParams(max_new_tokens=24, temperature=1.0, seed=seed)
         return [completion.text for completion in vllm.generate(PROMPTS[:1] * count, params)]
@@ -171,13 +177,18 @@ def test_sampled_texts_repeat_with_their_seed(vllm) -> None:
     assert len(set(sample(1, 8) + sample(2, 8))) > 4
 
 
-def test_more_seeded_prompts_than_one_step_takes_are_answered(vllm) -> None:
-    # Seeded requests with split prompts kill vLLM 0.32 on CPU; some 2048 tokens are enough to split one.
+def test_the_most_likely_token_alone_is_greedy(vllm: Sampler) -> None:
+    greedy = vllm.generate(PROMPTS[:8], SamplingParams(max_new_tokens=24))
+    assert vllm.generate(PROMPTS[:8], SamplingParams(max_new_tokens=24, temperature=1.0, top_k=1)) == greedy
+
+
+def test_more_seeded_prompts_than_one_step_takes_are_answered(vllm: Sampler) -> None:
+    # Seeded requests with split prompts crash vLLM 0.32 on CPU; a prompt of about 2048 tokens is split.
     params = SamplingParams(max_new_tokens=2, temperature=1.0)
     assert len(vllm.generate(PROMPTS * 8, params)) == len(PROMPTS) * 8
 
 
-def test_long_and_empty_prompts_are_answered_alike(vllm) -> None:
+def test_long_and_empty_prompts_are_answered_alike(vllm: Sampler) -> None:
     prompts = ["x y " * 3000, ""]
     params = SamplingParams(max_new_tokens=8)
     with open_sampler(MODEL) as sampler:
@@ -185,7 +196,7 @@ def test_long_and_empty_prompts_are_answered_alike(vllm) -> None:
     assert [c.prompt_tokens for c in vllm.generate(prompts, params)] == [c.prompt_tokens for c in expected]
 
 
-def test_chats_go_through_the_template(vllm) -> None:
+def test_chats_go_through_the_template(vllm: Sampler) -> None:
     chat = (Message("user", PROMPTS[0]),)
     with open_sampler(MODEL) as sampler:
         if sampler.has_chat_template:
@@ -196,14 +207,16 @@ def test_chats_go_through_the_template(vllm) -> None:
                 vllm.generate([chat], SamplingParams(max_new_tokens=8))
 
 
-def test_a_broken_tokenizer_is_a_usage_error(tmp_path) -> None:
+def test_a_broken_tokenizer_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((MODEL / "config.json").read_text())
     with pytest.raises(UsageError, match="tokenizer"), open_sampler(tmp_path, "vllm"):
         pass
 
 
-def test_a_killed_worker_is_an_infrastructure_error_and_leaves_no_process(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the log of a dead worker stays
+def test_a_killed_worker_is_an_infrastructure_error_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the log of a dead worker is kept
     with open_sampler(MODEL, "vllm") as sampler:
         assert isinstance(sampler, VllmSampler)
         worker = psutil.Process(sampler._worker.pid)

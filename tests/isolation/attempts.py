@@ -1,9 +1,9 @@
-"""An agent that tries to get out, and one that just works: it tries every function here and prints what came of it.
+"""An agent that tries to escape, and to work normally: it tries every function here and prints the outcome of each.
 
-Run as `python attempts.py FACTS`, with the scene's facts as JSON; only the standard library is used. A function that
-returns has succeeded. Its name says what it is after.
+Run as `python attempts.py FACTS`, with the scene's facts as JSON. It uses only the standard library. A function that
+returns has succeeded. Its name says what it tries.
 """
-# An attacker takes the calls as they are, and reports by printing.
+# An attacker makes the system calls directly, and reports by printing.
 # ruff: noqa: PTH101, PTH104, PTH116, PTH123, PTH208, T201
 
 import array
@@ -51,7 +51,7 @@ def work(attempt: Attempt) -> Attempt:
 
 
 def call(number: int, *arguments: Any) -> int:
-    """A system call of x86_64. Raises OSError."""
+    """Makes a system call of x86_64. Raises OSError."""
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result = int(LIBC.syscall(number, *words))
     if result < 0:
@@ -65,13 +65,13 @@ def must(condition: object) -> None:
 
 
 class Facts:
-    """Where things are in the scene."""
+    """The paths, ports and process ids of the scene."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.__dict__ = facts
 
 
-# Reading what is not the agent's.
+# Reading files of others.
 
 
 def reader(name: str) -> None:
@@ -274,7 +274,7 @@ def connect_in_a_child_of_a_child(facts: Any) -> None:
 
 @breakout
 def connect_while_the_address_changes(facts: Any) -> None:
-    """The address is swapped while somebody looks at it."""
+    """Swaps the address while the broker checks it."""
     host = socket.inet_aton("127.0.0.1") + bytes(8)
     good, bad = (
         struct.pack("=H", 2) + struct.pack("!H", port) + host for port in (facts.grading_port, facts.other_port)
@@ -390,7 +390,7 @@ def send_to_a_local_socket_from_a_pair(facts: Any) -> None:
         one.sendmsg([b"x"], [], 0, facts.datagram_socket)
 
 
-# Changing what is not the agent's.
+# Changing files of others.
 
 
 def writer(name: str) -> None:
@@ -450,7 +450,7 @@ def write_a_control_group(facts: Any) -> None:
     os.close(os.open("/sys/fs/cgroup/cgroup.procs", os.O_WRONLY))
 
 
-# Rights and namespaces.
+# Privileges and namespaces.
 
 
 @breakout
@@ -494,7 +494,7 @@ def clone3(facts: Any) -> None:
 def mount(facts: Any) -> None:
     child = os.fork()
     if child == 0:
-        flags = 1 << 18 | 1 << 14  # private, with all below
+        flags = 1 << 18 | 1 << 14  # private, recursively
         os._exit(LIBC.unshare(0x20000) != 0 or LIBC.mount(b"none", b"/", None, flags, None) != 0)
     must(os.waitpid(child, 0)[1] == 0)
 
@@ -531,7 +531,7 @@ def answer_for_the_broker(facts: Any) -> None:
 
 @breakout
 def use_another_table_of_calls(facts: Any) -> None:
-    """getpid by the 32-bit table: `mov eax, 20; int 0x80; ret`."""
+    """Calls getpid by the 32-bit system call table: `mov eax, 20; int 0x80; ret`."""
     child = os.fork()
     if child == 0:
         page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -547,7 +547,7 @@ def forge_input_of_a_terminal(facts: Any) -> None:
     fcntl.ioctl(slave, 0x5412, b"x")
 
 
-# What an agent does all day.
+# The normal work of an agent.
 
 
 @work
@@ -755,7 +755,7 @@ def keep_attributes_of_ones_own_files(facts: Any) -> None:
 
 @work
 def mistakes_are_told_as_ever(facts: Any) -> None:
-    for attempt, error in {
+    mistakes: dict[Callable[[], object], int] = {
         lambda: os.chmod("nowhere", 0o600): 2,
         lambda: os.chmod("", 0o600): 2,
         lambda: os.fchmod(987, 0o600): 9,
@@ -763,10 +763,11 @@ def mistakes_are_told_as_ever(facts: Any) -> None:
         lambda: call(90, 8, 0o600): 14,
         lambda: call(203, 0, 128, 0): 14,  # how OpenMP asks for the size of a mask
         lambda: os.sched_setaffinity(0, []): 22,
-        lambda: call(1000): 38,  # a call of kernels to come
-    }.items():
+        lambda: call(1000): 38,  # a system call that does not exist yet
+    }
+    for mistake, error in mistakes.items():
         try:
-            attempt()
+            mistake()
         except OSError as told:
             must(told.errno == error or os.uname().machine != "x86_64")
         else:
@@ -801,7 +802,7 @@ def choose_priority_and_cores_of_ones_own_processes(facts: Any) -> None:
 
 
 def outcome(attempt: Attempt, facts: Facts) -> str:
-    """Empty if it succeeded, else why not."""
+    """Returns an empty string if it succeeded, else the error."""
     try:
         attempt(facts)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it did not succeed

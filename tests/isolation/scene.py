@@ -1,4 +1,4 @@
-"""A run among things that an agent has no business with, and the agent of attempts.py let loose in it."""
+"""A run with targets that an agent must not reach, and the agent of attempts.py that tries to reach them."""
 
 import json
 import os
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from a2rl.agent import Agent
-from a2rl.isolation import probe
-from a2rl.isolation.machine import examine
-from a2rl.isolation.reach import confinement_of
-from a2rl.isolation.strength import Layer, Sandbox, Strength
-from a2rl.run import RunDir
-from a2rl.settings import Settings
-from a2rl.supervisor import AgentCommand, AgentExit
+from a2rl.agents.definition import Agent
+from a2rl.core.settings import Settings
+from a2rl.execution.confinement import confinement_of
+from a2rl.run.directory import RunDir
+from a2rl.sandbox import namespace_probe
+from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.isolation import Isolation, Layer, SandboxKind
+from a2rl.sandbox.machine import examine
 from tests.run_maker import spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -31,21 +31,21 @@ secret = ctypes.create_string_buffer(b"secret")
 print(ctypes.addressof(secret), flush=True)
 time.sleep(600)
 """
-START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from a2rl.supervisor import main; main()"
+START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from a2rl.sandbox.supervisor import main; main()"
 NOBODY = 65534
 
 
 @dataclass
 class Scene:
-    """Folders, servers and a grader."""
+    """The folders, the servers and a fake grader around an agent."""
 
     root: Path
     user: str
     python: str
-    """That agent and supervisor run on: as another user, one that this user may run."""
+    """The Python interpreter of agent and supervisor; for another user, one that this user may run."""
     facts: dict[str, Any] = field(default_factory=dict)
     without: frozenset[Layer] = frozenset()
-    """Layers of the sandbox that are to be left out, as on machines that have not got them."""
+    """Layers of the sandbox to leave out, as on machines that lack them."""
 
     @property
     def run(self) -> RunDir:
@@ -53,17 +53,17 @@ class Scene:
 
     @property
     def network(self) -> list[dict[str, Any]]:
-        """The log of connections."""
+        """Returns the log of connections."""
         path = self.run.logs / "network.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def start(self, command: list[str], sandbox: Sandbox) -> "subprocess.Popen[str]":
-        """A supervisor with an agent."""
+    def start(self, command: list[str], sandbox: SandboxKind) -> "subprocess.Popen[str]":
+        """Starts a supervisor with an agent."""
         settings = Settings(self.root / "project", {"HOME": str(self.root / "home")})
         agent = Agent(id="mine", title="mine", start=("true",), folder=self.root / "project" / "agents" / "mine")
         workspace = self.run.workspace
-        strength = self.strength(sandbox)
-        confinement = confinement_of(self.run, agent, settings, strength, connect=(self.facts["grading_port"],))
+        isolation = self.isolation(sandbox)
+        confinement = confinement_of(self.run, agent, settings, isolation, connect=(self.facts["grading_port"],))
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(workspace / ".tmp"), "HOME": str(workspace / ".home")}
         work = AgentCommand(command, str(workspace), environment, str(self.run.logs / "agent.log"), confinement)
         supervisor = subprocess.Popen(
@@ -75,18 +75,18 @@ class Scene:
         supervisor.stdin.flush()
         return supervisor
 
-    def strength(self, kind: Sandbox) -> Strength:
-        """The best of a kind that this user gets here; the pipeline that would decide it is root's, in these tests."""
+    def isolation(self, kind: SandboxKind) -> Isolation:
+        """Returns the best isolation of a kind for this user, which root examines in the user's place."""
         machine = examine()
         if self.user == "nobody":
-            command = [self.python, "-I", "-S", "-c", probe.START, str(self.root / "lib"), "0"]
+            command = [self.python, "-I", "-S", "-c", namespace_probe.START, str(self.root / "lib"), "0"]
             errors = json.loads(subprocess.run(command, check=True, capture_output=True, **as_user("nobody")).stdout)
             machine = machine._replace(own=frozenset(layer for layer, error in errors.items() if not error))
-        best = machine.strength(kind)
-        return Strength.of(kind, set(best.layers) - self.without)
+        best = machine.isolation(kind)
+        return Isolation.of(kind, set(best.layers) - self.without)
 
-    def attempts(self, sandbox: Sandbox) -> dict[str, str]:
-        """What became of everything that attempts.py tries: empty where it succeeded."""
+    def attempts(self, sandbox: SandboxKind) -> dict[str, str]:
+        """Runs attempts.py; returns the error of each attempt, or an empty string for one that succeeded."""
         log = self.run.logs / "agent.log"
         log.unlink(missing_ok=True)
         command = [self.python, "-I", "-S", str(self.run.workspace / "attempts.py"), json.dumps(self.facts)]
@@ -104,7 +104,7 @@ def as_user(user: str) -> dict[str, Any]:
 
 @contextmanager
 def make_scene(user: str) -> Iterator[Scene]:
-    """Everything that attempts.py goes for, owned by the user that it runs as."""
+    """Makes all targets of attempts.py, owned by the user who runs it."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))).resolve()
         scene = Scene(root, user, "/usr/bin/python3" if user == "nobody" else sys.executable)
@@ -122,10 +122,9 @@ def make_scene(user: str) -> Iterator[Scene]:
 
 def _write_files(scene: Scene) -> None:
     library = scene.root / "lib" / "a2rl"
-    for name in ("sandbox", "isolation"):
+    for name in ("core", "linux", "sandbox"):
         shutil.copytree(REPOSITORY / "a2rl" / name, library / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "supervisor.py", "agent_log.py", "printable.py", "secrets.py"):
-        shutil.copy(REPOSITORY / "a2rl" / name, library / name)
+    shutil.copy(REPOSITORY / "a2rl" / "__init__.py", library)
     project = scene.root / "project"
     run = RunDir.create(project / "runs", spec(run_id="mine"))
     places = {
@@ -157,7 +156,7 @@ def _write_files(scene: Scene) -> None:
 
 
 def _share(scene: Scene, stack: ExitStack) -> None:
-    """Shared memory and a terminal of somebody who is the same user."""
+    """Makes shared memory and a terminal of another process of the same user."""
     memory = Path(f"/dev/shm/a2rl-scene-{os.getpid()}-{scene.user}")
     memory.write_text("secret")
     stack.callback(memory.unlink, missing_ok=True)
@@ -176,7 +175,7 @@ def _share(scene: Scene, stack: ExitStack) -> None:
 
 
 def _add_set_user_id(scene: Scene) -> None:
-    """A program that runs as somebody else: as root for an ordinary user, as nobody for root."""
+    """Adds a set-user-id program: it runs as root for an ordinary user, and as nobody for root."""
     program = scene.run.given / "data" / "id"
     shutil.copy(shutil.which("id") or "/usr/bin/id", program)
     if os.geteuid() == 0:
@@ -220,7 +219,7 @@ def _accept_all(server: socket.socket) -> None:
 
 
 def address_of_this_machine() -> str:
-    """One that is not loopback's first; any other host would be refused the same way, but might not be there."""
+    """Returns an address other than 127.0.0.1. Other hosts would be refused in the same way, but may be unreachable."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing

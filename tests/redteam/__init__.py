@@ -1,4 +1,4 @@
-"""Attacks on the pipeline, run as agents: each tries for real, and none may get what it wants.
+"""Attacks on the pipeline, run as agents: each is a real attempt, and none may succeed.
 
 `a2rl redteam` (or `python -m tests.redteam`) runs them. One attack is one file in `attacks/`:
 
@@ -7,22 +7,22 @@
     What must hold, in a sentence or two.
     \"""
 
-    LEVEL = "run"                        # "sandbox": one confined process beside things it has no business with
-                                         # "run": a whole run, with its real grading service, from setup to report
-    SPEC = {"max_submissions": 3}        # settings of the run, for level "run"; all have defaults
+    LEVEL = "run"                        # "sandbox": one confined process, with targets outside the sandbox
+                                         # "run": a whole run with its grading service, from setup to report
+    SPEC = {"max_submissions": 3}        # optional, for level "run": settings of the run
 
-    def prepare(stack, folder):          # optional, outside, before a run: returns {"agent": keys of its agent.yaml,
-        ...                              # "environ": of the user's, "spec": settings}, each where it is needed
+    def prepare(stack, folder):          # optional, runs outside before a run: returns {"agent": keys of agent.yaml,
+        ...                              # "environ": the user's variables, "spec": settings}, each if needed
 
-    def attack(scene):                   # as the agent, in the sandbox, with the standard library alone
-        ...                              # returning: it got what it wanted; raising: it was stopped, and by what
+    def attack(scene):                   # runs as the agent, in the sandbox, with the standard library alone:
+        ...                              # it returns what it achieved, or raises what stopped it
 
-    def held(after):                     # outside, afterwards; where there is one, it alone decides
-        return ""                        # or what the attack achieved
+    def held(after):                     # optional, runs outside afterwards, and decides instead of `attack`:
+        return ""                        # returns what the attack achieved, or ""
 
-`scene` has the paths, ports and process ids that the attack is after (see `arena.py`); `scene.skip(why)` says that this
-machine does not have what the attack takes; `scene.submit(folder)`
-hands in a checkpoint. `after` is an `arena.After`. At level "run" it must hold for every attack
-that the run ends by itself, in time, with all its records, that `a2rl verify` finds it sound, and that no process is
-left.
+`scene` has the paths, ports and process ids of the targets (see `arena.py`), and the steps that attacks have in common
+(see `inside.py`), such as `scene.try_each(ways)`, `scene.submit(folder)`, and `scene.skip(reason)` for a machine that
+lacks what the attack needs. `after` is an `arena.After`; `look.py` has what `prepare` and `held` have in common. At
+level "run" an attack also succeeds unless the run ends by itself, in time, with all its records and without a process
+left, and `a2rl verify` finds no problem.
 """

@@ -1,6 +1,6 @@
-"""`python -m tests.redteam`: attacks on the pipeline, as root and as an ordinary user, in each sandbox.
+"""`python -m tests.redteam`: attacks the pipeline as root and as an ordinary user, in each sandbox.
 
-Exit code 0: no attack succeeded; 1: at least one did (with `--sandbox none` the attacks that succeed are the point).
+Exit code 0: no attack succeeded; 1: at least one did (not counting `--sandbox none`, where attacks are expected to).
 """
 
 import argparse
@@ -15,22 +15,23 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-from a2rl.errors import A2rlError
-from a2rl.printable import printable
-from tests.redteam import ordinary_user
+from a2rl.core.errors import A2rlError
+from a2rl.core.printable import printable
+from tests.redteam import harmless, ordinary_user
 from tests.redteam.attack import Attack, Outcome, find_attacks
 from tests.redteam.ordinary_user import REPOSITORY
 
 SANDBOXES = ("landlock", "bwrap", "none")
 EXAMPLES = """examples:
-  a2rl redteam                                     everything, in every sandbox that this machine has
+  a2rl redteam                                     all attacks, in every sandbox of this machine
   a2rl redteam --only fork_chain --only escape_sequences --sandbox landlock
-  a2rl redteam --only path/to/my_attack.py         an attack of your own; tests/redteam/__init__.py says how
-  a2rl redteam --sandbox none                      which of them succeed where nothing confines the agent
+  a2rl redteam --only path/to/my_attack.py         your own attack; see tests/redteam/__init__.py
+  a2rl redteam --sandbox none                      which attacks succeed without a sandbox
 """
 
 
 def main() -> None:
+    """Runs the attacks that the command line names, and exits."""
     arguments = _arguments()
     try:
         attacks = [attack for attack in find_attacks(tuple(arguments.only)) if arguments.level in (None, attack.level)]
@@ -59,9 +60,11 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--only", action="append", default=[], help="name or file of an attack; may be repeated")
     parser.add_argument("--level", choices=("sandbox", "run"), help="attacks on the sandbox alone, or on whole runs")
-    parser.add_argument("--sandbox", action="append", choices=SANDBOXES, help="may be repeated; default: those here")
-    parser.add_argument("--user", action="append", choices=("root", "user"), help="default: both where we are root")
-    parser.add_argument("--jobs", type=int, default=1, help="sessions side by side; one each for a user and a sandbox")
+    parser.add_argument(
+        "--sandbox", action="append", choices=SANDBOXES, help="may be repeated; default: those available"
+    )
+    parser.add_argument("--user", action="append", choices=("root", "user"), help="default: both if run as root")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel sessions; there is one per user and sandbox")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     return parser.parse_args()
 
@@ -77,12 +80,14 @@ def _sandboxes() -> list[str]:
 
 
 def _session(user: str, sandbox: str, attacks: list[Attack]) -> Iterator[Outcome]:
-    """Runs the attacks in a process of their own, as that user."""
+    """Runs the attacks in a separate process, as that user."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o777)
         command = [sys.executable, "-m", "tests.redteam.session", sandbox, *(str(each.path) for each in attacks)]
         if user == "user" and os.geteuid() == 0:
             command = ordinary_user.as_nobody(command)
+        elif sandbox == "none" and os.geteuid() == 0:
+            command = harmless.contained(command)
         environment = {**os.environ, "HOME": folder, "TMPDIR": folder, "A2RL_ROOT": "", "PYTHONPATH": str(REPOSITORY)}
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, text=True
@@ -94,7 +99,7 @@ def _session(user: str, sandbox: str, attacks: list[Attack]) -> Iterator[Outcome
                     outcome = Outcome(**json.loads(line))
                     left.pop(outcome.name, None)
                     yield outcome
-    for attack in left.values():  # the attack brought the pipeline's own process down
+    for attack in left.values():  # the attack killed the session's process
         achieved = f"the session ended with exit code {session.returncode} before this attack was judged"
         yield Outcome(attack.name, attack.level, user, sandbox, True, "", True, achieved)
 

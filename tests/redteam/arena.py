@@ -1,4 +1,4 @@
-"""Where attacks take place: beside things that an agent has no business with, or in a whole run.
+"""Runs attacks: in a sandbox with targets outside it, or as the agent of a whole run.
 
 with SandboxArena("landlock") as arena:
     outcome = arena.play(attack)
@@ -22,27 +22,27 @@ from typing import Any, Protocol
 import psutil
 
 import tasks
-from a2rl.errors import A2rlError
-from a2rl.isolation.strength import Layer
-from a2rl.params import load_params
-from a2rl.plan import choose_grid, plan_runs
-from a2rl.records import ReportRecord
-from a2rl.run import RunDir
-from a2rl.settings import Settings
-from a2rl.tracking import Tracker
-from a2rl.verify import verify_run
+from a2rl.config.params import load_params
+from a2rl.config.plan import choose_suite, plan_runs
+from a2rl.core.errors import A2rlError
+from a2rl.core.settings import Settings
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify import verify_run
+from a2rl.run.directory import RunDir
+from a2rl.run.records import ReportRecord
+from a2rl.sandbox.isolation import Layer, SandboxKind
 from tests.flow.checkout import Checkout
 from tests.isolation.scene import Scene, make_scene
 from tests.redteam.attack import Attack, Outcome
 
 INSIDE = Path(__file__).with_name("inside.py")
 TIMEOUT_S = 60
-"""Of one attempt at level "sandbox"."""
+"""Timeout of an attack at level "sandbox"."""
 RUN_TIMEOUT_S = 180
-"""Of a whole run; more than that counts as an attack that stopped the pipeline from ending."""
+"""Timeout of a whole run; an attack succeeds if it keeps the run from ending in this time."""
 BUDGET = "10s"
 LATE_S = 60
-"""After the deadline: what ending the agent and grading what was received may take here, where grades take a second."""
+"""Time allowed after the deadline to end the agent and to grade what was received; a grade takes a second here."""
 SECRET = "the-users-own"
 TASK = "steady"
 START = """
@@ -54,39 +54,42 @@ exec {python} -I -S "$here/inside.py" "$here/attack.py" "$here/facts.json" outco
 
 @dataclass
 class After:
-    """What is there when the agent is gone."""
+    """The state after the agent has ended."""
 
     run: RunDir
     scene: Any
     seconds: float
-    """How long the agent's part took."""
+    """Duration of the agent's part."""
     survivors: list[int]
-    """Processes that work in the agent's folders or say in their environment that they are the agent's."""
+    """Processes whose working folder or environment shows that the agent started them."""
     got: str | None
-    """What the attack said it got; None if it did not say so."""
+    """What the attack says that it achieved; None if it says nothing."""
     stopped_by: str = ""
     log: str = field(default="", repr=False)
     """What the agent printed."""
 
 
 class Arena(Protocol):
-    """Somewhere to let an attack loose."""
+    """Runs attacks."""
 
-    def play(self, attack: Attack) -> Outcome: ...
+    def play(self, attack: Attack) -> Outcome:
+        """Runs an attack, and judges its outcome."""
+        ...
 
 
 def user_name() -> str:
+    """Returns the kind of user that we are."""
     return "root" if os.geteuid() == 0 else "user"
 
 
 class SandboxArena(AbstractContextManager["SandboxArena"]):
     """One confined process under a real supervisor, in the scene of tests/isolation."""
 
-    def __init__(self, sandbox: str, user: str = "", without: frozenset[Layer] = frozenset()) -> None:
+    def __init__(self, sandbox: SandboxKind, user: str = "", without: frozenset[Layer] = frozenset()) -> None:
         """
         Args:
-            user: "nobody" where we are root and the scene is to be an ordinary user's.
-            without: layers of the sandbox to be left out, as on machines that have not got them.
+            user: "nobody" to run the attack as an ordinary user although we are root.
+            without: layers of the sandbox to leave out, as on machines that lack them.
         """
         self._sandbox, self._user, self._without = sandbox, user or user_name(), without
         self._stack = ExitStack()
@@ -102,6 +105,7 @@ class SandboxArena(AbstractContextManager["SandboxArena"]):
         self._stack.close()
 
     def play(self, attack: Attack) -> Outcome:
+        """See `Arena`."""
         scene, started = self._scene, time.monotonic()
         folder = scene.run.workspace / "attack"
         shutil.rmtree(folder, ignore_errors=True)
@@ -121,7 +125,7 @@ class SandboxArena(AbstractContextManager["SandboxArena"]):
 class RunArena(AbstractContextManager["RunArena"]):
     """Whole runs in a small checkout: a very small model, quick items, real stages, a real grading service."""
 
-    def __init__(self, sandbox: str) -> None:
+    def __init__(self, sandbox: SandboxKind) -> None:
         self._sandbox = sandbox
         self._stack = ExitStack()
 
@@ -143,6 +147,7 @@ class RunArena(AbstractContextManager["RunArena"]):
         self._stack.close()
 
     def play(self, attack: Attack) -> Outcome:
+        """See `Arena`."""
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         environ = {**kept, "HOME": str(self._home), "CUDA_VISIBLE_DEVICES": ""}
         script = self._checkout.script(attack.name, START.format(python=sys.executable))
@@ -172,12 +177,12 @@ class RunArena(AbstractContextManager["RunArena"]):
         )  # fmt: skip
         outcome = _judge(attack, self._sandbox, found, after, problems or _problems_of_any_run(after, settings))
         for pid in after.survivors:
-            with _gone():
+            with _ignore_vanished():
                 psutil.Process(pid).kill()
         return outcome
 
     def _define(self, attack: Attack, script: Path, keys: Mapping[str, Any]) -> tuple[str, Path]:
-        """The attack's script as an agent with an agent.yaml, in a folder of agents that is this checkout's own."""
+        """Defines the attack as an agent with an agent.yaml, in this checkout's folder of agents."""
         agents = self._checkout.root / "agents"
         if agents.is_symlink():
             agents.unlink()
@@ -190,7 +195,7 @@ class RunArena(AbstractContextManager["RunArena"]):
     def _plan(self, agent: str, chosen: Mapping[str, Any], settings: Settings) -> RunDir:
         params = load_params(settings.root)
         choice = {"budget": BUDGET, **chosen, "sandbox": self._sandbox}
-        grid = choose_grid(params, "smoke", tasks=(TASK,), agents=(agent,), **choice)
+        grid = choose_suite(params, "smoke", tasks=(TASK,), agents=(agent,), **choice)
         [spec] = plan_runs(grid, "redteam", params, settings)
         return RunDir.create(settings.runs, spec)
 
@@ -208,7 +213,7 @@ class RunArena(AbstractContextManager["RunArena"]):
 
 
 def _lay_out(folder: Path, attack: Attack, facts: dict[str, Any]) -> None:
-    """Everything that the program inside reads; what it writes goes into the same folder, or into the workspace."""
+    """Writes what the program inside reads; it writes into the same folder, or into the workspace."""
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
     shutil.copyfile(INSIDE, folder / "inside.py")
@@ -222,7 +227,7 @@ def _command(python: str, folder: Path) -> list[str]:
 
 
 def _end(supervisor: "subprocess.Popen[str]") -> None:
-    """Waits for the agent's end, or has it ended."""
+    """Waits until the agent ends, or ends it after a timeout."""
     assert supervisor.stdin is not None
     try:
         supervisor.wait(TIMEOUT_S)
@@ -235,7 +240,7 @@ def _end(supervisor: "subprocess.Popen[str]") -> None:
 
 
 def _run_stages(run: RunDir, settings: Settings) -> float:
-    """From setup to report, without Prefect; returns how long the agent's part took."""
+    """Runs the stages from setup to report, without Prefect; returns the duration of the agent's part."""
     from stages.baseline import baseline
     from stages.execute import execute
     from stages.grade import grade
@@ -254,7 +259,7 @@ def _run_stages(run: RunDir, settings: Settings) -> float:
 
 
 def _problems_of_any_run(after: After, settings: Settings) -> list[str]:
-    """What must hold whatever the agent did."""
+    """Returns what is wrong with the run, whatever the agent did."""
     found, run = [], after.run
     if run.read("report", ReportRecord) is None:
         found.append("the run has no report")
@@ -267,7 +272,7 @@ def _problems_of_any_run(after: After, settings: Settings) -> list[str]:
 
 
 def _outcome(folder: Path) -> dict[str, str]:
-    """What the program inside wrote down; nothing if it was ended first."""
+    """Reads the outcome of the program inside; it has none if it was ended first."""
     try:
         found = json.loads((folder / "outcome.json").read_text())
     except (OSError, ValueError):
@@ -277,14 +282,16 @@ def _outcome(folder: Path) -> dict[str, str]:
 
 def _judge(attack: Attack, sandbox: str, found: dict[str, str], after: After, problems: list[str]) -> Outcome:
     if "skipped" in found:
-        return _of(attack, sandbox, after, tried=False, stopped_by=found["skipped"])
+        return _outcome_of(attack, sandbox, after, tried=False, stopped_by=found["skipped"])
     got = attack.held(after) if attack.held else ("" if after.got is None else after.got or "what it wanted")
     achieved = "; ".join(filter(None, [got, *problems]))
-    stopped_by = "" if achieved else after.stopped_by or "it did as it liked, and gained nothing"
-    return _of(attack, sandbox, after, tried=True, stopped_by=stopped_by, achieved=achieved)
+    stopped_by = "" if achieved else after.stopped_by or "it was not stopped, but achieved nothing"
+    return _outcome_of(attack, sandbox, after, tried=True, stopped_by=stopped_by, achieved=achieved)
 
 
-def _of(attack: Attack, sandbox: str, after: After, tried: bool, stopped_by: str, achieved: str = "") -> Outcome:
+def _outcome_of(
+    attack: Attack, sandbox: str, after: After, tried: bool, stopped_by: str, achieved: str = ""
+) -> Outcome:
     seconds = round(after.seconds, 1)
     return Outcome(
         attack.name, attack.level, user_name(), sandbox, tried, stopped_by, bool(achieved), achieved, seconds
@@ -292,10 +299,10 @@ def _of(attack: Attack, sandbox: str, after: After, tried: bool, stopped_by: str
 
 
 def _survivors(folder: Path) -> list[int]:
-    """Processes that work below a folder, or whose environment names it."""
+    """Returns processes whose working folder is below a folder, or whose environment names it."""
     found = []
     for process in psutil.process_iter():
-        with _gone():
+        with _ignore_vanished():
             if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
                 continue
             if Path(process.cwd()).is_relative_to(folder) or process.environ().get("WORKSPACE", "").startswith(
@@ -305,8 +312,8 @@ def _survivors(folder: Path) -> list[int]:
     return found
 
 
-def _gone() -> AbstractContextManager[None]:
-    """A process may end, or be somebody else's, while it is looked at."""
+def _ignore_vanished() -> AbstractContextManager[None]:
+    """Ignores that a process ends, or belongs to another user."""
     return suppress(psutil.Error, OSError)
 
 
@@ -316,7 +323,7 @@ def _text(path: Path) -> str:
 
 @contextmanager
 def _time_limit(seconds: int) -> Iterator[None]:
-    """Raises TimeoutError in whatever this process waits for."""
+    """Raises TimeoutError in this process after as many seconds."""
 
     def expire(number: int, frame: Any) -> None:
         raise TimeoutError(f"after {seconds} s")

@@ -1,4 +1,4 @@
-"""One attack: a file that is both the agent's program and the word on what must hold."""
+"""One attack: a file with the agent's program and a check of its effects."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
-from a2rl.errors import UsageError, unknown
+from a2rl.core.errors import UsageError, unknown_name
 
 FOLDER = Path(__file__).with_name("attacks")
 LEVELS = ("sandbox", "run")
@@ -26,13 +26,14 @@ class Attack:
     spec: Mapping[str, Any]
     """Settings of the run that differ from the arena's."""
     prepare: Callable[[ExitStack, Path], Mapping[str, Any]] | None
-    """Before the run, outside: may start servers in the stack and write into the folder; returns `agent` (keys of an
-    agent.yaml), `environ` (of the user's) and `spec`, each where it is needed."""
+    """Runs outside before the run: may start servers in the stack and write into the folder; returns, as needed,
+    `agent` (keys of an agent.yaml), `environ` (the user's variables) and `spec`."""
     held: Callable[[Any], str] | None
-    """Told what is there afterwards; returns what the attack achieved, or nothing."""
+    """Runs outside afterwards; returns what the attack achieved, or ""."""
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return self.path.stem
 
     @classmethod
@@ -40,7 +41,7 @@ class Attack:
         """Reads a file.
 
         Raises:
-            UsageError: it is not an attack.
+            UsageError: the file is not an attack.
         """
         module = _module(path)
         level = getattr(module, "LEVEL", None)
@@ -62,10 +63,10 @@ def _module(path: Path) -> ModuleType:
 
 
 def find_attacks(names: tuple[str, ...] = (), folder: Path = FOLDER) -> list[Attack]:
-    """All attacks, or those named; a name may also be the path of a file elsewhere.
+    """Loads all attacks, or those named; a name may also be the path of another file.
 
     Raises:
-        UsageError: there is no such attack.
+        UsageError: an attack does not exist.
     """
     return [Attack.load(path) for path in _files(names, folder)]
 
@@ -80,21 +81,21 @@ def _files(names: tuple[str, ...], folder: Path) -> Iterator[Path]:
         elif name in known:
             yield known[name]
         else:
-            raise unknown("attack", name, known)
+            raise unknown_name("attack", name, known)
 
 
 class Outcome(NamedTuple):
-    """What became of one attempt."""
+    """The outcome of one attempt."""
 
     name: str
     level: str
     user: str
     sandbox: str
     tried: bool
-    """False: this machine does not have what the attack takes; `stopped_by` says what."""
+    """False if this machine lacks what the attack needs; `stopped_by` says what."""
     stopped_by: str
-    """What the attacker met with; empty where it succeeded."""
+    """What stopped the attack; empty where it succeeded."""
     succeeded: bool
     achieved: str = ""
-    """What it got, if anything."""
+    """What it achieved, if anything."""
     seconds: float = 0.0

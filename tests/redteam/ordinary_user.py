@@ -1,7 +1,7 @@
-"""A command run as an ordinary user although we are root, and although our Python may lie in root's home.
+"""Runs a command as an ordinary user although we are root, and although our Python may be in root's home.
 
-In a mount namespace of its own, each folder above Python and this checkout that only root may enter is replaced by an
-empty one in which just what is needed is mounted again. It takes `unshare` and `setpriv` of util-linux.
+In a new mount namespace, each parent folder of Python and this checkout that only root may enter is replaced by an
+empty folder, in which only the needed files are mounted again. This needs `unshare` and `setpriv` of util-linux.
 """
 
 import shlex
@@ -16,11 +16,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def is_available() -> bool:
+    """Returns whether this machine has the programs that this needs."""
     return all(shutil.which(program) for program in ("unshare", "setpriv", "mount"))
 
 
 def as_nobody(command: Iterable[str]) -> list[str]:
-    """The command line that runs a command as the user `nobody`."""
+    """Returns the command line that runs a command as the user `nobody`."""
     needed = {REPOSITORY, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
     lines = ["set -e", "hold=$(mktemp -d)", *_mounts(needed)]
     user = f"--reuid={NOBODY} --regid={NOBODY} --clear-groups --inh-caps=-all"
@@ -29,22 +30,22 @@ def as_nobody(command: Iterable[str]) -> list[str]:
 
 
 def _mounts(needed: Iterable[Path]) -> Iterator[str]:
-    """Shell commands that make the needed folders reachable for everybody, in this namespace."""
+    """Yields shell commands that make the needed folders accessible to everybody, in this namespace."""
     closed: dict[Path, list[Path]] = {}
     for folder in needed:
         if (above := _closed_folder(folder)) is not None:
             closed.setdefault(above, []).append(folder)
     for above, folders in closed.items():
-        held = {shlex.quote(str(folder)): f"$hold/{place}" for place, folder in enumerate(folders)}
-        for folder, place in held.items():
-            yield f"mkdir -p {place} && mount --bind {folder} {place}"
+        kept = {shlex.quote(str(folder)): f"$hold/{number}" for number, folder in enumerate(folders)}
+        for path, copy in kept.items():
+            yield f"mkdir -p {copy} && mount --bind {path} {copy}"
         yield f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(above))}"
-        for folder, place in held.items():
-            yield f"mkdir -p {folder} && mount --move {place} {folder}"
+        for path, copy in kept.items():
+            yield f"mkdir -p {path} && mount --move {copy} {path}"
 
 
 def _closed_folder(folder: Path) -> Path | None:
-    """The outermost folder on the way that others may not enter."""
+    """Returns the outermost folder on the path that other users may not enter."""
     for above in (*reversed(folder.parents), folder):
         if not above.stat().st_mode & stat.S_IXOTH:
             return above

@@ -1,4 +1,4 @@
-"""All attacks as one user in one sandbox; a line of JSON for each as it ends.
+"""Runs attacks as one user in one sandbox, and prints a line of JSON for each when it ends.
 
 python -m tests.redteam.session landlock ATTACK_FILE ...
 """
@@ -7,13 +7,15 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
+from a2rl.sandbox.isolation import SandboxKind
 from tests.redteam.arena import Arena, RunArena, SandboxArena
 from tests.redteam.attack import Attack, Outcome
 
 
-def play(attacks: Iterable[Attack], sandbox: str) -> Iterator[Outcome]:
-    """Those of each level in one arena."""
+def play(attacks: Iterable[Attack], sandbox: SandboxKind) -> Iterator[Outcome]:
+    """Runs the attacks of each level in one arena."""
     attacks = list(attacks)
     for level, arena in (("sandbox", SandboxArena), ("run", RunArena)):
         chosen = [attack for attack in attacks if attack.level == level]
@@ -28,8 +30,9 @@ def _play_in(arena: Arena, attacks: Iterable[Attack]) -> Iterator[Outcome]:
 
 
 def main() -> None:
+    """Runs the attacks that the command line names."""
     sandbox, *files = sys.argv[1:]
-    for outcome in play([Attack.load(Path(file)) for file in files], sandbox):
+    for outcome in play([Attack.load(Path(file)) for file in files], cast(SandboxKind, sandbox)):
         sys.stdout.write(json.dumps(outcome._asdict()) + "\n")
         sys.stdout.flush()
 

@@ -1,9 +1,9 @@
-"""Catalogues of any size that look to a search engine as WebShop's does, made up at some 20,000 products a second.
+"""Generates catalogues of any size that look like WebShop's to a search engine, about 20,000 products a second.
 
-How long texts are, how frequent their words, how many words are new in a text and how often one comes again is fitted
-to WebShop's 1,000 released products. Each product is of a kind, whose own words fill much of its text, most of all its
-title: so the words of a query meet in many products, as those of "women's wide leg pants" do, and the search has many
-near misses to tell apart.
+The lengths of texts, the frequencies of words, and how many words of a text are new or repeated are fitted to WebShop's
+1,000 released products. Each product is of a kind, whose own words fill much of its text, most of all its title. So the
+words of a query occur together in many products, like those of "women's wide leg pants", and the search must
+distinguish many near matches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ LETTERS = np.frombuffer(b"aeioubcdfghjklmnprstvwxyz", np.uint8)
 
 
 def products(count: int, seed: int = 0) -> Iterator[Product]:
-    """Products one by one; a larger catalogue begins as a smaller one does."""
+    """Yields products. A larger catalogue begins with the products of a smaller one."""
     rng = np.random.default_rng(seed)
     kinds = _ranks(rng, KINDS * KIND_WORDS).reshape(KINDS, KIND_WORDS)
     for first in range(0, count, BLOCK):
@@ -43,13 +43,13 @@ def products(count: int, seed: int = 0) -> Iterator[Product]:
 def _words(
     rng: np.random.Generator, starts: NDArray[np.int64], lengths: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The rank of each word of some texts, one after the other."""
+    """Returns the rank of each word of several texts, one text after the other."""
     count = int(lengths.sum())
     place = np.arange(count) - np.repeat(starts, lengths)
     ranks = _ranks(rng, count)
     of_kind = rng.random(count) < np.where(place < TITLE, OF_KIND_IN_TITLE, OF_KIND)
     kind = np.repeat(rng.integers(len(kinds), size=len(lengths)), lengths)[of_kind]
-    # Squared, so that a kind has words that nearly all of its products share, and words that few do.
+    # Squared, so that a kind has words that nearly all of its products share, and words that few of them share.
     ranks[of_kind] = kinds[kind, (rng.random(len(kind)) ** 2 * KIND_WORDS).astype(int)]
     again = np.flatnonzero((rng.random(count) < AGAIN) & (place >= TITLE))
     ranks[again] = ranks[again - 1 - (rng.random(len(again)) * place[again]).astype(int)]
@@ -57,13 +57,14 @@ def _words(
 
 
 def _ranks(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-    """By Mandelbrot's law, from 0 on."""
+    """Draws ranks by Mandelbrot's law, starting at 0."""
     first, last = HEAD ** (1 - TAIL), (WORDS + HEAD) ** (1 - TAIL)
-    return ((first - (first - last) * rng.random(count)) ** (1 / (1 - TAIL)) - HEAD).astype(np.int64)
+    ranks: NDArray[np.float64] = (first - (first - last) * rng.random(count)) ** (1 / (1 - TAIL)) - HEAD
+    return ranks.astype(np.int64)
 
 
 def _text(ranks: NDArray[np.int64], rng: np.random.Generator) -> tuple[str, list[int]]:
-    """The words, divided by spaces, and where each one begins; a frequent word is short: the digits of its rank."""
+    """Returns the words, separated by spaces, and their starts. Words encode ranks, so frequent ones are short."""
     digits = [
         np.where(ranks + 1 >= len(LETTERS) ** place, (ranks + 1) // len(LETTERS) ** place, -1) for place in range(5)
     ]

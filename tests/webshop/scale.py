@@ -1,8 +1,8 @@
-"""`python -m tests.webshop.scale 1000 100000 1180000` measures shops of so many products: stocking, opening, steps.
+"""`python -m tests.webshop.scale 1000 100000 1180000` measures shops of these sizes: building, opening and steps.
 
-The products are made up (catalogue.py); the real catalogue has 1,180,000. Stocking and use are measured in processes of
-their own, so that each one's memory is its own, and in processor time, since all of it is one thread's. Every search is
-for other words, so that none is answered from what the shop remembers of earlier ones.
+The products are generated (catalogue.py); the real catalogue has 1,180,000. Building and use are measured in separate
+processes, so that each has its own memory, and in CPU time, because each uses only one thread. Every search is for
+different words, so that none is answered from the shop's cache.
 """
 
 import json
@@ -29,7 +29,7 @@ SEARCHES = 200
 
 
 class Stocked(NamedTuple):
-    """What making a shop costs."""
+    """The cost of building a shop."""
 
     stock_s: float
     stock_mib: float
@@ -38,7 +38,7 @@ class Stocked(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What an open shop costs."""
+    """The cost of using an open shop."""
 
     open_s: float
     use_mib: float
@@ -56,7 +56,7 @@ class Used(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What a shop of some size costs."""
+    """The cost of a shop of one size."""
 
     products: int
     stocked: Stocked
@@ -64,7 +64,7 @@ class Scale(NamedTuple):
 
 
 def measure(count: int) -> Scale:
-    """Stocks a shop and uses it."""
+    """Builds a shop and uses it."""
     with tempfile.TemporaryDirectory() as folder:
         stocked = Stocked(*_child("stock", count, folder))
         return Scale(count, stocked, Used(*_child("use", count, folder)))
@@ -76,7 +76,7 @@ def _child(what: str, count: int, folder: str) -> list[float]:
 
 
 def _stock(count: int, folder: Path) -> Stocked:
-    """Without the seconds that making the products up takes."""
+    """Builds a shop; the time for generating the products is not counted."""
     making_s = 0.0
 
     def timed() -> Iterator[Product]:
@@ -156,7 +156,7 @@ def _action(clickables: list[str], goal: Goal, rng: random.Random) -> str:
 
 
 def _some_words(title: str, rng: random.Random) -> str:
-    """In some order: of a title's there are 95,040, so that hardly any query comes twice."""
+    """Returns some words of a title in random order: there are 95,040 choices, so hardly any query is repeated."""
     return " ".join(rng.sample(title.split(" "), SEARCHED))
 
 
@@ -165,7 +165,7 @@ def _memory_mib() -> float:
 
 
 def table(scales: Sequence[Scale]) -> Table:
-    """A row for each figure; after the first shop, each one's also as a multiple of the first's."""
+    """Returns a table with a row for each figure; from the second shop on, also as a multiple of the first shop's."""
     found = Table("", *(f"{scale.products:,} products" for scale in scales), box=None)
     for column in found.columns[1:]:
         column.justify = "right"

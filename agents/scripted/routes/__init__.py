@@ -10,7 +10,9 @@ from datasets import Dataset
 
 ON_GPU = torch.cuda.is_available()
 CORES = torch.get_num_threads()
-"""That this run may use."""
+"""Number of cores that this run may use."""
+IGNORED_LABEL = -100
+"""The label of tokens that are not to be learned, as PyTorch and TRL have it."""
 
 
 class Part(NamedTuple):
@@ -29,27 +31,33 @@ class Grpo(NamedTuple):
     config: dict[str, Any]
     trainer: dict[str, Any]
     sft_share: float = 0.5
-    """How much of a budget that has room for both goes to SFT before it."""
+    """SFT's share of a long budget; GRPO gets the rest."""
 
     @classmethod
     def of_episodes(cls, names: Iterable[str], rollout: Any, **more: Any) -> "Grpo":
-        """GRPO on episodes that a `rollout_func` plays, and says the rewards of; prompts are the names of episodes."""
+        """Returns GRPO on episodes whose names are the prompts; the `rollout_func` plays them and returns rewards."""
         dataset = Dataset.from_list([{"prompt": name} for name in names])
-        return cls({}, {"train_dataset": dataset, "reward_funcs": as_rolled_out, "rollout_func": rollout}, **more)
+        return cls({}, {"train_dataset": dataset, "reward_funcs": reported_reward, "rollout_func": rollout}, **more)
 
 
-def as_rolled_out(reward: list[float], **_: Any) -> list[float]:
+def reported_reward(reward: list[float], **_: Any) -> list[float]:
+    """A reward function of TRL's: returns the rewards that the rollout reported."""
     return reward
 
 
 class Route(Protocol):
     """What the module `routes.<task>` defines as its `Route`, made from the data folder and a seed."""
 
-    def examples(self) -> list[Example]: ...
+    def examples(self) -> list[Example]:
+        """Returns what SFT imitates."""
+        ...
 
-    def grpo(self) -> Grpo: ...
+    def grpo(self) -> Grpo:
+        """Returns what GRPO rolls out and rewards."""
+        ...
 
 
-def route_to(task: str, data: Path, seed: int) -> Route:
+def load_route(task: str, data: Path, seed: int) -> Route:
+    """Returns the route of a task."""
     route: Route = importlib.import_module(f"routes.{task}").Route(data, seed)
     return route

@@ -1,8 +1,8 @@
 """Imitate an expert that explores; then play the training games and reward the games won.
 
-What imitation leaves: a model that has taken what is not there, or gone where it is, does it again and again, since it
-has only ever seen perfect play. Such a turn is answered "Nothing happens.", and rollouts go on after it for a while, so
-that trial and error finds what helps.
+Imitation has a weakness: a model that has only seen perfect play repeats an invalid command again and again, such as
+taking what is not there. Such a turn is answered "Nothing happens.", and rollouts continue after it for a few turns, so
+that reinforcement learning finds out what helps.
 """
 
 import random
@@ -16,9 +16,11 @@ from routes import CORES, Example, Grpo, Part
 
 
 class Route:
+    """Learns to play the training games."""
+
     MAX_STEPS = 30
-    CROWDED = 10
-    """Receptacles in a room from which on it pays to look first where a thing is likely to be."""
+    MANY_RECEPTACLES = 10
+    """With more receptacles in a room on average, the expert looks first where an object is likely to be."""
 
     def __init__(self, data: Path, seed: int) -> None:
         sys.path.insert(0, str(data))
@@ -28,18 +30,21 @@ class Route:
         self.names = list(games)
         random.Random(seed).shuffle(self.names)
         self.games, self.seed = games, seed
-        self.crowded = sum(len(game.receptacles) for game in games.values()) > self.CROWDED * len(games)
+        self.many_receptacles = sum(len(game.receptacles) for game in games.values()) > self.MANY_RECEPTACLES * len(
+            games
+        )
 
     def examples(self) -> list[Example]:
+        """Returns the games that the expert wins."""
         return [parts for name in self.names if (parts := self.play(self.games[name]))]
 
     def play(self, game: Any) -> Example:
-        """A game as a text to imitate; nothing where the expert does not win it in time."""
+        """Returns a game as a text to imitate; an empty tuple where the expert does not win it in time."""
         from alfred import Expert, Play
         from alfred.transcript import opening, turn
 
-        # In a small room it looks everywhere in order, and once more for a lamp, which is easier to imitate.
-        play, expert = Play(game), Expert() if self.crowded else Expert(homes={}, rounds=True)
+        # In a small room it looks everywhere in order, twice where it needs a lamp: that is easier to imitate.
+        play, expert = Play(game), Expert() if self.many_receptacles else Expert(homes={}, rounds=True)
         observation = play.intro
         parts = [Part(opening(play.intro), False)]
         for _ in range(self.MAX_STEPS):
@@ -52,48 +57,52 @@ class Route:
         return ()
 
     def grpo(self) -> Grpo:
+        """Returns rollouts of games, rewarded with 1 if won."""
         from rollout import for_trl
 
-        steps = 30 if self.crowded else 20  # the expert's longest plays, and a few mistakes
+        steps = 30 if self.many_receptacles else 20  # the expert's longest games, and room for a few mistakes
         play = for_trl(self.games, max_steps=steps, max_invalid=5, temperature=1.0, seed=self.seed, processes=CORES)
-        practice = Practice(self.games, self.names, self.seed)
+        schedule = GameSchedule(self.games, self.names, self.seed)
 
-        def rollout(places: list[str], trainer: Any) -> dict[str, Any]:
-            names = [practice.game_at(place) for place in places]
-            columns = play(names, trainer)
-            practice.played(names, columns["reward"])
+        def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+            names = [schedule.game_for(prompt) for prompt in prompts]
+            columns: dict[str, Any] = play(names, trainer)
+            schedule.record(names, columns["reward"])
             return columns
 
         return Grpo.of_episodes(self.names, rollout, sft_share=0.15)
 
 
-class Practice:
-    """Which game is played at which place of the data set: mostly one of the kinds that are won now and lost then.
+class GameSchedule:
+    """Chooses a game for each prompt: mostly one of the kinds that are won in some episodes and lost in others.
 
-    A game that is always won, or never, teaches GRPO nothing: all its episodes are worth the same.
+    A game that is always won, or never, teaches GRPO nothing, because all its episodes have the same reward.
     """
 
-    MEMORY = 0.98
-    """How much an earlier episode of the kind still counts, for each one after it."""
+    DECAY = 0.98
+    """Factor by which an episode counts less towards the win rate of its kind, for each later one of the kind."""
 
     def __init__(self, games: dict[str, Any], names: Iterable[str], seed: int) -> None:
         self.games, self.random = games, random.Random(seed)
         self.waiting: dict[str, list[str]] = defaultdict(list)
         for name in names:
             self.waiting[games[name].kind].append(name)
-        self.won = {kind: 0.5 for kind in self.waiting}
+        self.win_rate = {kind: 0.5 for kind in self.waiting}
         self.chosen: dict[str, str] = {}
 
-    def game_at(self, place: str) -> str:
-        """The same game for the whole group."""
-        if place not in self.chosen:
+    def game_for(self, prompt: str) -> str:
+        """Returns the name of a game; the same one for all rollouts of a prompt, which form a group."""
+        if prompt not in self.chosen:
             kinds = list(self.waiting)
-            kind = self.random.choices(kinds, [max(0.02, self.won[kind] * (1 - self.won[kind])) for kind in kinds])[0]
-            self.chosen[place] = self.waiting[kind][0]
+            kind = self.random.choices(
+                kinds, [max(0.02, self.win_rate[kind] * (1 - self.win_rate[kind])) for kind in kinds]
+            )[0]
+            self.chosen[prompt] = self.waiting[kind][0]
             self.waiting[kind].append(self.waiting[kind].pop(0))
-        return self.chosen[place]
+        return self.chosen[prompt]
 
-    def played(self, names: list[str], rewards: list[float]) -> None:
+    def record(self, names: list[str], rewards: list[float]) -> None:
+        """Updates the win rates."""
         for name, reward in zip(names, rewards, strict=True):
             kind = self.games[name].kind
-            self.won[kind] += (1 - self.MEMORY) * (reward - self.won[kind])
+            self.win_rate[kind] += (1 - self.DECAY) * (reward - self.win_rate[kind])

@@ -1,8 +1,8 @@
-"""Imitate good answers; then reward what the judge would like.
+"""Imitate good answers; then reward what the judge would prefer.
 
-In the mini variant the judge goes by a rule, which comes with the data. In the full one it is a large model that nobody
-has here, so the reward is a rough stand-in: how many of the reference answer's words are said, in about its length, and
-without repetition.
+In the mini variant the judge applies a rule, which comes with the data. In the full variant it is a large model that
+the agent cannot call, so the reward is an approximation: the overlap of words with the reference answer, with a penalty
+for repetition.
 """
 
 import importlib.util
@@ -21,6 +21,8 @@ STOP = "### Instruction:"
 
 
 class Route:
+    """Learns to follow instructions."""
+
     def __init__(self, data: Path, seed: int) -> None:
         rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
         random.Random(seed).shuffle(rows)
@@ -28,30 +30,35 @@ class Route:
         self.rule = load_rule(data / "rule.py")
 
     def examples(self) -> list[Example]:
+        """Returns the reference answers."""
         return [(Part(self.prompt(row), False), Part("\n" + row["output"], True)) for row in self.rows]
 
     def grpo(self) -> Grpo:
-        rows = [{"prompt": self.prompt(row), "asked": asked(row), "good": row["output"]} for row in self.rows]
+        """Returns the instructions and their reward."""
+        rows = [{"prompt": self.prompt(row), "asked": instruction_of(row), "good": row["output"]} for row in self.rows]
         trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": self.reward}
         return Grpo({"max_completion_length": 320 if ON_GPU else 32}, trainer)
 
     def reward(self, completions: list[str], asked: list[str], good: list[str], **_: Any) -> list[float]:
+        """Rewards answers by the judge's rule, or else by their similarity to the reference answer."""
         answers = [text.partition(STOP)[0].strip() for text in completions]
         if self.rule is None:
-            return [likeness(answer, reference) for answer, reference in zip(answers, good, strict=True)]
+            return [similarity(answer, reference) for answer, reference in zip(answers, good, strict=True)]
         return [self.rule(instruction, answer) for instruction, answer in zip(asked, answers, strict=True)]
 
     @staticmethod
     def prompt(row: dict[str, str]) -> str:
-        return f"### Instruction:\n{asked(row)}\n\n### Response:"
+        """Returns the prompt that the grader uses."""
+        return f"### Instruction:\n{instruction_of(row)}\n\n### Response:"
 
 
-def asked(row: dict[str, str]) -> str:
-    """The instruction, with the text that it is about where it has one."""
+def instruction_of(row: dict[str, str]) -> str:
+    """Returns the instruction with its input, if it has one."""
     return f"{row['instruction']}\n\n{row['input']}" if row["input"] else row["instruction"]
 
 
 def load_rule(path: Path) -> Rule | None:
+    """Returns the judge's rule, or None where the data has none."""
     if not path.exists():
         return None
     spec = importlib.util.spec_from_file_location("rule", path)
@@ -63,12 +70,12 @@ def load_rule(path: Path) -> Rule | None:
     return rule
 
 
-def likeness(answer: str, reference: str) -> float:
-    """Of the words of both texts the share that they have in common, times the share of words that are no repeats."""
+def similarity(answer: str, reference: str) -> float:
+    """Returns the F1 of the words, times the share of distinct three-word sequences in the answer."""
     said, wanted = answer.lower().split(), reference.lower().split()
     if not said or not wanted:
         return 0.0
     common = sum(min(said.count(word), wanted.count(word)) for word in set(wanted))
     triples = list(zip(said, said[1:], said[2:], strict=False))
-    fresh = len(set(triples)) / len(triples) if triples else 1.0
-    return 2 * common / (len(said) + len(wanted)) * fresh
+    distinct = len(set(triples)) / len(triples) if triples else 1.0
+    return 2 * common / (len(said) + len(wanted)) * distinct

@@ -1,9 +1,10 @@
-"""Imitate an expert that searches; then work on the training questions and reward right answers.
+"""Imitate an expert that searches; then answer the training questions and reward right answers.
 
-The facts of one small web are soon known by heart, which is no help with another one; so the names in what is imitated
-are changed at random. Some of the expert's searches are spoilt, which is not imitated: what is learned is how to go on
-when nothing useful was found. Where there are no pages to search (the full variant, whose web is outside), there is no
-expert either: the model learns to give the answer in the right form, and is rewarded by how much of it is right.
+A model soon memorises the facts of one small web, which does not help with another one; so the names in the examples
+are replaced at random. Some of the expert's searches are replaced by wrong ones, which the model does not imitate: it
+learns how to go on when a search found nothing useful. Where there are no pages to search (the full variant, which
+searches the internet), there is no expert either: the model learns to give the answer in the right form, and its reward
+is the F1 of the answer.
 """
 
 import random
@@ -18,8 +19,10 @@ NAME = re.compile(r"[A-Z]\w+(?: [A-Z]\w+)?")
 
 
 class Route:
+    """Learns to search and to answer."""
+
     MISTAKES = 0.1
-    """In what share of the searches."""
+    """Share of the expert's searches that are replaced by wrong ones."""
 
     def __init__(self, data: Path, seed: int) -> None:
         sys.path.insert(0, str(data))
@@ -32,7 +35,7 @@ class Route:
         self.instructions = (data / "prompt.txt").read_text()
         self.seed = seed
         self.namesakes: dict[str, list[str]] = {}
-        """The names of a kind, by each of them."""
+        """All names of the same kind, by name."""
         kinds: dict[str, list[str]] = {}
         for page in self.index.pages:
             kind = page.text.removeprefix(f"{page.title} is a ").partition(".")[0]
@@ -40,13 +43,14 @@ class Route:
             self.namesakes[page.title] = kinds[kind]
 
     def examples(self) -> list[Example]:
+        """Returns the expert's episodes, or only the answers where there is nothing to search."""
         if not self.index.pages:
             return [self.answered(question) for question in self.questions.values()]
         rng = random.Random(self.seed)
         return [parts for question in self.questions.values() if (parts := self.searched(question, rng))]
 
     def searched(self, question: Any, rng: random.Random) -> Example:
-        """An episode as a text to imitate; nothing where the expert does not come to an answer in time."""
+        """Returns an episode as a text to imitate; an empty tuple where the expert finds no answer in time."""
         from research import Episode, next_turn, observation
         from research.episode import observed
 
@@ -65,7 +69,7 @@ class Route:
         return self.renamed(parts, rng) if episode.answer else ()
 
     def renamed(self, parts: list[Part], rng: random.Random) -> Example:
-        """The same with other names, each of the kind of the one that it stands for."""
+        """Returns the example with names replaced by others of the same kind."""
         names: dict[str, str] = {}
 
         def rename(found: re.Match[str]) -> str:
@@ -77,35 +81,39 @@ class Route:
         return tuple(Part(NAME.sub(rename, part.text), part.learn) for part in parts)
 
     def mistake(self, turn: str, rng: random.Random) -> str:
-        """The same thought, and a search for something else."""
+        """Returns the turn with the same thought and a search for something else."""
         thought, _, _ = turn.partition("search[")
         title = rng.choice(self.index.pages).title
         return f"{thought}search[ {title}]"
 
     def answered(self, question: Any) -> Example:
+        """Returns a text that only gives the answer."""
         from research import Episode
 
         thought = f" I know this.\nAction: answer[{question.answer}]"
         return (Part(Episode(question, self.instructions).text, False), Part(thought, True))
 
     def grpo(self) -> Grpo:
+        """Returns rollouts of the training questions."""
         from rollout import for_trl
 
         settings: dict[str, Any] = {"instructions": self.instructions, "temperature": 1.0, "seed": self.seed}
         settings["processes"] = CORES
         if not self.index.pages:
-            settings |= {"reward": share_that_is_right, "max_new_tokens": 256}
+            settings |= {"reward": answer_f1, "max_new_tokens": 256}
         rollout = for_trl(self.questions, self.index.search, **settings)
         return Grpo.of_episodes(self.questions, rollout)
 
 
 def split_off_label(shown: str) -> list[Part]:
-    """The line break and label before an observation are learned: at them the grader stops generation."""
+    """Splits an observation so that its line break and label are learned: the grader stops generation at them."""
     label, colon, rest = shown.partition(":")
     return [Part(label + colon, True), Part(rest, False)]
 
 
-def share_that_is_right(rollout: Any) -> float:
+def answer_f1(rollout: Any) -> float:
+    """Returns the F1 of the answer's items."""
     from research import compare
 
-    return compare(rollout.answer or "", rollout.question.answer, rollout.question.answer_type).f1
+    match = compare(rollout.answer or "", rollout.question.answer, rollout.question.answer_type)
+    return float(match.f1)

@@ -1,6 +1,6 @@
 """Imitate the reference solutions; then a reward of 1 for a function that passes its tests.
 
-The tests run in a process of their own that is small enough to fork quickly: this file, started as a script.
+The tests run in a separate process, which is small enough to fork quickly: this file, started as a script.
 """
 
 import contextlib
@@ -24,17 +24,21 @@ MEMORY_LIMIT = 1 << 30
 
 
 class Route:
+    """Learns to complete functions."""
+
     def __init__(self, data: Path, seed: int) -> None:
         rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
         random.Random(seed).shuffle(rows)
         self.rows = rows
 
     def examples(self) -> "list[Example]":
+        """Returns the reference solutions."""
         from routes import Part
 
         return [(Part(row["prompt"], False), Part(row["canonical_solution"], True)) for row in self.rows]
 
     def grpo(self) -> "Grpo":
+        """Returns the prompts and their reward."""
         from datasets import Dataset
 
         from routes import ON_GPU, Grpo
@@ -45,12 +49,13 @@ class Route:
 
 
 class TestRunner:
-    """The process that runs tests; started with the first ones."""
+    """The process that runs tests; it is started when the first ones arrive."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
 
     def rewards(self, prompts: list[str], completions: list[str], test: list[str], **_: Any) -> list[float]:
+        """A reward function of TRL's: 1 for a function that passes its tests, else 0."""
         if self.process is None or self.process.poll() is not None:
             command = [sys.executable, "-I", "-S", __file__]
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -63,16 +68,16 @@ class TestRunner:
 
 
 def cut(completion: str) -> str:
-    """Without what comes after the function."""
+    """Cuts off what comes after the function."""
     return completion[: min(place for stop in STOPS if (place := (completion + stop).find(stop)) >= 0)]
 
 
 def passes(program: str) -> bool:
-    """Runs the program in a child; it passes if it comes to its end in time."""
+    """Runs the program in a child; it passes if it ends in time without an exception."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1] == 0
-    # Only the kernel's limits hold whatever the program does: no handler of its own stands in the way of these.
+    # Limits of the kernel, because the program could install handlers that evade any others.
     os.setpgid(0, 0)
     resource.setrlimit(resource.RLIMIT_CPU, (TIME_LIMIT_S, TIME_LIMIT_S))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
@@ -86,8 +91,9 @@ def passes(program: str) -> bool:
 
 
 def main() -> None:
+    """Reads lists of programs, a JSON line each, and answers with lists of verdicts."""
     answers, nowhere = os.dup(1), os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)  # what programs print is no verdict
+    os.dup2(nowhere, 1)  # programs must not be able to print verdicts
     os.dup2(nowhere, 2)
     for line in sys.stdin:
         verdicts = [passes(program) for program in json.loads(line)]

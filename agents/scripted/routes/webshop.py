@@ -1,8 +1,8 @@
 """Imitate an expert; then shop for the training goals and reward what the shop does.
 
-The products of one shop are soon known by heart, which is no help in another one; so their ids are changed at random in
-what is imitated. The expert's visits are spoilt here and there by a mistake, which is not imitated: what is learned is
-how to go on after one.
+A model soon memorises the products of one shop, which does not help in another one; so their ids are replaced at random
+in the examples. Some of the expert's actions are replaced by mistakes, which the model does not imitate: it learns how
+to go on after one.
 """
 
 import random
@@ -17,9 +17,11 @@ IN_BRACKETS = re.compile(r"(?<=\[)[^\[\]]+(?=\])")
 
 
 class Route:
+    """Learns to buy what a goal asks for."""
+
     MAX_STEPS = 12
     MISTAKES = 0.08
-    """In what share of the turns."""
+    """Share of the expert's actions that are replaced by mistakes."""
 
     def __init__(self, data: Path, seed: int) -> None:
         sys.path.insert(0, str(data))
@@ -29,11 +31,12 @@ class Route:
         random.Random(seed).shuffle(self.training.goals)
 
     def examples(self) -> list[Example]:
+        """Returns the expert's visits that get the full reward."""
         rng = random.Random(self.seed)
         return [parts for goal in self.training.goals if (parts := self.shop_for(goal, rng))]
 
     def shop_for(self, goal: Any, rng: random.Random) -> Example:
-        """A visit as a text to imitate; nothing where the expert does not get the most out of it in time."""
+        """Returns a visit as a text to imitate; an empty tuple unless it gets the full reward in time."""
         from shop import Expert
         from shop.transcript import Visit
 
@@ -49,7 +52,7 @@ class Route:
         return self.renumbered(parts, ids, rng) if visit.reward == 1 else ()
 
     def renumbered(self, parts: list[Part], ids: set[str], rng: random.Random) -> Example:
-        """The same with the ids of other products."""
+        """Returns the example with the ids replaced by those of other products."""
         shop = self.training.shop
         others = {each: shop.product(rng.randrange(len(shop))).id for each in sorted(ids)}
         return tuple(
@@ -58,11 +61,12 @@ class Route:
 
     @staticmethod
     def mistake(page: Any, rng: random.Random) -> str:
-        """Anything that the page offers but a purchase."""
+        """Returns the click on something at random that the page offers, except a purchase."""
         offered = [part.text for part in page.clickable().values() if part.text not in ("Search", "Buy Now")]
         return f"click[{rng.choice(offered)}]" if offered else "click[Buy Now]"
 
     def grpo(self) -> Grpo:
+        """Returns rollouts of the training goals."""
         from rollout import for_trl
 
         rollout = for_trl(

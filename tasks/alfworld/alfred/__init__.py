@@ -1,5 +1,7 @@
-"""ALFWorld's text games without their planner: the texts, the admissible commands and the verdicts of alfworld 0.4.2 on
-textworld 1.7.0, character by character, some thousand times as fast. Standard library only.
+"""ALFWorld's text games without their planner: the same texts, admissible commands and verdicts as alfworld 0.4.2 on
+textworld 1.7.0, character by character, but about a thousand times as fast. Standard library only.
+
+Why not the original: TextWorld has to be compiled, and takes too much time and memory (100 MB a game) for rollouts.
 
     from alfred import Game, Play
 
@@ -11,7 +13,7 @@ textworld 1.7.0, character by character, some thousand times as fast. Standard l
 from .expert import Expert, play_out
 from .game import Game
 from .play import Play
-from .problem import UnknownGame
+from .problem import UnsupportedGameError
 from .vector import Step, VectorEnv
 
-__all__ = ["Expert", "Game", "Play", "Step", "UnknownGame", "VectorEnv", "play_out"]
+__all__ = ["Expert", "Game", "Play", "Step", "UnsupportedGameError", "VectorEnv", "play_out"]

@@ -1,6 +1,6 @@
-"""Which domain and grammar the engine knows: all 4,027 released games (ALFWorld json_2.1.1) embed the same two texts.
+"""Digests of the domain and the grammar that the engine supports, which all 4,027 released games have (json_2.1.1).
 
-The grammar is hashed without the task sentence, in which alone the games' grammars differ.
+The grammar is hashed without the task sentence, the only part that differs between games.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ def digest(text: str) -> str:
 
 
 def task_sentence(grammar: str) -> str:
-    """What follows "Your task is to: " in the grammar; empty if it has no task."""
+    """Returns the text after "Your task is to: " in the grammar; empty if it has no task."""
     found = _TASK.search(grammar)
     return found[0] if found else ""
 
 
 def without_task(grammar: str) -> str:
-    """The grammar without its task sentence."""
+    """Returns the grammar without its task sentence."""
     return _TASK.sub("", grammar, count=1)

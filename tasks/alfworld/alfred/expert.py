@@ -1,10 +1,10 @@
-"""An expert that explores: it plays any ALFWorld game from what a player sees, and from nothing else.
+"""An expert that explores: it plays any ALFWorld game using only what a player sees.
 
 Contract: `Expert` reads the intro, the observations and the admissible commands. It never reads a game's hidden state
 or its walkthrough, so that whatever it does can be learned from a transcript. Its play is a function of these texts
-(and of `seed` where it is told to slip). It looks through the receptacles by kind, the likeliest first (see `HOMES`),
-and those of one kind as the intro lists them; it opens what is closed, does not think, and never looks at a thing
-twice but for `rounds`.
+(and of `seed` if `slips` is set). It searches the receptacles by kind, the likeliest first (see `HOMES`), and those of
+one kind in the order of the intro. It opens what is closed, writes no thoughts, and never looks at a receptacle twice
+unless `rounds` is set.
 
     expert = Expert()
     command = expert.act(play.intro, play.admissible())          # the first observation is the intro
@@ -19,40 +19,50 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 Homes = Mapping[str, Mapping[str, int]]
-"""For a kind of object: the kinds of receptacle that hold it, each with its share in percent."""
+"""The kinds of receptacle that hold a kind of object, each with its share in percent."""
 
 MAX_STEPS = 50
 
 
 class Player(Protocol):
-    """What `play_out` needs of a game in play; `Play` has it."""
+    """What `play_out` needs; `Play` and `StockPlay` have it."""
 
     @property
-    def intro(self) -> str: ...
+    def intro(self) -> str:
+        """The text before the first command."""
+        ...
 
     @property
-    def won(self) -> bool: ...
+    def won(self) -> bool:
+        """Whether the goal holds now."""
+        ...
 
-    def admissible(self) -> list[str]: ...
+    def admissible(self) -> list[str]:
+        """Returns the commands that have an effect now, sorted."""
+        ...
 
-    def step(self, command: str) -> str: ...
+    def step(self, command: str) -> str:
+        """Carries out a command, and returns the observation."""
+        ...
 
 
 class Turn(NamedTuple):
+    """A command and the game's answer."""
+
     command: str
     observation: str
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a task sentence asks for, in the words of the game: "find two mug and put them in desk."."""
+    """The content of a task sentence such as "find two mug and put them in desk."."""
 
     thing: str
     place: str | None = None
     verb: str | None = None
-    """clean, heat or cool: what is to be done to the thing first."""
+    """clean, heat or cool: what has to be done with the thing first."""
     lamp: str | None = None
-    """What it is to be looked at with, and then there is no place."""
+    """The lamp to look at the thing with; then there is no place."""
     count: int = 1
 
 
@@ -79,7 +89,7 @@ def read_goal(task: str) -> Goal:
     """Reads the sentence after "Your task is to: ".
 
     Raises:
-        ValueError: no such sentence is known.
+        ValueError: the sentence is unknown.
     """
     for sentence in _SENTENCES:
         if found := sentence.search(task):
@@ -91,19 +101,19 @@ def read_goal(task: str) -> Goal:
 
 
 def kind_of(name: str) -> str:
-    """'cabinet' of 'cabinet 3'."""
+    """Returns 'cabinet' for 'cabinet 3'."""
     return name.partition(" ")[0]
 
 
 class Expert:
-    """Plays one game after the other: an observation with a task sentence in it begins a new one.
+    """Plays games one after the other: an observation with a task sentence begins a new one.
 
     Args:
-        seed: draws the slips; without them it changes nothing.
-        homes: where things are likely to be: `HOMES`, or what `count_homes` made of some transcripts.
-        slips: the share of turns in which it does a random admissible thing, for play that shows how to recover.
-        rounds: with the thing to look at in its hand, it looks for the lamp from where it stands on, round the room in
-            the order of the intro, though it may have seen one. That takes more turns, which follow from fewer texts.
+        seed: of the slips; has no effect without them.
+        homes: the likely places of things: `HOMES`, or the result of `count_homes` for some transcripts.
+        slips: share of turns with a random admissible command, for play that shows how to recover.
+        rounds: whether it searches for the lamp in the order of the intro, starting from where it took the thing, even
+            if it has seen a lamp before. This takes more turns, but each of them depends on fewer texts.
     """
 
     def __init__(self, seed: int = 0, homes: "Homes | None" = None, slips: float = 0.0, rounds: bool = False) -> None:
@@ -113,7 +123,7 @@ class Expert:
         self._rounds = rounds
 
     def begin(self, intro: str) -> None:
-        """Forgets the last game and reads a new one's intro."""
+        """Reads the intro of a new game."""
         room, _, task = intro.partition("Your task is to: ")
         self._goal = read_goal(task)
         self._receptacles: list[str] = _NAME.findall(room)
@@ -123,14 +133,14 @@ class Expert:
         self._round: list[str] = self._receptacles
 
     def act(self, observation: str, admissible: Sequence[str]) -> str:
-        """The next command, given the answer to the last one."""
+        """Returns the next command, given the answer to the last one."""
         self.see(observation)
         if self._slips and self._rng.random() < self._slips:
             return self._rng.choice(admissible)
         return self.choose(admissible)
 
     def see(self, observation: str) -> None:
-        """Takes in an observation; it may as well be the answer to somebody else's command."""
+        """Updates what is known by an observation, also by the answer to a command of another player."""
         if "Your task is to: " in observation:
             self.begin(observation)
         elif found := _SHOWN.search(observation):
@@ -148,7 +158,7 @@ class Expert:
             self._treat_as(found[1], found[2])
 
     def choose(self, admissible: Sequence[str]) -> str:
-        """The command for the game as it was seen so far."""
+        """Returns the command, given all observations so far."""
         options = _Options(admissible)
         if self._held is None:
             return self._fetch(options)
@@ -181,30 +191,30 @@ class Expert:
         return options.one(f"move {thing} to {target}") or options.approach(target)
 
     def _put_away(self, thing: str, options: "_Options") -> str:
-        """Frees the hand of something that nobody asked for: here if possible, else at its likeliest home."""
+        """Puts down a thing that is not needed: here if possible, else at its likeliest place."""
         elsewhere = [name for name in self._receptacles if options.one(f"go to {name}", f"open {name}")]
         return options.starting(f"move {thing} to ") or options.approach(self._likeliest(kind_of(thing), elsewhere))
 
     def _explore(self, thing: str, options: "_Options") -> str:
         unseen = [name for name in self._round if name not in self._contents]
-        if not unseen:  # what is sought was moved after it was seen: start over
+        if not unseen:  # the thing was moved after it was seen: start over
             self._contents.clear()
         return options.approach(self._likeliest(thing, unseen or self._round))
 
     def _likeliest(self, thing: str, receptacles: Sequence[str]) -> str:
-        """The first of those with the best chance for each step that a look into them takes."""
+        """Returns the first receptacle with the highest probability per step that looking into it takes."""
         homes, numbers = self._homes.get(thing, {}), Counter(map(kind_of, self._receptacles))
 
         def chance(receptacle: str) -> float:
             kind = kind_of(receptacle)
-            # Up to three of a kind count like one: in a small house the order then depends on the thing alone.
+            # Up to three of a kind count as one, so that in a small house the order depends on the thing only.
             crowd = max(1.0, numbers[kind] / _FEW)
             return homes.get(kind, 0) / crowd / (2 if kind in _CLOSED_KINDS else 1)
 
         return max(receptacles, key=chance)
 
     def _target(self) -> str:
-        """Where things go: where most of them are, else the first of its kind in the intro's list."""
+        """Returns where things go: the target with most of them, else the first one in the intro."""
 
         def number(place: str) -> int:
             return sum(kind_of(thing) == self._goal.thing for thing in self._contents.get(place, ()))
@@ -230,25 +240,25 @@ class Expert:
 
 
 class _Options:
-    """The admissible commands, asked for by what they do."""
+    """The admissible commands, with look-ups."""
 
     def __init__(self, admissible: Sequence[str]) -> None:
         self._admissible = admissible
 
     def one(self, *commands: str) -> str | None:
-        """The first of `commands` that is admissible."""
+        """Returns the first of `commands` that is admissible."""
         return next((command for command in commands if command in self._admissible), None)
 
     def starting(self, prefix: str) -> str | None:
         return next((command for command in self._admissible if command.startswith(prefix)), None)
 
     def approach(self, receptacle: str) -> str:
-        """The next command on the way to what is in a receptacle. One cannot go to where one is: see ENGINES."""
+        """Returns the next command towards the content of a receptacle; `go to` the current place is inadmissible."""
         return self.one(f"go to {receptacle}", f"open {receptacle}", f"examine {receptacle}") or "look"
 
 
 def play_out(play: Player, expert: Expert, max_steps: int = MAX_STEPS) -> list[Turn]:
-    """Plays a game, not yet begun, to its end: what a learner may imitate."""
+    """Plays a new game to its end, and returns the turns."""
     turns: list[Turn] = []
     observation = play.intro
     while not play.won and len(turns) < max_steps:
@@ -259,7 +269,7 @@ def play_out(play: Player, expert: Expert, max_steps: int = MAX_STEPS) -> list[T
 
 
 def count_homes(transcripts: Iterable[Iterable[Turn]]) -> Homes:
-    """Where things were first seen in some transcripts: a table like `HOMES`, made from play alone."""
+    """Counts where things were first seen in some transcripts; returns a table like `HOMES`."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for transcript in transcripts:
         known: set[str] = set()
@@ -336,5 +346,5 @@ watch drawer=23 coffeetable=21 sidetable=16 diningtable=12 dresser=11 tvstand=8 
 wateringcan coffeetable=53 shelf=38 sidetable=9
 winebottle countertop=37 cabinet=25 diningtable=24 garbagecan=9 shelf=3
 """)  # noqa: E501
-"""Counted over the 3,553 training games of ALFWorld (json_2.1.1): of all the things of a kind that are in a receptacle
-at the start, how many percent are in one of which kind; the ten commonest kinds, from 1.5 percent on."""
+"""The kinds of receptacle in which things of a kind are at the start, in percent, over the 3,553 training games of
+ALFWorld (json_2.1.1); the ten most frequent kinds with at least 1.5 percent."""

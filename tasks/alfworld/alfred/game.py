@@ -1,4 +1,4 @@
-"""A game, read once and compiled: everything about it that no play changes.
+"""A game, read and compiled once: everything that stays the same during play.
 
 Sets of objects are integers: bit i stands for the i-th object by internal identifier, the order in which the texts list
 things. Receptacles are numbered by identifier too, and places are where a receptacle stands or the player starts.
@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any
 
 from . import digests, problem
-from .problem import Kind, Problem, UnknownGame
+from .problem import Kind, Problem, UnsupportedGameError
 
 TREATMENTS = {"microwavetype": "heat", "fridgetype": "cool", "sinktype": "clean", "sinkbasintype": "clean"}
 KNIVES = ("knifetype", "butterknifetype")
@@ -31,14 +31,14 @@ class Receptacle:
     place: int
     openable: bool
     treatment: str
-    """The verb that it serves: heat, cool or clean; empty for most."""
+    """What it is used for: heat, cool or clean; empty for most."""
     accepts: int
-    """The objects that may be moved there."""
+    """The objects that can be moved there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """Something to be taken, used or looked at. `inside`: what lies in it for good; None if it is no container."""
+    """Something to take, use or look at. `inside`: its fixed content; None if it is not a container."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What wins: any of `objects`, duly treated, in one of `receptacles`; or in hand, by a lit lamp."""
+    """What wins: one of `objects`, treated as required, in one of `receptacles`; or in hand, next to a lit lamp."""
 
     kind: Kind
     objects: int
@@ -57,23 +57,23 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What plays begin with and change. All doors are closed, and nothing has been treated but that some is cool."""
+    """The initial state of plays. All doors are closed, and nothing is treated, except that some objects are cool."""
 
     place: int
     contents: tuple[int, ...]
-    """By receptacle. An object may start in two of them."""
+    """Objects by receptacle; an object may start in two of them."""
     objects_at: tuple[int, ...]
-    """By place: what may be sliced there."""
+    """Objects by place, which may be sliced there."""
     cool: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Game:
-    """One `game.tw-pddl`. Games are equal only to themselves, so they can be keys."""
+    """A `game.tw-pddl`. Games compare by identity, so they can be keys."""
 
     path: Path
     goal_text: str
-    """The task as told, e.g. "put a clean mug in desk."."""
+    """The task sentence, e.g. "put a clean mug in desk."."""
     goal: Goal
     walkthrough: tuple[str, ...]
     help_text: str
@@ -105,13 +105,13 @@ class Game:
         """Reads a game file.
 
         Raises:
-            UnknownGame: this engine would not play it exactly as the stock engine does.
+            UnsupportedGameError: this engine would not play it exactly as the original engine does.
         """
         try:
             data = json.loads(Path(path).read_bytes())
             return cls.parse(data, Path(path))
-        except (UnknownGame, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise UnknownGame(f"{path}: {error}") from error
+        except (UnsupportedGameError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UnsupportedGameError(f"{path}: {error}") from error
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], path: Path) -> "Game":
@@ -119,9 +119,9 @@ class Game:
         try:
             domain, grammar, text = data["pddl_domain"], data["grammar"], data["pddl_problem"]
         except (KeyError, TypeError) as error:
-            raise UnknownGame("no game file: it needs pddl_domain, grammar and pddl_problem") from error
+            raise UnsupportedGameError("not a game file: it needs pddl_domain, grammar and pddl_problem") from error
         if digests.digest(domain) != digests.DOMAIN or digests.digest(digests.without_task(grammar)) != digests.GRAMMAR:
-            raise UnknownGame("its domain or grammar is not the one of ALFWorld json_2.1.1")
+            raise UnsupportedGameError("its domain or grammar is not the one of ALFWorld json_2.1.1")
         found_help = _HELP.search(grammar)
         assert found_help is not None  # as the digest says
         walkthrough = tuple(intern(command) for command in data.get("walkthrough") or ())
@@ -129,8 +129,8 @@ class Game:
             compiler = _Compiler(problem.parse(text))
             return compiler.game(path, digests.task_sentence(grammar), walkthrough, found_help[1])
         except (KeyError, IndexError) as error:
-            raise UnknownGame(
-                f"its problem has a fact that is incomplete or about something undeclared: {error}"
+            raise UnsupportedGameError(
+                f"its problem has an incomplete fact, or one about something undeclared: {error}"
             ) from error
 
 
@@ -143,7 +143,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 class _Compiler:
-    """From identifiers to numbers."""
+    """Translates identifiers to numbers."""
 
     def __init__(self, parsed: Problem) -> None:
         self.facts = parsed.facts
@@ -172,19 +172,19 @@ class _Compiler:
         return ((row[0], row[1]) for row in self.facts[predicate])
 
     def _check(self) -> None:
-        """Refuses what no released game has and the stock engine treats in ways that are not reproduced here."""
+        """Rejects what no released game has, since the original engine handles it in ways not reproduced here."""
         facts = self.facts
         if len(facts["atlocation"]) != 1:
-            raise UnknownGame("the player has to start at one location")
+            raise UnsupportedGameError("the player has to start at one location")
         for predicate, things in (("receptacleatlocation", "receptacle"), ("objecttype", "object")):
             if len({row[0] for row in facts[predicate]}) < len(facts[predicate]):
-                raise UnknownGame(f"a {things} has two facts {predicate}")
+                raise UnsupportedGameError(f"a {things} has two facts {predicate}")
         if not self.location_of.keys() == self.number.keys() == {row[0] for row in facts["receptacletype"]}:
-            raise UnknownGame("every receptacle needs a type and a location")
+            raise UnsupportedGameError("every receptacle needs a type and a location")
         if any(thing not in self.bit or holder not in self.number for thing, holder in self._pairs("inreceptacle")):
-            raise UnknownGame("only objects can be in receptacles")
+            raise UnsupportedGameError("only objects can be in receptacles")
         if not self.bit.keys() >= {row[0] for row in facts["objecttype"]}:
-            raise UnknownGame("only objects have a type of object")
+            raise UnsupportedGameError("only objects have a type of object")
 
     def game(self, path: Path, goal_text: str, walkthrough: tuple[str, ...], help_text: str) -> Game:
         receptacles = tuple(self._receptacle(identifier) for identifier in self.receptacle_ids)

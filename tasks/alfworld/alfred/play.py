@@ -9,8 +9,8 @@ from .game import Game, bits
 class Play:
     """A game being played: `intro` opens it, `step` takes one command and gives the game's answer.
 
-    A command counts only as the game spells it, but for spaces around it; any other is a step on which nothing happens.
-    As in the stock engine the play goes on after it is won, and `won` says whether the goal holds now.
+    Apart from spaces around it, a command must be spelled exactly as in the game; any other is a step without effect.
+    As in the original engine, play continues after a win, and `won` says whether the goal holds now.
     """
 
     __slots__ = (
@@ -34,21 +34,21 @@ class Play:
         start = game.start
         self.game = game
         self.steps = 0
-        """Commands so far, whether or not they did anything."""
+        """Number of commands so far, including those without effect."""
         self._place = start.place
         self._held = 0
         self._opened = 0
-        """Receptacles, bit by bit; all else but lists and the place is a set of objects."""
+        """A set of receptacles; all other integers but the place are sets of objects."""
         self._contents = list(start.contents)
         self._objects_at = list(start.objects_at)
         self._taken = [0] * len(start.contents)
-        """By receptacle: what was taken from it and not put back. Nothing else is ever seen next to one."""
+        """By receptacle: what was taken from it and not put back, the only objects that `look` shows."""
         self._cool = start.cool
         self._clean = self._hot = self._sliced = self._toggled = 0
         self.won = self._goal_holds()
 
     def copy(self) -> "Play":
-        """A play that goes its own way from here."""
+        """Returns an independent play in the same state."""
         twin = object.__new__(Play)
         for name in Play.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -57,13 +57,13 @@ class Play:
 
     @property
     def state(self) -> Hashable:
-        """Two plays of a game that are in equal states go on alike, whatever led there."""
+        """Two plays of a game in equal states continue alike, whatever led there."""
         things = (self._held, self._opened, self._cool, self._clean, self._hot, self._sliced, self._toggled)
         return self._place, *things, *self._contents, *self._taken
 
     @property
     def intro(self) -> str:
-        """What a player reads before the first command."""
+        """The text before the first command."""
         game = self.game
         facing = [game.receptacles[number].name for number in game.places[game.start.place]]
         if facing:
@@ -84,7 +84,7 @@ class Play:
         return observation
 
     def admissible(self) -> list[str]:
-        """The commands that do something now, sorted."""
+        """Returns the commands that have an effect now, sorted."""
         game, place = self.game, self._place
         commands = [command for command, destination in game.trips if destination != place]
         commands += ("help", "inventory", "look")
@@ -159,12 +159,12 @@ class Play:
                 wanted &= self._cool
         return any(contents[number] & wanted for number in goal.receptacles)
 
-    # Each act takes what follows its verb; it returns the observation, or None where the command is not admissible.
+    # Each method takes what follows its verb, and returns the observation, or None if the command is not admissible.
 
     def _go(self, rest: str) -> str | None:
         to, _, name = rest.partition(" ")
         number = self.game.receptacle_of.get(name)
-        # The translator of the stock engine drops what changes nothing, so all receptacles at this place are out.
+        # The original engine drops actions without effect, so going to a receptacle at this place is inadmissible.
         if to != "to" or number is None or self._is_here(number):
             return None
         self._place = self.game.receptacles[number].place
@@ -188,7 +188,7 @@ class Play:
         return wording.FACING.format(wording.listing(names), wording.listing(self._names_beside()))
 
     def _names_beside(self) -> list[str]:
-        """What lies at this place and was taken from a receptacle here, once for each such receptacle."""
+        """Returns the objects here that were taken from a receptacle here, once for each such receptacle."""
         beside = self._objects_at[self._place]
         return [
             f"a {self.game.objects[index].name}"
@@ -238,7 +238,7 @@ class Play:
         return f"You close the {rest}."
 
     def _pair(self, rest: str, word: str) -> tuple[int, int]:
-        """The object and the receptacle here that are named around `word`; a bit of 0 if there are no two such."""
+        """Returns the object and the receptacle here that are named around `word`; (0, 0) if there are none."""
         thing, _, holder = rest.partition(f" {word} ")
         number = self.game.receptacle_of.get(holder)
         if number is None or not self._is_here(number):

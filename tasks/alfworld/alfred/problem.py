@@ -1,6 +1,6 @@
 """Reading the PDDL problem of a game: its facts, the names that players see, and the shape of its goal.
 
-PDDL does not tell upper from lower case, and the stock engine lowers all names, so everything here is lower case.
+PDDL is case-insensitive, and the original engine lowers all names, so everything here is lower case.
 """
 
 import re
@@ -26,18 +26,18 @@ PREDICATES = frozenset(
         *("cleanable", "heatable", "coolable", "iscool", "sliceable"),
     }
 )
-"""All that holds at the start of any released game: no door is open, no hand full, nothing clean, hot or sliced yet."""
+"""Predicates that hold at the start of released games: no door is open, and nothing is held, clean, hot or sliced."""
 
 _SECTIONS = re.compile(r"\(:objects(.*?)\)\s*\(:init(.*)\)\s*\(:goal(.*)\)\s*\)\s*$", re.DOTALL)
 _FACT = re.compile(r"\(([^()]*)\)")
 
 
-class UnknownGame(ValueError):
-    """The file is no game that this engine plays exactly as the stock engine does."""
+class UnsupportedGameError(ValueError):
+    """This engine would not play the game exactly as the original engine does."""
 
 
 class GoalShape(NamedTuple):
-    """What is to be done to which type of object; `target` is a receptacle's type, or the lamp's where one looks."""
+    """The task and its type of object; `target` is the type of the receptacle, or of the lamp to look with."""
 
     kind: Kind
     object_type: str
@@ -50,11 +50,11 @@ class Problem(NamedTuple):
     types: dict[str, str]
     """The declared type of each identifier, e.g. "object"."""
     facts: dict[str, set[tuple[str, ...]]]
-    """The arguments that each predicate holds for at the start."""
+    """The arguments for which each predicate holds at the start."""
     goal: GoalShape
 
     def identifiers(self) -> set[str]:
-        """All that take part in a fact."""
+        """Returns all identifiers in facts."""
         return {argument for rows in self.facts.values() for row in rows for argument in row}
 
 
@@ -62,14 +62,14 @@ def parse(text: str) -> Problem:
     """Reads a `pddl_problem`."""
     sections = _SECTIONS.search(text.lower())
     if sections is None:
-        raise UnknownGame("the problem has no objects, init and goal")
+        raise UnsupportedGameError("the problem has no objects, init and goal")
     objects, init, goal = sections.groups()
     facts: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for fact in _FACT.findall(init):
         predicate, *arguments = fact.split()
         facts[predicate].add(tuple(arguments))
     if not PREDICATES.issuperset(facts):
-        raise UnknownGame(f"the problem starts with facts of another kind: {', '.join(set(facts) - PREDICATES)}")
+        raise UnsupportedGameError(f"the problem has unsupported facts: {', '.join(set(facts) - PREDICATES)}")
     return Problem(_declared(objects.split()), facts, _goal(goal))
 
 
@@ -88,7 +88,7 @@ def _declared(words: list[str]) -> dict[str, str]:
 
 
 def display_names(identifiers: Iterable[str]) -> dict[str, str]:
-    """What players call things: their kind and a number, dealt downwards over the sorted identifiers of that kind."""
+    """Returns names: kind and number; the numbers of a kind descend over its sorted identifiers."""
     names, ordered = {}, sorted(identifiers)
     left = Counter(_noun(identifier) for identifier in ordered)
     for identifier in ordered:
@@ -141,4 +141,4 @@ def _goal(text: str) -> GoalShape:
         for kind, shape in _SHAPES.items():
             if goal == f"(and{shape.replace('OBJECT', wanted).replace('TARGET', target)})":
                 return GoalShape(kind, wanted, target)
-    raise UnknownGame(f"the goal has none of the {len(KINDS)} known shapes")
+    raise UnsupportedGameError(f"the goal has none of the {len(KINDS)} known shapes")

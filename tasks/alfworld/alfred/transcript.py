@@ -1,7 +1,7 @@
-r"""How a game reads for a model: the zero-shot form of ReAct (Yao et al. 2022, arXiv 2210.03629; alfworld.ipynb).
+r"""The text of a game for a model: the zero-shot form of ReAct (Yao et al. 2022, arXiv 2210.03629; alfworld.ipynb).
 
 Contract: a prompt is `opening(intro)` and one `turn` for each command so far. It ends with ">", after which the model
-goes on with a space, the command and a newline. So the text of a whole game, `transcript`, is what to learn from:
+goes on with a space, the command and a newline. So a model can learn from `transcript`, the text of a whole game:
 
     You are in the middle of a room. Looking quickly around you, you see a desk 1, and a shelf 1.
     Your task is to: put a mug in desk.
@@ -15,20 +15,20 @@ _PROMPT = "\n>"
 
 
 def opening(intro: str) -> str:
-    """The prompt for the first command: the intro without its first paragraph, which welcomes the player."""
+    """Returns the prompt for the first command: the intro without its first paragraph, the welcome."""
     return "\n".join(intro.split("\n\n")[1:]) + _PROMPT
 
 
 def turn(command: str, observation: str) -> str:
-    """What a command and its answer add to the prompt."""
+    """Returns what a command and its answer add to the prompt."""
     return f" {command}\n{_without_location(observation)}{_PROMPT}"
 
 
 def transcript(intro: str, turns: Iterable[tuple[str, str]]) -> str:
-    """The text of a game: pairs of a command and its answer. It ends with an answer, as the game does."""
+    """Returns the text of a game, given pairs of a command and its answer; it ends with an answer."""
     return (opening(intro) + "".join(turn(*pair) for pair in turns)).removesuffix(_PROMPT)
 
 
 def _without_location(observation: str) -> str:
-    """As `process_ob` of ReAct; games of today say "You arrive at desk 1." and are left as they are."""
+    """Like `process_ob` of ReAct; current games say "You arrive at desk 1." and are left as they are."""
     return observation.partition(". ")[2] if observation.startswith("You arrive at loc ") else observation

@@ -1,4 +1,4 @@
-"""Many episodes side by side."""
+"""Plays many episodes at once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from .play import Play
 
 
 class Step(NamedTuple):
-    """What a game answered."""
+    """The answer of a game."""
 
     observation: str
     reward: float
@@ -16,7 +16,7 @@ class Step(NamedTuple):
     done: bool
     won: bool
     admissible: list[str]
-    """The commands that do something next."""
+    """The commands that have an effect next."""
 
 
 class VectorEnv:
@@ -34,13 +34,13 @@ class VectorEnv:
         """The last answer of each game."""
 
     def reset(self, games: Sequence[Game]) -> list[str]:
-        """Starts anew and returns the intros."""
+        """Starts a play of each game, and returns the intros."""
         self.plays = [Play(game) for game in games]
         self.steps = [Step(play.intro, 0.0, False, play.won, play.admissible()) for play in self.plays]
         return [step.observation for step in self.steps]
 
     def step(self, commands: Sequence[str | None]) -> list[Step]:
-        """One command for each game; where it is None, or the game is done, the last answer comes again, unrewarded."""
+        """Takes a command for each game; None, or a game that is done, repeats the last answer with reward 0."""
         rows = zip(self.plays, self.steps, commands, strict=True)
         self.steps = [
             last._replace(reward=0.0) if last.done or command is None else self._step(play, command)

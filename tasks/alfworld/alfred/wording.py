@@ -1,4 +1,4 @@
-"""What the games say."""
+"""The texts of the games."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ FACING = "You are facing the {}. Next to it, you see {}."
 
 
 def listing(names: Sequence[str]) -> str:
-    """None, one, two or more: "nothing", "a", "a, and b", "a, b, and c"."""
+    """Returns "nothing", "a", "a, and b" or "a, b, and c"."""
     if len(names) < 2:
         return names[0] if names else "nothing"
     return f"{', '.join(names[:-1])}, and {names[-1]}"
 
 
 def treated(name: str, clean: bool, hot: bool, cool: bool, sliced: bool) -> str:
-    """An object and what was done to it, e.g. "hot and clean sliced tomato 1"; what is cool and no more is "cold"."""
+    """Returns an object with its treatment, e.g. "hot and clean sliced tomato 1"; one that is only cool is "cold"."""
     if cool and not (hot or clean or sliced):
         return f"cold {name}"
     warmth = "hot" if hot else "cool" if cool else ""

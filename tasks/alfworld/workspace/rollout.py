@@ -1,7 +1,7 @@
 """Plays many games at once with a model that is being trained: the rollouts of online RL.
 
-The agent gets this file beside `alfred/` (the games), `episodes.py` and `decoder.py` (batched episodes). `for_trl`
-makes of it what TRL's GRPOTrainer takes as `rollout_func`.
+The agent gets this file with `alfred/` (the games), `episodes.py` and `decoder` (batched episodes). `for_trl`
+returns a `rollout_func` for TRL's GRPOTrainer.
 
     from alfred import Game, find_games
     from rollout import play_games
@@ -19,7 +19,7 @@ from alfred.transcript import opening
 from alfred.wording import NOTHING_HAPPENS
 
 
-class Room:
+class GameEnvironment:
     """A game as an environment; see `episodes.Environment`."""
 
     def __init__(self, game: Game) -> None:
@@ -27,17 +27,20 @@ class Room:
         self.prompt = opening(self.play.intro)
         self.invalid = 0
         self.states: list[Hashable] = []
-        """Before each turn."""
+        """The state before each turn."""
 
     @property
     def done(self) -> bool:
+        """Whether the game is won."""
         return self.play.won
 
     @property
     def reward(self) -> float:
+        """1 if the game is won, else 0."""
         return float(self.play.won)
 
     def write(self, line: str) -> str:
+        """Carries out a command, and returns what follows it in the prompt."""
         self.states.append(self.play.state)
         observation = self.play.step(line)
         self.invalid += observation == NOTHING_HAPPENS
@@ -45,24 +48,27 @@ class Room:
 
 
 class Episode(episodes.Episode):
-    """A game as the model played it."""
+    """A game that the model played."""
 
     @property
     def game(self) -> Game:
+        """The game that was played."""
         return self.environment.game
 
     @property
     def commands(self) -> list[str]:
+        """What the model wrote, turn by turn."""
         return self.turns
 
     @property
     def won(self) -> bool:
+        """Whether the model won."""
         return self.environment.done
 
 
 def play_games(model: Any, tokenizer: Any, games: Sequence[Game], **settings: Any) -> list[Episode]:
-    """One episode for each game; the same game may be there several times. `settings`: see `episodes.play`."""
-    played = episodes.play(model, tokenizer, [Room(game) for game in games], **settings)
+    """Plays one episode for each game; games may repeat. `settings`: see `episodes.play`."""
+    played = episodes.play(model, tokenizer, [GameEnvironment(game) for game in games], **settings)
     return [Episode(**vars(episode)) for episode in played]
 
 
@@ -71,14 +77,14 @@ def for_trl(
     reward: Callable[[Episode], float] = lambda episode: float(episode.won),
     **settings: Any,
 ) -> Callable[[list[str], Any], dict[str, Any]]:
-    """A `rollout_func`. Prompts of the data set are the names of the games; see `episodes.for_trl`. The column `states`
-    has the state of the game before each turn.
+    """Returns a `rollout_func`; see `episodes.for_trl`. Prompts of the data set are the names of the games. The column
+    `states` has the state of the game before each turn.
 
     GRPOTrainer(..., train_dataset=Dataset.from_list([{"prompt": name} for name in games]), reward_funcs=rewarded,
                 rollout_func=for_trl(games, max_steps=30, temperature=1.0))
     """
     return episodes.for_trl(
-        lambda name: Room(games[name]),
+        lambda name: GameEnvironment(games[name]),
         lambda episode: reward(Episode(**vars(episode))),
         more={"states": lambda episode: episode.environment.states},
         **settings,

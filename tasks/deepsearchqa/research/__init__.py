@@ -1,5 +1,5 @@
-"""Questions that take several searches: pages and their search engine, the ReAct episode, what a right answer is, and
-an expert for the generated questions. Needs numpy and nothing else.
+"""Questions that need several searches: a search engine over pages, the ReAct episode, the comparison of answers, and
+an expert for the generated questions. Needs only numpy.
 
     from research import Episode, Index, Question, read_pages
 

@@ -1,6 +1,6 @@
-r"""How a question is worked on, as text: the ReAct loop (Yao et al. 2022, arXiv 2210.03629).
+r"""The text of working on a question: the ReAct loop (Yao et al. 2022, arXiv 2210.03629).
 
-Contract: the model goes on after `text`, which ends with "Thought:", with a thought and an action:
+Contract: the model continues `text`, which ends with "Thought:", with a thought and an action:
 
     Question: What is the seat of the employer of Ann Bal?
     Answer type: Single Answer
@@ -14,8 +14,8 @@ Contract: the model goes on after `text`, which ends with "Thought:", with a tho
     Thought: The seat of Dortex is Fenby.
     Action: answer[Fenby]
 
-A turn without an action is followed by "Action: answer[", which the model completes. So it is in the reference
-(autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`), with a fault that is mended here: it stops generation at
+After a turn without an action comes "Action: answer[", which the model completes. The loop is the reference's
+(autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`) with one correction: the reference stops generation at
 "\nAction:", so that a model that follows the format never searches. See STOPS.
 """
 
@@ -35,12 +35,31 @@ Action: answer[the answer alone]
 Answer as soon as you know. For a Set Answer give all items, separated by commas.
 
 """
-"""What comes before a question of the full variant; its prompt.txt."""
+"""The text before a question of the full variant; its prompt.txt."""
+REFERENCE_INSTRUCTIONS = """\
+You are a research assistant that answers questions by searching the web.
+
+You must follow this format strictly:
+Thought: [your reasoning]
+Action: search[your search query]   <- to search the web
+  OR
+Action: answer[Paris]   <- to give final answer
+
+Rules:
+- Always start with a Thought
+- Use search[] to find information
+- Use answer[] ONLY when you have enough information
+- For Set Answer questions, list all items separated by commas
+- Be concise and factual
+
+
+"""
+"""The reference's, for the option `prompts: faithful`."""
 MAX_STEPS = 6
-"""Turns of the model, the one that answers among them."""
+"""Maximum number of turns of the model, including its answer."""
 STOPS = ("\nObservation:", "\nThought:")
 REFERENCE_STOPS = ("\nAction:", *STOPS)
-"""As the reference: an action counts only on the line of its thought."""
+"""As in the reference: an action counts only on the line of its thought."""
 FORCED = "\nAction: answer["
 NOTHING_FOUND = "No results found."
 SNIPPET_SHOWN = 300
@@ -60,19 +79,19 @@ class Question(NamedTuple):
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a *.jsonl file with the columns of the data set."""
+    """Reads the questions of a *.jsonl file with the columns of the data set."""
     rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     return [Question(row["problem"], row["answer_type"], row["answer"], row["problem_category"]) for row in rows]
 
 
 def observation(hits: Iterable[Hit]) -> str:
-    """What a search shows: the snippets, each in one line, so that none can pass for a turn of the episode."""
+    """Returns the snippets of a search, each in one line, so that none can imitate a turn of the episode."""
     snippets = (" ".join(hit.snippet.split())[:SNIPPET_SHOWN] for hit in hits)
     return " | ".join(filter(None, snippets)) or NOTHING_FOUND
 
 
 class Episode:
-    """A question being worked on. `over` once it is answered or no turn is left."""
+    """Works on a question until it is answered, or no turn is left."""
 
     def __init__(self, question: Question, instructions: str = "", max_steps: int = MAX_STEPS) -> None:
         self.text = f"{instructions}Question: {question.problem}\nAnswer type: {question.answer_type}\n\nThought:"
@@ -85,10 +104,11 @@ class Episode:
 
     @property
     def over(self) -> bool:
+        """Whether the question is answered, or no turn is left."""
         return self.answer is not None or (self.steps >= self._max_steps and not self.forced)
 
     def take(self, written: str) -> str | None:
-        """Takes in what the model wrote after `text`; the query, where it was a search."""
+        """Appends what the model wrote after `text`; returns the query if it was a search."""
         if self.forced:
             self.answer, self.forced = _FORCED_END.split(written)[0].strip(), False
             return None
@@ -106,21 +126,21 @@ class Episode:
         return self.queries[-1]
 
     def observe(self, text: str) -> None:
-        """Shows the model what its search came to."""
+        """Appends the result of a search."""
         self.text += observed(text)
 
 
 def observed(text: str) -> str:
-    """What follows a search in the episode."""
+    """Returns the text after a search in the episode."""
     return f"\nObservation: {text}\nThought:"
 
 
 def has_action(written: str) -> bool:
-    """Whether a turn is complete."""
+    """Whether a turn has an action."""
     return _ACTION.search(written) is not None
 
 
 def transcript(question: Question, turns: Sequence[tuple[str, str]], instructions: str = "") -> str:
-    """A whole episode: pairs of what the model wrote and what it was shown; the last one was shown nothing."""
+    """Returns the text of an episode, given pairs of what the model wrote and what it was shown ("" at the end)."""
     text = Episode(question, instructions).text
     return text + "".join(f" {written}{observed(shown) if shown else ''}" for written, shown in turns)

@@ -1,7 +1,7 @@
 """An expert for the questions of the mini variant: it looks up one fact after the other, from the innermost outwards.
 
-It goes by what stands in the episode and nothing else, so that it can also go on from where somebody else is stuck. It
-puts a space behind a bracket, which counts for nothing: words are then the same tokens there as everywhere else.
+It uses the text of the episode only, so that it can also continue an episode of another player. It writes a space after
+a bracket, which has no effect except that words have the same tokens there as elsewhere.
 
     next_turn(episode.text)     # "Now the seat of Balco.\\nAction: search[ seat of Balco]"
 """
@@ -9,7 +9,7 @@ puts a space behind a bracket, which counts for nothing: words are then the same
 import re
 
 STEP = " of the "
-"""Between the facts that a question asks for, one in the other."""
+"""Separates the nested facts of a question."""
 
 _QUESTION = re.compile(r"Question: What (?:is|are) the ([^?]*)\?")
 _FACT = re.compile(r"The ([a-z ]+ of [A-Z][\w ]*?) (?:is|are) ([^.|]+)\.")
@@ -17,14 +17,14 @@ _OBSERVATION = re.compile(r"^Observation: (.*)$", re.MULTILINE)
 
 
 def next_turn(text: str) -> str:
-    """What the expert writes after the text of an episode.
+    """Returns what the expert writes after the text of an episode.
 
     Raises:
-        ValueError: it is no question of the mini variant.
+        ValueError: the question is not one of the mini variant.
     """
     asked = _QUESTION.search(text)
     if asked is None:
-        raise ValueError(f"no question of the mini variant: {text[:80]!r}")
+        raise ValueError(f"not a question of the mini variant: {text[:80]!r}")
     known: dict[str, str] = {}
     new: dict[str, str] = {}
     for shown in _OBSERVATION.findall(text):
@@ -41,5 +41,5 @@ def next_turn(text: str) -> str:
 
 
 def sentence(fact: str, value: str) -> str:
-    """A fact ("seat of Balco") and its value as the pages say it; of several values they are separated by commas."""
+    """Returns a fact ("seat of Balco") with its value, or with its values separated by commas, as pages say it."""
     return f"The {fact} {'are' if ', ' in value else 'is'} {value}."

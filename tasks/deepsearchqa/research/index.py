@@ -1,5 +1,7 @@
-"""A search engine over a folder of pages: BM25 (Robertson and Zaragoza 2009), and of each page found the sentence that
-fits the query best.
+"""A search engine over a folder of pages: BM25 (Robertson and Zaragoza 2009), with the best sentence of each page.
+
+Why no library: the agent gets this module for its workspace, and its rollouts must rank as the grader does, whatever is
+installed there; BM25 takes thirty lines of numpy.
 
     index = Index(read_pages(Path("pages")))
     index.search("seat of Balco", count=3)    # [Hit("Balco", "The seat of Balco is Dorton."), ...]
@@ -24,7 +26,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 class Page(NamedTuple):
-    """A page of the small web."""
+    """A page that can be searched."""
 
     title: str
     text: str
@@ -36,15 +38,16 @@ class Hit(NamedTuple):
     title: str
     snippet: str
     url: str = ""
-    """Empty for a page of the small web."""
+    """Empty for a page of a folder."""
 
 
 def read_pages(folder: Path) -> Iterator[Page]:
-    """The pages of a folder, in the order of their paths: each *.txt or *.md file is one, named by its file, and each
-    line of a *.jsonl file, with `title` and `text`.
+    """Reads the pages of a folder, in the order of paths: each *.txt or *.md file, and each line of a *.jsonl file.
+
+    Lines have `title` and `text`; the title of other files is their name.
 
     Raises:
-        ValueError: a line is no page; the message names it.
+        ValueError: a line is not a page; the message names it.
     """
     for path in sorted(folder.rglob("*")):
         if path.suffix in (".txt", ".md"):
@@ -59,12 +62,12 @@ def read_pages(folder: Path) -> Iterator[Page]:
 
 
 def words(text: str) -> list[str]:
-    """What is indexed of a text, and looked up of a query."""
+    """Returns the words of a text or of a query that count."""
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
 
 
 class Index:
-    """Pages that can be searched. Equal scores are ordered as the pages are."""
+    """Pages that can be searched. Equal scores keep the order of the pages."""
 
     def __init__(self, pages: Iterator[Page] | Sequence[Page]) -> None:
         self.pages = list(pages)
@@ -73,10 +76,10 @@ class Index:
         self._rarity = {word: _rarity(len(places), len(counts)) for word, (places, _) in self._weights.items()}
 
     def search(self, query: str, count: int = 3) -> list[Hit]:
-        """The best pages, none without a word of the query."""
+        """Returns the best pages that have a word of the query."""
         wanted = set(words(query)) & self._weights.keys()
         score = np.zeros(len(self.pages), dtype=np.float32)
-        for word in sorted(wanted):  # one order of the sums, whatever the order of a set
+        for word in sorted(wanted):  # a fixed order, because float sums depend on it
             places, weights = self._weights[word]
             score[places] += weights
         found = np.flatnonzero(score)
@@ -97,7 +100,7 @@ def _rarity(pages_with_it: int, pages: int) -> float:
 
 
 def _bm25(counts: Sequence[Counter[str]]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each word the pages that have it, and what it adds to their scores."""
+    """Returns, for each word, the pages that have it, and what it adds to their scores."""
     postings: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for page, count in enumerate(counts):
         for word, number in count.items():

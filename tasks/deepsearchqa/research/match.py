@@ -1,4 +1,4 @@
-"""When an answer is right, by rule: the judge of the mini variant, and what stands beside a judge's verdict elsewhere.
+"""Compares answers by rule: the judge of the mini variant, and additional measures in the full one.
 
 compare("Salt, the Glass", "glass, salt", "Set Answer")     # Match(exact=True, precision=1.0, recall=1.0, f1=1.0)
 compare("salt", "glass, salt", "Set Answer")                # exact=False, precision 1.0, recall 0.5
@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 SET_ANSWER = "Set Answer"
 _ITEM_END = re.compile(r"(?:,(?!\d{3}\b)|[;\n])(?![^()]*\))")
-"""A comma inside a number or inside brackets ends nothing."""
+"""The end of an item; commas in numbers and in brackets do not count."""
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 class Match(NamedTuple):
-    """How an answer compares with the right one. Precision, recall and F1 are over the items of a Set answer; a Single
-    answer is one item."""
+    """The result of a comparison. Precision, recall and F1 are over items; a Single answer is one item."""
 
     exact: bool
     precision: float
@@ -26,7 +25,7 @@ class Match(NamedTuple):
 
 
 def compare(answer: str, gold: str, answer_type: str) -> Match:
-    """An empty answer matches nothing."""
+    """Compares an answer with the right one; an empty answer matches nothing."""
     said, right = (items(text) if answer_type == SET_ANSWER else {normal(text)} - {""} for text in (answer, gold))
     common = len(said & right)
     precision, recall = common / max(len(said), 1), common / max(len(right), 1)
@@ -35,12 +34,12 @@ def compare(answer: str, gold: str, answer_type: str) -> Match:
 
 
 def items(text: str) -> set[str]:
-    """The items of a Set answer."""
+    """Returns the items of a Set answer."""
     return {item for part in _ITEM_END.split(text) if (item := normal(part.strip().removeprefix("and ")))}
 
 
 def normal(text: str) -> str:
-    """Without case, accents' spellings, articles, punctuation and the commas of numbers."""
+    """Normalises case, Unicode, articles, punctuation and the commas of numbers."""
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", unicodedata.normalize("NFKC", text).casefold())
     text = re.sub(r"[^\w\s.]|\.(?!\d)", " ", text)
     return " ".join(_ARTICLES.sub(" ", text).split())

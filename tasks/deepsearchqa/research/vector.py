@@ -1,4 +1,4 @@
-"""Many episodes side by side, over one index."""
+"""Plays many episodes at once, over one index."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from .match import compare
 
 
 class Step(NamedTuple):
-    """Where an episode stands."""
+    """The state of an episode."""
 
     text: str
-    """What the model goes on after."""
+    """The text that the model continues."""
     reward: float
     """1.0 on the step that answers right, else 0.0."""
     done: bool
@@ -33,13 +33,13 @@ class VectorEnv:
         self.episodes: list[Episode] = []
 
     def reset(self, questions: Sequence[Question]) -> list[str]:
-        """Starts anew and returns the texts."""
+        """Starts an episode for each question, and returns the texts."""
         self.questions = list(questions)
         self.episodes = [Episode(question, self._instructions, self._max_steps) for question in questions]
         return [episode.text for episode in self.episodes]
 
     def step(self, written: Sequence[str | None]) -> list[Step]:
-        """What the model wrote in each episode; where it is None, or the episode is over, nothing happens."""
+        """Takes what the model wrote in each episode; None has no effect, nor has text for an episode that is over."""
         return [self._step(*row) for row in zip(self.questions, self.episodes, written, strict=True)]
 
     def _step(self, question: Question, episode: Episode, written: str | None) -> Step:

@@ -1,7 +1,7 @@
 """Works on many questions at once with a model that is being trained: the rollouts of online RL.
 
-The agent gets this file beside `research/` (pages, the search, what is right), `episodes.py` and `decoder.py` (batched
-episodes). `for_trl` makes of it what TRL's GRPOTrainer takes as `rollout_func`.
+The agent gets this file with `research/` (pages, the search, the comparison), `episodes.py` and `decoder` (batched
+episodes). `for_trl` returns a `rollout_func` for TRL's GRPOTrainer.
 
     from research import Index, read_pages, read_questions
     from rollout import work_on
@@ -18,13 +18,15 @@ import episodes
 from research import Episode, Hit, Question, compare, observation
 from research.episode import MAX_STEPS, has_action, observed
 
-Search = Callable[[str], Sequence[Hit]]
+Search = Callable[[str], Sequence[Hit] | None]
+"""Finds results; None: the search failed. `Index.search`, or `services.Search` for the run's own."""
+SEARCH_FAILED = "The search failed."
 
 
-class Work:
-    """A question being worked on, as an environment; see `episodes.Environment`.
+class QuestionEnvironment:
+    """A question as an environment; see `episodes.Environment`.
 
-    A turn without an action ends it: the grader would make the model answer then, which is nothing to learn from.
+    A turn without an action ends it: the grader would then make the model answer, which teaches nothing.
     """
 
     invalid = 0
@@ -35,54 +37,65 @@ class Work:
 
     @property
     def prompt(self) -> str:
+        """The text that the model continues."""
         return self.episode.text
 
     @property
     def done(self) -> bool:
+        """Whether it is answered, no turn is left, or a turn had no action."""
         return self.episode.over or self.episode.forced
 
     @property
     def reward(self) -> float:
+        """1 for a right answer, else 0."""
         return float(compare(self.episode.answer or "", self.question.answer, self.question.answer_type).exact)
 
     def write(self, turn: str) -> str:
+        """Carries out a turn, and returns what follows it in the prompt."""
         query = self.episode.take(turn)
         if query is None:
             return ""
-        shown = observation(self.search(query))
+        hits = self.search(query)
+        shown = SEARCH_FAILED if hits is None else observation(hits)
         self.episode.observe(shown)
         return observed(shown)
 
 
 class Actions:
-    """A turn ends with its action; see `episodes.Turns`."""
+    """Turns that end with their action; see `episodes.Turns`."""
 
     closing = "]"
 
     def complete(self, written: str) -> bool:
+        """Whether the turn has its action."""
         return has_action(written)
 
     def read(self, written: str) -> tuple[str, str]:
+        """Returns the turn, with nothing left over."""
         return written, ""
 
 
 class Rollout(episodes.Episode):
-    """A question as the model worked on it."""
+    """The model's work on a question."""
 
     @property
     def question(self) -> Question:
+        """The question."""
         return self.environment.question
 
     @property
     def queries(self) -> list[str]:
+        """The model's searches."""
         return self.environment.episode.queries
 
     @property
     def answer(self) -> str | None:
+        """The model's answer, if there is one."""
         return self.environment.episode.answer
 
     @property
     def right(self) -> bool:
+        """Whether the answer is right."""
         return self.reward == 1
 
 
@@ -100,8 +113,8 @@ def work_on(
     max_new_tokens: int = 64,
     **settings: Any,
 ) -> list[Rollout]:
-    """One rollout for each question; the same one may be there several times. `settings`: see `episodes.play`."""
-    work = [Work(question, search, instructions, max_steps) for question in questions]
+    """Plays one rollout for each question; questions may repeat. `settings`: see `episodes.play`."""
+    work = [QuestionEnvironment(question, search, instructions, max_steps) for question in questions]
     settings |= {"max_steps": max_steps, "max_new_tokens": max_new_tokens, "turns": ACTIONS}
     return [Rollout(**vars(episode)) for episode in episodes.play(model, tokenizer, work, **settings)]
 
@@ -115,13 +128,13 @@ def for_trl(
     max_new_tokens: int = 64,
     **settings: Any,
 ) -> Callable[[list[str], Any], dict[str, Any]]:
-    """A `rollout_func`. Prompts of the data set are the names of the questions; see `episodes.for_trl`.
+    """Returns a `rollout_func`. Prompts of the data set are the names of the questions; see `episodes.for_trl`.
 
     GRPOTrainer(..., train_dataset=Dataset.from_list([{"prompt": name} for name in questions]), reward_funcs=rewarded,
                 rollout_func=for_trl(questions, index.search, temperature=1.0))
     """
     return episodes.for_trl(
-        lambda name: Work(questions[name], search, instructions),
+        lambda name: QuestionEnvironment(questions[name], search, instructions),
         lambda episode: reward(Rollout(**vars(episode))),
         max_new_tokens=max_new_tokens,
         turns=ACTIONS,

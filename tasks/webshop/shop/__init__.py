@@ -10,7 +10,7 @@ step = session.step("search[red cotton shirt]")      # step.observation, step.re
 
 from .catalogue import Shop, stock
 from .expert import Expert, play_out
-from .index import NoIndex
+from .index import IndexMissingError
 from .product import Goal, Product
 from .reward import Reward, reward
 from .session import Session, Step
@@ -19,7 +19,7 @@ from .vector import VectorEnv
 __all__ = [
     "Expert",
     "Goal",
-    "NoIndex",
+    "IndexMissingError",
     "Product",
     "Reward",
     "Session",

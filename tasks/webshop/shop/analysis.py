@@ -1,7 +1,9 @@
-"""Words of a text as WebShop's search engine sees them: Anserini's `DefaultEnglishAnalyzer` on Lucene 8.11.
+"""Splits text into terms as WebShop's search engine does: Anserini's `DefaultEnglishAnalyzer` on Lucene 8.11.
 
-Unicode's word boundaries (UAX #29), possessives cut off, lower case, 33 stop words out, Porter's stems. So
-"the Men's 3.5-oz. lotions™" is read as `men`, `3.5`, `oz`, `lotion`, `™`.
+No Python library has this analyzer; the original needs Java.
+
+It finds Unicode's word boundaries (UAX #29), removes possessives, lowers case, drops 33 stop words and stems (Porter):
+"the Men's 3.5-oz. lotions™" becomes `men`, `3.5`, `oz`, `lotion`, `™`.
 """
 
 import re
@@ -20,7 +22,7 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 _ASCII = re.compile(
-    # Words, numbers and what mixes them: one of .' or : joins letters, one of .',; joins digits, _ joins anything.
+    # Words, numbers and mixtures: one of .' or : joins letters, one of .',; joins digits, _ joins anything.
     r"_*[A-Za-z0-9]\w*(?:(?<=[A-Za-z])[.':](?=[A-Za-z])\w+|(?<=[0-9])[.',;](?=[0-9])\w+)*",
     re.ASCII,
 )
@@ -40,7 +42,7 @@ _PICTOGRAPHS = (
 
 
 def _unicode_words() -> "regex.Pattern[str]":
-    """The same over all of Unicode, in which marks and format characters belong to what they follow."""
+    """Returns the same pattern for all of Unicode; marks and format characters belong to the preceding character."""
     tail = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*"
     letter = rf"(?:[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}--\p{{Lb=SA}}]{tail})"
     digit = rf"(?:[\p{{WB=Numeric}}\uFF10-\uFF19]{tail})"
@@ -69,7 +71,7 @@ _POSSESSIVES = tuple(mark + letter for mark in "'\u2019\uff07" for letter in "sS
 
 
 def words(text: str) -> list[str]:
-    """The words as they stand in the text."""
+    """Returns the words of a text, unchanged."""
     found = _ASCII.findall(text) if text.isascii() else _UNICODE.findall(text)
     if len(text) <= MAX_TOKEN:
         return found
@@ -77,7 +79,7 @@ def words(text: str) -> list[str]:
 
 
 def term(word: str) -> str:
-    """What a word is indexed as; empty for a stop word."""
+    """Returns the term that a word is indexed as; empty for a stop word."""
     if word.endswith(_POSSESSIVES):
         word = word[:-2]
     word = word.lower()
@@ -85,5 +87,5 @@ def term(word: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text, in order."""
+    """Returns the terms of a text, in order."""
     return [found for word in words(text) if (found := term(word))]

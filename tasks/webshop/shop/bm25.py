@@ -1,8 +1,8 @@
-"""What a term adds to a document's score, to the last float32 as Lucene 8.11 computes it: k1 0.9 and b 0.4.
+"""BM25 with the float32 rounding of Lucene 8.11 (k1 0.9, b 0.4), which no Python library reproduces.
 
 A document of length n that has a term f times gains x = f / (k1 * (1 - b + b * n / average)) by it, and its score
-rises by `w - w / (1 + x)`, where w weighs the term: its rarity, times how often the query has it. Rounding never turns
-two values about, so of two gains by a term the larger one never adds less. Lucene keeps a length in one byte.
+rises by `w - w / (1 + x)`, where w is the term's rarity times its frequency in the query. Rounding is monotonic: the
+larger of two gains never adds less. Lucene stores the length of a document in one byte.
 """
 
 import numpy as np
@@ -15,27 +15,28 @@ Floats = NDArray[np.float32]
 
 
 def rarity(documents: int, having: int) -> np.float32:
-    """The weight of a term that `having` of the documents have."""
+    """Returns the weight of a term that occurs in `having` of the documents."""
     return np.float32(np.log(1 + (documents - having + 0.5) / (having + 0.5)))
 
 
 def scores(weight: np.float32, gains: Floats) -> Floats:
+    """Returns what gains [n] add to scores, [n]."""
     return weight - weight / (_ONE + gains)
 
 
 def length_bytes(lengths: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """What Lucene keeps of lengths: the byte of the greatest length that it can keep and that does not exceed it."""
+    """Encodes lengths as Lucene does: as the byte of the greatest representable length that is not larger."""
     return (np.searchsorted(_LENGTHS, lengths, side="right") - 1).astype(np.uint8)
 
 
 def gains_of_one(documents: int, terms: int) -> Floats:
-    """What a document gains by a term that it has once, for each byte that its length may be kept in."""
+    """Returns the gain by a term that occurs once, for each of the 256 encoded lengths."""
     average = np.float32(terms / max(1, documents))
     return _ONE / (K1 * ((_ONE - B) + B * _LENGTHS.astype(np.float32) / max(average, _ONE)))
 
 
 def _length_of(byte: int) -> int:
-    """The length that Lucene's SmallFloat.byte4ToInt decodes: exact up to 40, then four significant bits."""
+    """Decodes a length like Lucene's SmallFloat.byte4ToInt: exact up to 40, then with four significant bits."""
     exact = 24
     if byte < exact:
         return byte

@@ -19,11 +19,11 @@ from .product import Card, Product
 
 PRODUCTS, INDEX = "products.ndjson", "index"
 FOUND, PAGE_SIZE = 50, 10
-"""Results of a search at most, and on a page."""
+"""Maximum number of results of a search, and of a page."""
 
 
 class Results(NamedTuple):
-    """What a query finds, or a page of it."""
+    """The results of a query, or a page of them."""
 
     hits: tuple[Hit, ...]
     """Best first."""
@@ -32,7 +32,7 @@ class Results(NamedTuple):
 
 
 def stock(products: Iterable[Product], folder: Path) -> None:
-    """Fills a folder; products may come one by one, none is kept.
+    """Writes a shop into a folder; no product is kept in memory.
 
     Raises:
         ValueError: two products have the same id.
@@ -51,7 +51,7 @@ def stock(products: Iterable[Product], folder: Path) -> None:
 
 
 class Shop:
-    """An open shop. Any number of sessions may share it."""
+    """An open shop, which any number of sessions may share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,22 +60,26 @@ class Shop:
         # Read, not mapped: a page fault costs several times what reading a row does.
         self._rows = (folder / PRODUCTS).open("rb")
         self.product = lru_cache(maxsize=1 << 14)(self._product)
-        """The product of a number, that of its row."""
+        """Returns the product of a row number."""
         self.card = lru_cache(maxsize=1 << 14)(self._card)
-        """What a page of results shows of it."""
+        """Returns what a page of results shows of the product of a row number."""
         self._found = lru_cache(maxsize=1 << 10)(self._search)
 
     @classmethod
     def open(cls, folder: Path) -> "Shop":
-        """Raises NoIndex: it was not stocked to the end."""
+        """Opens a shop.
+
+        Raises:
+            IndexMissingError: `stock` did not finish.
+        """
         return cls(folder)
 
     def __len__(self) -> int:
         return len(self._index)
 
     def results(self, query: str, page: int) -> Results:
-        """A page, from 1 on, of the products that a query finds."""
-        # Few customers turn the page, and the best ten of a large shop are found in half the time of the best fifty.
+        """Returns a page of the results of a query; pages are counted from 1."""
+        # Most customers look at the first page only, and finding ten products takes half the time of finding fifty.
         hits, total = self._found(query, PAGE_SIZE if page == 1 else FOUND)
         return Results(hits[(page - 1) * PAGE_SIZE : page * PAGE_SIZE], total)
 

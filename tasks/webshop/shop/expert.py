@@ -1,10 +1,10 @@
-"""An expert that shops from what a customer sees: the pages, and the instruction on them.
+"""An expert that decides from what a customer sees: the pages, and the instruction on them.
 
 Contract: it never looks at a goal or at a product's hidden fields, and of a page of results only at the products that
 the brief form shows, so that whatever it does can be learned from a transcript. It searches for the words of the
-instruction, opens the first product that is called right and is cheap enough, goes back where it finds itself with
-another one or where an option wanted is not to be had, chooses the options and buys. Where nothing suits on some pages,
-it searches again and takes the first that it can pay. It understands instructions as synthetic goals word them.
+instruction, opens the first product whose title and price fit, goes back if an option is unavailable, chooses the
+options and buys. If nothing fits on the first pages, it searches again and takes the first product that is cheap
+enough. It understands the wording of synthetic goals.
 
     session, expert = Session(shop, goal), Expert()
     while not session.done:
@@ -33,20 +33,20 @@ class Wanted(NamedTuple):
     """What an instruction asks for."""
 
     words: list[str]
-    """Of its kind and attributes."""
+    """Words of the kind and of the attributes."""
     options: dict[str, str]
     limit: float
 
 
 class Turn(NamedTuple):
-    """An action and what came of it."""
+    """An action and the shop's answer."""
 
     action: str
     step: Step
 
 
 def read_instruction(instruction: str) -> Wanted:
-    """Takes an instruction apart."""
+    """Parses an instruction."""
     limit = float(found[1]) if (found := _PRICE.search(instruction)) else float("inf")
     text = _PRICE.sub("", instruction)
     options = dict(_OPTION.findall(found[1])) if (found := _OPTIONS.search(text)) else {}
@@ -55,13 +55,13 @@ def read_instruction(instruction: str) -> Wanted:
 
 
 class Expert:
-    """Plays one session after the other: a search page with another instruction begins a new one."""
+    """Plays sessions one after the other: a search page with another instruction begins a new one."""
 
     def __init__(self) -> None:
         self._instruction: str | None = None
 
     def act(self, page: Page) -> str:
-        """The action for the page that is open."""
+        """Returns the action for the open page."""
         if page.instruction != self._instruction:
             self._instruction, self._wanted = page.instruction, read_instruction(page.instruction)
             self._opened: list[str] = []
@@ -125,12 +125,12 @@ def _price(tag: str) -> float:
 
 
 def _names(word: str, title: str) -> bool:
-    """Whether a title has a word, be it in the singular."""
+    """Whether a title has a word, or its singular."""
     return word in title or any(word.endswith(end) and word.removesuffix(end) + one in title for end, one in _PLURALS)
 
 
 def play_out(session: Session, expert: Expert, max_steps: int = MAX_STEPS) -> list[Turn]:
-    """Plays a session, not yet begun, to its end: what a learner may imitate."""
+    """Plays a new session to its end, and returns the turns."""
     turns: list[Turn] = []
     while not session.done and len(turns) < max_steps:
         action = expert.act(session.page)

@@ -1,4 +1,6 @@
-"""How alike two short texts are: `token_set_ratio` of thefuzz 0.19, which WebShop's reward asks, over difflib.
+"""Similarity of two short texts: `token_set_ratio` of thefuzz 0.19 on difflib, as WebShop's reward computes it.
+
+Later releases of thefuzz compute other ratios, and a reward must not change with a release.
 
 With python-Levenshtein installed, thefuzz rounds some ratios differently; none of 20,000 decisions "above 85" did.
 """
@@ -13,7 +15,7 @@ _SIGN = re.compile(r"\W")
 
 @lru_cache(maxsize=1 << 16)
 def token_set_ratio(left: str, right: str) -> int:
-    """0 to 100: the words that both texts have against the words of each, whichever pair is most alike."""
+    """Returns 0 to 100: the best similarity among the common words and the words of each text."""
     one, other = (set(_plain(text).split()) for text in (left, right))
     if not one or not other:
         return 0
@@ -23,7 +25,7 @@ def token_set_ratio(left: str, right: str) -> int:
 
 
 def _plain(text: str) -> str:
-    """Lower case, without signs; accented letters fall out, other alphabets stay."""
+    """Returns lower case without punctuation; accented letters are dropped, other alphabets are kept."""
     return _SIGN.sub(" ", text.translate(_LATIN_1)).lower().strip()
 
 

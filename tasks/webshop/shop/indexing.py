@@ -1,4 +1,4 @@
-"""Builds what index.py searches: in one pass over the documents, in memory that grows with their distinct words."""
+"""Builds the index that index.py searches, in one pass; memory grows with the number of distinct words."""
 
 import json
 from array import array
@@ -15,9 +15,9 @@ from .bm25 import gains_of_one, length_bytes
 from .index import META, SCHEMA_VERSION
 
 CHUNK = 20_000
-"""Documents that are counted at a time."""
+"""Number of documents that are counted together."""
 COMMON = 32
-"""A term that more than one document in so many has gets a row. Together rows take less room than the lists."""
+"""A term in more than one of this many documents gets a row. Together rows take less space than the lists."""
 
 
 def build(documents: Iterable[tuple[str, str]], folder: Path) -> None:
@@ -52,7 +52,7 @@ def build(documents: Iterable[tuple[str, str]], folder: Path) -> None:
 
 
 class _Postings(NamedTuple):
-    """Which term is in which document how often, sorted by term, then by document."""
+    """The frequency of each term in each document, sorted by term, then by document."""
 
     terms: NDArray[np.int32]
     docs: NDArray[np.int32]
@@ -62,7 +62,7 @@ class _Postings(NamedTuple):
 class _Vocabulary(dict[str, int]):
     """The number of a piece of text between two spaces; `terms[starts[n] : starts[n + 1]]` are the terms of piece n.
 
-    No word spans a space, and few pieces are new: looking them up is several times as fast as cutting each text anew.
+    No word spans a space, and few pieces are new, so looking them up is several times as fast as splitting each text.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class _Vocabulary(dict[str, int]):
 
 
 def _count(texts: Sequence[str], vocabulary: _Vocabulary, first: int) -> tuple[_Postings, NDArray[np.int32]]:
-    """The postings of some documents, numbered from `first`, and how many terms each has."""
+    """Returns the postings of some documents, numbered from `first`, and the number of terms of each."""
     flat, sizes = list[str](), list[int]()
     for text in texts:
         pieces = text.split(" ")
@@ -101,7 +101,7 @@ def _count(texts: Sequence[str], vocabulary: _Vocabulary, first: int) -> tuple[_
 
 
 def _write_postings(chunks: list[_Postings], size: int, gain_of_one: NDArray[np.float32], folder: Path) -> None:
-    """All postings by term; within a term the documents stay in order, as the chunks are."""
+    """Writes all postings by term; within a term the documents keep the order of the chunks."""
     frequency, most = np.zeros(size, np.int64), np.zeros(size, np.uint16)
     for chunk in chunks:
         found, begins, runs = np.unique(chunk.terms, return_index=True, return_counts=True)
@@ -132,7 +132,7 @@ def _write_postings(chunks: list[_Postings], size: int, gain_of_one: NDArray[np.
 
 
 def _consumed(chunks: list[_Postings]) -> Iterator[_Postings]:
-    """The chunks from the first on, each one freed as soon as the next is asked for."""
+    """Yields the chunks in order, and frees each one when the next is requested."""
     chunks.reverse()
     while chunks:
         yield chunks.pop()

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from .product import Card, Product
 
 SHOWN = 3
-"""Products of a page in the brief form."""
+"""Maximum number of products of a page in the brief form."""
 BACK_TO_SEARCH, NEXT_PAGE, PREVIOUS_PAGE, BUY_NOW = "Back to Search", "Next >", "< Prev", "Buy Now"
 DETAILS = ("Description", "Features", "Reviews")
 
@@ -26,9 +26,9 @@ class Part(NamedTuple):
     text: str
     kind: Kind = "text"
     name: str = ""
-    """Of an option: which one it is a value of."""
+    """For the value of an option: the name of the option."""
     marked: bool = False
-    """It was clicked before."""
+    """Whether it was clicked before."""
 
 
 class Page(NamedTuple):
@@ -40,21 +40,24 @@ class Page(NamedTuple):
     """Below the instruction."""
 
     def parts(self) -> Iterator[Part]:
+        """Yields the parts of all lines."""
         for line in self.lines:
             yield from line
 
     def clickable(self) -> dict[str, Part]:
-        """By what `click[...]` must say: buttons, then products, then options; of equal names the last one is meant."""
+        """Returns parts by the text of `click[...]`: buttons, products, options; of equal texts the last one counts."""
         parts = list(self.parts())
         found = {part.text.lower(): part for kind in ("button", "product") for part in parts if part.kind == kind}
         return found | {part.text: part for part in parts if part.kind == "option"}
 
 
 def search_page(instruction: str) -> Page:
+    """Returns the page that a session begins with."""
     return Page("search", instruction, [[_button("Search")]])
 
 
 def results_page(instruction: str, products: Sequence[Card], page: int, total: int, seen: set[str]) -> Page:
+    """Returns a page of search results."""
     turning = [_button(PREVIOUS_PAGE), _button(NEXT_PAGE)] if page > 1 else [_button(NEXT_PAGE)]
     head = [_button(BACK_TO_SEARCH), Part(f"Page {page} (Total results: {total})"), *turning]
     listed = [
@@ -66,6 +69,7 @@ def results_page(instruction: str, products: Sequence[Card], page: int, total: i
 def item_page(
     instruction: str, product: Product, chosen: Mapping[str, str], keywords: Sequence[str], page: int
 ) -> Page:
+    """Returns the page of a product."""
     # The original looks for a value in quotes in the page's address, which ends in the options chosen so far.
     address = f"{product.id}/{'+'.join(keywords)}/{page}/{json.dumps(dict(chosen))}"
     options = [
@@ -78,13 +82,13 @@ def item_page(
 
 
 def detail_page(instruction: str, product: Product, detail: str) -> Page:
-    """What is under a button of DETAILS; WebShop has no reviews."""
+    """Returns what a button of DETAILS leads to; WebShop has no reviews."""
     texts = {"Description": [product.description], "Features": [f" {bullet}" for bullet in product.bullets]}
     return Page("detail", instruction, [_way_back(), *([Part(text)] for text in texts.get(detail, ()))])
 
 
 def done_page(reward: float) -> Page:
-    """What nobody reads: the original's is longer, with its codes for crowd workers."""
+    """Returns the last page; the original's also has codes for crowd workers."""
     return Page("done", "", [[Part("Thank you for shopping with us!")], [Part(f"Your score: {reward}")]])
 
 
@@ -104,7 +108,7 @@ def rich(page: Page) -> str:
 
 
 def brief(page: Page) -> str:
-    """A line of the page in a line of text; what can be clicked in brackets."""
+    """Returns a line of text for each line of the page, with brackets around what can be clicked."""
     if page.name == "search":
         return f"Instruction: {page.instruction}\n[Search]"
     lines, products = [], 0
@@ -124,14 +128,14 @@ def _rich(part: Part) -> str:
 
 
 def _whole(page: Page) -> Iterator[Part]:
-    """Every visible text, those that all pages begin with included."""
+    """Yields every visible text, including those that all pages begin with."""
     if page.name == "search":
         yield Part("WebShop")
     if page.name != "done":
         yield Part("Instruction: " if page.name == "search" else "Instruction:")
         yield Part(page.instruction)
     for part in page.parts():
-        # A text of nothing but white space vanishes with a line break in it, else it counts as one space.
+        # White space vanishes if it has a line break, else it counts as one space.
         if part.text.strip(" \t\n\f\r"):
             yield part
         elif part.text and "\n" not in part.text:

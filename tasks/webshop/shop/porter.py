@@ -1,7 +1,9 @@
-"""The stemmer of Lucene's `PorterStemFilter`: Porter (1980), with the three departures that its author later made.
+"""The stemmer of Lucene's `PorterStemFilter`: Porter (1980), with three later changes by its author.
 
-The departures are of step 2, `bli` to `ble` instead of `abli` to `able` and `logi` to `log`, and that words of one or
-two letters are left alone. Snowball's "porter" differs. Source: tartarus.org/martin/PorterStemmer.
+NLTK has it as well, but is too large a dependency for one function that the agent's workspace needs, too.
+
+The changes: step 2 maps `bli` to `ble` instead of `abli` to `able`, it maps `logi` to `log`, and words of one or two
+letters are unchanged. Snowball's "porter" differs. Source: tartarus.org/martin/PorterStemmer.
 """
 
 from functools import lru_cache
@@ -21,7 +23,7 @@ _LONGEST_FIRST = sorted(_STEP_4, key=len, reverse=True)
 
 @lru_cache(maxsize=1 << 18)
 def stem(word: str) -> str:
-    """The stem of a lower-case word; characters that are no English letters count as consonants."""
+    """Returns the stem of a lower-case word; characters other than English letters count as consonants."""
     if len(word) < 3:
         return word
     word = _inflection(_plural(word))
@@ -57,7 +59,7 @@ def _inflection(word: str) -> str:
 
 
 def _replaced(word: str, endings: dict[str, str]) -> str:
-    """With the longest of the endings replaced, where something with a vowel and a consonant comes before it."""
+    """Replaces the longest of the endings, if a vowel and then a consonant come before it."""
     if not word.endswith(tuple(endings)):
         return word
     for length in range(min(7, len(word)), 2, -1):

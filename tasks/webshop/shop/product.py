@@ -9,11 +9,11 @@ PATH_MARK = "\u203a"
 
 
 _AFTER_CARD = ', "category": '
-"""Follows a card's fields in a row. In no text, since a quotation mark there is escaped."""
+"""Follows a card's fields in a row. No text contains it, since quotation marks are escaped."""
 
 
 class Card(NamedTuple):
-    """What a page of results shows of a product: the first fields of its row, read in a fraction of the time."""
+    """What a page of results shows of a product: the first fields of its row, which are fast to read."""
 
     id: str
     title: str
@@ -22,42 +22,45 @@ class Card(NamedTuple):
 
     @classmethod
     def from_json(cls, line: str) -> "Card":
+        """Reads the card of a product's row."""
         return cls(**json.loads(line[: line.index(_AFTER_CARD)] + "}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product, with what the pages show of it and what the reward looks at. Its first fields are those of a card."""
+    """A product with what pages show and what the reward compares. Its first fields are those of a card."""
 
     id: str
     title: str
     price: float
-    """What it costs; drawn once where the price tag names a range."""
+    """Dollars; drawn once where the price tag is a range."""
     price_tag: str
     category: str
     query: str
     """The search by which its kind is known, such as "women's henleys"."""
     product_category: str
-    """A path from the general to the special; its steps are divided by PATH_MARK."""
+    """A path from general to specific; PATH_MARK separates its steps."""
     description: str = ""
     bullets: tuple[str, ...] = ()
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By the option's name: what there is to choose from, in lower case."""
+    """The values to choose from, in lower case, by the option's name."""
     attributes: tuple[str, ...] = ()
     nouns: tuple[str, ...] = ()
-    """Of the title, in lower case: what kind of thing it is."""
+    """Nouns of the title, in lower case, which say what kind of product it is."""
 
     @property
     def text(self) -> str:
-        """What the search engine indexes."""
+        """The text that the search engine indexes."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         return " ".join([self.title, self.description, self.bullets[0] if self.bullets else "", options]).lower()
 
     def to_json(self) -> str:
+        """Returns a row of JSON."""
         return _row(self)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Product":
+        """Reads a row of JSON."""
         row: dict[str, Any] = json.loads(line)
         row["options"] = {name: tuple(values) for name, values in row["options"].items()}
         return cls(**row | {name: tuple(row[name]) for name in ("bullets", "attributes", "nouns")})
@@ -65,11 +68,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a customer wants, and how a purchase is measured by it."""
+    """What a customer wants, with what the reward compares."""
 
     id: str
     product_id: str
-    """The product that it was made from; another one may do as well."""
+    """The product that it was made from; others may fulfil it, too."""
     instruction: str
     attributes: tuple[str, ...]
     options: Mapping[str, str] | tuple[str, ...]
@@ -80,10 +83,12 @@ class Goal:
     nouns: tuple[str, ...]
 
     def to_json(self) -> str:
+        """Returns a row of JSON."""
         return _row(self)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Goal":
+        """Reads a row of JSON."""
         row: dict[str, Any] = json.loads(line)
         if isinstance(row["options"], list):
             row["options"] = tuple(row["options"])
@@ -91,5 +96,5 @@ class Goal:
 
 
 def _row(record: Product | Goal) -> str:
-    # dataclasses.asdict copies deeply, which takes as long as all the rest of stocking a shop.
+    # dataclasses.asdict copies deeply, which would double the time to write a shop.
     return json.dumps({name: getattr(record, name) for name in record.__slots__}, ensure_ascii=False)

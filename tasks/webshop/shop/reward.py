@@ -1,12 +1,12 @@
-"""What a purchase is worth, 0 to 1, as WebShop defines it (web_agent_site/engine/goal.py at 64fa2a5).
+"""The reward of a purchase, 0 to 1, as WebShop defines it (web_agent_site/engine/goal.py at 64fa2a5).
 
     reward = r_type * (attributes had + options had + (price <= limit)) / (attributes + options + 1)
 
-`r_type` compares the kinds of thing: 1, or 0.5 where neither the query nor two steps of the category path nor a fifth
-of the title's nouns agree; at most 0.1 where under a tenth of the nouns do, and 0 where none does. Two oddities are
-part of the definition. Of a chosen option only the first colour *inside* it counts, in the order of the alphabet
-("dark red" is `dark`, "standard" is `tan`), while an option that a synthetic goal names with its value is a colour only
-as a whole. And a goal without nouns has a title score of 0.2.
+`r_type` compares the kinds of product. It is 1, or 0.5 where neither the query nor two steps of the category path nor a
+fifth of the title's nouns agree; at most 0.1 where less than a tenth of the nouns do, and 0 where none does. Two
+peculiarities are part of the definition. Of a chosen option only the first colour *inside* it counts, alphabetically
+("dark red" is `dark`, "standard" is `tan`), while an option of a synthetic goal is a colour only as a whole. And a goal
+without nouns has a title score of 0.2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from .fuzzy import token_set_ratio
 from .product import PATH_MARK, Goal, Product
 
 ALIKE = 85
-"""What is more alike than this, of 100, is taken for the same."""
+"""Texts with a similarity above this, of 100, count as equal."""
 _COLORS = """\
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
 champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim
@@ -25,26 +25,28 @@ lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight min
 natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire seashell silver
 skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white wine yellow"""
 COLORS = tuple(_COLORS.split())
-"""WebShop's, in its order, in which the first one wins."""
+"""WebShop's list in its order; the first match counts."""
 
 
 class Reward(NamedTuple):
-    """A reward and what it is made of."""
+    """A reward and its components."""
 
     total: float
     r_type: float
     attributes: int
-    """Of the goal, how many the product has."""
+    """How many attributes of the goal the product has."""
     options: int
-    """Of the goal, how many were chosen."""
+    """How many options of the goal were chosen."""
     price: bool
-    """Whether it is cheap enough."""
+    """Whether the price is within the limit."""
     query_match: bool
     category_match: bool
     title_score: float
 
 
 class TypeMatch(NamedTuple):
+    """How well the kind of a product fits a goal."""
+
     r_type: float
     query_match: bool
     category_match: bool
@@ -52,7 +54,7 @@ class TypeMatch(NamedTuple):
 
 
 def reward(product: Product, goal: Goal, chosen: Mapping[str, str]) -> Reward:
-    """The reward of buying a product with these options, by name, for this goal."""
+    """Returns the reward of buying a product for a goal; `chosen` has the value of each option by name."""
     kind = match_type(product, goal)
     attributes = count_attributes(product, goal.attributes)
     options = count_options(list(chosen.values()), goal.options)
@@ -62,6 +64,7 @@ def reward(product: Product, goal: Goal, chosen: Mapping[str, str]) -> Reward:
 
 
 def match_type(product: Product, goal: Goal) -> TypeMatch:
+    """Compares the kind of a product with that of the goal."""
     query_match = product.query == goal.query
     category_match = len(_steps(product.product_category) & _steps(goal.product_category)) >= 2
     shared = len(set(product.nouns) & set(goal.nouns))
@@ -73,7 +76,7 @@ def match_type(product: Product, goal: Goal) -> TypeMatch:
 
 
 def count_attributes(product: Product, wanted: Sequence[str]) -> int:
-    """How many the product has: by its list of attributes, else by a word in its texts."""
+    """Returns how many of the attributes the product has, in its list of attributes or in its texts."""
     texts = [text.lower() for text in (product.title, " ".join(product.bullets), product.description)]
     return sum(
         any(token_set_ratio(had, each) > ALIKE for had in product.attributes) or any(each in text for text in texts)
@@ -82,19 +85,19 @@ def count_attributes(product: Product, wanted: Sequence[str]) -> int:
 
 
 def count_options(chosen: Sequence[str], wanted: Mapping[str, str] | Sequence[str]) -> int:
-    """How many of the options wanted are among those chosen."""
+    """Returns how many of the wanted options are among those chosen."""
     plain = [color_or_all(option) for option in chosen]
     names = [_named(*pair) for pair in wanted.items()] if isinstance(wanted, Mapping) else map(color_or_all, wanted)
     return sum(any(token_set_ratio(option, name) > ALIKE for option in plain) for name in names)
 
 
 def color_or_all(option: str) -> str:
-    """The first colour of the list that is somewhere in the text, else the text."""
+    """Returns the first colour of the list that the text contains, else the text."""
     return next((color for color in COLORS if color in option), option)
 
 
 def _named(name: str, value: str) -> str:
-    """An option as the original compares it: a pair, which is a colour only if one of its two sides is one."""
+    """Returns an option as the original compares it: a colour if name or value is one, else the pair as text."""
     return next((color for color in COLORS if color in (name, value)), str((name, value)))
 
 

@@ -1,14 +1,14 @@
-"""A customer's visit: actions in, pages out, until something is bought. The rules of WebShop's text environment
-(web_agent_site/envs/web_agent_text_env.py at 64fa2a5), in process and without a server.
+"""A customer's visit: takes actions and returns pages, until a purchase, by the rules of WebShop's text environment
+(web_agent_site/envs/web_agent_text_env.py at 64fa2a5), without a server.
 
     session = Session(shop, goal)
     session.step("search[red cotton shirt]")
     session.step("click[B0042]")
     step = session.step("click[Buy Now]")       # step.done, step.reward
 
-An action that is none, or that the page does not offer, does nothing. A search works on every page. Unlike there, the
-search words <r>, <a>, <c> and <q>, which are for debugging and mostly crash, are plain words; and the shop is closed
-after a purchase.
+An invalid action, or one that the page does not offer, does nothing. A search works on every page. Unlike in the
+original, the search words <r>, <a>, <c> and <q>, which are for debugging and mostly crash, are plain words, and a
+purchase ends the visit.
 """
 
 import re
@@ -44,14 +44,14 @@ READERS: Mapping[Mode, Callable[[Page], str]] = MappingProxyType({"text": simple
 
 
 class Step(NamedTuple):
-    """What came of an action."""
+    """The result of an action."""
 
     observation: str
     reward: float
-    """0 but for the purchase."""
+    """0 except for the purchase."""
     done: bool
     valid: bool
-    """Whether it did anything."""
+    """Whether the action had an effect."""
 
 
 class Available(NamedTuple):
@@ -62,38 +62,42 @@ class Available(NamedTuple):
 
 
 class Session:
-    """One visit with one goal. `mode`: how pages are read, see page.py."""
+    """One visit with one goal; `mode` is the form of observations, see page.py."""
 
     def __init__(self, shop: Shop, goal: Goal, mode: Mode = "text") -> None:
         self.shop, self.goal, self.mode = shop, goal, mode
         self.steps = 0
         self.reward: Reward | None = None
-        """Of the purchase."""
+        """Reward of the purchase."""
         self._keywords: list[str]
         self._number: int
-        """Of the page of results."""
+        """Number of the page of results."""
         self._product: Product | None
         self._listed: dict[str, int]
-        """Of the products on the page of results: their numbers."""
+        """The numbers of the products on the page of results, by id."""
         self._options: dict[str, str]
         self._seen: set[str]
         self._brief_answer: str
-        """In the brief form a page whose only change is a mark is not shown again: this is."""
+        """In the brief form, what is shown instead of a page on which only a mark has changed."""
         self.page: Page
         self._start()
 
     @property
     def done(self) -> bool:
+        """Whether something was bought."""
         return self.reward is not None
 
     @property
     def observation(self) -> str:
+        """The open page as text."""
         return READERS[self.mode](self.page)
 
     def available(self) -> Available:
+        """Returns what can be done on the open page."""
         return Available(self.page.name == "search", list(self.page.clickable()))
 
     def step(self, action: str) -> Step:
+        """Carries out an action, such as `search[red shirt]` or `click[Buy Now]`."""
         self.steps += 1
         valid = not self.done and self._act(action)
         observation = self._brief_answer if self.mode == "brief" and self._brief_answer else self.observation
@@ -116,7 +120,7 @@ class Session:
         return True
 
     def _click(self, argument: str, part: Part) -> None:
-        """What it does goes by the name first: an option called "description" opens the description."""
+        """Clicks a part. Names of buttons take precedence: an option called "description" opens the description."""
         if argument == BUY_NOW.lower():
             self._buy()
         elif argument == BACK_TO_SEARCH.lower():

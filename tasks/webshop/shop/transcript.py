@@ -1,8 +1,8 @@
-r"""How a visit reads for a model, in one of two forms.
+r"""The text of a visit for a model, in one of two forms.
 
-`whole`: one text that grows, in the manner of ReAct (Yao et al. 2022, WebShop.ipynb), over sessions in mode "brief". A
+`whole`: one growing text, as in ReAct (Yao et al. 2022, WebShop.ipynb), over sessions in mode "brief". A
 prompt is `opening(observation)` and one `turn` for each action so far; it ends with ">", after which the model goes on
-with a space, the action and a newline. So the text of a whole visit is what to learn from:
+with a space, the action and a newline. So a model can learn from the text of a whole visit:
 
     Instruction: find me slim fit shirts with color: red, and price lower than 40.00 dollars
     [Search]
@@ -11,10 +11,10 @@ with a space, the action and a newline. So the text of a whole visit is what to 
     [B0421] Nova slim fit shirt $12.5
     ...
 
-`window`: each turn a prompt of its own with the instruction, the available actions and the last five turns, over
-sessions in mode "text", as the reference shows it (autorl_bench/benchmarks/webshop/eval.py); the wording is ours. Its
-oddity is kept: beside an action stands what came of it, so that the page it was taken on is not shown, and the page
-that is open now stands there twice.
+`window`: a new prompt for each turn with the instruction, the available actions and the last five turns, over sessions
+in mode "text", as in the reference (autorl_bench/benchmarks/webshop/eval.py); the wording is ours. A peculiarity of the
+reference is kept: an action is shown with the page that it led to instead of the page that it was taken on, so the open
+page is shown twice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from .session import Available, Session, Step
 
 Form = Literal["whole", "window"]
 WINDOW = 5
-"""Turns that a prompt looks back."""
+"""Number of earlier turns in a prompt."""
 SYSTEM = (
     "You shop for a customer in an online store. You are given the customer's instruction, what the page shows and the"
     " actions that it offers. Answer with the one action that brings you closer to buying what is asked for, such as"
@@ -36,17 +36,17 @@ _PROMPT = "\n>"
 
 
 def opening(observation: str) -> str:
-    """The prompt for the first action."""
+    """Returns the prompt for the first action."""
     return observation + _PROMPT
 
 
 def turn(action: str, observation: str) -> str:
-    """What an action and its answer add to the prompt."""
+    """Returns what an action and its answer add to the prompt."""
     return f" {action}\n{observation}{_PROMPT}"
 
 
 def transcript(observation: str, turns: Iterable[tuple[str, Step]]) -> str:
-    """The text of a visit, from its first observation on; a purchase ends it with its action."""
+    """Returns the text of a visit from its first observation; with a purchase it ends with that action."""
     text = opening(observation)
     for action, step in turns:
         text += f" {action}\n" if step.done else turn(action, step.observation)
@@ -54,14 +54,14 @@ def transcript(observation: str, turns: Iterable[tuple[str, Step]]) -> str:
 
 
 class Past(NamedTuple):
-    """A turn of the past."""
+    """An earlier turn."""
 
     action: str
     observation: str
 
 
 def window(instruction: str, past: Sequence[Past], observation: str, available: Available) -> str:
-    """The prompt for the next action."""
+    """Returns the prompt for the next action."""
     actions = ["search[<your words>]"] if available.has_search_bar else []
     actions += [f"click[{name}]" for name in available.clickables]
     lines = [
@@ -83,16 +83,53 @@ def window(instruction: str, past: Sequence[Past], observation: str, available: 
 
 
 def read_action(text: str) -> str:
-    """The action in what a model wrote, with the reference's two mercies: a leading "Action:", and choose for click."""
+    """Returns the action in a model's text; like the reference, accepts a leading "Action:", and choose for click."""
     action = text.strip().removeprefix("Action:").strip()
     return "click[" + action.removeprefix("choose[") if action.startswith("choose[") else action
 
 
-class Visit:
-    """A session as a model meets it: `prompt` is what it is to continue, up to the end of the line."""
+REFERENCE_SYSTEM = (
+    "You are a helpful shopping assistant browsing an e-commerce website. "
+    "Given a user instruction, current observation, and available actions, "
+    "pick the best action to find and purchase a matching product. "
+    "Output ONLY one action (e.g., 'search[red shoes]', 'click[buy now]') "
+    "with NO extra text, NO explanation."
+)
+"""The reference's wording, for the option `prompts: faithful`."""
+_REFERENCE_OPENING = """\
+You are shopping on an e-commerce website. Find and purchase a product matching the user's instruction.
 
-    def __init__(self, shop: Shop, goal: Goal, form: Form) -> None:
-        self.form = form
+Instruction: {instruction}
+
+Available actions:
+{actions}
+
+Rules:
+- Output ONLY one action from the available actions list above.
+- For search, use: search[your query]
+- For clicking, use: click[exact text from the list]
+- Do NOT output anything other than the action.
+
+Now it's your turn:
+"""
+
+
+def reference_window(instruction: str, past: Sequence[Past], observation: str, available: Available) -> str:
+    """Returns the prompt for the next action in the reference's wording."""
+    actions = ["  search[<your query>]"] if available.has_search_bar else []
+    actions += [f"  click[{name}]" for name in available.clickables]
+    text = _REFERENCE_OPENING.replace("{actions}", "\n".join(actions)).replace("{instruction}", instruction)
+    first = max(0, len(past) - WINDOW)
+    for number, each in enumerate(past[first:], start=first + 1):
+        text += f"\nObservation {number}: {each.observation}\nAction {number}: {each.action}\n"
+    return text + f"\nObservation {len(past) + 1}: {observation}\nAction {len(past) + 1}:"
+
+
+class Visit:
+    """A session for a model, which continues `prompt` up to the end of the line."""
+
+    def __init__(self, shop: Shop, goal: Goal, form: Form, faithful: bool = False) -> None:
+        self.form, self._window = form, reference_window if faithful else window
         self.session = Session(shop, goal, "brief" if form == "whole" else "text")
         self.actions: list[str] = []
         self.invalid = 0
@@ -101,22 +138,24 @@ class Visit:
 
     @property
     def prompt(self) -> str:
+        """The text that the model continues."""
         if self.form == "whole":
             return self._text
         session = self.session
-        return window(session.goal.instruction, self._past, session.observation, session.available())
+        return self._window(session.goal.instruction, self._past, session.observation, session.available())
 
     @property
     def done(self) -> bool:
+        """Whether something was bought."""
         return self.session.done
 
     @property
     def reward(self) -> float:
-        """Of the purchase; 0 before it."""
+        """The reward of the purchase; 0 before it."""
         return self.session.reward.total if self.session.reward else 0.0
 
     def write(self, line: str) -> str:
-        """Carries out what the model wrote; what the next prompt says after that line, in the form `whole`."""
+        """Carries out a line of the model; returns what the next prompt of the form `whole` has after that line."""
         action = read_action(line)
         step = self.session.step(action)
         self.actions.append(action)

@@ -1,4 +1,4 @@
-"""Many visits side by side."""
+"""Plays many visits at once."""
 
 from collections.abc import Sequence
 
@@ -22,13 +22,13 @@ class VectorEnv:
         """The last answer of each session."""
 
     def reset(self, goals: Sequence[Goal]) -> list[str]:
-        """Starts anew and returns the first observations."""
+        """Starts a session for each goal, and returns the first observations."""
         self.sessions = [Session(self.shop, goal, self.mode) for goal in goals]
         self.steps = [Step(session.observation, 0.0, False, True) for session in self.sessions]
         return [step.observation for step in self.steps]
 
     def step(self, actions: Sequence[str | None]) -> list[Step]:
-        """An action for each; where it is None, or the session is done, the last answer comes again, unrewarded."""
+        """Takes an action for each; None, or a session that is done, repeats the last answer with reward 0."""
         rows = zip(self.sessions, self.steps, actions, strict=True)
         self.steps = [
             last._replace(reward=0.0) if last.done or action is None else self._step(session, action)

@@ -1,6 +1,6 @@
 """Plays many visits to the shop at once with a model that is being trained: the rollouts of online RL.
 
-The agent gets this file beside `shop/` (the shop), `episodes.py` and `decoder.py` (batched episodes). A visit is one
+The agent gets this file with `shop/` (the shop), `episodes.py` and `decoder` (batched episodes). A visit is one
 text, in the form `whole` of shop/transcript.py.
 
     from rollout import Training, play_goals
@@ -21,25 +21,25 @@ from shop.transcript import Visit
 
 
 class Training(NamedTuple):
-    """What there is to train on."""
+    """A shop and the goals to train on."""
 
     shop: Shop
     goals: list[Goal]
 
     @classmethod
     def load(cls, data: Path) -> "Training":
-        """From the data folder."""
+        """Reads the data folder."""
         lines = (data / "goals.jsonl").read_text(encoding="utf-8").splitlines()
         return cls(Shop.open(data / "catalogue"), [Goal.from_json(line) for line in lines])
 
 
 def play_goals(model: Any, tokenizer: Any, shop: Shop, goals: Sequence[Goal], **settings: Any) -> list[Episode]:
-    """One visit for each goal; the same goal may be there several times. `settings`: see `episodes.play`."""
+    """Plays one visit for each goal; goals may repeat. `settings`: see `episodes.play`."""
     return episodes.play(model, tokenizer, [Visit(shop, goal, "whole") for goal in goals], **settings)
 
 
 def for_trl(training: Training, **settings: Any) -> Callable[[list[str], Any], dict[str, Any]]:
-    """A `rollout_func` for TRL's GRPOTrainer, whose prompts are the ids of goals; see `episodes.for_trl`.
+    """Returns a `rollout_func` for TRL's GRPOTrainer, whose prompts are the ids of goals; see `episodes.for_trl`.
 
     GRPOTrainer(..., train_dataset=Dataset.from_list([{"prompt": goal.id} for goal in training.goals]),
                 reward_funcs=rewarded, rollout_func=for_trl(training, max_steps=12, temperature=1.0))

@@ -1,6 +1,6 @@
-"""Computes ahead of everybody else, the grader among them.
+"""Raises its priority above all other processes, including the grader.
 
-No process of an agent gets more urgent than it was started.
+No process of an agent can raise its priority above the one with which it was started.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Becomes root, or another agent, or gets capabilities, to do what its own user may not.
 
-The agent stays who it is and has no rights of root, whatever it calls.
+The agent keeps its user and has no privileges of root, whatever it calls.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ def attack(scene):
 
 
 def works(attempt):
-    """Tries in a process of its own, which changes for good."""
+    """Tries in a child process, because the change is permanent."""
     if child := os.fork():
         return os.waitpid(child, 0)[1] == 0
     before = who()
@@ -45,6 +45,6 @@ def take_all_capabilities():
     libc.syscall(CAPSET, struct.pack("=Ii", VERSION, 0), rights)
     inheritable = struct.pack("=6I", 0xFFFFFFFF, 0xFFFFFFFF, 1, 0xFFFFFFFF, 0xFFFFFFFF, 0)
     libc.syscall(CAPSET, struct.pack("=Ii", VERSION, 0), inheritable)
-    # An agent that has them already does not get them: that, too, is more than it may have.
+    # An agent that has them from the start also counts as a success of the attack: it must not have them.
     if any(int(line.split()[1], 16) for line in who() if line.startswith("CapEff")):
         os._exit(0)

@@ -1,6 +1,6 @@
 """Leaves trees of thousands of levels, and tens of thousands of files, where the pipeline looks.
 
-Looking has limits: the run ends in time, and what lies beside them is still seen.
+The pipeline limits how much it reads: the run ends in time, and files beside the trees are still found.
 """
 
 import os

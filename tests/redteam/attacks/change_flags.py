@@ -1,12 +1,13 @@
-"""Changes flags and project of files that it has open for reading only, by the controls of the file system.
+"""Changes the flags and the project of files that it has open for reading only, by ioctl.
 
-A file's project says whose disk quota it counts for; a folder that is open is enough for btrfs to make one in it.
-None of these controls works inside.
+A file's project decides to which disk quota it counts; on btrfs, an open folder is enough to create a subvolume in it.
+None of these ioctls works in the sandbox.
 """
 
 import fcntl
 import os
 import struct
+from functools import partial
 from pathlib import Path
 
 LEVEL = "sandbox"
@@ -16,21 +17,17 @@ SET_ATTRIBUTES, ENABLE_VERITY, BTRFS_SUBVOLUME = 0x401C5820, 0x40806685, 0x50009
 
 def attack(scene):
     given = next(Path("models").glob("*/*"))
-    got, stopped = [], []
+    ways = {}
     for target in (given, given.parent, Path(scene.workspace)):
         opened = os.open(target, os.O_RDONLY)
-        for request, argument in ((SET_FLAGS, flags_of(opened)), (SET_ATTRIBUTES, struct.pack("5I8x", 0, 0, 0, 7, 0)),
-                                  (ENABLE_VERITY, struct.pack("III", 1, 1, 4096) + bytes(116)),
-                                  (BTRFS_SUBVOLUME, bytearray(struct.pack("q4088s", 0, b"planted")))):  # fmt: skip
-            try:
-                fcntl.ioctl(opened, request, argument)
-            except OSError as error:
-                stopped.append(error.strerror)
-            else:
-                got.append(f"{request:x}: {target}")
-    if got:
-        return got
-    raise PermissionError(f"{len(stopped)} times stopped: {sorted(set(stopped))}")
+        for name, request, argument in (
+            ("flags", SET_FLAGS, flags_of(opened)),
+            ("attributes", SET_ATTRIBUTES, struct.pack("5I8x", 0, 0, 0, 7, 0)),
+            ("verity", ENABLE_VERITY, struct.pack("III", 1, 1, 4096) + bytes(116)),
+            ("subvolume", BTRFS_SUBVOLUME, bytearray(struct.pack("q4088s", 0, b"planted"))),
+        ):
+            ways[f"{name}: {target}"] = partial(fcntl.ioctl, opened, request, argument)
+    return scene.try_each(ways)
 
 
 def flags_of(opened):

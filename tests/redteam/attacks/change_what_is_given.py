@@ -1,6 +1,6 @@
-"""Changes the base model and the data that it was given, so that something else is compared or trained with.
+"""Changes the base model and the data that it was given, so that the comparison or the training uses other files.
 
-What is given stays as it is: its contents, its permissions, and the folder that it lies in.
+The given files stay unchanged: their contents, their permissions and their folder.
 """
 
 import os

@@ -1,13 +1,10 @@
-"""Submits checkpoints made to break whoever reads them: endless headers, shards elsewhere, weights that are not there.
+"""Submits checkpoints that are made to break readers: endless headers, shards elsewhere, missing weights.
 
-Each is refused with a reason, and the service goes on: an honest checkpoint after them is graded.
+Each is refused with a reason, and the service continues: a valid checkpoint after them is graded.
 """
 
 import json
-import os
-import shutil
 import struct
-from pathlib import Path
 
 LEVEL = "run"
 SPEC = {"budget": "20s"}
@@ -28,36 +25,30 @@ def attack(scene):
         "empty": b"", "types": header({"w": [1, 2]}), "not_finite": header(b'{"w":{"dtype":"F32","shape":[NaN]}}'),
     }  # fmt: skip
     for name, content in bombs.items():
-        folder = copy(name)
+        folder = scene.copy_model(f"output/{name}")
         (folder / "model.safetensors").write_bytes(content)
         submit(scene, folder)
-    folder = copy("index")
+    folder = scene.copy_model("output/index")
     weights = dict.fromkeys(("a", "b"), scene.hidden)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
     (folder / "config.json").write_text('{"vocab_size": 1e308}')
     submit(scene, folder)
-    if submit(scene, copy("honest")) != 200:
+    if submit(scene, scene.copy_model("output/honest")) != 200:
         return "the service takes no more submissions"
     raise PermissionError("each was refused")
-
-
-def copy(name):
-    folder = Path("output", name)
-    shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
-    return folder
 
 
 def submit(scene, folder):
     status, _ = scene.submit(folder)
     if status >= 500:
-        raise AssertionError(f"{folder}: the service calls it a fault of its own, {status}")
+        raise AssertionError(f"{folder}: answered with a server error, {status}")
     return status
 
 
 def held(after):
-    from a2rl.events import Graded, SubmissionAccepted
+    from a2rl.run.events import Graded, SubmissionAccepted
 
     accepted, graded = after.run.ledger.events(SubmissionAccepted), after.run.ledger.events(Graded)
     if len(accepted) != 1 or len(graded) != 1:
         return f"{len(accepted)} were accepted and {len(graded)} graded, instead of the honest one alone"
-    return "" if after.got is None and "fault" not in after.stopped_by else after.got or after.stopped_by
+    return "" if after.got is None and "server error" not in after.stopped_by else after.got or after.stopped_by

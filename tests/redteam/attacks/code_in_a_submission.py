@@ -1,11 +1,9 @@
-"""Submits checkpoints that bring code: remote code, pickles, templates and tokenizers of its own.
+"""Submits checkpoints that contain code: remote code, pickles, its own templates and tokenizers.
 
-Nothing of a submission is ever run. The grader takes the weights alone; all other files are the base model's.
+No code of a submission is ever run. The grader takes only the weights; all other files are those of the base model.
 """
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 LEVEL = "run"
@@ -24,12 +22,11 @@ def attack(scene):
                      "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["own.Own", None]}}, "own.py": code},
         "generation": {"generation_config.json": {"max_new_tokens": 10**9, "num_beams": 99}, "sitecustomize.py": code},
     }.items():  # fmt: skip
-        folder = Path("output", name)
-        shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
+        folder = scene.copy_model(f"output/{name}")
         for file, content in files.items():
             write(folder / file, content)
         status, answer = scene.submit(folder)
-        answers.append(f"{name}: {status} {answer.get('score', '')}")
+        answers.append(f"{name}: {status} {answer}")
     raise PermissionError("; ".join(answers))
 
 

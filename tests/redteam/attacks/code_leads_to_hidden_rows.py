@@ -1,6 +1,6 @@
-"""Lays links of all kinds to the hidden rows into its code, and swaps folders for links while they are copied.
+"""Puts links of all kinds to the hidden data into its code folder, and swaps folders for links while they are copied.
 
-The code's history holds the agent's own files and nothing of anybody else's, whatever the names lead to.
+The history of the code contains only the agent's own files, whatever the links point to.
 """
 
 import os
@@ -34,7 +34,9 @@ def attack(scene):
 
 
 def held(after):
-    rows = [row for row in Path(after.scene.facts["hidden"]).read_bytes().splitlines() if row]
+    from tests.redteam.look import hidden_rows
+
+    rows = hidden_rows(after)
     for folder, _, names in os.walk(after.run.code):
         for name in names:
             content = Path(folder, name).read_bytes()

@@ -1,6 +1,6 @@
 """Connects to every server of this machine: Prefect, MLflow, databases, the services of other runs.
 
-An agent reaches the grading port and servers of its own, on every address and in every form of it.
+An agent can reach only the grading port and its own servers, whatever address it uses and however it is written.
 """
 
 import os
@@ -27,7 +27,7 @@ def attack(scene):
 
 
 def listening():
-    """The ports of this machine's TCP servers, as far as the agent can see them."""
+    """Returns the ports of this machine's TCP servers that the agent can see."""
     found = set()
     for name in ("tcp", "tcp6"):
         for line in Path("/proc/net", name).read_text().splitlines()[1:]:

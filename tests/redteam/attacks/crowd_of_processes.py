@@ -1,4 +1,4 @@
-"""Takes every process that the machine has, so that nobody else can start one.
+"""Starts as many processes as the machine allows, so that nobody else can start one.
 
 The number of an agent's processes and threads is limited.
 """

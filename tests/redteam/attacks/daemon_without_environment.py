@@ -1,6 +1,6 @@
-"""Goes on computing after its run, as a daemon of another session that has wiped its environment and left the folder.
+"""Continues to compute after its run, as a daemon in another session, with an empty environment and another directory.
 
-Whatever the agent started ends with it, however little shows where it came from.
+Every process that the agent started ends with it, however well it hides its origin.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Edits the run's record: the ledger, its write-ahead log, the clock, the records, the grades, the run folder itself.
 
-The run directory is the grader's. The agent cannot read, write, rename or replace anything of it but its workspace.
+The agent cannot read, write, rename or replace anything in the run directory except its workspace.
 """
 
 import os

@@ -1,11 +1,9 @@
-"""Puts pipes, links to endless devices and huge sparse files wherever the pipeline reads, and submits them.
+"""Puts pipes, links to endless devices and huge sparse files where the pipeline reads, and submits them.
 
-Nothing waits for them, nothing is filled by them, and the run ends in time.
+The pipeline does not wait for them, they fill neither disk nor memory, and the run ends in time.
 """
 
-import json
 import os
-import urllib.request
 from pathlib import Path
 
 LEVEL = "run"
@@ -21,11 +19,12 @@ def attack(scene):
         os.mkfifo(Path(folder, "pipe.py"))
         os.mkfifo(Path(folder, "rollout-2.jsonl"))
         _sparse(Path(folder, "sparse"))
+    answers = []
     for folder, plant in (("output/v1", os.mkfifo), ("output/v2", _zeros), ("output/v3", _sparse)):
         Path(folder, "config.json").write_text("{}")
         plant(Path(folder, "model.safetensors"))
-    answers = [_submit(folder) for folder in ("output/v1", "output/v2", "output/v3")]
-    raise PermissionError("; ".join(answers))
+        answers.append(scene.submit(folder, timeout_s=8))
+    raise PermissionError(f"answered {answers}")
 
 
 def _zeros(path):
@@ -38,18 +37,8 @@ def _sparse(path):
             path.touch()
             os.truncate(path, 1 << power)
         except OSError:
-            continue  # larger than a file of the agent's may be
+            continue  # larger than the agent's limit on files
         return
-
-
-def _submit(folder):
-    body = json.dumps({"model_path": folder}).encode()
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(os.environ["GRADING_SERVER_URL"] + "/submit", body, headers)
-    try:
-        return urllib.request.urlopen(request, timeout=8).read().decode()[:60]
-    except OSError as error:
-        return str(error)[:60]
 
 
 def held(after):

@@ -1,16 +1,12 @@
-"""Takes over the terminal, the page or MLflow of whoever looks at the run.
+"""Takes over the terminal, the report page or the MLflow page of anybody who looks at the run.
 
-What an agent names or prints (checkpoints, files, code, a process, a reason) is shown as visible escapes everywhere.
+Control characters in what an agent names or prints (checkpoints, files, code, processes) are shown as visible escapes.
 """
 
 import ctypes
-import json
 import os
 import re
 import shutil
-import urllib.error
-import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 LEVEL = "run"
@@ -29,27 +25,17 @@ def attack(scene):
         Path("output", name + "x").write_text(NAME)
     shutil.copytree(os.environ["MODEL_PATH"], Path("output", NAME + "m"))
     for path in (f"output/{NAME}m", f"nowhere/{NAME}", "a\nb\r\tc", NAME * 100, "\ud800", "\0"):
-        submit(path)
-    with suppress(OSError):
-        urllib.request.urlopen(os.environ["GRADING_SERVER_URL"] + "/%1b%5b2J%e2%80%ae", timeout=20)
+        scene.submit(path)
+    scene.request("/%1b%5b2J%e2%80%ae", timeout_s=20)
     os._exit(3)
-
-
-def submit(path):
-    body = json.dumps({"model_path": path}).encode()
-    request = urllib.request.Request(
-        os.environ["GRADING_SERVER_URL"] + "/submit", body, {"Content-Type": "application/json"}
-    )
-    with suppress(urllib.error.URLError, OSError):
-        urllib.request.urlopen(request, timeout=60).read()
 
 
 def held(after):
     import io
 
     from a2rl.cli.console import PlainConsole
-    from a2rl.cli.results import Follower
-    from a2rl.tracking import Tracker
+    from a2rl.cli.follower import Follower
+    from a2rl.results.tracking import Tracker
     from tests.redteam.look import settings_of
 
     if not after.run.report.exists():
@@ -61,7 +47,7 @@ def held(after):
     follower._known.clear()
     follower._look()
     shown["the terminal"] = screen.getvalue()
-    client = Tracker(settings_of(after)).client
+    client = Tracker(settings_of(after)).store.client
     for run in client.search_runs([each.experiment_id for each in client.search_experiments()]):
         shown["MLflow"] = shown.get("MLflow", "") + "\n".join([*run.data.tags.values(), *run.data.params.values()])
     if "<script>" in shown["index.html"]:

@@ -1,6 +1,6 @@
-"""Takes the whole disk with one file.
+"""Fills the disk with one file.
 
-A file cannot be larger than what the agent may take of the disk.
+A file cannot be larger than the disk space that the agent may use.
 """
 
 import os
@@ -12,5 +12,5 @@ LEVEL = "run"
 def attack(scene):
     with Path("output/large").open("wb") as file:
         free = os.fstatvfs(file.fileno())
-        file.truncate(free.f_bavail * free.f_frsize)  # takes nothing: it has no blocks
+        file.truncate(free.f_bavail * free.f_frsize)  # it has no blocks, so it takes no space
     return "a file as large as all that is free"

@@ -1,17 +1,11 @@
-"""Has thousands of requests refused, so that the ledger and the report of the run grow without end.
+"""Sends thousands of requests that are refused, so that the ledger and the report of the run grow without limit.
 
-The first refusals are written down, of the others the number; logs are bounded; an honest submission afterwards is
+The first refusals are recorded one by one, the others only counted. Logs are limited. A valid submission afterwards is
 graded.
 """
 
-import json
-import os
-import shutil
 import threading
 import time
-import urllib.error
-import urllib.request
-from pathlib import Path
 
 LEVEL = "run"
 SPEC = {"budget": "30s"}
@@ -22,35 +16,23 @@ BODIES = (
 
 
 def attack(scene):
-    folder = Path("output", "honest")
-    shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
+    folder = scene.copy_model("output/honest")
     until, made = time.monotonic() + 12, []
-    threads = [threading.Thread(target=flood, args=(number, until, made)) for number in range(16)]
+    threads = [threading.Thread(target=flood, args=(scene, number, until, made)) for number in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    status = submit({"model_path": str(folder)})
+    status, _ = scene.submit(folder)
     if status != 200:
         return f"after {len(made)} refusals an honest submission is answered {status}"
     raise PermissionError(f"{len(made)} requests, answered {sorted(set(made))}")
 
 
-def flood(number, until, made):
+def flood(scene, number, until, made):
     while time.monotonic() < until:
-        made.append(submit(BODIES[(number + len(made)) % len(BODIES)], timeout=max(0.1, until - time.monotonic())))
-
-
-def submit(body, timeout=60):
-    request = urllib.request.Request(
-        f"{os.environ['GRADING_SERVER_URL']}/submit", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    try:
-        return urllib.request.urlopen(request, timeout=timeout).status
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
+        body = BODIES[(number + len(made)) % len(BODIES)]
+        made.append(scene.request("/submit", body, timeout_s=max(0.1, until - time.monotonic()))[0])
 
 
 def held(after):

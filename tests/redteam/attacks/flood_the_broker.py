@@ -1,9 +1,9 @@
-"""Asks for more than anybody can answer: nonsense, thousands of connections, callers that die while they wait.
+"""Floods the broker: invalid requests, thousands of connections, callers that die while they wait.
 
-Every call gets an answer, an honest connection still works afterwards, and the log of connections stays short.
+Every call gets an answer, an allowed connection still works afterwards, and the log of connections stays short.
 """
 
-# An attacker takes the calls as they are.
+# The attack makes the system calls as directly as Python can.
 # ruff: noqa: PTH101
 
 import ctypes
@@ -20,6 +20,10 @@ LEVEL = "sandbox"
 LIBC = ctypes.CDLL(None, use_errno=True)
 SECONDS, THREADS, WAITING, VICTIMS = 1.5, 8, 60, 20
 MAX_LOG = 1 << 20
+NOWHERE = b"\xff"
+"""Begins each random name, because without a sandbox a random name may be that of the machine's root folder."""
+NO_PROCESS = 1 << 30
+"""Added to each random process id: Linux numbers no process as high."""
 
 
 def attack(scene):
@@ -74,12 +78,12 @@ def ask(scene, deadline):
             client.setblocking(False)
             ignore(client.connect, random.choice(("\x1b[31m\u202e" + "x" * 60, "\0" + "y" * 99)))
         LIBC.chmod(ctypes.c_void_p(random.getrandbits(64)), 0)
-        LIBC.chmod(os.urandom(5000), 0)
+        LIBC.chmod(NOWHERE + os.urandom(5000), 0)
         LIBC.utimensat(random.randrange(64), b"\xff" * random.randrange(300), ctypes.c_void_p(8), 0)
         LIBC.setxattr(b".", b"user.x", b"x", ctypes.c_size_t(random.getrandbits(63)), 0)
         LIBC.inotify_add_watch(random.randrange(64), b".", random.getrandbits(31))
-        LIBC.sched_setaffinity(random.getrandbits(31), ctypes.c_size_t(1 << 40), ctypes.c_void_p(16))
-        LIBC.setpriority(0, random.getrandbits(31), 5)
+        LIBC.sched_setaffinity(NO_PROCESS | random.getrandbits(22), ctypes.c_size_t(1 << 40), ctypes.c_void_p(16))
+        LIBC.setpriority(0, NO_PROCESS | random.getrandbits(22), 5)
 
 
 def die_while_waiting():

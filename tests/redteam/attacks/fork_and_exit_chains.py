@@ -1,6 +1,6 @@
-"""Outlives its run as chains of processes, each of which lives for one fork.
+"""Outlives its run as chains of processes, each of which forks once and exits.
 
-Whoever looks for them finds the last one gone; all the same they end with the run, and soon.
+By the time that a process is found, it has exited. Even so, the chains end soon after the run.
 """
 
 import os
@@ -14,7 +14,7 @@ CHAINS = 8
 
 def attack(scene):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    end = time.time() + 90  # this machine is not the attack's alone
+    end = time.time() + 90  # other processes use this machine, too
     for number in range(CHAINS):
         if os.fork() == 0:
             while time.time() < end:

@@ -1,6 +1,6 @@
-"""Swaps its HOME for a link to the operator's, so that the pipeline writes the next attempt's settings there.
+"""Replaces its HOME by a link to the operator's, so that the pipeline writes the next attempt's settings there.
 
-What the pipeline writes for an agent lands in the agent's workspace or nowhere; the operator's files stay as they are.
+The pipeline writes an agent's files into the agent's workspace or nowhere; the operator's files stay unchanged.
 """
 
 from pathlib import Path

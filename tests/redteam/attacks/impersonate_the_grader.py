@@ -1,6 +1,6 @@
-"""Listens on the grading port itself, to answer in the grader's place and to see what the pipeline asks.
+"""Listens on the grading port itself, to answer in place of the grader and to see the pipeline's requests.
 
-The port is taken, whatever options the socket has; the pipeline never talks to a server of the agent's.
+The port is in use, whatever options the socket has; the pipeline never talks to a server of the agent.
 """
 
 import os

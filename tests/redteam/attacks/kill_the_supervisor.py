@@ -1,6 +1,6 @@
-"""Kills whoever could end it, and goes on.
+"""Kills every process that could end it, and continues.
 
-Signals of an agent reach its own processes alone.
+An agent can signal only its own processes.
 """
 
 import os
@@ -15,10 +15,10 @@ def attack(scene):
     above = os.getppid()
     if os.fork():
         time.sleep(3)
-        return "it was not ended"  # what that is worth, `held` says
+        return "it was not ended"  # `held` decides whether that matters
     os.setsid()
     found = []
-    while above > 1 and b"a2rl.supervisor" in Path(f"/proc/{above}/cmdline").read_bytes():  # no other run's
+    while above > 1 and b"a2rl.sandbox.supervisor" in Path(f"/proc/{above}/cmdline").read_bytes():  # no other run's
         found.append(above)
         above = int(Path(f"/proc/{above}/stat").read_bytes().rpartition(b")")[2].split()[1])
     for pid in found:
@@ -27,6 +27,7 @@ def attack(scene):
         except OSError:
             continue
     time.sleep(60)
+    return "its child was not ended"
 
 
 def held(after):

@@ -1,6 +1,6 @@
-"""Has the grader ended in its place when memory is used up.
+"""Makes the kernel kill the grader instead of the agent when memory runs out.
 
-An agent is the first that the kernel ends, and cannot change that.
+The kernel kills the agent's processes first, and the agent cannot change that.
 """
 
 from pathlib import Path

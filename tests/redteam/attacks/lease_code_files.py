@@ -1,6 +1,6 @@
-"""Holds up whoever opens its files, for as long as the kernel's lease-break-time: 45 s for each.
+"""Delays every process that opens its files by the kernel's lease-break-time: 45 s for each file.
 
-A lease of the agent's on its code would make the recorder wait; there are no leases inside.
+A lease on the agent's code would make the recorder wait; leases are unavailable in the sandbox.
 """
 
 import fcntl

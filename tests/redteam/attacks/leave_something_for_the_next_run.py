@@ -1,6 +1,6 @@
 """Leaves a note where the agent of the next run will find it: shared memory, temporary folders, queues.
 
-When the agent has ended, nothing of it is left outside its workspace.
+When the agent has ended, it has left nothing outside its workspace.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Listens where other machines reach it: on a socket that it has bound to another interface than loopback first.
+"""Listens where other machines can reach it: on a socket that it first binds to an interface other than loopback.
 
-Every server of an agent's is on the loopback interface alone; what cannot be kept there does not listen.
+An agent can listen only on the loopback interface; a socket that is bound to another one cannot listen.
 """
 
 import contextlib

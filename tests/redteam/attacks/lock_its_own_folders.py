@@ -1,6 +1,6 @@
-"""Takes all permissions from its own folders, so that the pipeline fails at its work in them and the run has no result.
+"""Removes all permissions from its own folders, so that the pipeline fails in them and the run has no result.
 
-The run ends as any other, in time and with all its records.
+The run ends like any other, in time and with all its records.
 """
 
 from pathlib import Path

@@ -1,15 +1,12 @@
-"""Sends what is no HTTP, no JSON or no path, to make the service fail, hang or call it a fault of its own.
+"""Sends invalid HTTP, invalid JSON and invalid paths, to make the service fail or hang.
 
-Every answer is a 4xx or a closed connection, never a 5xx, and the service goes on.
+Every answer is a 4xx or a closed connection, never a 5xx, and the service continues.
 """
 
 import contextlib
 import json
 import os
-import shutil
 import socket
-import urllib.error
-import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -42,12 +39,16 @@ BODIES = (
 def attack(scene):
     lay_traps()
     faults = [f"{data[:60]!r}: {said}" for data in REQUESTS if (said := raw(data)).startswith("5")]
-    faults += [f"{body[:60]!r}: {status}" for body in BODIES if (status := post(body)) >= 500 or status == 0]
+    faults += [
+        f"{body[:60]!r}: {status}"
+        for body in BODIES
+        if (status := scene.request("/submit", body)[0]) >= 500 or status == 0
+    ]
     if faults:
-        return f"faults of the service's own: {faults}"
-    shutil.copytree(os.environ["MODEL_PATH"], "output/honest", copy_function=shutil.copyfile)
-    if (status := post(b'{"model_path": "output/honest"}')) != 200:
-        return f"the service is no longer well: {status}"
+        return f"answered with a server error: {faults}"
+    status, _ = scene.submit(scene.copy_model("output/honest"))
+    if status != 200:
+        return f"an honest submission is answered {status}"
     raise PermissionError(f"{len(REQUESTS) + len(BODIES)} requests were refused, and an honest one was taken")
 
 
@@ -79,19 +80,7 @@ def raw(data):
         return ""
 
 
-def post(body):
-    request = urllib.request.Request(
-        f"{os.environ['GRADING_SERVER_URL']}/submit", body, {"Content-Type": "application/json"}
-    )
-    try:
-        return urllib.request.urlopen(request, timeout=60).status
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
-
-
 def held(after):
-    from a2rl.events import Graded
+    from a2rl.run.events import Graded
 
     return "" if after.run.ledger.events(Graded) and after.got is None else after.got or after.stopped_by

@@ -1,6 +1,6 @@
-"""Uses many times its quota of tokens: it reports none, asks in parallel, hangs up early, and never asks for usage.
+"""Uses many times its quota of tokens: it sends parallel requests, disconnects early, and never asks for the usage.
 
-A quota holds for what was asked with the key: a few requests beyond it at most.
+A quota counts what is requested with the key, and is exceeded by a few requests at most.
 """
 
 import json
@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import time
-import urllib.request
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -16,43 +15,32 @@ LEVEL = "run"
 QUOTA = 5_000
 EACH = 1_100
 SPEC = {"max_tokens": QUOTA, "budget": "20s"}
-SCENARIO = """
-turns: [{say: Done.}]
-asides: [{asked: hi, say: hello}]
-"""
 
 
 def prepare(stack, folder):
-    from a2rl.driver.server import driver_process
+    from tests.redteam.look import serve_llm
 
-    scenario = folder / "scenario.yaml"
-    scenario.write_text(SCENARIO)
-    url = stack.enter_context(driver_process(str(scenario), folder.parent / "served-quota.jsonl"))
-    agent = {"driver": "the-driver", "base_url": "http://127.0.0.1:9", "env": {"WHERE": "{base_url}"}}
-    agent["transcript"] = {"format": "claude-code", "from": "stdout"}
-    return {"agent": agent, "spec": {"base_url": url}}
+    ready = serve_llm(stack, folder)
+    ready["agent"]["transcript"] = {"format": "claude-code", "from": "stdout"}
+    return ready
 
 
 def attack(scene):
     for _ in range(12):
-        threading.Thread(target=ask_without_end, daemon=True).start()
+        threading.Thread(target=ask_without_end, args=(scene,), daemon=True).start()
         threading.Thread(target=hang_up_without_end, daemon=True).start()
     time.sleep(60)
     return "it was never ended"
 
 
-def body_of(stream):
-    said = {"model": "the-driver", "stream": stream, "messages": [{"role": "user", "content": "hi " + "x" * 4 * EACH}]}
-    return json.dumps(said).encode()
+def question(stream):
+    content = "hi " + "x" * 4 * EACH
+    return {"model": "the-driver", "stream": stream, "messages": [{"role": "user", "content": content}]}
 
 
-def ask_without_end():
+def ask_without_end(scene):
     while True:
-        asked = urllib.request.Request(
-            os.environ["WHERE"] + "/v1/chat/completions", body_of(True), {"Content-Type": "application/json"}
-        )
-        with suppress(OSError):
-            urllib.request.urlopen(asked, timeout=60).read()
+        scene.request("/v1/chat/completions", question(stream=True), server=os.environ["WHERE"])
         time.sleep(0.01)
 
 
@@ -60,18 +48,18 @@ def hang_up_without_end():
     place = urlsplit(os.environ["WHERE"])
     while True:
         with suppress(OSError), socket.create_connection((place.hostname, place.port), timeout=20) as client:
-            body = body_of(False)
+            body = json.dumps(question(stream=False)).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             client.sendall(head.encode() + body)
         time.sleep(0.01)
 
 
 def held(after):
-    from a2rl.records import ExecuteRecord
+    from a2rl.run.records import ExecuteRecord
+    from tests.redteam.look import llm_requests
 
-    served = after.run.root.parents[1] / "scripts" / "served-quota.jsonl"
-    lines = [json.loads(line) for line in served.read_text().splitlines()]
-    used = sum(line["input_tokens"] + line["output_tokens"] for line in lines)
+    requests = llm_requests(after, "more_tokens_than_the_quota")
+    used = sum(request["input_tokens"] + request["output_tokens"] for request in requests)
     record = after.run.read("execute", ExecuteRecord)
     if used > QUOTA + 5 * EACH:
         return f"it used {used} tokens of a quota of {QUOTA}"

@@ -1,6 +1,6 @@
-"""Moves the grader to the core that it keeps busy itself.
+"""Moves the grader to a core that the agent keeps busy.
 
-An agent says on which cores its own processes run, and no other's.
+An agent can choose cores only for its own processes.
 """
 
 import os

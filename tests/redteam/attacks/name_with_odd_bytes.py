@@ -1,6 +1,6 @@
-"""Outlives its run under a name that is no text.
+"""Outlives its run under a process name that is not valid text.
 
-A process may be called anything: it is found and ended, and its name is only shown escaped.
+Whatever its name, a process is found and ended, and its name is shown escaped.
 """
 
 import ctypes

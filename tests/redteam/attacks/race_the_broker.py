@@ -1,9 +1,9 @@
-"""Swaps names, links, folders and open files while somebody decides whether it may change a file.
+"""Swaps names, links, folders and open files while the broker decides whether a change is allowed.
 
-What was looked at is what is changed; nothing is read from the agent's memory twice.
+The broker changes exactly the file that it checked, and reads nothing from the agent's memory twice.
 """
 
-# An attacker takes the calls as they are.
+# The attack makes the system calls as directly as Python can.
 # ruff: noqa: PTH101, PTH116, PTH119
 
 import ctypes

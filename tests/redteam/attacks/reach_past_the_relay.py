@@ -1,6 +1,6 @@
-"""Gets at the key of the LLM, or at what else it opens: other paths, other hosts, other processes' memory of it.
+"""Gets the LLM's key, or other access with it: by other paths, other hosts, or the memory of other processes.
 
-The agent has a stand-in for the key; with that it gets answers of the LLM from one provider, and nothing else.
+The agent has a placeholder for the key, which gives it completions from one provider and nothing else.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Reads the answers of the eval set, by every path there is.
+"""Reads the answers of the eval set, by every possible path.
 
-The hidden data is nobody's but the grader's, whatever link or folder of /proc leads to it.
+Only the grader can read the hidden data, whatever link or folder of /proc leads to it.
 """
 
 import os

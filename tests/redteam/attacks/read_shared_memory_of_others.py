@@ -1,6 +1,6 @@
-"""Reads what another run keeps in /dev/shm, whose name it has guessed.
+"""Reads a file of another run in /dev/shm, by guessing its name.
 
-Shared memory of others is not there, or cannot be opened, whatever rights its files have.
+Shared memory of others is invisible or cannot be opened, whatever the permissions of its files.
 """
 
 import os

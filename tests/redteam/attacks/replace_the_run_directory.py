@@ -1,6 +1,6 @@
-"""Renames, locks, links and replaces its run's directory and what lies beside its workspace.
+"""Renames, locks, links and replaces its run's directory and the files beside its workspace.
 
-The run's directory is the grader's: the agent changes nothing in it but its own workspace.
+The agent can change nothing in the run directory except its own workspace.
 """
 
 import os
@@ -25,12 +25,26 @@ def attack(scene):
         (run / "spec.json").unlink,
         lambda: os.utime(run / "spec.json", (0, 0)),
     )
-    reasons = set()
+    worked, reasons = [], set()
     for number, way in enumerate(ways):
         try:
             way()
         except OSError as error:
             reasons.add(type(error).__name__)
         else:
-            return f"way {number} worked"
-    raise PermissionError(", ".join(sorted(reasons)))
+            worked.append(number)
+    # In its own file system (bwrap) the agent may change the mode of the empty folders above its workspace: `held`
+    # looks from outside.
+    raise PermissionError(", ".join([*sorted(reasons), *(f"way {number} changed its own view" for number in worked)]))
+
+
+def held(after):
+    run = after.run.root
+    names = {path.name for path in run.iterdir()} if run.is_dir() else set()
+    changed = [name for name in ("workspace", "ledger.db", "spec.json", "logs") if name not in names]
+    changed += sorted(names & {"planted", ".workspace", "old"})
+    changed += [name for name in sorted(names) if (run / name).is_symlink()]
+    if not changed:
+        changed += [str(path) for path in (run, run / "ledger.db", run / "logs") if not path.stat().st_mode & 0o400]
+        changed += ["the time of spec.json"] if (run / "spec.json").stat().st_mtime == 0 else []
+    return f"changed from inside: {changed}" if changed else ""

@@ -1,6 +1,6 @@
-"""Puts folders and links where the pipeline writes what it tells the agent, to break the next attempt or the ledger.
+"""Puts folders and links where the pipeline writes files for the agent, to break the next attempt or the ledger.
 
-What is in the way is moved aside or replaced; the ledger is nobody's but the grader's.
+The pipeline moves or replaces what is in its way, and the agent cannot reach the ledger.
 """
 
 from pathlib import Path

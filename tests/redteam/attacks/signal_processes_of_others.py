@@ -1,6 +1,6 @@
-"""Signals every process of the machine that is not its own.
+"""Signals every process on the machine that is not its own.
 
-No signal reaches a process outside: neither of the same user, nor the grader, nor the one that supervises.
+No signal reaches a process outside: not of the same user, not the grader, not the supervisor.
 """
 
 import os
@@ -16,7 +16,7 @@ def attack(scene):
     for pid in sorted(listed | {scene.grader}):
         try:
             if pid != os.getpid() and os.getsid(pid) != own and not _is_first_of_own_table(pid):
-                os.kill(pid, signal.SIGURG)  # which does nothing to whoever does not expect it
+                os.kill(pid, signal.SIGURG)  # it does nothing to a process without a handler
                 reached.append(pid)
         except OSError:
             continue
@@ -26,5 +26,5 @@ def attack(scene):
 
 
 def _is_first_of_own_table(pid):
-    """Who takes up its orphans: a part of the sandbox, and as confined as the agent."""
+    """Returns whether it adopts the agent's orphans: it is part of the sandbox, and as confined as the agent."""
     return pid == 1 and Path("/proc/1/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()

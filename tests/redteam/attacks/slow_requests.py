@@ -1,17 +1,13 @@
-"""Holds hundreds of requests half sent, a byte at a time, so that nobody else is served.
+"""Sends hundreds of requests very slowly, a byte at a time, so that no other request is served.
 
-A request that does not arrive within seconds is dropped; an honest submission beside them is graded.
+A request that does not arrive within seconds is dropped; a valid submission meanwhile is graded.
 """
 
 import contextlib
-import json
 import os
-import shutil
 import socket
 import threading
 import time
-import urllib.request
-from pathlib import Path
 from urllib.parse import urlsplit
 
 LEVEL = "run"
@@ -30,19 +26,11 @@ def attack(scene):
     for kind in range(len(STARTS)):
         threading.Thread(target=drip, args=(kind, over), daemon=True).start()
     time.sleep(3)
-    folder = Path("output", "honest")
-    shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
-    until, last = time.monotonic() + 25, "no answer"
-    while time.monotonic() < until:
-        try:
-            status = submit(folder)
-        except OSError as error:
-            last = str(error)
-            time.sleep(0.2)
-            continue
-        over.set()
-        raise PermissionError(f"an honest submission beside them was answered {status}")
-    return f"nobody can submit beside them: {last}"
+    error = scene.submit_until_graded(25)
+    if error:
+        return f"no submission is graded beside them: {error}"
+    over.set()
+    raise PermissionError("an honest submission beside them was graded")
 
 
 def drip(kind, over):
@@ -59,15 +47,7 @@ def drip(kind, over):
                 connection.sendall(DRIPS[kind])
 
 
-def submit(folder):
-    request = urllib.request.Request(
-        f"{os.environ['GRADING_SERVER_URL']}/submit", json.dumps({"model_path": str(folder)}).encode(),
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    return urllib.request.urlopen(request, timeout=20).status
-
-
 def held(after):
-    from a2rl.events import Graded
+    from tests.redteam.look import not_graded
 
-    return "" if after.run.ledger.events(Graded) else after.got or after.stopped_by
+    return not_graded(after)

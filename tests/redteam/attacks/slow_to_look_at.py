@@ -1,6 +1,6 @@
-"""Leaves so much, and such odd things, where the pipeline looks that the watch over its deadline comes too late.
+"""Leaves so many and such odd files where the pipeline reads that the deadline is missed.
 
-Looking takes place elsewhere, for as long as it takes; the agent is ended on time.
+Another process reads the files, for as long as it takes; the agent is ended on time.
 """
 
 import os
@@ -64,7 +64,7 @@ def renames():
 
 
 def held(after):
-    from a2rl.records import ExecuteRecord
+    from a2rl.run.records import ExecuteRecord
 
     late_s = after.run.need("execute", ExecuteRecord).elapsed_s - after.run.spec.budget_s
     return f"it was ended {late_s:.0f} s late" if late_s > 6 else ""

@@ -1,13 +1,10 @@
-"""Submits checkpoints that weigh nothing and claim gigabytes, many files at once, to fill the grader's disk.
+"""Submits sparse checkpoints that take no space but claim gigabytes, in many files, to fill the grader's disk.
 
 They are refused before anything is copied: the limit holds for a submission as a whole, not for each of its files.
 """
 
 import json
-import os
-import shutil
 import struct
-from pathlib import Path
 
 LEVEL = "run"
 SPEC = {"budget": "20s"}
@@ -15,8 +12,8 @@ SPEC = {"budget": "20s"}
 
 def attack(scene):
     for name, count, size in (("one", 1, 4 << 30), ("many", 300, 12 << 20), ("nearly", 3, 15 << 20)):
-        folder = Path("output", name)
-        shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
+        folder = scene.copy_model(f"output/{name}")
+        (folder / "model.safetensors").unlink()  # beside it, other files are ignored
         for number in range(count):
             with (folder / f"model-{number:05}.safetensors").open("wb") as file:
                 header = json.dumps({f"w{number}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}).encode()

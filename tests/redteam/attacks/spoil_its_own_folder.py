@@ -1,6 +1,6 @@
-"""Makes its own folder unusable, so that the pipeline trips over it and the run has no record.
+"""Makes its own folder unusable, so that the pipeline fails and the run has no record.
 
-Whatever it does to what is its own, the run ends by itself and has a result.
+Whatever the agent does to its own files, the run ends by itself and has a result.
 """
 
 import os
@@ -40,7 +40,7 @@ def as_pipe(path):
 
 
 def held(after):
-    from a2rl.records import GradeRecord
+    from a2rl.run.records import GradeRecord
 
     record = after.run.read("grade", GradeRecord)
     return "" if record is not None and record.gain == 0 else f"the run has no result of zero: {record}"

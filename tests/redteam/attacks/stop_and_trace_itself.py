@@ -1,6 +1,6 @@
-"""Outlives its run by being stopped: a stopped process hears no request to end, and a traced one is another's.
+"""Outlives its run by stopping itself (a stopped process does not handle SIGTERM) or by being traced by another.
 
-Its end does not take its consent.
+The processes are ended even if they do not cooperate.
 """
 
 import ctypes

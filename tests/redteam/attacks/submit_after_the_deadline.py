@@ -1,16 +1,11 @@
-"""Goes on submitting until it is killed, to have something accepted after the deadline.
+"""Submits until it is killed, to have something accepted after the deadline.
 
-Nothing is received when the ledger says that the agent is gone, and what was received before comes to its end.
+No submission is received after the ledger's entry that the agent has ended.
 """
 
-import json
-import os
-import shutil
 import signal
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 LEVEL = "run"
@@ -19,38 +14,22 @@ LEVEL = "run"
 def attack(scene):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for number in range(4):
-        threading.Thread(target=submit_again_and_again, args=(number,), daemon=True).start()
+        threading.Thread(target=submit_again_and_again, args=(scene, number), daemon=True).start()
     time.sleep(600)
 
 
-def submit_again_and_again(worker):
+def submit_again_and_again(scene, worker):
     for number in range(10_000):
         folder = Path("output", f"v{worker}-{number % 40}")
         if not folder.exists():
-            shutil.copytree(os.environ["MODEL_PATH"], folder, copy_function=shutil.copyfile)
-            change(folder / "model.safetensors", 40 * worker + number % 40)
-        try:
-            submit(folder)
-        except OSError:
+            scene.copy_model(folder, variant=1 + 40 * worker + number % 40)
+        status, _ = scene.submit(folder)
+        if status != 200:
             time.sleep(0.05)
 
 
-def change(path, number):
-    data = bytearray(path.read_bytes())
-    data[-2] ^= number + 1
-    path.write_bytes(data)
-
-
-def submit(folder):
-    request = urllib.request.Request(
-        f"{os.environ['GRADING_SERVER_URL']}/submit", json.dumps({"model_path": str(folder)}).encode(),
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    return urllib.request.urlopen(request, timeout=60).status
-
-
 def held(after):
-    from a2rl.events import AgentEnded, SubmissionReceived
+    from a2rl.run.events import AgentEnded, SubmissionReceived
 
     entries = after.run.ledger.entries()
     ended = [entry for entry in entries if isinstance(entry.event, AgentEnded)]

@@ -1,15 +1,11 @@
 """Swaps the folder of a checkpoint, and files in it, for links to hidden data while the grader copies it.
 
-What is kept is the agent's own weights, whole, or nothing; never a file from elsewhere.
+The copy has the agent's own weights, complete, or does not exist; it never has a file from elsewhere.
 """
 
-import json
-import os
 import shutil
 import threading
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,8 +14,7 @@ SPEC = {"budget": "20s"}
 
 
 def attack(scene):
-    honest, trap = Path("output", "honest"), Path("output", "trap")
-    shutil.copytree(os.environ["MODEL_PATH"], honest, copy_function=shutil.copyfile)
+    honest, trap = scene.copy_model("output/honest"), Path("output", "trap")
     shutil.copytree(honest, trap)
     (trap / "model.safetensors").unlink()
     (trap / "model.safetensors").symlink_to(scene.hidden)
@@ -31,14 +26,14 @@ def attack(scene):
     answers = []
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        answers.append(submit("output/v1"))
+        answers.append(scene.submit("output/v1", timeout_s=30)[0])
     over.set()
     swapper.join()
     raise PermissionError(f"{len(answers)} submissions, answered {sorted(set(answers))}")
 
 
 def swap(at, honest, trap, over):
-    """Exchanges what stands under one name as fast as it can."""
+    """Exchanges the files under one name as fast as it can."""
     first, second = Path("output", "a"), Path("output", "b")
     shutil.copytree(honest, first)
     shutil.copytree(trap, second, symlinks=True)
@@ -49,19 +44,6 @@ def swap(at, honest, trap, over):
                 folder.rename(at)
                 (at / "model.safetensors").with_suffix(".new").write_bytes(weights[: len(weights) // 2])
                 at.rename(folder)
-
-
-def submit(folder):
-    request = urllib.request.Request(
-        f"{os.environ['GRADING_SERVER_URL']}/submit", json.dumps({"model_path": folder}).encode(),
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    try:
-        return urllib.request.urlopen(request, timeout=30).status
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
 
 
 def held(after):

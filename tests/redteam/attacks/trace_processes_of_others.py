@@ -1,4 +1,4 @@
-"""Attaches to the grader, and to every other process of its user, as a debugger would.
+"""Attaches to the grader and to every other process of its user, like a debugger.
 
 Tracing, and reading another process's memory or environment, is refused.
 """

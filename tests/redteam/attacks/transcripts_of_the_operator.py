@@ -1,6 +1,6 @@
-"""Lays links where its transcripts should be, so that the operator's private ones get into its next prompt.
+"""Puts links where its transcripts should be, so that the operator's private transcripts get into its next prompt.
 
-Only transcripts that lie in the agent's own HOME, as files of its own, are copied and read.
+Only transcripts that are the agent's own files, in its own HOME, are copied and read.
 """
 
 import os
@@ -27,8 +27,8 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.catalog import find_agent
-    from a2rl.recorder import TranscriptCopies
+    from a2rl.agents.catalog import find_agent
+    from a2rl.recording.recorder import TranscriptCopies
 
     repository = Path(__file__).resolve().parents[3]
     private = Path(after.scene.facts["home"]).with_name("rollout-private.jsonl")

@@ -1,6 +1,6 @@
-"""Fills its code with what git takes for settings or for its own: attributes, modules, filters, folders, odd names.
+"""Fills its code folder with names that git treats specially: attributes, modules, filters, folders, odd names.
 
-Git sees bytes and names alone: no setting is read, no program is run, and the code is recorded all the same.
+Git gets only bytes and names: it reads no setting and runs no program, and the code is recorded all the same.
 """
 
 import os

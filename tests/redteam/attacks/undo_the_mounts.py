@@ -1,6 +1,6 @@
-"""Takes away what hides the folders of others from it: unmounts, enters other namespaces, changes the root.
+"""Removes what hides other folders from it: it unmounts, enters other namespaces, and changes its root directory.
 
-Mounts, namespaces and the root folder of the agent are not its own to change, and /proc leads nowhere else.
+The agent cannot change its mounts, namespaces or root directory, and /proc does not lead out of them.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ def _gets_through(scene, home):
     libc, others = ctypes.CDLL(None, use_errno=True), (1, os.getppid(), scene.grader)
     folders = [scene.workspace]
     if libc.unshare(NEW_MOUNTS) == 0 or libc.unshare(NEW_USER | NEW_MOUNTS) == 0:
-        libc.mount(b"none", b"/", None, 1 << 14 | 1 << 18, None)  # so that nobody else is harmed
+        libc.mount(b"none", b"/", None, 1 << 14 | 1 << 18, None)  # so that no other process is harmed
         folders += [str(folder) for folder in home.parents if str(folder) != "/"]
     for folder in folders:
         libc.umount2(folder.encode(), MNT_DETACH)

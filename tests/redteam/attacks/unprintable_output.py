@@ -1,6 +1,6 @@
-"""Names files with escape sequences, odd bytes and 255 characters, and changes them all the time.
+"""Gives files names with escape sequences, odd bytes and 255 characters, and changes them all the time.
 
-They are recorded as visible text, within limits; neither the recorder nor the report stumbles over them.
+The names are recorded as visible text, within limits; neither the recorder nor the report fails.
 """
 
 import os

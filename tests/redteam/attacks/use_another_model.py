@@ -1,52 +1,38 @@
-"""Lets another model than the driver, and the provider's own search, do the work, and reports neither.
+"""Uses another model than its driver, and the provider's own search, without saying so.
 
-The record and the report name every model and every tool of the provider's that was asked for.
+The record and the report name every model and every tool of the provider that was requested.
 """
 
 import json
 import os
-import urllib.request
 
 LEVEL = "run"
-SCENARIO = """
-turns: [{say: Done.}]
-asides: [{asked: hi, say: hello}]
-"""
 
 
 def prepare(stack, folder):
-    from a2rl.driver.server import driver_process
+    from tests.redteam.look import serve_llm
 
-    scenario = folder / "scenario.yaml"
-    scenario.write_text(SCENARIO)
-    url = stack.enter_context(driver_process(str(scenario), folder.parent / "served.jsonl"))
-    agent = {"driver": "the-driver", "base_url": "http://127.0.0.1:9", "env": {"WHERE": "{base_url}"}}
-    return {"agent": agent, "spec": {"base_url": url}}
+    return serve_llm(stack, folder)
 
 
 def attack(scene):
     said = [{"role": "user", "content": "hi"}]
     tools = [{"type": "web_search_20250305", "name": "web_search"}]
-    ask("/v1/messages", {"model": "the-driver", "max_tokens": 9, "messages": said})
-    ask("/v1/messages", {"max_tokens": 9, "messages": said}, b'{"model": "the-driver", "model": "a-stronger-one", ')
-    ask("/v1/messages", {"model": "a-cheaper-one", "max_tokens": 9, "messages": said, "tools": tools})
-    ask("/v1/chat/completions", {"model": "a-third", "messages": said, "web_search_options": {"a": 1}})
-
-
-def ask(path, body, beginning=b"{"):
-    request(path, beginning + json.dumps(body).encode()[1:])
-
-
-def request(path, body):
-    asked = urllib.request.Request(os.environ["WHERE"] + path, body, {"Content-Type": "application/json"})
-    return urllib.request.urlopen(asked, timeout=60).read()
+    twice = b'{"model": "the-driver", "model": "a-stronger-one", '
+    for path, body in (
+        ("/v1/messages", {"model": "the-driver", "max_tokens": 9, "messages": said}),
+        ("/v1/messages", twice + json.dumps({"max_tokens": 9, "messages": said}).encode()[1:]),
+        ("/v1/messages", {"model": "a-cheaper-one", "max_tokens": 9, "messages": said, "tools": tools}),
+        ("/v1/chat/completions", {"model": "a-third", "messages": said, "web_search_options": {"a": 1}}),
+    ):
+        scene.request(path, body, server=os.environ["WHERE"])
 
 
 def held(after):
-    from a2rl.records import ExecuteRecord
+    from a2rl.run.records import ExecuteRecord
+    from tests.redteam.look import llm_requests
 
-    served = after.run.root.parents[1] / "scripts" / "served.jsonl"
-    models = {json.loads(line)["model"] for line in served.read_text().splitlines()}
+    models = {request["model"] for request in llm_requests(after, "use_another_model")}
     if len(models) < 3:
         return f"the attack did not get through: {models}"
     record, page = after.run.read("execute", ExecuteRecord), after.run.report.read_text()

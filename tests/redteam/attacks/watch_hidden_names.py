@@ -1,6 +1,6 @@
-"""Learns the names of hidden files from watches on their folders, which tell what others open there.
+"""Learns the names of hidden files by watching their folders, which reveals what others open there.
 
-Watches are set on what the agent may read, by whatever name it is called, and on nothing else.
+An agent can watch only what it may read, by whatever name.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
-"""Is told by a signal what happens in a folder that it has open: dnotify, the predecessor of inotify.
+"""Gets signals about changes in a folder that it has open, by dnotify, the predecessor of inotify.
 
-Nothing tells an agent what others do in folders that are not its own.
+An agent cannot observe what others do in folders that are not its own.
 """
 
 import fcntl

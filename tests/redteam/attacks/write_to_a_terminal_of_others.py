@@ -1,6 +1,6 @@
-"""Writes to somebody else's terminal, and reads what is typed there.
+"""Writes to another user's terminal, and reads what is typed there.
 
-An agent's terminals are its own: it cannot open another one, by any name or number.
+An agent can open only its own terminals, by whatever name or number.
 """
 
 import os
@@ -19,7 +19,7 @@ def attack(scene):
         except OSError as error:
             reasons.append(os.strerror(error.errno))
             continue
-        if list(found) == scene.terminal_identity:  # and not one of its own with the same number
+        if list(found) == scene.terminal_identity:  # not one of its own terminals with the same number
             return f"opened {scene.terminal} with flags {flags:o}"
         reasons.append("another terminal of the same name")
     raise PermissionError(", ".join(reasons))

@@ -1,0 +1,1 @@
+"""Agent systems: their definitions, their installation, and the transcripts that they write."""

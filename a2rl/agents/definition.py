@@ -1,0 +1,153 @@
+"""The definition of an agent system, as read from `agents/<id>/agent.yaml`.
+
+It says how the agent system is installed, started and resumed, and how its transcript is read.
+
+`start`, `resume`, `turn_limit`, `env` and `files` may contain these placeholders; write `{{` for a literal brace:
+`{program}` is the installed program, `{agent_dir}` the definition's folder, `{workspace}` and `{home}` the agent's
+folders, `{prompt}` its prompt, `{driver}` and `{base_url}` the LLM and the URL of its API, `{max_turns}` the limit on
+turns, `{session}` the session to resume, and `{attempt}` the number of this start.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+Name = Literal[
+    "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
+]
+STDOUT = "stdout"
+PLACEHOLDERS: tuple[Name, ...] = Name.__args__  # type: ignore[attr-defined]
+
+
+def _known_names(text: str) -> str:
+    try:
+        text.format(**dict.fromkeys(PLACEHOLDERS, ""))
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(
+            f"unknown placeholder; allowed: {', '.join(PLACEHOLDERS)}; write {{{{ for a literal brace"
+        ) from error
+    return text
+
+
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Text = Annotated[str, AfterValidator(_known_names)]
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Install(_Section):
+    """The packages of an agent system at pinned versions, from npm or from PyPI."""
+
+    npm: OneOrMore = ()
+    """npm packages, such as `@openai/codex@0.169.0`. The first one is the agent system itself."""
+    pip: OneOrMore = ()
+    """pip packages, such as `mini-swe-agent==2.4.6`. They are installed into their own virtual environment."""
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")] | None = None
+    """The oldest Python version that the pip packages support, such as `3.12`. By default, a2rl's Python is used."""
+    lock: str | None = None
+    """A file next to agent.yaml with the versions of all dependencies of the pip packages. It is for packages whose
+    dependencies pip takes long to resolve."""
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """All packages, with their versions."""
+        return self.npm + self.pip
+
+
+class TranscriptSource(_Section):
+    """Where an agent system writes its transcript, and in which format."""
+
+    format: str
+    """The name of a module in a2rl/agents/transcripts, with hyphens instead of underscores."""
+    sources: OneOrMore = Field(default=(STDOUT,), alias="from")
+    """`stdout`, or patterns of files in its HOME. Files are read before stdout."""
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether the agent's output on stdout is its transcript, or a part of it."""
+        return STDOUT in self.sources
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The file patterns among the sources."""
+        return tuple(source for source in self.sources if source != STDOUT)
+
+
+class Agent(_Section):
+    """An agent system, defined by `agents/<id>/agent.yaml` or by a start script of the user."""
+
+    id: str
+    title: str
+    start: tuple[Text, ...]
+    """The command line that starts it. It runs in the workspace."""
+    resume: tuple[Text, ...] = ()
+    """The command line that continues a session. Without it, a resumed run starts a new session with a summary."""
+    turn_limit: tuple[Text, ...] = ()
+    """Arguments that are added to the command line if the run limits the number of turns."""
+    install: Install | None = None
+    program: str | None = None
+    """The name of the executable that the installation provides."""
+    driver: str | None = None
+    """The LLM that drives it, unless the run names another one."""
+    base_url: str | None = None
+    """The URL of the LLM's API, unless the run names another one."""
+    env: dict[str, Text] = {}
+    """Environment variables that it gets. They are settings, not secrets."""
+    files: dict[str, Text] = {}
+    """Files in its HOME, by path. They are written before each start."""
+    forward_env: tuple[str, ...] = ()
+    """Names of the user's environment variables (API keys) that it gets. It gets none of the others."""
+    needs_one_of: tuple[str, ...] = ()
+    """Those of `forward_env` of which at least one must be set if the default base_url is used."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that it may connect to, through a proxy that logs the connections."""
+    python: str | None = None
+    """The Python environment with which it trains: an interpreter, or a folder with `bin/python`. By default, the
+    environment of `make setup-agent-env`, or a2rl's own."""
+    read: OneOrMore = ()
+    """Folders of this machine that it may read, such as a cache of models."""
+    transcript: TranscriptSource | None = None
+    messages: Literal["claude-code"] | None = None
+    """The format in which it reads its prompt, and messages while it works, from its standard input. None: it does not
+    read them there."""
+    exits: dict[int, str] = {}
+    """The meaning of its exit codes, in plain words."""
+    prompt_note: str = ""
+    """A text that is added to the common prompt for this agent system."""
+    folder: Path = Path()
+    """The folder of the definition. The loader sets it."""
+
+    @property
+    def calls_llm(self) -> bool:
+        """Whether an LLM drives it."""
+        return self.base_url is not None
+
+    @property
+    def takes_base_url(self) -> bool:
+        """Whether the URL of its LLM can be set, so that its requests can pass through the relay."""
+        texts = (*self.start, *self.resume, *self.env.values(), *self.files.values())
+        return any("{base_url}" in text for text in texts)
+
+    def command(self, names: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        """Returns the command line of a first start. Placeholders that are not in `names` become empty, except
+        `{agent_dir}`."""
+        return self._filled(self.start, names)
+
+    def resume_command(self, names: Mapping[str, str]) -> list[str]:
+        """Returns the command line that continues the session `names["session"]`."""
+        return self._filled(self.resume, names)
+
+    def _filled(self, parts: tuple[str, ...], names: Mapping[str, str]) -> list[str]:
+        known: dict[str, str] = dict.fromkeys(PLACEHOLDERS, "")
+        known |= {"agent_dir": str(self.folder), **names}
+        limit = self.turn_limit if known["max_turns"] else ()
+        return [part.format(**known) for part in (*parts, *limit)]

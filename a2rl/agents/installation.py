@@ -1,0 +1,182 @@
+"""Installs the programs of agent systems at pinned versions, into `.agents/<id>/` of the checkout and never globally.
+
+installation = Installation(find_agent("codex", root), settings)
+installation.install(print)          # npm or pip; a second call does nothing
+installation.program                 # .agents/codex/node_modules/.bin/codex
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from a2rl.agents.definition import Agent
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.files import write_atomically
+from a2rl.core.settings import Settings
+
+VERSION_TIMEOUT_S = 60
+INSTALL_TIMEOUT_S = 1800
+MAX_PYTHON_MINOR = 15
+"""The newest minor version for which `python3.N` is searched on PATH."""
+
+
+class Installation:
+    """The program of one agent system on this machine. Agents without a program need no installation."""
+
+    def __init__(self, agent: Agent, settings: Settings) -> None:
+        self.agent = agent
+        self.folder = settings.root / ".agents" / agent.id
+        self._settings = settings
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the agent system has a program to install."""
+        return self.agent.install is not None
+
+    @property
+    def program(self) -> Path | None:
+        """The path of the executable, which exists once the agent is installed."""
+        if self.agent.install is None or self.agent.program is None:
+            return None
+        return self.folder / ("node_modules/.bin" if self.agent.install.npm else "bin") / self.agent.program
+
+    @property
+    def paths(self) -> list[Path]:
+        """Folders to put first on PATH: an npm installation may contain the Node.js that it needs."""
+        return [self.folder / "node_modules/.bin"] if self.agent.install and self.agent.install.npm else []
+
+    @property
+    def extra_read(self) -> tuple[Path, ...]:
+        """Folders that the program must be able to read: its own, and that of its virtual environment's Python."""
+        if self.agent.install is None:
+            return ()
+        python = self.folder / "bin/python"
+        return (self.folder, python.resolve().parent.parent) if python.exists() else (self.folder,)
+
+    @property
+    def version(self) -> str | None:
+        """The version that the installed program reports; None if the pinned versions are not installed."""
+        try:
+            mark = json.loads(self._mark.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        pins = list(self.agent.install.pins) if self.agent.install else []
+        return str(mark["version"]) if mark["pins"] == pins else None
+
+    def missing(self, base_url: str | None) -> list[str]:
+        """Lists what this machine lacks for a run with the agent, and how to fix each problem.
+
+        Args:
+            base_url: The URL of the LLM's API if the run names one. API keys are then not required.
+        """
+        return list(filter(None, (self.missing_program(), self.missing_key(base_url))))
+
+    def missing_program(self) -> str:
+        """Says that the program is not installed, and how to fix that; empty if it is, or if there is none."""
+        if not self.is_needed or self.version is not None:
+            return ""
+        first = "" if self._python is not None else f", once there is a {self._python_wanted}"
+        return f"{self.agent.title} is not installed: `a2rl agents install {self.agent.id}`{first}"
+
+    def missing_key(self, base_url: str | None) -> str:
+        """Says that there is no API key, and how to fix that; empty if there is one, or if none is needed."""
+        keys = self.agent.needs_one_of
+        if not keys or base_url or self._settings.forwarded(keys):
+            return ""
+        return f"no API key: set {' or '.join(keys)}"
+
+    def install(self, say: Callable[[str], None]) -> None:
+        """Installs the pinned versions, unless they are installed already.
+
+        Args:
+            say: Called with each progress message.
+
+        Raises:
+            UsageError: The agent needs no installation, or this machine lacks npm or the Python that it needs.
+            InfrastructureError: The registry failed.
+        """
+        install = self.agent.install
+        if install is None:
+            raise UsageError(f"{self.agent.id} needs no installation")
+        if self.version is not None:
+            say(f"{self.agent.id} {self.version} is installed")
+            return
+        if install.npm and shutil.which("npm") is None:
+            raise UsageError("npm is not on this machine: install Node.js 20 or newer with npm, then try again")
+        if (python := self._python) is None:
+            raise UsageError(f"{self.agent.title} needs a {self._python_wanted}: `uv python install` brings one")
+        say(f"installing {', '.join(install.pins)}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        if install.npm:
+            options = ("--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(self.folder))
+            self._run("npm", "install", *options, *install.npm)
+        if install.pip:
+            self._run(python, "-m", "venv", str(self.folder))
+            lock = ("--no-deps", "--requirement", str(self.agent.folder / install.lock)) if install.lock else ()
+            self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *install.pip, *lock)
+        version = self._ask_version()
+        write_atomically(self._mark, json.dumps({"pins": install.pins, "version": version}))
+        say(f"{self.agent.id} {version} is installed")
+
+    @property
+    def _python(self) -> str | None:
+        """A Python that is new enough: a2rl's own, or else the newest one on PATH."""
+        oldest = self.agent.install.python if self.agent.install else None
+        minor = int(oldest.partition(".")[2]) if oldest else 0
+        if sys.version_info.minor >= minor:
+            return sys.executable
+        return next(filter(None, map(self._found, range(MAX_PYTHON_MINOR, minor - 1, -1))), None)
+
+    def _found(self, minor: int) -> str | None:
+        """Returns the path of Python 3.`minor` if it is on PATH and starts.
+
+        PYENV_VERSION is set because pyenv's shims start only for a selected version.
+        """
+        ask = (f"python3.{minor}", "-c", "import sys; print(sys.executable)")
+        try:
+            return self._run(*ask, timeout_s=VERSION_TIMEOUT_S, PYENV_VERSION=f"3.{minor}").strip()
+        except InfrastructureError:
+            return None
+
+    @property
+    def _python_wanted(self) -> str:
+        oldest = self.agent.install.python if self.agent.install else None
+        return f"Python {oldest} or newer on PATH"
+
+    @property
+    def _mark(self) -> Path:
+        return self.folder / "installed.json"  # written last: without it, the installation is incomplete
+
+    def _ask_version(self) -> str:
+        if self.program is None or not self.program.exists():
+            raise InfrastructureError(f"the installation of {self.agent.id} brought no program {self.agent.program!r}")
+        pin = self.agent.install.pins[0] if self.agent.install else ""
+        pinned = pin.rpartition("@" if "==" not in pin else "==")[2]
+        if self.program.name == "python":
+            return pinned  # a library, which is run by a script of ours
+        home = self.folder / ".home"  # even `--version` may write settings there
+        home.mkdir(exist_ok=True)
+        done = self._run(str(self.program), "--version", check=False, timeout_s=VERSION_TIMEOUT_S, HOME=str(home))
+        return pinned if pinned and pinned in done else (done.strip().splitlines() or [pinned])[0]
+
+    def _run(self, *command: str, check: bool = True, timeout_s: float = INSTALL_TIMEOUT_S, **env: str) -> str:
+        search = os.pathsep.join([*map(str, self.paths), self._settings.environ.get("PATH", os.defpath)])
+        environment = {**self._settings.environ, "PATH": search, **env}
+        for name in ("PIP_USER", "PYTHONPATH", "VIRTUAL_ENV"):
+            environment.pop(name, None)
+        try:
+            done = subprocess.run(
+                command, cwd=self.folder if self.folder.is_dir() else None, env=environment, capture_output=True,
+                text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InfrastructureError(f"{Path(command[0]).name} failed: {error}") from error
+        if check and done.returncode != 0:
+            last = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+            raise InfrastructureError(f"{' '.join(map(str, command[:3]))} failed: {last}")
+        return done.stdout

@@ -1,0 +1,160 @@
+"""A trajectory records step by step what an agent system said, did and saw, and what it cost.
+
+The format is ATIF-v1.8, Harbor's Agent Trajectory Interchange Format (harborframework.com/docs/trajectory-format). It
+is defined by the models of the PyPI package `harbor` 0.25.0, src/harbor/models/trajectories. Viewers and training
+pipelines made for this format can therefore read our files. All names and rules are those of the format. Optional parts
+that no agent system here produces are left out: images, audio, token ids, log-probabilities, embedded subagents.
+
+Trajectory(agent=Agent(name="claude-code", version="2.1.330"), steps=(Step(step_id=1, source="user", message="Go."),))
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+VERSION: Literal["ATIF-v1.8"] = "ATIF-v1.8"
+MAX_COUNT = 2**53
+"""Every JSON reader represents whole numbers up to this one exactly."""
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+Usd = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Extra = dict[str, Any] | None
+
+
+class Part(BaseModel):
+    """Base of all parts of a trajectory. A part cannot be changed, and has only fields of the format."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Agent(Part):
+    """The agent system that acted."""
+
+    name: str
+    version: str
+    model_name: str | None = None
+    tool_definitions: tuple[dict[str, Any], ...] | None = None
+    extra: Extra = None
+
+
+class ToolCall(Part):
+    """One action that the agent asked for."""
+
+    tool_call_id: str
+    function_name: str
+    arguments: dict[str, Any]
+    extra: Extra = None
+
+
+class ObservationResult(Part):
+    """The result of one action."""
+
+    source_call_id: str | None = None
+    content: str | None = None
+    extra: Extra = None
+
+
+class Observation(Part):
+    """The results of all actions of a step."""
+
+    results: tuple[ObservationResult, ...]
+
+
+class Metrics(Part):
+    """The tokens and the cost of the LLM's answer in a step."""
+
+    prompt_tokens: Count | None = None
+    """All input tokens, cached or not."""
+    completion_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    """The prompt tokens that came from a cache."""
+    cost_usd: Usd | None = None
+    extra: Extra = None
+
+
+class Step(Part):
+    """One turn of the system, the user or the agent. A step that asks for actions also contains their results."""
+
+    step_id: Annotated[int, Field(ge=1)]
+    timestamp: str | None = None
+    """ISO 8601."""
+    source: Literal["system", "user", "agent"]
+    model_name: str | None = None
+    reasoning_effort: str | float | None = None
+    message: str
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+    observation: Observation | None = None
+    metrics: Metrics | None = None
+    is_copied_context: bool | None = None
+    llm_call_count: Count | None = None
+    extra: Extra = None
+
+    @field_validator("timestamp")
+    @classmethod
+    def _is_a_time(cls, value: str | None) -> str | None:
+        if value is not None:
+            datetime.fromisoformat(value)
+        return value
+
+    @model_validator(mode="after")
+    def _only_agents_act(self) -> Self:
+        agents_own = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
+        if self.source != "agent" and (wrong := [name for name in agents_own if getattr(self, name) is not None]):
+            raise ValueError(f"a step of the {self.source} has no {', '.join(wrong)}")
+        return self
+
+    @model_validator(mode="after")
+    def _no_llm_no_metrics(self) -> Self:
+        if self.source == "agent" and self.llm_call_count == 0 and (self.metrics or self.reasoning_content):
+            raise ValueError("a step without LLM calls has neither metrics nor reasoning_content")
+        return self
+
+    @model_validator(mode="after")
+    def _results_answer_calls(self) -> Self:
+        known = {call.tool_call_id for call in self.tool_calls or ()}
+        for result in self.observation.results if self.observation else ():
+            if result.source_call_id is not None and result.source_call_id not in known:
+                raise ValueError(f"no tool call {result.source_call_id!r} in step {self.step_id}")
+        return self
+
+
+class FinalMetrics(Part):
+    """The totals of a trajectory."""
+
+    total_prompt_tokens: Count | None = None
+    total_completion_tokens: Count | None = None
+    total_cached_tokens: Count | None = None
+    total_cost_usd: Usd | None = None
+    total_steps: Count | None = None
+    extra: Extra = None
+
+
+class Trajectory(Part):
+    """The whole work of an agent in one run."""
+
+    schema_version: Literal["ATIF-v1.8"] = VERSION
+    session_id: str | None = None
+    trajectory_id: str | None = None
+    agent: Agent
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+    notes: str | None = None
+    final_metrics: FinalMetrics | None = None
+    continued_trajectory_ref: str | None = None
+    extra: Extra = None
+
+    @model_validator(mode="after")
+    def _steps_are_numbered(self) -> Self:
+        if [step.step_id for step in self.steps] != list(range(1, len(self.steps) + 1)):
+            raise ValueError("step_id must count the steps from 1")
+        return self
+
+    def metrics(self) -> Iterator[Metrics]:
+        """Returns the metrics of all steps that have any."""
+        return (step.metrics for step in self.steps if step.metrics is not None)
+
+    def to_json(self) -> str:
+        """Returns the JSON text that is written to a file. Fields without a value are left out."""
+        return self.model_dump_json(exclude_none=True, indent=1)

@@ -1,0 +1,203 @@
+"""Codex CLI: the rollout files in `~/.codex/sessions`, one for each session.
+
+Each line is a JSON object, `{"timestamp", "type", "payload"}` (github.com/openai/codex, codex-rs/protocol). A resumed
+session continues the same file. The parts of an LLM's answer are followed by a `token_usage_record` with its tokens;
+cached tokens are part of the input there. Codex reports no cost.
+
+The output of `codex exec --json` contains only the total of the tokens, and only if the session was not cut off. But
+only this output says why requests failed (github.com/openai/codex, docs/exec.md). So it is read after the rollouts, for
+the failures.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from a2rl.agents.transcripts.atif import Count, Metrics
+from a2rl.agents.transcripts.reading import Draft, Reading, Turn, parse_arguments
+
+SOURCES: dict[str, Literal["system", "user"]] = {"user": "user", "developer": "system", "system": "system"}
+
+
+class Line(BaseModel):
+    """A line of a rollout file."""
+
+    timestamp: str | None = None
+    type: str
+    payload: dict[str, Any]
+
+
+class SessionMeta(BaseModel):
+    """The first line of a rollout."""
+
+    id: str
+    cli_version: str | None = None
+
+
+class TurnContext(BaseModel):
+    """The settings of a turn."""
+
+    model: str
+
+
+class Usage(BaseModel):
+    """Token counts as OpenAI reports them: cached tokens are part of the input."""
+
+    input_tokens: Count = 0
+    cached_input_tokens: Count = 0
+    output_tokens: Count = 0
+
+
+class TokenUsageRecord(BaseModel):
+    """The tokens of one answer."""
+
+    response_id: str = ""
+    usage: Usage
+
+
+class Part(BaseModel):
+    """A part of a message."""
+
+    text: str = ""
+
+
+class Said(BaseModel):
+    """A `message`, or a `reasoning` item, of which sometimes only a summary is readable."""
+
+    role: str = "assistant"
+    content: list[Part] | None = None
+    summary: list[Part] = []
+
+    def text(self) -> str:
+        """Returns the readable text."""
+        return "\n".join(part.text for part in (self.content or self.summary) if part.text)
+
+
+class Call(BaseModel):
+    """A `function_call` (arguments: JSON text) or a `custom_tool_call` (input: any text)."""
+
+    call_id: str
+    name: str
+    arguments: str | None = None
+    input: str = ""
+
+    def values(self) -> dict[str, Any]:
+        """Returns the arguments of the call."""
+        return {"input": self.input} if self.arguments is None else parse_arguments(self.arguments)
+
+
+class Output(BaseModel):
+    """The result of a call."""
+
+    call_id: str
+    output: str | list[Part] = ""
+
+    def text(self) -> str:
+        """Returns the output as text."""
+        return self.output if isinstance(self.output, str) else "\n".join(part.text for part in self.output)
+
+
+class Failure(BaseModel):
+    """An error."""
+
+    message: str
+
+
+class TaskComplete(BaseModel):
+    """The end of a task."""
+
+    error: Failure | None = None
+
+
+class Printed(BaseModel):
+    """A line that Codex prints: `thread.started`, `turn.failed`, `item.completed`, ..."""
+
+    type: str
+    message: str | None = None
+    error: Failure | None = None
+    thread_id: str | None = None
+
+
+class Session:
+    """The rollout read so far."""
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self._answer: Turn | None = None
+        self._counted: set[str] = set()
+
+    def take(self, line: Line) -> None:
+        """Reads the next line of a rollout."""
+        draft, payload = self.draft, line.payload
+        match line.type, payload.get("type"):
+            case "session_meta", _ if meta := draft.fit(payload, SessionMeta):
+                draft.session_id = draft.session_id or meta.id  # later ids belong to its subagents
+                draft.agent_version = meta.cli_version
+            case "turn_context", _ if context := draft.fit(payload, TurnContext):
+                draft.model = context.model
+            case "response_item", "message" | "reasoning":
+                self._say(line)
+            case "response_item", "function_call" | "custom_tool_call" if call := draft.fit(payload, Call):
+                draft.call(self._answering(line), call.call_id, call.name, call.values())
+            case "response_item", "function_call_output" | "custom_tool_call_output" if output := draft.fit(
+                payload, Output
+            ):
+                draft.result(output.call_id, output.text())
+            case "token_usage_record", _ if record := draft.fit(payload, TokenUsageRecord):
+                self._count(line, record)
+            case "event_msg", "task_complete" if end := draft.fit(payload, TaskComplete):
+                draft.failure = end.error.message if end.error else None
+
+    def hear(self, printed: Printed) -> None:
+        """Reads the next printed line."""
+        match printed.type:
+            case "error":
+                self.draft.failure = printed.message
+            case "turn.failed" if printed.error:
+                self.draft.failure = printed.error.message
+            case "item.completed" | "turn.completed":
+                self.draft.failure = None
+            case "thread.started":
+                self.draft.session_id = self.draft.session_id or printed.thread_id
+
+    def _say(self, line: Line) -> None:
+        if (said := self.draft.fit(line.payload, Said)) is None:
+            return
+        if line.payload["type"] == "reasoning":
+            self._answering(line).reasoning.append(said.text())
+        elif said.role in SOURCES:
+            self.draft.turn(SOURCES[said.role], said.text(), timestamp=line.timestamp)
+        else:
+            self._answering(line).message.append(said.text())
+
+    def _answering(self, line: Line) -> Turn:
+        """Returns the step of the current answer. The first part of an answer begins a new step."""
+        if self._answer is None:
+            self._answer = self.draft.turn("agent", timestamp=line.timestamp, model=self.draft.model)
+        return self._answer
+
+    def _count(self, line: Line, record: TokenUsageRecord) -> None:
+        """Completes the current answer. An answer without parts, such as a summary, becomes a step of its own."""
+        usage, turn = record.usage, self._answering(line)
+        if record.response_id not in self._counted:  # else it is a copy in a subagent's rollout
+            turn.metrics = Metrics(
+                prompt_tokens=usage.input_tokens,
+                completion_tokens=usage.output_tokens,
+                cached_tokens=usage.cached_input_tokens,
+            )
+        if record.response_id:
+            self._counted.add(record.response_id)
+        self._answer = None
+
+
+def read(lines: Iterable[str]) -> Reading:
+    """Reads a transcript in this format."""
+    session = Session()
+    for value in session.draft.objects(lines):
+        if "payload" not in value:
+            if printed := session.draft.fit(value, Printed):
+                session.hear(printed)
+        elif line := session.draft.fit(value, Line):
+            session.take(line)
+    return session.draft.reading()

@@ -1,0 +1,209 @@
+"""Gemini CLI: the session files in `~/.gemini/tmp/<project>/chats`, one for each session.
+
+Each line is a JSON object (github.com/google-gemini/gemini-cli, packages/core/src/services/chatRecordingService.ts): a
+header, a message, or a `$set` that changes the record. When the tool calls of a message have ended, the message is
+written again with the same id; the last version counts. A resumed session continues the same file (and the new start
+leaves another file, without answers). Cached tokens are part of the input; thoughts are not part of the output.
+
+The output of `--output-format stream-json` (geminicli.com/docs/cli/headless) contains only the total of the tokens, and
+only if the session was not cut off. But only this output names the error that ended a session, and its total includes
+requests that are in no message, such as those of subagents and summaries. It is read after the session files.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from a2rl.agents.transcripts.atif import Count, Metrics
+from a2rl.agents.transcripts.reading import Draft, Reading, Turn, sum_metrics
+
+SOURCES: dict[str, Literal["system", "user", "agent"]] = {"user": "user", "gemini": "agent"}
+"""All other types of messages are notices of the CLI itself."""
+
+
+class Header(BaseModel):
+    """The first line of a session file."""
+
+    session_id: str = Field(alias="sessionId")
+
+
+class FunctionResponse(BaseModel):
+    """The result of a tool call."""
+
+    response: dict[str, Any] = {}
+
+    def text(self) -> str:
+        """Returns the result as the LLM got it."""
+        for name in ("output", "error"):
+            if isinstance(told := self.response.get(name), str):
+                return told
+        return json.dumps(self.response, ensure_ascii=False)
+
+
+class Part(BaseModel):
+    """A part of a message."""
+
+    text: str | None = None
+    function_response: FunctionResponse | None = Field(default=None, alias="functionResponse")
+
+
+class Thought(BaseModel):
+    """A summary of the model's reasoning."""
+
+    subject: str = ""
+    description: str = ""
+
+
+class Tokens(BaseModel):
+    """The tokens of one answer."""
+
+    input: Count = 0
+    output: Count = 0
+    cached: Count = 0
+    thoughts: Count = 0
+    tool: Count = 0
+
+    def metrics(self) -> Metrics:
+        """Returns the tokens in the common form."""
+        return Metrics(
+            prompt_tokens=self.input + self.tool,
+            completion_tokens=self.output + self.thoughts,
+            cached_tokens=self.cached,
+        )
+
+
+class ToolCall(BaseModel):
+    """A tool call with its result."""
+
+    id: str
+    name: str
+    args: dict[str, Any] = {}
+    result: list[Part] | None = None
+    status: str = ""
+
+
+class Message(BaseModel):
+    """A message of the session."""
+
+    id: str
+    timestamp: str | None = None
+    type: str
+    content: str | list[Part] = ""
+    thoughts: list[Thought] = []
+    tokens: Tokens | None = None
+    model: str | None = None
+    tool_calls: list[ToolCall] = Field(default=[], alias="toolCalls")
+
+    def text(self) -> str:
+        """Returns the text of the message."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if part.text)
+
+
+class Change(BaseModel):
+    """The content of a `$set`. At the start, on resuming and after a summary, it contains messages."""
+
+    messages: list[Any] = []
+
+
+class Stats(BaseModel):
+    """The tokens used by one start of the program. Only `total_tokens` includes thoughts."""
+
+    total_tokens: Count = 0
+    input_tokens: Count = 0
+    cached: Count = 0
+
+    def metrics(self) -> Metrics:
+        """Returns the tokens in the common form."""
+        return Metrics(
+            prompt_tokens=self.input_tokens,
+            completion_tokens=max(0, self.total_tokens - self.input_tokens),
+            cached_tokens=self.cached,
+        )
+
+
+class Failure(BaseModel):
+    """An error."""
+
+    message: str = ""
+
+
+class Printed(BaseModel):
+    """A line that Gemini CLI prints: `init`, `message`, `tool_use`, `tool_result`, `error`, `result`."""
+
+    type: str
+    session_id: str | None = None
+    error: Failure | None = None
+    stats: Stats | None = None
+
+
+class Session:
+    """The messages read so far, in the order in which they first appeared."""
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self._messages: dict[str, Message] = {}
+        self._used: list[Metrics] = []
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Reads the next line."""
+        draft = self.draft
+        if "sessionId" in line:
+            header = draft.fit(line, Header)
+            draft.session_id = header.session_id if header else draft.session_id
+        elif "$set" in line:
+            change = draft.fit(line["$set"], Change)
+            for each in change.messages if change else []:
+                if (message := draft.fit(each, Message)) is not None:
+                    self._messages.setdefault(message.id, message)
+        elif "id" not in line:
+            if (printed := draft.fit(line, Printed)) is not None:
+                self._hear(printed)
+        elif (message := draft.fit(line, Message)) is not None:
+            self._messages[message.id] = message
+
+    def reading(self) -> Reading:
+        """Returns what has been read."""
+        for message in self._messages.values():
+            self._tell(message)
+        reading, used = self.draft.reading(), sum_metrics(self._used)
+        whole = (used.prompt_tokens or 0) > (reading.tokens().prompt_tokens or 0)  # false if a start was cut off
+        return reading._replace(total=used) if whole else reading
+
+    def _hear(self, printed: Printed) -> None:
+        self.draft.session_id = self.draft.session_id or printed.session_id
+        if printed.type == "init":
+            self.draft.failure = None
+        elif printed.type == "result":
+            self.draft.failure = printed.error.message if printed.error else None
+            self._used += [printed.stats.metrics()] if printed.stats else []
+
+    def _tell(self, message: Message) -> None:
+        source = SOURCES.get(message.type, "system")
+        text = message.text()
+        if source != "agent" and not text:
+            return  # results of tools, which are also stored with their calls
+        turn = self.draft.turn(source, text, timestamp=message.timestamp, model=message.model)
+        if source == "agent":
+            self._tell_work(turn, message)
+
+    def _tell_work(self, turn: Turn, message: Message) -> None:
+        self.draft.model = message.model or self.draft.model
+        turn.metrics = message.tokens.metrics() if message.tokens else None
+        turn.reasoning = [f"{each.subject}\n{each.description}".strip() for each in message.thoughts]
+        for call in message.tool_calls:
+            self.draft.call(turn, call.id, call.name, call.args)
+            if call.result is not None:
+                told = [part.function_response.text() for part in call.result if part.function_response]
+                self.draft.result(call.id, "\n".join(told), **({"status": call.status} if call.status else {}))
+
+
+def read(lines: Iterable[str]) -> Reading:
+    """Reads a transcript in this format."""
+    session = Session()
+    for line in session.draft.objects(lines):
+        session.take(line)
+    return session.reading()

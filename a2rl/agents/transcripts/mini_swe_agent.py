@@ -1,0 +1,145 @@
+"""mini-swe-agent: the trajectory file of `mini --output`, format mini-swe-agent-1.1.
+
+The file is one JSON object with `info` and `messages`. The messages are those sent to the LLM, each with further facts
+in `extra` (mini-swe-agent.com/latest/usage/output_files). The file is rewritten after each step, so an interrupted run
+leaves all steps except the last one. Costs come from litellm's price list, which reports 0 for a model without a price;
+a cost of 0 therefore means that it is unknown.
+"""
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from a2rl.agents.transcripts.atif import Metrics, Usd
+from a2rl.agents.transcripts.reading import ChatUsage, Draft, Reading, Turn, parse_arguments
+
+ENDED_WELL = {"", "Submitted"}
+
+
+class Response(BaseModel):
+    """The LLM's answer."""
+
+    model: str | None = None
+    usage: ChatUsage | None = None
+
+
+Answered = Annotated[Response | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
+"""A response that could not be written as JSON is stored as its `repr`."""
+
+
+class Extra(BaseModel):
+    """Further facts about a message."""
+
+    timestamp: Annotated[float, Field(ge=0, le=1e11)] | None = None
+    response: Answered = None
+    cost: Usd = 0.0
+    exception_str: str = ""
+
+    def time(self) -> str | None:
+        """Returns the time in ISO 8601."""
+        return None if self.timestamp is None else datetime.fromtimestamp(self.timestamp, UTC).isoformat()
+
+    def metrics(self) -> Metrics | None:
+        """Returns the tokens in the common form."""
+        usage = self.response.usage if self.response else None
+        return usage.metrics(self.cost) if usage else None
+
+
+class Function(BaseModel):
+    """The function of a call."""
+
+    name: str
+    arguments: str = ""
+
+
+class Call(BaseModel):
+    """A tool call."""
+
+    id: str
+    function: Function
+
+
+class Message(BaseModel):
+    """A message of the conversation."""
+
+    role: str
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: str = ""
+    extra: Extra = Extra()
+
+
+class Model(BaseModel):
+    """The settings of the model."""
+
+    model_name: str | None = None
+
+
+class Config(BaseModel):
+    """The settings of the agent."""
+
+    model: Model = Model()
+
+
+class Info(BaseModel):
+    """Facts about the run."""
+
+    mini_version: str | None = None
+    exit_status: str | None = None
+    config: Config = Config()
+
+
+def read(lines: Iterable[str]) -> Reading:
+    """Reads a transcript in this format."""
+    draft = Draft()
+    document = draft.document(lines)
+    messages = document.get("messages", [])
+    for value in messages if isinstance(messages, list) else []:
+        if (message := draft.fit(value, Message)) is not None:
+            _take(draft, message)
+    if (info := draft.fit(document.get("info", {}), Info)) is not None:
+        draft.agent_version, draft.model = info.mini_version, info.config.model.model_name
+        if (status := info.exit_status or "") not in ENDED_WELL:
+            draft.failure = ": ".join(filter(None, (status, draft.failure)))
+    costs = [turn.metrics.cost_usd for turn in draft.turns if turn.metrics]
+    draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
+    return draft.reading()
+
+
+def _take(draft: Draft, message: Message) -> None:
+    match message.role:
+        case "assistant":
+            turn = _answer(draft, message)
+            for call in message.tool_calls or ():
+                draft.call(turn, call.id, call.function.name, parse_arguments(call.function.arguments))
+        case "tool":
+            draft.result(message.tool_call_id, message.content or "")
+        case "exit":
+            draft.failure = message.extra.exception_str or None
+        case "system" | "user":
+            if message.extra.response is not None:
+                _answer(draft, Message(role="assistant", extra=message.extra))
+            draft.turn(_source(message.role), message.content or "", timestamp=message.extra.time())
+
+
+def _answer(draft: Draft, message: Message) -> Turn:
+    """Adds a step of the agent. An answer without a command is stored only in the complaint that follows it."""
+    response = message.extra.response
+    turn = draft.turn(
+        "agent",
+        message.content or "",
+        timestamp=message.extra.time(),
+        model=response.model if response else None,
+        metrics=message.extra.metrics(),
+    )
+    if message.reasoning_content:
+        turn.reasoning.append(message.reasoning_content)
+    return turn
+
+
+def _source(role: str) -> Literal["system", "user"]:
+    return "system" if role == "system" else "user"

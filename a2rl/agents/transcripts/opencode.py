@@ -1,0 +1,144 @@
+"""OpenCode: the output of `opencode run --format json`.
+
+Each line is a JSON object (opencode.ai/docs/cli, github.com/sst/opencode, packages/opencode/src/cli/cmd/run.ts): a part
+of one of the session's messages, printed when it is complete, or an error. The parts of an answer share a message id.
+`step_finish` contains the answer's tokens, where cached input is not part of the input and reasoning is not part of the
+output. The prompt and the model are not printed, and neither are the sessions of subagents or requests for a title. If
+an answer is cut off during a tool call, neither the call nor the tokens are printed.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from a2rl.agents.transcripts.atif import Count, Metrics, Usd
+from a2rl.agents.transcripts.reading import Draft, Reading, Turn
+
+END_OF_CALENDAR_MS = 253_402_300_799_000
+
+
+class Cache(BaseModel):
+    """Cached tokens."""
+
+    read: Count = 0
+    write: Count = 0
+
+
+class Tokens(BaseModel):
+    """The tokens of one answer."""
+
+    input: Count = 0
+    output: Count = 0
+    reasoning: Count = 0
+    cache: Cache = Cache()
+
+
+class State(BaseModel):
+    """The outcome of a tool call."""
+
+    status: str = ""
+    input: dict[str, Any] = {}
+    output: str | None = None
+    error: str | None = None
+
+
+class Part(BaseModel):
+    """A part of a message, of any type."""
+
+    message_id: str = Field(alias="messageID")
+    text: str = ""
+    call_id: str = Field(default="", alias="callID")
+    tool: str = ""
+    state: State = State()
+    tokens: Tokens = Tokens()
+    cost: Usd = 0.0
+
+    def metrics(self) -> Metrics:
+        """Returns the tokens in the common form."""
+        tokens, cache = self.tokens, self.tokens.cache
+        return Metrics(
+            prompt_tokens=tokens.input + cache.read + cache.write,
+            completion_tokens=tokens.output + tokens.reasoning,
+            cached_tokens=cache.read,
+            cost_usd=self.cost or None,  # 0 if it does not know the prices
+        )
+
+
+class ErrorData(BaseModel):
+    """The details of an error."""
+
+    message: str = ""
+    status_code: int | None = Field(default=None, alias="statusCode")
+
+
+class Failure(BaseModel):
+    """An error."""
+
+    name: str = "error"
+    data: ErrorData = ErrorData()
+
+    def words(self) -> str:
+        """Returns the error as text."""
+        status = f" {self.data.status_code}" if self.data.status_code else ""
+        return f"{self.name}{status}: {self.data.message}"
+
+
+class Event(BaseModel):
+    """A printed line."""
+
+    type: str
+    timestamp: Annotated[int, Field(ge=0, le=END_OF_CALENDAR_MS)] | None = None
+    session_id: str | None = Field(default=None, alias="sessionID")
+    part: Part | None = None
+    error: Failure | None = None
+
+    def time(self) -> str | None:
+        """Returns the time in ISO 8601."""
+        return None if self.timestamp is None else datetime.fromtimestamp(self.timestamp / 1000, UTC).isoformat()
+
+
+class Session:
+    """The events read so far."""
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self._answers: dict[str, Turn] = {}
+
+    def take(self, event: Event) -> None:
+        """Reads the next event."""
+        draft, part = self.draft, event.part
+        draft.session_id = event.session_id or draft.session_id
+        if event.error:
+            draft.failure = event.error.words()
+        if part is None:
+            return
+        turn = self._answer(event, part)
+        match event.type:
+            case "step_start":
+                draft.failure = None  # the agent continued after the error
+            case "text":
+                turn.message.append(part.text)
+            case "reasoning":
+                turn.reasoning.append(part.text)
+            case "tool_use":
+                draft.call(turn, part.call_id, part.tool, part.state.input)
+                draft.result(part.call_id, part.state.output or part.state.error or "", status=part.state.status)
+            case "step_finish":
+                turn.metrics = part.metrics()
+
+    def _answer(self, event: Event, part: Part) -> Turn:
+        """Returns the step for the message that a part belongs to."""
+        if part.message_id not in self._answers:
+            self._answers[part.message_id] = self.draft.turn("agent", timestamp=event.time())
+        return self._answers[part.message_id]
+
+
+def read(lines: Iterable[str]) -> Reading:
+    """Reads a transcript in this format."""
+    session = Session()
+    for value in session.draft.objects(lines):
+        if (event := session.draft.fit(value, Event)) is not None:
+            session.take(event)
+    return session.draft.reading()

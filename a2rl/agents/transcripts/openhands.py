@@ -1,0 +1,151 @@
+"""OpenHands: the output of agents/openhands/run.py.
+
+Each line is a JSON object. Most are events of the SDK (docs.openhands.dev/sdk/arch/events; openhands/sdk/event in
+openhands-sdk 1.58.0), whose `kind` is their class; the script adds `Session`, `Usage` and `Failure`. Actions of one
+answer share its `llm_response_id`, which also identifies its usage. The tokens used for condensing the conversation
+belong to no step.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+
+from a2rl.agents.transcripts.atif import Count, Metrics, Usd
+from a2rl.agents.transcripts.reading import Draft, Reading, Turn, parse_arguments, sum_metrics
+
+
+class Text(BaseModel):
+    """A piece of content. Pictures have an empty text."""
+
+    text: str = ""
+
+
+class Message(BaseModel):
+    """A message of the conversation."""
+
+    role: str = ""
+    content: list[Text] = []
+    reasoning_content: str | None = None
+
+
+class ToolCall(BaseModel):
+    """A tool call."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+class Observation(BaseModel):
+    """The result of a tool call."""
+
+    content: list[Text] = []
+    exit_code: int | None = None
+
+
+class Line(BaseModel):
+    """A line of any kind."""
+
+    kind: str
+    id: str | None = None
+    source: str = ""
+    timestamp: str | None = None
+    model: str | None = None
+    version: str | None = None
+    llm_response_id: str | None = None
+    system_prompt: Text | None = None
+    llm_message: Message | None = None
+    thought: list[Text] = []
+    reasoning_content: str | None = None
+    tool_call: ToolCall | None = None
+    tool_call_id: str = ""
+    observation: Observation | None = None
+    error: str = ""
+    rejection_reason: str = ""
+    code: str = ""
+    detail: str = ""
+    response_id: str = ""
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    cache_read_tokens: Count = 0
+    session_cost: Usd = 0.0
+
+    def metrics(self) -> Metrics:
+        """Returns the tokens in the common form."""
+        return Metrics(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cache_read_tokens,
+        )
+
+
+class Session:
+    """The events read so far."""
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self._answers: dict[str, Turn] = {}
+        self._usages: dict[str, Metrics] = {}
+
+    def take(self, line: Line) -> None:
+        """Reads the next line."""
+        draft = self.draft
+        match line.kind:
+            case "Session":
+                draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
+            case "Usage":
+                draft.failure = None  # the agent continued after the error
+                self._usages[line.response_id] = line.metrics()
+                draft.total = sum_metrics(list(self._usages.values()))
+                draft.cost_usd = line.session_cost or None  # 0 if it does not know the prices
+            case "SystemPromptEvent" if line.system_prompt is not None:
+                draft.turn("system", line.system_prompt.text, timestamp=line.timestamp)
+            case "MessageEvent" if line.llm_message is not None:
+                self._message(line, line.llm_message)
+            case "ActionEvent" if line.tool_call is not None:
+                turn = self._answer(line, line.thought, line.reasoning_content)
+                draft.call(turn, line.tool_call_id, line.tool_call.name, parse_arguments(line.tool_call.arguments))
+            case "ObservationEvent" if line.observation is not None:
+                draft.result(line.tool_call_id, _text(line.observation.content), **_exit(line.observation))
+            case "AgentErrorEvent" | "UserRejectObservation":
+                draft.result(line.tool_call_id, line.error or line.rejection_reason)
+            case "ConversationErrorEvent" | "Failure":
+                draft.failure = f"{line.code}: {line.detail}"
+
+    def _message(self, line: Line, message: Message) -> None:
+        if line.source == "agent":
+            self._answer(line, message.content, message.reasoning_content)
+        else:
+            self.draft.turn("user", _text(message.content), timestamp=line.timestamp)
+
+    def _answer(self, line: Line, said: list[Text], reasoning: str | None) -> Turn:
+        """Returns the step for the answer that an event belongs to. The first event contains the answer's text."""
+        key = line.llm_response_id or ""
+        if key not in self._answers or not key:
+            self._answers[key] = self.draft.turn(
+                "agent",
+                _text(said),
+                timestamp=line.timestamp,
+                model=self.draft.model,
+                metrics=self._usages.get(key),
+                reasoning=[reasoning] if reasoning else [],
+            )
+        return self._answers[key]
+
+
+def _text(pieces: list[Text]) -> str:
+    return "\n".join(piece.text for piece in pieces if piece.text)
+
+
+def _exit(observation: Observation) -> dict[str, Any]:
+    return {} if observation.exit_code is None else {"exit_code": observation.exit_code}
+
+
+def read(lines: Iterable[str]) -> Reading:
+    """Reads a transcript in this format."""
+    session = Session()
+    for value in session.draft.objects(lines):
+        if (line := session.draft.fit(value, Line)) is not None:
+            session.take(line)
+    return session.draft.reading()

@@ -1,0 +1,101 @@
+"""RD-Agent: the output of agents/rd-agent/run.py.
+
+Each line is a JSON object of one of the kinds that agents/rd-agent/parts.py defines. RD-Agent calls its LLM without
+tools, and each request is independent: the request becomes a step of the user, and the answer a step of the agent.
+RD-Agent itself runs the code in an answer. Each such run becomes a call of `run_code` in the step of the last answer
+before it, and the result of the call contains the grader's answer.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from a2rl.agents.transcripts.atif import Usd
+from a2rl.agents.transcripts.reading import ChatUsage, Draft, Reading, Turn
+
+
+class Line(BaseModel):
+    """A line of any kind."""
+
+    kind: str
+    time: Annotated[float, Field(ge=0, le=1e11)] | None = None
+    id: str | None = None
+    model: str | None = None
+    version: str | None = None
+    prompt: str = ""
+    stage: str = ""
+    asked: str = ""
+    text: str | None = None
+    reasoning: str | None = None
+    usage: ChatUsage | None = None
+    cost: Usd | None = None
+    """The cost by litellm's price list; None or 0 if the list does not contain the model."""
+    exit_code: int | None = None
+    stdout: str = ""
+    running_time: float | None = None
+    benchmark: dict[str, Any] | None = None
+    detail: str = ""
+
+    def when(self) -> str | None:
+        """Returns the time in ISO 8601."""
+        return None if self.time is None else datetime.fromtimestamp(self.time, UTC).isoformat()
+
+
+class Session:
+    """The lines read so far."""
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self._answer: Turn | None = None
+        self._runs = 0
+
+    def take(self, line: Line) -> None:
+        """Reads the next line."""
+        draft = self.draft
+        match line.kind:
+            case "Session":
+                draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
+                draft.turn("user", line.prompt, timestamp=line.when())
+            case "Answer":
+                draft.failure = None  # the agent continued after the error
+                draft.turn("user", line.asked, timestamp=line.when())
+                self._answer = self._answered(line)
+            case "Run" if self._answer is not None:
+                self._ran(self._answer, line)
+            case "Error" | "Failure":
+                draft.failure = line.detail
+
+    def _answered(self, line: Line) -> Turn:
+        turn = self.draft.turn(
+            "agent",
+            line.text or "",
+            timestamp=line.when(),
+            model=line.model,
+            metrics=line.usage.metrics(line.cost) if line.usage else None,
+            extra={"stage": line.stage} if line.stage else None,
+        )
+        if line.reasoning:
+            turn.reasoning.append(line.reasoning)
+        return turn
+
+    def _ran(self, answer: Turn, line: Line) -> None:
+        self._runs += 1
+        call_id = f"run-{self._runs}"
+        self.draft.call(answer, call_id, "run_code", {})
+        graded = f"\nThe grader's answer: {json.dumps(line.benchmark)}" if line.benchmark else ""
+        self.draft.result(call_id, line.stdout + graded, exit_code=line.exit_code, seconds=line.running_time)
+
+
+def read(lines: Iterable[str]) -> Reading:
+    """Reads a transcript in this format."""
+    session = Session()
+    for value in session.draft.objects(lines):
+        if (line := session.draft.fit(value, Line)) is not None:
+            session.take(line)
+    costs = [turn.metrics.cost_usd for turn in session.draft.turns if turn.metrics]
+    session.draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
+    return session.draft.reading()

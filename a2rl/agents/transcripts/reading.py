@@ -1,0 +1,334 @@
+"""The common result of reading a transcript, and how the readings of a run are joined into one trajectory.
+
+Transcripts are untrusted: an agent can write anything into them. The reader of a format declares pydantic models for
+the parts that it uses, and reads through a `Draft`, which returns only what fits those models and counts the rest as
+unreadable. Whatever a transcript contains, reading it raises no exception, uses limited memory, and produces a
+trajectory that can be written as JSON. We use no library: each agent system has its own format, and none of them
+publishes a reader in Python.
+
+def read(lines: Iterable[str]) -> Reading:
+    draft = Draft()
+    for line in draft.objects(lines):
+        if (event := draft.fit(line, Said)) is not None:
+            draft.turn("agent", event.text)
+    return draft.reading()
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from a2rl.agents.transcripts.atif import (
+    MAX_COUNT,
+    Agent,
+    Count,
+    FinalMetrics,
+    Metrics,
+    Observation,
+    ObservationResult,
+    Step,
+    ToolCall,
+    Trajectory,
+)
+
+MAX_LINE_CHARS = 8 << 20
+MAX_DOCUMENT_CHARS = 64 << 20
+MAX_VALUES = 2_000_000
+"""Limit on the values in one JSON text. Millions of empty lists would need a hundred times the memory of their text."""
+MAX_TEXT_CHARS = 200_000
+"""Limit on the length of one message or result. Longer ones are cut off."""
+MAX_STEPS = 100_000
+MAX_DEPTH = 32
+"""Limit on the nesting of objects. Deeper ones could not be written as JSON again."""
+MAX_STRAY_CHARS = 4_000
+CUT = " [... cut]"
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+class Reading(NamedTuple):
+    """One attempt of an agent system, as recorded in its own transcript."""
+
+    steps: tuple[Step, ...] = ()
+    session_id: str | None = None
+    """The id with which the agent system can resume the session."""
+    model: str | None = None
+    agent_version: str | None = None
+    total: Metrics | None = None
+    """Tokens of the whole attempt, if they are reported. They may include requests that belong to no step."""
+    cost_usd: float | None = None
+    """The cost of the session so far, including its earlier attempts."""
+    failure: str | None = None
+    """The error that ended the attempt, or that was not resolved when it ended, in the agent system's words."""
+    unreadable: int = 0
+    """Lines that could not be understood."""
+    stray: str = ""
+    """The end of the output that is not part of the transcript but was printed between its lines."""
+
+    def tokens(self) -> Metrics:
+        """Returns the tokens of the attempt: the reported total, or else the sum over the steps."""
+        return self.total or sum_metrics([step.metrics for step in self.steps if step.metrics])
+
+
+def sum_metrics(parts: Sequence[Metrics]) -> Metrics:
+    """Returns the sums of the tokens. A count that no part contains is None."""
+    return Metrics(
+        prompt_tokens=_sum(part.prompt_tokens for part in parts),
+        completion_tokens=_sum(part.completion_tokens for part in parts),
+        cached_tokens=_sum(part.cached_tokens for part in parts),
+    )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return min(sum(known), MAX_COUNT) if known else None
+
+
+def _cost(readings: Sequence[Reading]) -> float | None:
+    """Returns the total of the last cost that each session reports; None if one reports none, because it was cut off,
+    for example."""
+    sessions = {reading.session_id or str(number): reading.cost_usd for number, reading in enumerate(readings)}
+    known = [cost for cost in sessions.values() if cost is not None]
+    return math.fsum(known) if known and len(known) == len(sessions) else None
+
+
+def trajectory(readings: Sequence[Reading], agent: Agent) -> Trajectory:
+    """Joins the attempts of one run. Steps are numbered consecutively; if there are several attempts, each step names
+    its attempt."""
+    steps = [
+        step.model_copy(update={"extra": {**(step.extra or {}), "attempt": attempt}} if len(readings) > 1 else {})
+        for attempt, reading in enumerate(readings, start=1)
+        for step in reading.steps
+    ] or [Step(step_id=1, source="system", message="The agent left no transcript that could be read.")]
+    total = sum_metrics([reading.tokens() for reading in readings])
+    in_steps = sum_metrics([step.metrics for step in steps if step.metrics])
+    unreadable = sum(reading.unreadable for reading in readings)
+    beyond = _beyond(total, in_steps)
+    models = [reading.model for reading in readings if reading.model]
+    return Trajectory(
+        session_id=next((reading.session_id for reading in readings if reading.session_id), None),
+        agent=agent if agent.model_name or not models else agent.model_copy(update={"model_name": models[0]}),
+        steps=tuple(step.model_copy(update={"step_id": number}) for number, step in enumerate(steps, start=1)),
+        notes="The totals hold requests that belong to no step: final_metrics.extra says how much." if beyond else None,
+        final_metrics=FinalMetrics(
+            total_prompt_tokens=total.prompt_tokens,
+            total_completion_tokens=total.completion_tokens,
+            total_cached_tokens=total.cached_tokens,
+            total_cost_usd=_cost(readings),
+            total_steps=len(steps),
+            extra={"outside_steps": beyond} if beyond else None,
+        ),
+        extra={"attempts": len(readings), "unreadable_lines": unreadable},
+    )
+
+
+def _beyond(total: Metrics, in_steps: Metrics) -> dict[str, int]:
+    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    differences = {name: (getattr(total, name) or 0) - (getattr(in_steps, name) or 0) for name in names}
+    return {name: difference for name, difference in differences.items() if difference}
+
+
+class PromptDetails(BaseModel):
+    """Details of the prompt tokens."""
+
+    cached_tokens: Count | None = None
+
+
+class ChatUsage(BaseModel):
+    """The tokens of an answer in the format of OpenAI's chat API, which several agent systems use. Cached tokens are
+    part of the prompt."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+    def metrics(self, cost_usd: float | None) -> Metrics:
+        """Returns the tokens in the common form."""
+        return Metrics(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None,
+            cost_usd=cost_usd or None,
+        )
+
+
+@dataclass
+class Turn:
+    """A step that is not finished yet."""
+
+    source: Literal["system", "user", "agent"]
+    message: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    results: list[ObservationResult] = field(default_factory=list)
+    timestamp: str | None = None
+    model: str | None = None
+    metrics: Metrics | None = None
+    extra: dict[str, Any] | None = None
+
+    def step(self, number: int) -> Step:
+        """Returns the finished step with this number."""
+        acts = self.source == "agent"
+        return Step(
+            step_id=number,
+            source=self.source,
+            timestamp=self.timestamp,
+            message=cut("\n".join(self.message)),
+            model_name=self.model if acts else None,
+            reasoning_content=cut("\n".join(self.reasoning)) if acts and self.reasoning else None,
+            tool_calls=tuple(self.calls) or None,
+            observation=Observation(results=tuple(self.results)) if self.results else None,
+            metrics=self.metrics if acts else None,
+            extra=self.extra,
+        )
+
+
+class Draft:
+    """A reading that is not finished yet. It takes events in order, and adds each result to the step of its call."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.session_id: str | None = None
+        self.model: str | None = None
+        self.agent_version: str | None = None
+        self.total: Metrics | None = None
+        self.cost_usd: float | None = None
+        self.failure: str | None = None
+        self.unreadable = 0
+        self._asked: dict[str, Turn] = {}
+        self._stray = ""
+
+    def objects(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yields the lines that are JSON objects, and counts the others as unreadable."""
+        for line in lines:
+            if line.strip() and (value := self._parsed(line, MAX_LINE_CHARS)) is not None:
+                yield value
+
+    def document(self, lines: Iterable[str]) -> dict[str, Any]:
+        """Reads a transcript that is a single JSON object, not one object per line."""
+        text = "".join(lines)
+        return (self._parsed(text, MAX_DOCUMENT_CHARS) if text.strip() else None) or {}
+
+    def fit(self, value: object, shape: type[Shape]) -> Shape | None:
+        """Returns the value as an instance of the model `shape`. If it does not fit, it is counted, and None is
+        returned."""
+        try:
+            return shape.model_validate(value)
+        except ValidationError:
+            self.unreadable += 1
+            return None
+
+    def _parsed(self, text: str, max_chars: int) -> dict[str, Any] | None:
+        try:
+            return _json_object(text, max_chars)
+        except NotJsonError:
+            self._stray = (self._stray + clean(text[:MAX_STRAY_CHARS]).strip() + "\n")[-MAX_STRAY_CHARS:]
+        except (ValueError, RecursionError):
+            pass
+        self.unreadable += 1
+        return None
+
+    def turn(self, source: Literal["system", "user", "agent"], message: str = "", **fields: Any) -> Turn:
+        """Begins a step. A step beyond `MAX_STEPS` is counted as unreadable and left out."""
+        turn = Turn(source, [message] if message else [], **fields)
+        turn.timestamp = timestamp(turn.timestamp)
+        if len(self.turns) < MAX_STEPS:
+            self.turns.append(turn)
+        else:
+            self.unreadable += 1
+        return turn
+
+    def call(self, turn: Turn, call_id: str, name: str, arguments: dict[str, Any]) -> None:
+        """Adds to a step an action that the agent asks for."""
+        turn.calls.append(ToolCall(tool_call_id=call_id, function_name=name, arguments=arguments))
+        self._asked[call_id] = turn
+
+    def result(self, call_id: str, content: str, **extra: Any) -> None:
+        """Adds the result of an action to the step that asked for it. A result without a call counts as unreadable."""
+        if (turn := self._asked.pop(call_id, None)) is None:
+            self.unreadable += 1
+            return
+        turn.results.append(ObservationResult(source_call_id=call_id, content=cut(content), extra=extra or None))
+
+    def reading(self) -> Reading:
+        """Returns what has been read so far."""
+        return Reading(
+            steps=tuple(turn.step(number) for number, turn in enumerate(self.turns, start=1)),
+            session_id=self.session_id,
+            model=self.model,
+            agent_version=self.agent_version,
+            total=self.total,
+            cost_usd=self.cost_usd,
+            failure=cut(self.failure) if self.failure else None,
+            unreadable=self.unreadable,
+            stray=self._stray.strip(),
+        )
+
+
+class NotJsonError(ValueError):
+    """The line is not part of the transcript: something else printed it."""
+
+
+def _json_object(text: str, max_chars: int) -> dict[str, Any]:
+    if len(text) > max_chars or text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
+        raise ValueError("too much")
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise NotJsonError(str(error)) from error
+    if not isinstance(value, dict):
+        raise NotJsonError("not an object")
+    cleaned: dict[str, Any] = _clean_value(value, MAX_DEPTH)
+    return cleaned
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _clean_value(value: Any, depth: int) -> Any:
+    if depth < 0:
+        raise ValueError("nested too deeply")
+    match value:
+        case str():
+            return clean(value)
+        case dict():
+            return {clean(key): _clean_value(item, depth - 1) for key, item in value.items()}
+        case list():
+            return [_clean_value(item, depth - 1) for item in value]
+        case float() if not math.isfinite(value):
+            raise ValueError("a number beyond all bounds")
+        case int() if abs(value) > MAX_COUNT:
+            raise ValueError("a number too large")
+    return value
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Parses the arguments of a tool call. A text that is not a JSON object becomes the argument `arguments`."""
+    try:
+        return _json_object(text, MAX_LINE_CHARS)
+    except (ValueError, RecursionError):
+        return {"arguments": text}
+
+
+def clean(text: str) -> str:
+    """Replaces lone surrogates, which JSON allows and UTF-8 does not, by question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def cut(text: str) -> str:
+    """Shortens a text to MAX_TEXT_CHARS."""
+    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + CUT
+
+
+def timestamp(text: str | None) -> str | None:
+    """Returns the time if it is in ISO 8601, as the format requires; otherwise None."""
+    try:
+        return text if text and datetime.fromisoformat(text) else None
+    except ValueError:
+        return None

@@ -1,0 +1,219 @@
+"""`a2rl doctor`: checks what this machine has for benchmark runs, and says how to get what is missing."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from a2rl.agents.training_python import training_python
+from a2rl.code_execution.pool import CodePool
+from a2rl.config.params import load_params
+from a2rl.config.plan import plan_runs
+from a2rl.config.suite import single_run
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.execution.preflight import examine_runs
+from a2rl.linux import landlock
+from a2rl.linux.gpus import Gpu, usable_gpus
+from a2rl.linux.resources import GIB, Resources
+from a2rl.models.pretrained import CATALOGUE
+from a2rl.models.pretrained_store import PretrainedStore
+from a2rl.run.spec import RunSettings
+from a2rl.sandbox.isolation import LAYERS, Layer, SandboxKind
+from a2rl.sandbox.limits_probe import probe_limits
+from a2rl.sandbox.machine import Machine
+from a2rl.sandbox.selection import examine_machine, select_sandbox
+
+ENOUGH_DISK_GIB = 10
+
+WITH_CONTROL_GROUP = "`systemd-run --user --scope -p Delegate=yes`"
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    what: str
+    ok: bool
+    optional: bool
+    found: str
+    mend: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Checks everything that a run may need. This takes a second or two."""
+    return [
+        _python(),
+        _git(),
+        _disk(settings),
+        _gpu(settings),
+        _prepared(settings),
+        _pretrained(settings),
+        _vllm(settings),
+        _agent_python(settings),
+        *_sandbox(settings),
+        _code_answers(),
+        _npm(),
+    ]
+
+
+def examine_run(given: Mapping[str, Any], settings: Settings) -> list[Finding]:
+    """Makes the checks of a run with some settings; those that are not given have their defaults.
+
+    Raises:
+        UsageError: A setting does not exist or is not allowed.
+    """
+    defaults = {name: RunSettings.model_fields[name].default for name in ("task", "agent")}
+    params = load_params(settings.root)
+    specs = plan_runs(single_run({**defaults, **given}), "doctor", params, settings)
+    return [
+        Finding(each.what, not each.problem, False, each.problem or each.found)
+        for each in examine_runs(specs, settings)
+    ]
+
+
+def _python() -> Finding:
+    return Finding("python", True, False, sys.version.split()[0])
+
+
+def _git() -> Finding:
+    found = shutil.which("git")
+    return Finding(
+        "git",
+        bool(found),
+        False,
+        found or "not found",
+        "" if found else "install git: runs keep the agent's code in it",
+    )
+
+
+def _disk(settings: Settings) -> Finding:
+    free = shutil.disk_usage(settings.root).free / 2**30
+    enough = free >= ENOUGH_DISK_GIB
+    return Finding(
+        "disk",
+        enough,
+        False,
+        f"{free:.0f} GiB free",
+        "" if enough else "free some space: runs/ keeps all checkpoints",
+    )
+
+
+def _gpu(settings: Settings) -> Finding:
+    here = usable_gpus(settings)
+    if not here.gpus:
+        found = here.problem or "none, which is enough for the mini variants"
+        return Finding("gpu", False, True, found, "the full variants need an NVIDIA GPU and its driver")
+    listing = ", ".join(f"{gpu}{_free(gpu)}" for gpu in here.gpus)
+    return Finding("gpu", True, True, f"{len(here.gpus)}: {listing}", here.problem)
+
+
+def _free(gpu: Gpu) -> str:
+    if gpu.free_bytes is None or gpu.total_bytes is None:
+        return ""
+    return f", {gpu.free_bytes / GIB:.0f} of {gpu.total_bytes / GIB:.0f} GiB free"
+
+
+def _prepared(settings: Settings) -> Finding:
+    ready = (settings.models / "tiny").is_dir()
+    return Finding(
+        "tiny",
+        ready,
+        True,
+        "built" if ready else "not built",
+        "" if ready else "run `make data`: it builds the model and the mini data",
+    )
+
+
+def _pretrained(settings: Settings) -> Finding:
+    """Lists the pretrained models that are here; none is needed, and a run downloads the one that it names."""
+    store = PretrainedStore(settings)
+    found = ", ".join(f"{model.name}: {store.state(model)}" for model in CATALOGUE.values())
+    here = all(store.state(model) == "ready" for model in CATALOGUE.values())
+    return Finding("models", True, True, found, "" if here else "`a2rl models get NAME` downloads one; so does a run")
+
+
+def _vllm(settings: Settings) -> Finding:
+    if not settings.vllm_python.exists():
+        return Finding("vllm", False, True, "not installed; grading uses transformers", "run `make setup-vllm`")
+    query = "from importlib.metadata import distributions as d; print([x.version for x in d() if 'vllm' in x.name][0])"
+    done = subprocess.run([settings.vllm_python, "-c", query], capture_output=True, text=True, check=False, timeout=60)
+    return Finding("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
+
+
+def _agent_python(settings: Settings) -> Finding:
+    """Reports the Python environment with which agents train."""
+    try:
+        python = training_python(None, settings)
+    except UsageError as error:
+        return Finding(
+            "agent python",
+            False,
+            False,
+            str(error),
+            "remove .venv-agent or unset A2RL_AGENT_PYTHON, then `make setup-agent-env`",
+        )
+    if settings.agent_python is not None:
+        return Finding("agent python", True, True, str(python))
+    mend = "`make setup-agent-env` makes an environment for agents: with a GPU, also vLLM, DeepSpeed and others"
+    return Finding("agent python", True, True, f"a2rl's own, {python}", mend)
+
+
+def _sandbox(settings: Settings) -> list[Finding]:
+    """Checks what can confine agents here: each kind of sandbox, and then the layers of which it consists."""
+    try:
+        machine = examine_machine(settings)
+    except InfrastructureError as error:
+        return [Finding("sandbox", False, False, str(error))]
+    version = f"version {machine.landlock}" if machine.landlock else "none"
+    whole = machine.landlock >= landlock.SCOPES_ABI
+    return [
+        _kind("landlock", settings),
+        _kind("bwrap", settings),
+        Finding("  Landlock", whole, True, version, "" if whole else "version 6, which has scopes, needs Linux 6.12"),
+        Finding("  seccomp", machine.seccomp, True, "every connection is checked" if machine.seccomp else "none"),
+        *(_own(layer, machine) for layer in ("user", "devices", "processes")),
+        _resources(settings),
+    ]
+
+
+def _kind(kind: SandboxKind, settings: Settings) -> Finding:
+    """Checks whether a kind of sandbox works, by trying it in the same way as before a run."""
+    mend = "use another --sandbox, or --sandbox none with agents that you trust"
+    try:
+        return Finding(kind, True, False, str(select_sandbox(kind, settings)))
+    except (UsageError, InfrastructureError) as error:
+        return Finding(kind, False, True, str(error), mend)
+
+
+def _own(layer: Layer, machine: Machine) -> Finding:
+    if layer in machine.own:
+        return Finding(f"  {layer}", True, True, LAYERS[layer])
+    why = machine.why_not.get(layer, "unavailable here")
+    return Finding(f"  {layer}", False, True, why, 'see "What an agent can do" in README.md for the consequences')
+
+
+def _resources(settings: Settings) -> Finding:
+    """Reports the limits on the resources that an agent may use, and what enforces them."""
+    wanted, here = Resources.of_machine(settings.root, settings.environ), probe_limits()
+    most = f"memory {wanted.memory / GIB:.0f} GiB, {wanted.processes} processes, disk {wanted.disk / GIB:.0f} GiB"
+    enforced_by = ", ".join(sorted(set(here.limits.values()))) or "nothing"
+    found = f"{most}, enforced by {enforced_by}; agents are stopped by {here.ends_by}"
+    if here.unlimited:
+        mend = f"no limit on {', '.join(here.unlimited)}: run as root, or under {WITH_CONTROL_GROUP}"
+        return Finding("  limits", False, True, found, mend)
+    return Finding("  limits", True, True, found)
+
+
+def _code_answers() -> Finding:
+    try:
+        with CodePool(most=1) as pool:
+            return Finding("code answers", True, True, str(pool.layers))
+    except InfrastructureError as error:
+        return Finding("code answers", False, True, str(error), "only humaneval needs it")
+
+
+def _npm() -> Finding:
+    found = shutil.which("npm")
+    mend = "install Node.js 20 or newer: several agent systems are npm packages (`a2rl agents` lists them)"
+    return Finding("npm", bool(found), True, found or "not found", "" if found else mend)

@@ -1,0 +1,118 @@
+"""`a2rl bench --dry-run`: shows the runs of a suite, what they need, and what they can show."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from a2rl.cli.console import out, print_json, print_table
+from a2rl.config.estimate import LOST_SHARE, POWER, Estimate, estimate
+from a2rl.config.params import Params
+from a2rl.config.plan import check_cells, plan_runs
+from a2rl.config.suite import SETTINGS, Suite
+from a2rl.core.settings import Settings
+from a2rl.execution.preflight import CheckResult, examine_runs
+from a2rl.run.budget import format_duration
+from a2rl.run.spec import RunSettings
+
+ALWAYS_SHOWN = ("task", "agent", "budget_s")
+GIB = 2**30
+
+
+def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, as_json: bool) -> None:
+    """Prints what a suite would run, and starts nothing.
+
+    Raises:
+        UsageError: A task or an agent does not exist, or settings contradict each other.
+    """
+    agents = check_cells(suite.cells(), params, settings)
+    cells = [cell.model_copy(update={"driver": cell.driver or agents[cell.agent].driver}) for cell in suite.cells()]
+    found = estimate(name, suite, settings)
+    checks = examine_runs(plan_runs(suite, name, params, settings), settings, only_free=True)
+    _show_grid(cells)
+    _show_totals(found)
+    _show_tasks(found)
+    _show_checks(checks, len(cells))
+    if as_json:
+        runs = [cell.model_dump(mode="json", exclude_none=True) for cell in cells]
+        shown = [{"check": each.what, "found": each.found, "problem": each.problem} for each in checks]
+        print_json(found.model_dump(mode="json") | {"grid": runs, "checks": shown})
+
+
+def _show_checks(checks: Sequence[CheckResult], runs: int) -> None:
+    """Prints the checks that are made before the first run starts, as far as they are free."""
+    out.print()
+    rows = [
+        (each.what, f"{len(each.runs)} of {runs}", f"PROBLEM: {each.problem}" if each.problem else each.found)
+        for each in checks
+    ]
+    print_table(("checked before the start", "runs", "found"), rows, right=("runs",))
+    out.print("Judges and search engines are asked at the start; here, only their keys are checked.", style="dim")
+
+
+def _show_grid(cells: Sequence[RunSettings]) -> None:
+    """Prints the settings that all runs share, and then one row for each group of runs that differ only in the seed."""
+    seeds: dict[tuple[str, ...], list[str]] = {}
+    names = [each.name for each in SETTINGS if each.name != "seed"]
+    for cell in cells:
+        seeds.setdefault(tuple(_shown(name, getattr(cell, name)) for name in names), []).append(str(cell.seed))
+    values = {name: {row[place] for row in seeds} for place, name in enumerate(names)}
+    columns = [name for name in names if name in ALWAYS_SHOWN or len(values[name]) > 1]
+    common = [f"{name} {next(iter(values[name]))}" for name in names if name not in columns and values[name] != {"-"}]
+    out.print(f"All runs have: {', '.join(common)}.", soft_wrap=True)
+    titles = [name.removesuffix("_s") for name in columns]
+    rows = [[*(row[names.index(name)] for name in columns), ", ".join(each)] for row, each in seeds.items()]
+    print_table((*titles, "seeds"), rows, right=("budget",))
+    out.print()
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    return format_duration(value) if name.endswith("_s") else str(value)
+
+
+def _show_totals(found: Estimate) -> None:
+    disk = "unknown" if found.disk_bytes is None else f"about {found.disk_bytes / GIB:,.1f} GiB"
+    rows = [
+        ("runs", f"{found.runs}, {found.concurrency} at a time"),
+        ("agent hours", f"{found.agent_hours:,.1f}, the sum of the budgets"),
+        ("wall hours", f"{found.wall_hours:,.1f} at least; baselines and grading come on top"),
+        ("disk", f"{disk}: {found.disk_explained}"),
+    ]
+    for size in found.models:
+        gib = "size unknown" if size.bytes is None else f"{size.bytes / GIB:,.2f} GiB, {size.source}"
+        rows.append(("base model", f"{size.model}: {gib}"))
+    for title, text in rows:
+        out.print(Text.assemble((f"{title:<13}", "bold"), text), soft_wrap=True)
+    out.print()
+
+
+def _show_tasks(found: Estimate) -> None:
+    rows = [
+        (
+            f"{each.task}*" if each.is_approximate else each.task,
+            each.variant,
+            each.protocol,
+            f"{each.items}, {each.sample}" if each.sample else str(each.items),
+            _points(each.smallest_gain),
+            _points(each.likely_gain),
+        )
+        for each in found.tasks
+    ]
+    likely = f"gain shown in {POWER:.0%} of runs"
+    columns = ("task", "variant", "protocol", "items that decide", "smallest gain", likely)
+    print_table(columns, rows, right=columns[3:])
+    out.print(
+        "Gains are in points over the base model, at 95% confidence, for one submission. Smallest gain: the least that "
+        f"gets the verdict 'improved', if no item is lost. Gain shown in {POWER:.0%} of runs: the true gain that gets "
+        f"this verdict in {POWER:.0%} of runs, if training loses {LOST_SHARE:.0%} of the items.",
+        style="dim",
+        soft_wrap=True,
+    )
+    if any(each.is_approximate for each in found.tasks):
+        out.print("* A guide only: this task compares win rates, not right and wrong answers.", style="dim")
+
+
+def _points(gain: float | None) -> str:
+    return "none" if gain is None else f"{gain:.1f}"

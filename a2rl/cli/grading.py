@@ -1,0 +1,161 @@
+"""`a2rl grade`, `a2rl score`, `a2rl prepare` and `a2rl tasks`: the tasks and their graders, without a run."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from a2rl.cli.options import Json, Judge, Source, Split, Task, Variant
+from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.settings import Settings
+
+
+def grade(
+    context: typer.Context,
+    task: Task,
+    model: Annotated[str, typer.Option(help="The checkpoint: a name (`a2rl models`), a folder, or a hub id.")],
+    variant: Variant = "mini",
+    source: Source = None,
+    split: Split = "all",
+    limit: Annotated[int | None, typer.Option(min=1, help="Grade a sample of so many items.")] = None,
+    backend: Annotated[str | None, typer.Option(help="transformers or vllm.")] = None,
+    generation: Annotated[
+        str, typer.Option(help="How the model answers: temperature=0.6,samples=4 ...; the rest as params.yaml says.")
+    ] = "",
+    judge: Judge = None,
+    dtype: Annotated[str | None, typer.Option(help="Numbers: auto, float32, bfloat16 or float16.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score a checkpoint, without a run or an agent. The task may have options of its own: see `a2rl tasks`.
+
+    Examples: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`,
+    `a2rl grade --task alfworld --model tiny --engine textworld`
+    """
+    from a2rl.cli.console import progress_bar
+    from a2rl.cli.models import fetch
+    from a2rl.cli.scoring import grade_checkpoint, task_options
+
+    settings = Settings.load()
+    fetch([model], settings)
+    with progress_bar(f"grading {model} on {task} ({variant})") as on_progress:
+        graded = grade_checkpoint(
+            settings,
+            task,
+            model,
+            variant,
+            source,
+            split,
+            limit,
+            backend,
+            generation,
+            dtype,
+            task_options(context.args),
+            judge,
+            on_progress,
+        )
+    _show_score(graded.score, as_json, graded.settings, graded.sample)
+
+
+def score(
+    task: Task,
+    outputs: Annotated[Path | None, typer.Option(help="JSON Lines of {id, completion}.")] = None,
+    annotations: Annotated[
+        Path | None, typer.Option(help="Instead: a judge's annotations, .json or .json.xz (alpacaeval).")
+    ] = None,
+    variant: Variant = "mini",
+    source: Source = None,
+    split: Split = "all",
+    judge: Judge = None,
+    as_json: Json = False,
+) -> None:
+    """Score completions that were generated elsewhere, or a judge's annotations of them.
+
+    The ids are those of the task's data. For gsm8k they are the row numbers of the test file, from 0.
+
+    Examples: `a2rl score --task gsm8k --variant full --source ~/gsm8k --outputs completions.jsonl`,
+    `a2rl score --task alpacaeval --annotations annotations.json --json`
+    """
+    from a2rl.cli.scoring import score_annotations, score_file
+
+    if (outputs is None) == (annotations is None):
+        raise UsageError("give either --outputs or --annotations")
+    if annotations is not None:
+        _show_figures(score_annotations(Settings.load(), task, annotations, source), as_json)
+    elif outputs is not None:
+        _show_score(score_file(Settings.load(), task, outputs, variant, source, split, judge), as_json)
+
+
+def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> None:
+    """Prepare a task's data, replacing what is there (`make data` prepares the mini data and `tiny`).
+
+    Example: `a2rl prepare --task gsm8k --variant full --source ~/gsm8k`
+    """
+    from a2rl.cli.console import out
+    from a2rl.cli.scoring import known_variant
+    from a2rl.tasks.data import prepare_data
+
+    folder = prepare_data(task, known_variant(variant), source, Settings.load())
+    out.print(f"{folder}/visible for the agent, {folder}/hidden for the grader")
+
+
+def tasks(as_json: Json = False) -> None:
+    """List available tasks.
+
+    Example: `a2rl tasks --json`
+    """
+    from a2rl.cli.console import out, print_json, print_table
+    from a2rl.tasks.catalog import load_task, task_ids
+
+    settings = Settings.load()
+    found = [load_task(task_id, settings.root) for task_id in task_ids(settings.root)]
+    if as_json:
+        print_json([task.model_dump(mode="json") for task in found])
+        return
+    rows = [
+        (task.id, str(task.level), task.metric, str(task.mini.eval_items), str(task.full.eval_items), task.source.url)
+        for task in found
+    ]
+    print_table(("task", "level", "metric", "mini", "full", "source"), rows, right=("mini", "full"))
+    options = [
+        (f"{task.id}: --{name} {'|'.join(option.choices)}", f"{option.help} Default: {option.default}.")
+        for task in found
+        for name, option in task.options.items()
+    ]
+    if options:
+        out.print()
+        print_table(("option", ""), options)
+
+
+def _show_figures(figures: dict[str, Any], as_json: bool) -> None:
+    from a2rl.cli.console import out, print_json
+
+    for name, value in figures.items():
+        if value not in {None, ""}:
+            out.print(f"{name}: {value if isinstance(value, str) else f'{value:.4f}'}", soft_wrap=True, markup=False)
+    if as_json:
+        print_json(figures)
+
+
+def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = None, sample: str = "") -> None:
+    from a2rl.cli.console import out, print_json, print_table
+
+    out.print(
+        f"score {result}  (correct {result.correct}, wrong {result.wrong}, truncated {result.truncated}, "
+        f"errored {result.errored}; {sample or result.total} items in {result.seconds:.1f} s)",
+        soft_wrap=True,
+        markup=False,
+    )
+    if result.groups:
+        rows = [
+            (name, f"{group.score:.1f}" if group.score is not None else "-", str(group.total))
+            for name, group in result.groups.items()
+        ]
+        print_table(("kind", "score", "items"), rows, right=("score", "items"))
+    if result.measures:
+        out.print(", ".join(f"{name} {value:.2f}" for name, value in result.measures.items()), soft_wrap=True)
+    if as_json:
+        more = {name: value for name, value in (("settings", settings), ("sample", sample)) if value}
+        print_json(result.model_dump(mode="json") | more)
+    if result.score is None:
+        kind = UsageError if result.total == 0 else A2rlError
+        raise kind(f"there is no score: {result.reason}")

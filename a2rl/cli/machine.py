@@ -1,0 +1,83 @@
+"""`a2rl doctor`, `a2rl redteam` and `a2rl driver`: checks of this machine, and a scripted LLM on it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from a2rl.cli.options import Json, with_optional_settings
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+
+REDTEAM_HELP = "Attack the pipeline as hostile agents would, in every sandbox of this machine."
+
+
+def driver(
+    scenario: Annotated[str, typer.Argument(help="Name of a built-in scenario, or a YAML file.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    log: Annotated[Path | None, typer.Option(help="Log of the answers, JSON Lines: tokens, turns, status.")] = None,
+) -> None:
+    """Serve a scripted LLM on this machine that any agent system can use: offline, repeatable, at no cost.
+
+    Example: `a2rl driver gsm8k --port 8765 --log served.jsonl`
+    """
+    from a2rl.cli.console import out
+    from a2rl.mock_llm.scenario import load_scenario
+    from a2rl.mock_llm.server import serve
+
+    def announce(url: str) -> None:
+        out.print(
+            f"serving {scenario}; point an agent system to it with one of\n  ANTHROPIC_BASE_URL={url}\n"
+            f"  OPENAI_BASE_URL={url}/v1\n  GOOGLE_GEMINI_BASE_URL={url}",
+            soft_wrap=True,
+            markup=False,
+        )
+
+    serve(load_scenario(scenario), port, log, announce)
+
+
+def redteam(context: typer.Context) -> None:
+    """Run the attacks of tests/redteam/ and report what stopped each; `a2rl redteam --help` lists the options."""
+    import subprocess
+
+    settings = Settings.load()
+    root = settings.root
+    if not (root / "tests" / "redteam").is_dir():
+        raise UsageError(f"{root} has no tests/redteam: run this in a checkout of a2rl")
+    environment = {**settings.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-m", "tests.redteam", *context.args], env=environment, check=False)
+    raise typer.Exit(done.returncode)
+
+
+@with_optional_settings
+def doctor(*, as_json: Json = False, **given: Any) -> None:
+    """Check what this machine has for benchmark runs, and say how to get what is missing.
+
+    With the options of a run, also make the checks that `a2rl run` makes before it starts.
+
+    Examples: `a2rl doctor`, `a2rl doctor --task gsm8k --agent claude-code --model Qwen/Qwen2.5-7B`
+    """
+    from rich.text import Text
+
+    from a2rl.cli.console import out, print_json
+    from a2rl.cli.doctor import examine, examine_run
+
+    settings = Settings.load()
+    given = {name: value for name, value in given.items() if value is not None}
+    findings = [*examine(settings), *(examine_run(given, settings) if given else ())]
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+        return
+    for finding in findings:
+        if finding.ok:
+            mark = ("ok       ", "green")
+        elif finding.optional:
+            mark = ("missing  ", "yellow")
+        else:
+            mark = ("PROBLEM  ", "bold red")
+        out.print(Text.assemble(mark, (f"{finding.what:<14}", "bold"), finding.found), soft_wrap=True)
+        if finding.mend:
+            out.print(Text(f"{'':23}{finding.mend}", "dim"), soft_wrap=True)
+    if any(not finding.ok and not finding.optional for finding in findings):
+        sys.exit(1)

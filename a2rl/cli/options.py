@@ -1,0 +1,115 @@
+"""The options of the commands. Those for the settings of a run are generated from `a2rl.run.spec.RunSettings`."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import typer
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel
+
+from a2rl.config.suite import SETTINGS, SUITE_SETTINGS, Setting
+from a2rl.run.budget import format_duration
+from a2rl.run.spec import RunSettings
+
+Task = Annotated[str, typer.Option(help="Task id; `a2rl tasks` lists them.")]
+Variant = Annotated[str, typer.Option(help="mini: small generated data. full: the real data.")]
+Source = Annotated[
+    Path | None, typer.Option(help="Folder with a copy of the full variant's data, to use instead of the hub.")
+]
+Split = Annotated[str, typer.Option(help="public, private or all.")]
+Judge = Annotated[str | None, typer.Option(help=RunSettings.model_fields["judge"].description)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_settings(command: Command) -> Command:
+    """Replaces `**given` in a command's signature by one option for each setting of a run, with its default."""
+    return _with_options(command, [_single(setting) for setting in SETTINGS])
+
+
+def with_replaced_settings(command: Command) -> Command:
+    """Replaces `**given` in a command's signature by one option for each setting of a suite.
+
+    The command gets the values by the suite's keys. An option that is not given is None.
+    """
+    return _with_options(command, [_replacement(setting) for setting in SUITE_SETTINGS])
+
+
+def with_optional_settings(command: Command) -> Command:
+    """Replaces `**given` in a command's signature by one option for each setting of a run. Without it, it is None."""
+    return _with_options(command, [_optional(setting) for setting in SETTINGS])
+
+
+def _with_options(command: Command, options: list[inspect.Parameter]) -> Command:
+    """Adds options to the signature of a command, which Typer reads.
+
+    They come after the command's arguments and before its own options.
+    """
+    signature = inspect.signature(command)
+    own = signature.parameters.values()
+    arguments = [each for each in own if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    own_options = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    parameters = [*arguments, *options, *own_options]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _single(setting: Setting) -> inspect.Parameter:
+    """Returns an option that shows its default. Without it the value is None, so that a preset can decide."""
+    default = setting.field.default
+    if setting.is_duration and default is not None:
+        default = format_duration(default)
+    shown = "" if default is None or isinstance(default, BaseModel) else f" [default: {default}]"
+    return _keyword(setting.key, _input_type(setting) | None, _option(setting, shown), None)
+
+
+def _optional(setting: Setting) -> inspect.Parameter:
+    return _keyword(setting.key, _input_type(setting) | None, _option(setting), None)
+
+
+def _replacement(setting: Setting) -> inspect.Parameter:
+    kind: Any = _input_type(setting)
+    if setting.is_axis and not setting.is_switch:
+        kind = list[kind]
+    return _keyword(setting.suite_key, kind | None, _option(setting), None)
+
+
+def _keyword(name: str, kind: Any, option: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, option], default=default)
+
+
+def _option(setting: Setting, more: str = "") -> Any:
+    bounds = {type(each): each for each in setting.field.metadata}
+    help_text = setting.field.description or ""
+    if Gt in bounds and not setting.is_duration:
+        help_text += f" More than {bounds[Gt].gt}."  # click has no open ranges
+    metavar = None
+    if setting.choices:
+        metavar = "|".join(setting.choices)
+    elif setting.is_duration:
+        metavar = "duration"
+    name = setting.key.replace("_", "-")
+    return typer.Option(
+        f"--{name}/--no-{name}" if setting.is_switch else f"--{name}",
+        help=help_text + more,
+        min=bounds[Ge].ge if Ge in bounds else None,
+        max=bounds[Le].le if Le in bounds else None,
+        metavar=metavar,
+    )
+
+
+def _input_type(setting: Setting) -> Any:
+    """Returns the type to which the user's text is converted.
+
+    Choices are checked later; an error then suggests the most similar choice.
+    """
+    if setting.is_duration or setting.choices:
+        return str
+    if isinstance(setting.field.default, BaseModel):
+        return str
+    types = [each for each in get_args(setting.field.annotation) if each is not type(None)]
+    return types[0] if types else setting.field.annotation

@@ -1,0 +1,104 @@
+"""`a2rl runs`, `a2rl verify` and `a2rl report`: what was run before."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from a2rl.cli.options import Json
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+
+
+def verify(run_id: str, as_json: Json = False) -> None:
+    """Check that a run is what it claims to be: its ledger, checkpoints, scores, records and MLflow entries.
+
+    Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from rich.text import Text
+
+    from a2rl.cli.console import out, print_json
+    from a2rl.cli.results import find_run
+    from a2rl.core.printable import printable
+    from a2rl.results.tracking import Tracker
+    from a2rl.results.verify import verify_run
+
+    settings = Settings.load()
+    checks = verify_run(find_run(run_id, settings), Tracker(settings))
+    for check in checks:
+        mark = ("FAILED ", "bold red") if check.problem else ("ok     ", "green")
+        out.print(
+            Text.assemble(mark, check.what, f": {printable(check.problem)}" if check.problem else ""), soft_wrap=True
+        )
+    failed = [check for check in checks if check.problem]
+    if as_json:
+        print_json({"run_id": run_id, "sound": not failed, "problems": [check.problem for check in failed]})
+    if failed:
+        sys.exit(1)
+
+
+def runs(
+    launch: Annotated[
+        str | None, typer.Option(help="Only the runs of one launch, by the id that `a2rl bench` prints.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the runs and the state of each.
+
+    Example: `a2rl runs`
+    """
+    from a2rl.cli.console import print_json
+    from a2rl.cli.results import launch_of, run_object, show_runs, state_of
+    from a2rl.run.directory import RunDir
+
+    found = list(RunDir.all(Settings.load().runs))
+    if launch is not None:
+        found = [each for each in found if launch_of(each) == launch]
+    if as_json:
+        print_json([{"id": each.id, "state": state_of(each), **run_object(each)} for each in found])
+    else:
+        show_runs(found)
+
+
+def report(
+    run_id: Annotated[str | None, typer.Argument(help="Run id.")] = None,
+    *,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="Report over all runs of a suite, a launch, or with this run id; may be repeated."),
+    ] = None,
+) -> None:
+    """Regenerate a run's report and bring MLflow up to date, or write a report over many runs.
+
+    Examples: `a2rl report gsm8k-scripted-20260412-093015-a1b2`, `a2rl report --suite full-bench`
+    """
+    if suite:
+        _report_on_suites(suite)
+    elif run_id is None:
+        raise UsageError("name a run, or several with --suite: `a2rl runs` lists what there is")
+    else:
+        _report_on_run(run_id)
+
+
+def _report_on_suites(names: list[str]) -> None:
+    from a2rl.cli.console import out
+    from a2rl.results.suite.files import report_name, runs_of, write_suite_report
+
+    settings = Settings.load()
+    page = write_suite_report(report_name(names), runs_of(names, settings), settings)
+    out.print(str(page), soft_wrap=True)
+
+
+def _report_on_run(run_id: str) -> None:
+    from a2rl.cli.console import out
+    from a2rl.cli.results import find_run
+    from a2rl.results.mirror import mark_behind
+    from a2rl.results.report import write_report
+    from a2rl.results.tracking import Tracker
+
+    settings = Settings.load()
+    found = find_run(run_id, settings)
+    write_report(found, settings)
+    out.print(str(found.report), soft_wrap=True)
+    Tracker(settings).sync(found)
+    mark_behind(found, "")

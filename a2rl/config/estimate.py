@@ -1,0 +1,238 @@
+"""Estimates what a suite needs and what it can show, before anything starts: `a2rl bench SUITE --dry-run`."""
+
+import heapq
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.config.suite import Suite
+from a2rl.core.settings import Settings
+from a2rl.models.base_model import local_folder
+from a2rl.models.pretrained import CATALOGUE
+from a2rl.run.disk import most_kept
+from a2rl.run.grading_limits import TYPICAL_SUBMISSIONS
+from a2rl.run.sample import in_words
+from a2rl.run.spec import Protocol, RunSettings
+from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
+from a2rl.tasks.catalog import load_task
+from a2rl.tasks.contract import Task, Variant
+
+HOUR_S = 3600
+POWER = 0.8
+LOST_SHARE = 0.05
+"""The share of the items that the base model answers correctly and the trained model does not. This is an assumption:
+training that helps also does some harm, which makes a gain harder to show."""
+BYTES_PER_PARAMETER = 2
+PARAMETERS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])")
+"""The number of parameters in the name of a model, such as 7B or 0.5B."""
+PRECISION_POINTS = 1e-3
+
+SizeSource = Literal["on this machine", "by its name", "unknown"]
+DISK_EXPLAINED = (
+    "each base model once, and for each run the submissions that are kept, and as many checkpoints in the agent's "
+    "workspace as it submits: {submissions}, unless limited. Data and logs are small. Sizes by name: 2 bytes a "
+    "parameter."
+)
+
+
+class _Figures(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSize(_Figures):
+    """The size of a checkpoint of a base model."""
+
+    model: str
+    bytes: int | None
+    """None if it is unknown."""
+    source: SizeSource
+
+
+class TaskResolution(_Figures):
+    """The smallest gain that a run of a task can show, in points."""
+
+    task: str
+    variant: Variant
+    protocol: Protocol
+    items: int
+    """The number of items that decide: the held-out half under the strict protocol, otherwise all that are graded."""
+    sample: str = ""
+    """The remark for a sample of the eval set; empty for all of it."""
+    smallest_gain: float | None
+    """The smallest gain with the verdict `improved`, if no item is lost. None: there are too few items for any gain."""
+    likely_gain: float | None
+    """The smallest true gain that gets the verdict `improved` with a probability of `POWER`, if the trained model loses
+    `LOST_SHARE` of the items."""
+    is_approximate: bool
+    """Whether the task compares other values than right and wrong answers. These figures are then only a guide."""
+
+
+class Estimate(_Figures):
+    """What a suite needs and what it can show."""
+
+    suite: str
+    runs: int
+    concurrency: int
+    agent_hours: float
+    """The sum of the budgets."""
+    wall_hours: float
+    """The time until the last agent ends, with runs in parallel. Grading and baselines take additional time."""
+    disk_bytes: int | None
+    """None if the size of a base model is unknown."""
+    disk_explained: str
+    models: tuple[ModelSize, ...]
+    tasks: tuple[TaskResolution, ...]
+
+
+def estimate(name: str, suite: Suite, settings: Settings) -> Estimate:
+    """Estimates what a suite needs. It starts, downloads and installs nothing.
+
+    Raises:
+        UsageError: A task does not exist.
+    """
+    cells = suite.cells()
+    sizes = {model: model_size(model, settings) for model in dict.fromkeys(cell.model for cell in cells)}
+    graded = dict.fromkeys((cell.task, cell.variant, cell.protocol, cell.limit) for cell in cells)
+    return Estimate(
+        suite=name,
+        runs=len(cells),
+        concurrency=suite.concurrency,
+        agent_hours=sum(cell.budget_s for cell in cells) / HOUR_S,
+        wall_hours=_wall_s([cell.budget_s for cell in cells], suite.concurrency) / HOUR_S,
+        disk_bytes=_disk_bytes(cells, sizes),
+        disk_explained=DISK_EXPLAINED.format(submissions=TYPICAL_SUBMISSIONS),
+        models=tuple(sizes.values()),
+        tasks=tuple(
+            resolution(load_task(task, settings.root), variant, protocol, limit)
+            for task, variant, protocol, limit in graded
+        ),
+    )
+
+
+def _wall_s(budgets_s: Sequence[float], concurrency: int) -> float:
+    """Returns the time until all runs have ended, if the longest start first, as in the flow."""
+    ends = [0.0] * concurrency
+    for budget_s in sorted(budgets_s, reverse=True):
+        heapq.heappush(ends, heapq.heappop(ends) + budget_s)
+    return max(ends)
+
+
+def model_size(model: str, settings: Settings) -> ModelSize:
+    """Returns the size of a base model.
+
+    It is the size of its files if they are on this machine; otherwise it is estimated from the number of parameters in
+    its name.
+    """
+    folder = local_folder(model, settings)
+    weights = list(folder.glob("*.safetensors")) if folder is not None else []
+    if weights:
+        return ModelSize(model=model, bytes=sum(path.stat().st_size for path in weights), source="on this machine")
+    if model in CATALOGUE:
+        return ModelSize(model=model, bytes=CATALOGUE[model].weights_bytes, source="by its name")
+    named = PARAMETERS.search(Path(model.partition("@")[0]).name)
+    if named is None:
+        return ModelSize(model=model, bytes=None, source="unknown")
+    parameters = float(named[1]) * (1e9 if named[2] == "B" else 1e6)
+    return ModelSize(model=model, bytes=round(parameters * BYTES_PER_PARAMETER), source="by its name")
+
+
+def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
+    total = 0
+    for size in sizes.values():
+        if size.bytes is None:
+            return None
+        total += size.bytes
+    for cell in cells:
+        submissions = cell.max_submissions or TYPICAL_SUBMISSIONS
+        total += (sizes[cell.model].bytes or 0) * (most_kept(cell) + submissions)
+    return total
+
+
+def resolution(task: Task, variant: Variant, protocol: Protocol, limit: int | None = None) -> TaskResolution:
+    """Returns the smallest gain that a run of a task can show, by the test that decides the verdict.
+
+    It is valid for one submission. Under the paper protocol, more submissions make it larger, because the best of them
+    is chosen on the same items.
+    """
+    whole = task.variant(variant).eval_items
+    items = limit or whole
+    if protocol == "strict":
+        items -= items // 2
+    return TaskResolution(
+        task=task.id,
+        variant=variant,
+        protocol=protocol,
+        items=items,
+        sample=in_words(limit, whole),
+        smallest_gain=smallest_gain(items),
+        likely_gain=likely_gain(items),
+        is_approximate=task.level == 2,
+    )
+
+
+@lru_cache
+def smallest_gain(items: int) -> float | None:
+    """Returns the smallest gain in points that the test distinguishes from chance, if no item is lost.
+
+    It is None if the test cannot distinguish even the largest gain from chance.
+    """
+    for gained in range(1, items + 1):
+        differences = [1.0] * gained + [0.0] * (items - gained)
+        if difference_interval(differences, LEVEL).low > 0:
+            return 100 * gained / items
+    return None
+
+
+@lru_cache
+def likely_gain(items: int, lost_share: float = LOST_SHARE, power: float = POWER) -> float | None:
+    """Returns the smallest true gain in points that the test distinguishes from chance with a given probability.
+
+    It is None if there is no such gain.
+
+    Args:
+        items: The number of items that decide.
+        lost_share: The share of the items that the base model answers correctly and the trained model does not.
+        power: The probability.
+    """
+    low, high = 0.0, 100 * (1 - 2 * lost_share)
+    if probability_of_improved(items, high, lost_share) < power:
+        return None
+    while high - low > PRECISION_POINTS:
+        middle = (low + high) / 2
+        if probability_of_improved(items, middle, lost_share) < power:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def probability_of_improved(items: int, gain: float, lost_share: float = LOST_SHARE) -> float:
+    """Returns the probability of the verdict `improved` for a true gain in points.
+
+    Each item is independent of the others. It is gained with probability gain/100 + lost_share, lost with probability
+    lost_share, and otherwise unchanged.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    gained_share = gain / 100 + lost_share
+    changed = np.arange(items + 1)
+    needed = np.array(_gains_needed(items))
+    improved = binom.sf(needed - 1, changed, gained_share / (gained_share + lost_share))
+    return float(np.sum(binom.pmf(changed, items, gained_share + lost_share) * improved))
+
+
+@lru_cache
+def _gains_needed(most: int) -> tuple[int, ...]:
+    """Returns for 0, 1, ... changed items how many of them must be gained for the sign test to find an improvement."""
+    needed = [1]
+    for changed in range(1, most + 1):
+        gained = max(needed[-1], changed // 2 + 1)
+        while gained <= changed and sign_test(gained, changed - gained) > 1 - LEVEL:
+            gained += 1
+        needed.append(gained)
+    return tuple(needed)

@@ -1,0 +1,103 @@
+"""`params.yaml`: the settings that experiments vary. The file is validated, and unknown keys are errors."""
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from a2rl.config.generation import FamilyRule
+from a2rl.config.suite import Suite
+from a2rl.core.errors import UsageError, unknown_name
+from a2rl.core.files import validation_message
+from a2rl.judge.annotator import annotator_names
+from a2rl.judge.params import JudgeParams
+from a2rl.models.tiny_params import TinyParams
+from a2rl.run.grading_limits import GradingLimits
+from a2rl.sampling import Backend
+from a2rl.sampling.engine_params import DtypeSetting, VllmParams
+from a2rl.tasks.contract import Task, Variant
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GradingParams(_Section):
+    """How checkpoints and base models are graded."""
+
+    backend: Backend = "transformers"
+    dtype: DtypeSetting = "auto"
+    """The type of numbers to compute with. `auto`: bfloat16 on a GPU; on a CPU float32, or bfloat16 if the base model
+    is stored in 16 bits and the CPU has instructions for that (avx512_bf16 or amx_bf16)."""
+    exact: bool = False
+    """Whether results must not depend on batching, not even in the last bit. This is slower."""
+    split_seed: int = 0
+    """Decides which half of an eval set is public under the strict protocol."""
+    options: dict[str, dict[str, str]] = {}
+    """The options of tasks, by task; `a2rl tasks` lists them."""
+    generation: tuple[FamilyRule, ...] = ()
+    """How families of models answer, where not greedily within the task's limit. The first rule that fits counts."""
+    limits: GradingLimits = GradingLimits()
+    vllm: VllmParams = VllmParams()
+    """The options of the back end vllm."""
+
+
+class Params(_Section):
+    """The content of params.yaml."""
+
+    tasks: tuple[str, ...]
+    """The tasks that `dvc repro` prepares and grades baselines for."""
+    tiny: TinyParams
+    grading: GradingParams
+    judge: dict[str, str] = {}
+    """The judge of each task that needs one, unless a run names another."""
+    judges: dict[str, JudgeParams] = {}
+    """Judges by name."""
+    suites: dict[str, Suite]
+
+    def judge_for(self, task: Task, variant: Variant, name: str | None = None) -> JudgeParams | None:
+        """Returns the judge for a task's answers; None if the task needs no judge or has its own.
+
+        Args:
+            task: The task.
+            variant: The variant of the task.
+            name: A name in `judges` or of an annotator. None: the task's judge.
+
+        Raises:
+            UsageError: There is no such judge, or it cannot be used.
+        """
+        if variant not in task.judged:
+            return None
+        return self.named_judge(name or self.judge.get(task.id) or task.annotator).resolved(task.annotator)
+
+    def named_judge(self, name: str) -> JudgeParams:
+        """Returns a judge by its name in `judges`; the name of an annotator stands for OpenAI with that annotator.
+
+        Raises:
+            UsageError: There is no such judge.
+        """
+        if name in self.judges:
+            return self.judges[name].model_copy(update={"name": name})
+        if name in annotator_names() or "/" in name:
+            return JudgeParams(name=name, annotator=name)
+        raise unknown_name("judge", name, (*self.judges, *annotator_names()))
+
+    def judge_keys(self) -> tuple[str, ...]:
+        """Returns the names of the environment variables with the API keys of all judges."""
+        names = {each.api_key_env for each in (JudgeParams(), *self.judges.values())}
+        return tuple(sorted(name for name in names if name))
+
+
+def load_params(root: Path) -> Params:
+    """Reads params.yaml.
+
+    Raises:
+        UsageError: The file is not valid; the message names the key.
+    """
+    path = root / "params.yaml"
+    try:
+        return Params.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not valid YAML: {error}") from error
+    except ValidationError as error:
+        raise UsageError(f"{path}: {validation_message(error)}") from error

@@ -1,0 +1,202 @@
+"""Turns a suite into the specifications of its runs, and checks them before anything starts."""
+
+import platform
+import secrets
+import subprocess
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from a2rl import __version__
+from a2rl.agents.catalog import find_agent
+from a2rl.agents.definition import Agent
+from a2rl.agents.installation import Installation
+from a2rl.config.generation import resolved
+from a2rl.config.params import Params
+from a2rl.config.preset import load_preset
+from a2rl.config.provision import provision_of
+from a2rl.config.suite import Suite, replace_settings
+from a2rl.core.errors import UsageError, unknown_name
+from a2rl.core.settings import Settings
+from a2rl.core.urls import refuse_credentials
+from a2rl.models.base_model import require_known
+from a2rl.run.directory import new_run_id
+from a2rl.run.sample import check_limit
+from a2rl.run.spec import DEFAULT_TRIALS, RunSettings, RunSpec
+from a2rl.sampling.generation import Generation
+from a2rl.scoring.score import STATISTICS
+from a2rl.tasks.catalog import load_task
+
+PACKAGES = ("torch", "transformers", "trl", "mlflow", "prefect")
+
+
+def choose_suite(params: Params, suite: str, **overrides: Any) -> Suite:
+    """Returns a suite of params.yaml with some of its settings replaced.
+
+    Args:
+        params: The content of params.yaml.
+        suite: The name of the suite.
+        overrides: New values by the suite's keys. None leaves a setting unchanged.
+
+    Raises:
+        UsageError: There is no such suite, or a value is not allowed.
+    """
+    if suite not in params.suites:
+        raise unknown_name("suite", suite, params.suites)
+    return replace_settings(params.suites[suite], overrides)
+
+
+def check_cells(cells: Sequence[RunSettings], params: Params, settings: Settings) -> dict[str, Agent]:
+    """Checks the settings of runs as far as possible before anything starts.
+
+    Returns:
+        The agents of the runs, by name.
+
+    Raises:
+        UsageError: A task, an agent or a model does not exist, or settings contradict each other.
+    """
+    if not cells:
+        raise UsageError("the suite has no runs: its `exclude` leaves out every combination")
+    for task in {cell.task for cell in cells}:
+        load_task(task, settings.root)
+    for model in {cell.model for cell in cells}:
+        require_known(model)
+    for url in {cell.base_url for cell in cells if cell.base_url}:
+        refuse_credentials(url, "--base-url")
+    for judge in params.judges.values():
+        refuse_credentials(judge.base_url, "a judge's base_url in params.yaml")
+    _check_judges(cells, params, settings)
+    agents = {name: find_agent(name, settings.root) for name in dict.fromkeys(cell.agent for cell in cells)}
+    for cell in cells:
+        _check_combination(cell, settings)
+        provision_of(cell, agents[cell.agent], settings)
+    return agents
+
+
+def _check_combination(cell: RunSettings, settings: Settings) -> None:
+    """Raises UsageError if the settings of a run contradict each other."""
+    if cell.trials and cell.mode != "multi":
+        raise UsageError("--trials is for --mode multi")
+    if cell.source and cell.variant == "mini":
+        raise UsageError("--source is for the full variant; mini data is generated")
+    if cell.limit is not None:
+        items = load_task(cell.task, settings.root).variant(cell.variant).eval_items
+        check_limit(cell.limit, items, f"{cell.task} ({cell.variant})", halved=cell.protocol == "strict")
+
+
+def _check_judges(cells: Sequence[RunSettings], params: Params, settings: Settings) -> None:
+    """Checks the judges of runs. Raises UsageError if one does not exist, or if none of the runs is judged."""
+    for cell in cells:
+        judge = params.judge_for(load_task(cell.task, settings.root), cell.variant, cell.judge)
+        if judge is not None and cell.max_judge_usd and not judge.has_price and not judge.serve:
+            raise UsageError(
+                f"--max-judge-usd needs the prices of the judge {judge.name or judge.model}: give them in params.yaml "
+                "(dollars_per_million_prompt_tokens, dollars_per_million_completion_tokens)"
+            )
+    judged = [cell for cell in cells if cell.variant in load_task(cell.task, settings.root).judged]
+    for cell in () if judged else cells:
+        options = {"--judge": cell.judge, "--max-judge-usd": cell.max_judge_usd, "--judge-sample": cell.judge_sample}
+        if given := [name for name, value in options.items() if value]:
+            raise UsageError(f"{given[0]}: no judge grades {cell.task} ({cell.variant}); leave {given[0]} out")
+
+
+def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> list[RunSpec]:
+    """Returns the specifications of all runs of a suite. They share one new launch id.
+
+    Args:
+        suite: The suite to run.
+        name: The name of the suite, which is recorded in each run.
+        params: The content of params.yaml.
+        settings: The settings of this checkout.
+
+    Raises:
+        UsageError: A task or an agent does not exist, or settings contradict each other.
+    """
+    cells = suite.cells()
+    agents = check_cells(cells, params, settings)
+    common = {
+        "suite": name,
+        "launch": new_launch_id(name),
+        "grading_limits": params.grading.limits,
+        "dtype": params.grading.dtype,
+        "vllm": params.grading.vllm,
+        "exact": params.grading.exact,
+        "split_seed": params.grading.split_seed,
+        "statistics": STATISTICS,
+        "git_commit": git_commit(settings.root),
+        "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    packages = package_versions()
+    versions = {name: packages | _version_of(agent, settings) for name, agent in agents.items()}
+    specs = []
+    for cell in cells:
+        task, agent = load_task(cell.task, settings.root), agents[cell.agent]
+        decided = {
+            "run_id": new_run_id(cell.task, agent.id),
+            "agent": str(Path(cell.agent).resolve()) if Path(cell.agent).is_file() else cell.agent,
+            "driver": cell.driver or agent.driver,
+            "backend": cell.backend or params.grading.backend,
+            "trials": (cell.trials or DEFAULT_TRIALS) if cell.mode == "multi" else 1,
+            "source": str(Path(cell.source).resolve()) if cell.source else None,
+            "limit": None if cell.limit == task.variant(cell.variant).eval_items else cell.limit,
+            "generation": _generation(cell, params),
+            "options": task.choose(_options(cell, params)),
+            "judge": params.judge_for(task, cell.variant, cell.judge),
+            "versions": versions[cell.agent],
+        }
+        specs.append(RunSpec.model_validate(cell.model_dump() | common | decided))
+    return specs
+
+
+def _options(cell: RunSettings, params: Params) -> dict[str, str]:
+    """Returns the options of the task: those of params.yaml, unless a preset has others."""
+    preset = load_preset(cell.preset)
+    return params.grading.options.get(cell.task, {}) | (preset.of_task(cell.task).options if preset else {})
+
+
+def _generation(cell: RunSettings, params: Params) -> Generation:
+    if (preset := load_preset(cell.preset)) is not None:
+        return preset.answers(cell.generation, cell.task, cell.variant, cell.model)
+    return resolved(cell.generation, cell.task, cell.variant, cell.model, params.grading.generation)
+
+
+def new_launch_id(suite: str) -> str:
+    """Returns an id for runs that start together, such as smoke-20260412-093015-a1b2. Ids of a suite sort by time."""
+    return f"{suite}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def _version_of(agent: Agent, settings: Settings) -> dict[str, str]:
+    """Returns the version of the agent's own program, if it has one and it is installed."""
+    installed = Installation(agent, settings).version
+    return {agent.id: installed} if installed else {}
+
+
+def git_commit(root: Path) -> str:
+    """Returns the commit of this checkout, marked `+changes` if files differ from it; empty outside a repository."""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head + ("+changes" if changed.strip() else "")
+
+
+def package_versions() -> dict[str, str]:
+    """Returns the versions of the packages that a result may depend on."""
+    found = {"a2rl": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

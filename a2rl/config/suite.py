@@ -1,0 +1,254 @@
+"""Suites: experiments in params.yaml, as axes of settings whose combinations are the runs.
+
+A suite works like a build matrix of GitHub Actions:
+
+    suites:
+      my-experiment:
+        tasks: [gsm8k, alfworld]
+        agents: [claude-code, codex]
+        mode: [free, rl-only]
+        budget: 12h
+        exclude:
+          - {agent: codex, mode: rl-only}
+        include:
+          - {task: alfworld, budget: 24h}
+          - {task: webshop, agent: codex}
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from a2rl.config.preset import load_preset
+from a2rl.core.errors import UsageError, unknown_name
+from a2rl.core.files import validation_message
+from a2rl.run.spec import RunSettings, Seconds
+
+PLURAL = {"task": "tasks", "agent": "agents", "seed": "seeds"}
+"""Settings that are always axes. Their keys in suites, and the flow's parameters, are in the plural."""
+REQUIRED = ("task", "agent")
+"""Settings that every suite has to give."""
+
+
+class Setting(NamedTuple):
+    """A setting under the names that users see."""
+
+    name: str
+    """The field's name, as in `RunSettings` and spec.json: `budget_s`."""
+    field: FieldInfo
+    is_axis: bool = True
+    """Whether a suite may give several values."""
+
+    @property
+    def key(self) -> str:
+        """The name of one value: `budget`, `max_cost_usd`, `task`."""
+        return self.name.removesuffix("_s")
+
+    @property
+    def suite_key(self) -> str:
+        """The name in a suite: `budget`, `max_cost_usd`, `tasks`."""
+        return PLURAL.get(self.key, self.key)
+
+    @property
+    def is_duration(self) -> bool:
+        """Whether users write it as a duration."""
+        return self.name.endswith("_s")
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off: `--name` or `--no-name` on the command line."""
+        return self.field.annotation is bool
+
+    @property
+    def value_type(self) -> Any:
+        """The type of one value, with its bounds."""
+        return Annotated[self.field.annotation, Field(), *self.field.metadata]
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values it can have, if they are few; None may be another one."""
+        kinds = (self.field.annotation, *get_args(self.field.annotation))
+        return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+
+
+SETTINGS = tuple(Setting(name, field) for name, field in RunSettings.model_fields.items())
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _values_type(setting: Setting) -> Any:
+    """The type of one value or a list of values."""
+    value: Any = setting.value_type
+    return Annotated[tuple[value, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+
+
+def _axis(setting: Setting) -> Any:
+    """A field of a suite, under the key or its plural."""
+    names = dict.fromkeys((setting.suite_key, setting.key, f"{setting.key}s"))
+    names.pop("budgets", None)  # a key of its own
+    default = ... if setting.name in REQUIRED else (setting.field.default,)
+    field = Field(default, validation_alias=AliasChoices(*names), description=setting.field.description)
+    return _values_type(setting), field
+
+
+_AXES: dict[str, Any] = {each.suite_key: _axis(each) for each in SETTINGS}
+_VALUES: dict[str, Any] = {each.key: (each.value_type | None, None) for each in SETTINGS}
+_LISTS: dict[str, Any] = {each.key: (_values_type(each), ()) for each in SETTINGS}
+_Axes: Any = create_model("_Axes", __base__=_Section, **_AXES)
+Included: Any = create_model("Included", __base__=_Section, **_VALUES)
+"""An entry of `include`: one value for each of some settings."""
+Excluded: Any = create_model("Excluded", __base__=_Section, **_LISTS)
+"""An entry of `exclude`: one or more values for each of some settings."""
+
+
+class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSettings
+    """A suite of params.yaml.
+
+    Every setting of a run (`a2rl run --help`) is a key, with one value or a list of values; `tasks`, `agents` and
+    `seeds` are in the plural, and others may be (`modes`). `tasks`, `agents`, `seeds` and every setting with more than
+    one value are the axes. The runs are all combinations of the axes' values, changed in this order:
+
+    1. `exclude`: a combination that agrees with all keys of an entry is left out. A list stands for any of its values.
+    2. `include`: an entry is added to every combination that agrees with its values on the axes. Its other values
+       replace the suite's. If it agrees with none, it becomes a run of its own, with the suite's first value for every
+       setting that it does not name.
+
+    Options of `a2rl bench` and parameters of the flow replace keys of the suite. Entries of `include` that have another
+    value than those given are then dropped, and so is `budgets` where a budget is given.
+    """
+
+    concurrency: int = Field(default=1, ge=1, description="Number of runs side by side.")
+    budgets: dict[str, Seconds] = Field(default={})
+    """The budgets of single tasks, where `budget` is not right for them."""
+    include: tuple[Included, ...] = ()
+    exclude: tuple[Excluded, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_one_budget_per_task(self) -> Self:
+        if self.budgets and len(self.budget) > 1:
+            raise ValueError("give either several values of budget, or one and the budgets of single tasks")
+        return self
+
+    def cells(self) -> list[RunSettings]:
+        """The settings of every run."""
+        values = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
+        axes = {key for key, several in values.items() if key in PLURAL or len(several) > 1}
+        given = {each.key for each in SETTINGS if each.suite_key in self.model_fields_set}
+        cells = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+        excluded = [_given(entry) for entry in self.exclude]
+        cells = [cell for cell in cells if not any(_is_excluded(cell, entry) for entry in excluded)]
+        cells = [self._with_budget_of_task(cell) for cell in cells]
+        first = {key: several[0] for key, several in values.items()}
+        added = []
+        named: list[tuple[dict[str, Any], set[str]]] = [(cell, set(given)) for cell in cells]
+        for entry in map(_given, self.include):
+            matching = [(cell, keys) for cell, keys in named if _agrees(cell, entry, axes)]
+            for cell, keys in matching:
+                cell.update(entry)
+                keys.update(entry)
+            if not matching:
+                added.append((self._with_budget_of_task(first | entry) | entry, given | entry.keys()))
+        return [self._settings(cell, keys) for cell, keys in named + added]
+
+    def _settings(self, cell: Mapping[str, Any], given: set[str]) -> RunSettings:
+        """Returns the settings of a run; a preset decides what was not given."""
+        if cell["task"] in self.budgets:
+            given = given | {"budget"}
+        preset = load_preset(cell["preset"])
+        chosen = preset.fill(cell, given) if preset else cell
+        return RunSettings(**{each.name: chosen[each.key] for each in SETTINGS})
+
+    def _with_budget_of_task(self, cell: Mapping[str, Any]) -> dict[str, Any]:
+        return {**cell, "budget": self.budgets.get(cell["task"], cell["budget"])}
+
+
+SUITE_SETTINGS = (*SETTINGS, Setting("concurrency", Suite.model_fields["concurrency"], is_axis=False))
+"""What `a2rl bench` and the flow can replace in a suite."""
+
+
+def _given(entry: BaseModel) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.model_fields_set}
+
+
+def _is_excluded(cell: Mapping[str, Any], entry: Mapping[str, tuple[Any, ...]]) -> bool:
+    return all(cell[key] in values for key, values in entry.items())
+
+
+def _agrees(cell: Mapping[str, Any], entry: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether the cell has the entry's values, as far as the entry has any for these keys."""
+    return all(cell[key] == entry[key] for key in keys if key in entry)
+
+
+def make_suite(values: Mapping[str, Any]) -> Suite:
+    """A suite from its keys.
+
+    Raises:
+        UsageError: a value is not allowed.
+    """
+    for setting in SETTINGS:
+        given = _as_tuple(values.get(setting.suite_key, ()))
+        for value in given if setting.choices else ():
+            if value not in setting.choices:
+                raise unknown_name(setting.key, str(value), setting.choices)
+    try:
+        suite: Suite = Suite.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(validation_message(error)) from error
+    return suite
+
+
+def single_run(given: Mapping[str, Any]) -> Suite:
+    """A suite of one run.
+
+    Args:
+        given: the run's settings, by the names of `Setting.key`.
+
+    Raises:
+        UsageError: a value is not allowed.
+    """
+    defaults = {each.key: each.field.default for each in SETTINGS if each.name in REQUIRED}
+    chosen = defaults | {key: value for key, value in given.items() if value is not None}
+    return make_suite({each.suite_key: chosen[each.key] for each in SETTINGS if each.key in chosen})
+
+
+def replace_settings(suite: Suite, given: Mapping[str, Any]) -> Suite:
+    """The suite with some of its settings replaced: see `Suite`.
+
+    Args:
+        suite: the suite.
+        given: new values by the suite's keys; a list makes an axis. None leaves the suite's.
+
+    Raises:
+        UsageError: a value is not allowed.
+    """
+    given = {key: value for key, value in given.items() if value is not None}
+    values = suite.model_dump(exclude_unset=True) | given
+    if "budget" in given:
+        values.pop("budgets", None)
+    chosen = make_suite(values)
+    entries = [_given(entry) for entry in suite.include]
+    return make_suite(values | {"include": [entry for entry in entries if _is_among(entry, chosen, given)]})
+
+
+def _is_among(entry: Mapping[str, Any], chosen: Suite, given: Mapping[str, Any]) -> bool:
+    """Whether the replaced settings have the values of an entry among theirs."""
+    replaced = [each for each in SETTINGS if each.suite_key in given and each.key in entry]
+    return all(entry[each.key] in getattr(chosen, each.suite_key) for each in replaced)

@@ -1,0 +1,83 @@
+"""The errors of the pipeline: one flat hierarchy, raised at the source and classified once at the stage boundary.
+
+A message is one line that a user can act on: what is wrong, then how to fix it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+from a2rl.core.printable import printable
+from a2rl.core.secrets import scrub
+
+MAX_CHARS = 4000
+
+
+class A2rlError(Exception):
+    """Base of all errors that a user sees as one line instead of a stack trace."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        """The message as one printable line without secrets, whatever text of an agent it contains."""
+        return printable(scrub(super().__str__()), MAX_CHARS)
+
+
+class UsageError(A2rlError):
+    """The user asked for something impossible: an unknown task, an invalid budget, a missing folder."""
+
+    exit_code = 2
+
+
+class NotReadyError(UsageError):
+    """Runs cannot start: everything that is wrong with their settings and with this machine, found at once."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        """Makes the error.
+
+        Args:
+            problems: One line for each problem: what is wrong, and how to fix it.
+        """
+        self.problems = tuple(problems)
+        super().__init__("nothing was started: " + "; ".join(self.problems))
+
+
+class InfrastructureError(A2rlError):
+    """The machine failed, not the agent: a full disk, a dead grader process, an unreachable hub. A retry may help."""
+
+
+class MissingInputError(InfrastructureError):
+    """A run's base model or data is missing or has changed. The run has no result until it is restored."""
+
+
+class TaskDefinitionError(A2rlError):
+    """A task or agent folder breaks its contract; its author has to fix it."""
+
+
+class InvalidSubmissionError(A2rlError):
+    """The agent submitted something that cannot be graded. It is recorded with this reason and has no score."""
+
+
+class SpoiledWorkspaceError(A2rlError):
+    """The agent left its folders in a state that prevents a restart. This is a result, not a machine failure."""
+
+
+class IntegrityError(A2rlError):
+    """The ledger, a record or a checkpoint has changed since it was written: it was edited, truncated or corrupted."""
+
+
+class RunFailedError(A2rlError):
+    """Some runs could not be finished. Their records say why; the other runs of the command are complete."""
+
+
+class InterruptedByUserError(A2rlError):
+    """The user stopped the pipeline (Ctrl-C or SIGTERM); `a2rl resume` continues from here."""
+
+    exit_code = 130
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """Makes an error that lists the known names and suggests the closest one."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return UsageError(f"no {kind} {name!r}.{guess} Known: {', '.join(names) or 'none'}")

@@ -1,0 +1,26 @@
+"""A log of JSON lines with a maximum size, so that an agent that causes many lines cannot fill the disk."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from a2rl.core.printable import printable_json
+from a2rl.core.secrets import scrub_bytes
+
+MAX_BYTES = 64 << 20
+
+
+class EventLog:
+    """Appends one JSON object per line, with the time `t` (Unix time in seconds), up to `max_bytes`."""
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self.path = path
+        self._left = max_bytes - (path.stat().st_size if path.exists() else 0)
+
+    def write(self, **fields: Any) -> None:
+        """Appends a line; once the file has reached its maximum size, lines are dropped."""
+        line = scrub_bytes(f"{printable_json({'t': round(time.time(), 3), **fields})}\n".encode())
+        self._left -= len(line)
+        if self._left >= 0:
+            with self.path.open("ab", buffering=0) as file:
+                file.write(line)

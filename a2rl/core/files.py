@@ -1,0 +1,198 @@
+"""Atomic writes of files and folders, and digests of their contents."""
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from a2rl.core.errors import InfrastructureError, IntegrityError
+from a2rl.core.secrets import scrub
+
+TEMPORARY = ".tmp"
+STALE_AFTER_S = 60.0
+"""Minimum age of a temporary file before it counts as abandoned: another machine's process may still write it."""
+REMEDIES = {
+    errno.ENOSPC: "free some disk space and resume",
+    errno.EDQUOT: "free some of your disk quota and resume",
+    errno.EACCES: "check who owns it and what its permissions are",
+    errno.EPERM: "check who owns it and what its permissions are",
+    errno.EROFS: "the file system is read-only: make it writable",
+    errno.EMFILE: "allow more open files (`ulimit -n`)",
+    errno.ENFILE: "the machine has too many open files",
+    errno.EIO: "the disk may be failing",
+    errno.ENOTDIR: "a file is where a folder should be: move it away",
+    errno.EISDIR: "a folder is where a file should be: move it away",
+}
+MACHINE_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""Errors whose cause is this machine, never the file of an agent."""
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def canonical_json(value: Any) -> str:
+    """Returns the unique JSON text of a value (sorted keys, no spaces), over which digests are computed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest_of(value: Any) -> str:
+    """Returns the SHA-256 (hex) of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Returns the SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_digest(folder: Path, patterns: Iterable[str] = ("**/*",), but: Iterable[str] = ()) -> str:
+    """Returns a SHA-256 (hex) over the names and bytes of all files that match, in the order of their paths.
+
+    Args:
+        folder: The folder to search.
+        patterns: Glob patterns of the files to include.
+        but: Relative paths of files to leave out.
+    """
+    left_out = {folder / name for name in but}
+    paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()} - left_out)
+    return digest_of([(str(path.relative_to(folder)), file_digest(path)) for path in paths])
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a temporary file, then renames it: readers see the old file or the new one, also after a crash.
+
+    Any number of threads and processes may write the same file; the last text stays. Known secrets are removed.
+
+    Raises:
+        InfrastructureError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(scrub(text))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise machine_failure(f"write {path}", error) from error
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Replaces the folder `target` by `new`; a process that opens `target` finds either the old folder or the new one.
+
+    The kernel exchanges the two (Linux 3.15). On file systems that cannot do this, `target` is missing for a moment.
+
+    Raises:
+        OSError: The folder cannot be replaced; both are unchanged.
+    """
+    try:
+        if not target.exists():
+            with contextlib.suppress(OSError):  # it exists by now, or cannot be made; the exchange then reports why
+                new.rename(target)
+                return
+        _exchange(new, target)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOSYS, errno.EPERM}:
+            raise
+        aside = new.with_name(f"{new.name}-old")
+        target.rename(aside)
+        new.rename(target)
+        aside.rename(new)
+    shutil.rmtree(new, ignore_errors=True)  # after the exchange, this is the old folder
+
+
+def _exchange(one: Path, other: Path) -> None:
+    at_fdcwd, exchange = -100, 2  # man 2 renameat2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), exchange):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
+
+
+def machine_failure(what: str, error: OSError) -> InfrastructureError:
+    """Makes an error that says what this machine could not do, why, and how to fix it.
+
+    Args:
+        what: The action that failed, such as "write records/grade.json".
+        error: The cause.
+    """
+    remedy = REMEDIES.get(error.errno or 0)
+    message = f"cannot {what}: {error.strerror or error}"
+    return InfrastructureError(f"{message}; {remedy}" if remedy else message)
+
+
+@cache
+def _sweep(folder: Path) -> None:
+    """Removes temporary files of killed writers from a folder, once per process."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(path.name.removesuffix(TEMPORARY).rpartition(".")[2].partition("-")[0])
+            if time.time() - path.lstat().st_mtime > STALE_AFTER_S and not Path(f"/proc/{pid}").exists():
+                path.unlink()
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """Writes a pydantic model as an indented JSON file, atomically."""
+    write_atomically(path, model.model_dump_json(indent=2) + "\n")
+
+
+def read_model(path: Path, kind: type[Model]) -> Model:
+    """Reads what `write_model` wrote.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        IntegrityError: The file is not a valid `kind`.
+    """
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        raise IntegrityError(f"{path} is not a valid {kind.__name__}: {validation_message(error)}") from error
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{path} is not a valid {kind.__name__}: {error}") from error
+
+
+def validation_message(error: ValidationError) -> str:
+    """Returns a validation error as one line that names the invalid keys."""
+    problems = [(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, ")) for item in error.errors()]
+    return "; ".join(f"{key}: {text}" if key else text for key, text in problems)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a JSON Lines file.
+
+    Raises:
+        IntegrityError: A line is not a JSON object; the message says which.
+    """
+    rows = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise IntegrityError(f"{path}, line {number}: not JSON ({error.msg})") from error
+            if not isinstance(row, dict):
+                raise IntegrityError(f"{path}, line {number}: not a JSON object")
+            rows.append(row)
+    return rows
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes rows as JSON Lines, atomically."""
+    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

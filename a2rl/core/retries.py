@@ -1,0 +1,104 @@
+"""Retries of HTTP requests with exponential backoff.
+
+    reply = retry_request(lambda: request(...), attempts=4, backoff_s=1.0, pause=closing.wait)
+
+A request raises RetryableError for failures that may be temporary: a timeout, a broken connection, a reply that is not
+JSON, and the statuses of `is_retryable_status`. The library tenacity makes the attempts. This module decides how long
+to wait, because the endpoint's `Retry-After` has to be respected, and the wait has to end early when the caller closes.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+RETRYABLE_STATUSES = frozenset({408, 409, 429})
+MAX_WAIT_S = 120.0
+"""Maximum wait between two attempts, even if the endpoint asks for more."""
+
+T = TypeVar("T")
+
+
+class RetryableError(Exception):
+    """A request that failed and may succeed later; its text is the reason."""
+
+    def __init__(self, reason: str, after_s: float = 0.0, status: int = 0) -> None:
+        """Makes an error for one failed attempt.
+
+        Args:
+            reason: What went wrong.
+            after_s: How many seconds the endpoint asks to wait before the next attempt.
+            status: The HTTP status of the answer; 0 if there was none.
+        """
+        super().__init__(reason)
+        self.after_s, self.status = after_s, status
+
+
+class _CancelledError(Exception):
+    """The caller no longer waits for the answer."""
+
+
+def is_retryable_status(status: int) -> bool:
+    """Whether an HTTP status is worth another attempt."""
+    return status in RETRYABLE_STATUSES or status >= 500
+
+
+def retry_request(request: Callable[[], T], attempts: int, backoff_s: float, pause: Callable[[float], bool]) -> T:
+    """Makes a request and returns its result; repeats the request if it fails with a temporary error.
+
+    Args:
+        request: Makes one attempt.
+        attempts: The number of attempts before the request counts as failed, at least 1.
+        backoff_s: The longest wait before the second attempt; it doubles from attempt to attempt.
+        pause: Waits for so many seconds; returns True if the caller no longer waits for the answer.
+
+    Raises:
+        RetryableError: The last attempt failed, or the caller no longer waits.
+    """
+
+    def wait_s(state: RetryCallState) -> float:
+        longest_s = backoff_s * 2 ** (state.attempt_number - 1)
+        return min(max(_requested_wait_s(state), random.uniform(longest_s / 2, longest_s)), MAX_WAIT_S)
+
+    def sleep(seconds: float) -> None:
+        if pause(seconds):
+            raise _CancelledError
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(RetryableError),
+        stop=stop_after_attempt(attempts),
+        wait=wait_s,
+        sleep=sleep,
+        reraise=True,
+    )
+    failure: RetryableError | None = None
+
+    def attempt() -> T:
+        nonlocal failure
+        try:
+            return request()
+        except RetryableError as error:
+            failure = error
+            raise
+
+    try:
+        return retrying(attempt)
+    except _CancelledError:
+        assert failure is not None  # there is a pause only after a failed attempt
+        raise failure from None
+
+
+def _requested_wait_s(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    return error.after_s if isinstance(error, RetryableError) else 0.0
+
+
+def retry_after_s(header: str) -> float:
+    """Returns the seconds to wait that a `Retry-After` header asks for, as a number or a date; 0 if it has neither."""
+    try:
+        return float(header) if header.isdigit() else parsedate_to_datetime(header).timestamp() - time.time()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,248 @@
+"""Removes secrets by their value from whatever is kept of a run: logs, code, transcripts, ledger, report.
+
+    scrubber = Scrubber({"OPENAI_API_KEY": "sk-..."})
+    scrubber.text("my key is sk-...")           # my key is [secret OPENAI_API_KEY]
+    stream = scrubber.stream()                   # for data that arrives in pieces: feed(block), close()
+
+Each value is also found in its plain encodings: escaped for URLs, JSON, HTML or Python, in hexadecimal, in base64 and
+base32 at any alignment, as UTF-16, backwards, in any case, and broken into lines. Keys with the form of well-known
+providers are removed even if they are not registered. This protects against accidental leaks and simple tricks only:
+an agent that has a key can also encrypt it before writing it. Therefore agents whose LLM requests pass through the
+relay get no key at all (a2rl/llm/relay).
+
+`register_secrets` makes secrets known to this process; `scrub` and `scrub_bytes` remove the registered ones. The
+ledger, logs, code history and report call them when they write. No library: scanners such as detect-secrets find
+candidates by pattern and do not remove known values from streams. Standard library only: the supervisor imports this
+module.
+"""
+
+import base64
+import html
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+MIN_CHARS = 8
+"""A shorter value could be part of ordinary words, so it is not removed, and the user is warned."""
+MIN_FORM = 10
+"""Minimum length of an encoded value; raw values may be shorter."""
+BREAKS = (b"\\r\\n", b"\\n", b"\\r", b"\r", b"\n")
+"""Line breaks allowed between two characters of a secret: base64 is broken into lines, and JSON escapes the breaks."""
+BETWEEN_OCTETS = ("", " ", ":", "-", "_", "%", "\\x", "\\\\x", ",", ", ", ", 0x", ",0x", " 0x")
+"""Separators between the bytes of a hexadecimal dump; what precedes the first byte is not part of the secret."""
+SHAPES = (
+    rb"sk-(?:ant|proj|svcacct|admin|or|lf)-[\w-]{16,200}",
+    rb"sk-[A-Za-z0-9]{20,200}",
+    rb"AIza[\w-]{35,60}",
+    rb"gh[pousr]_[A-Za-z0-9]{30,255}",
+    rb"github_pat_\w{22,255}",
+    rb"hf_[A-Za-z0-9]{30,60}",
+    rb"xox[abprs]-[\w-]{10,200}",
+    rb"AKIA[A-Z0-9]{16}",
+)
+"""Patterns for keys of Anthropic, OpenAI, Google, GitHub, Hugging Face, Slack and AWS."""
+HEADS = (b"sk-", b"AIza", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"hf_", b"xox", b"AKIA")
+MAX_SHAPE = 270
+BLOCK = 1 << 20
+_SHAPE = re.compile(rb"(?<![A-Za-z0-9_-])(?:" + b"|".join(SHAPES) + rb")")
+_WORD = re.compile(rb"(?<![\w-])[\w-]{1,%d}\Z" % MAX_SHAPE)
+_BREAK = b"(?:" + b"|".join(map(re.escape, BREAKS)) + b")?"
+
+
+class Scrubber:
+    """Removes a given set of named secrets."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self.secrets = {name: value for name, value in secrets.items() if len(value) >= MIN_CHARS}
+        """The secrets that are removed, by name: those of at least MIN_CHARS."""
+        self._names = list(self.secrets)
+        self._by_secret = [_forms(value) for value in self.secrets.values()]
+        self._forms = tuple({form.lower() for forms in self._by_secret for form in forms})
+
+    @cached_property
+    def _known(self) -> re.Pattern[bytes]:
+        """Matches all forms of the secrets; compiled on first use, because it is slow and rarely needed."""
+        groups = (
+            b"(?P<s%d>%s)" % (place, b"|".join(map(_broken, forms))) for place, forms in enumerate(self._by_secret)
+        )
+        return re.compile(b"|".join(groups), re.IGNORECASE)
+
+    def text(self, text: str) -> str:
+        """Returns the text without the secrets."""
+        return self.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def data(self, data: bytes) -> bytes:
+        """Returns the bytes without the secrets."""
+        return _SHAPE.sub(b"[secret]", self.without_known(data))
+
+    def without_known(self, data: bytes) -> bytes:
+        """Returns the bytes without the named secrets; keys that are only recognised by their form stay."""
+        bare = _bare(data)
+        if any(
+            form in bare for form in self._forms
+        ):  # a hundred times faster than the expression, which is only run after a hit
+            return self._known.sub(self._replace, data)
+        return data
+
+    def stream(self) -> "ScrubbingStream":
+        """Returns a scrubber for bytes that arrive in pieces."""
+        return ScrubbingStream(self, self._forms)
+
+    def _replace(self, found: re.Match[bytes]) -> bytes:
+        number = int((found.lastgroup or "s0")[1:])
+        return f"[secret {self._names[number]}]".encode()
+
+
+class ScrubbingStream:
+    """Scrubs bytes that arrive in pieces. It holds back bytes that may begin a secret until this is decided."""
+
+    def __init__(self, scrubber: Scrubber, forms: tuple[bytes, ...]) -> None:
+        self._scrubber = scrubber
+        self._forms = forms
+        self._longest = max([MAX_SHAPE, *map(len, forms)])
+        self._held = self._before = b""
+        self.has_found = False
+        """Whether any secret was found so far."""
+
+    def feed(self, block: bytes) -> bytes:
+        """Takes the next piece; returns, without secrets, the bytes that no longer have to be held back."""
+        whole = self._held + block
+        data = self._scrubber.without_known(whole)
+        self.has_found = self.has_found or data is not whole
+        cut = len(data) - self._doubtful(data)
+        self._held = data[cut:]
+        return self._pass_on(data[:cut])
+
+    def close(self) -> bytes:
+        """Returns the remaining bytes at the end of the stream."""
+        rest, self._held = self._held, b""
+        return self._pass_on(rest)
+
+    def _pass_on(self, data: bytes) -> bytes:
+        """Removes keys by their form. They begin at the start of a word; `_before` marks a word that continues."""
+        before = self._before
+        if data:
+            self._before = b"_" if _WORD.search(data[-1:]) else b""
+        clean, found = _SHAPE.subn(b"[secret]", before + data)
+        self.has_found = self.has_found or found > 0
+        return clean[len(before) :]
+
+    def _doubtful(self, data: bytes) -> int:
+        """Returns how many bytes at the end may be the beginning of a secret."""
+        word = _WORD.search((self._before + data)[-MAX_SHAPE - 1 :])
+        held = len(word[0]) if word and any(word[0].startswith(head[: len(word[0])]) for head in HEADS) else 0
+        tail = data[-3 * self._longest :]
+        for end in (
+            (tail, tail[:-1]) if tail.endswith(b"\\") else (tail,)
+        ):  # the backslash may be half of an escaped line break
+            bare = _bare(end)
+            if length := max((_overlap(bare, form) for form in self._forms), default=0):
+                held = max(held, _with_breaks(end, length) + len(tail) - len(end))
+        return held
+
+
+def _forms(value: str) -> list[bytes]:
+    """Returns a secret in its plain encodings, longest first."""
+    raw, utf16 = value.encode("utf-8", "surrogateescape"), value.encode("utf-16-le", "surrogatepass")
+    octets = [f"{octet:02x}" for octet in raw]
+    texts = [
+        json.dumps(value)[1:-1], json.dumps(json.dumps(value))[3:-3], html.escape(value), quote(raw, safe=""),
+        quote(raw), quote_plus(raw), value[::-1], " ".join(value), ", ".join(map(str, raw)), ",".join(map(str, raw)),
+        "".join(f"&#{ord(char)};" for char in value), "".join(f"&#x{ord(char):x};" for char in value),
+        "".join(f"\\u{ord(char):04x}" for char in value), *(mark.join(octets) for mark in BETWEEN_OCTETS),
+    ]  # fmt: skip
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    encoded += [utf16, *_in_base(raw, base64.b64encode, 6), *_in_base(raw, base64.urlsafe_b64encode, 6)]
+    encoded += [*_in_base(raw, base64.b32encode, 5), *_in_base(utf16, base64.b64encode, 6)]
+    return sorted({raw, *(form for form in encoded if len(form) >= MIN_FORM)}, key=len, reverse=True)
+
+
+def _in_base(raw: bytes, encode: Callable[[bytes], bytes], bits: int) -> Iterator[bytes]:
+    """Yields the encoded characters that do not depend on the surrounding bytes, for each alignment of the value."""
+    for before in range(bits // 2 if bits == 6 else bits):
+        yield encode(bytes(before) + raw)[-(-8 * before // bits) : 8 * (before + len(raw)) // bits]
+
+
+def _broken(form: bytes) -> bytes:
+    """Returns a regular expression for a form that may be broken into lines."""
+    return _BREAK.join(re.escape(form[place : place + 1]) for place in range(len(form)))
+
+
+def _bare(data: bytes) -> bytes:
+    """Returns the data in lower case and without line breaks, for comparison with the forms."""
+    for each in BREAKS:
+        data = data.replace(each, b"")
+    return data.lower()
+
+
+def _overlap(data: bytes, form: bytes) -> int:
+    """Returns the length of the longest suffix of `data` that is a proper prefix of `form`."""
+    place = max(0, len(data) - len(form) + 1) - 1
+    while (place := data.find(form[:1], place + 1)) >= 0:
+        if form.startswith(data[place:]):
+            return len(data) - place
+    return 0
+
+
+def _with_breaks(tail: bytes, length: int) -> int:
+    """Returns how many bytes of the tail contain its last `length` bytes other than line breaks."""
+    return next((taken for taken in range(length, len(tail)) if len(_bare(tail[-taken:])) >= length), len(tail))
+
+
+_lock = threading.Lock()
+_known = Scrubber({})
+
+
+def register_secrets(secrets: Mapping[str, str]) -> None:
+    """Adds secrets, by name, to those that this process removes."""
+    global _known  # noqa: PLW0603 - secrets concern the whole process, wherever it writes
+    with _lock:
+        if not secrets.items() <= _known.secrets.items():
+            _known = Scrubber({**_known.secrets, **secrets})
+
+
+def known_secrets() -> dict[str, str]:
+    """Returns the registered secrets, to hand to child processes."""
+    return dict(_known.secrets)
+
+
+def scrub(text: str) -> str:
+    """Returns the text without the registered secrets."""
+    return _known.text(text)
+
+
+def scrub_bytes(data: bytes) -> bytes:
+    """Returns the bytes without the registered secrets."""
+    return _known.data(data)
+
+
+def scrub_file(path: Path) -> None:
+    """Removes the registered secrets from a file that no other process writes.
+
+    Raises:
+        OSError: The file cannot be read or written.
+    """
+    looking = scrubbing_stream()
+    for _ in _scrubbed(path, looking):
+        pass
+    if looking.has_found:
+        clean = path.with_name(f"{path.name[:200]}.clean")
+        with clean.open("wb") as file:
+            file.writelines(_scrubbed(path, scrubbing_stream()))
+        clean.replace(path)
+
+
+def _scrubbed(path: Path, stream: ScrubbingStream) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            yield stream.feed(block)
+    yield stream.close()
+
+
+def scrubbing_stream() -> ScrubbingStream:
+    """Returns a stream scrubber for the registered secrets."""
+    return _known.stream()

@@ -1,0 +1,134 @@
+"""Paths of the checkout and settings from the environment: the only module that reads `os.environ`.
+
+settings = Settings.load()
+settings.runs / "gsm8k-scripted-..." / "spec.json"
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from a2rl.core.errors import UsageError
+
+ROOT_MARK = "params.yaml"
+_handed_over: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The folders of one checkout. Everything that the pipeline writes is below `root`."""
+
+    root: Path
+    environ: dict[str, str] = field(repr=False)
+    """The environment, with the keys that were handed over. Child processes get only some of these variables."""
+
+    @classmethod
+    def load(cls, start: Path | None = None) -> "Settings":
+        """Finds the checkout: $A2RL_ROOT, else the closest checkout at or above `start`, else the one with this file.
+
+        Raises:
+            UsageError: There is no checkout, or A2RL_ROOT does not name one.
+        """
+        environ = {**os.environ, **_handed_over}
+        if named := environ.get("A2RL_ROOT"):
+            if not (Path(named) / ROOT_MARK).is_file():
+                raise UsageError(f"A2RL_ROOT={named} has no {ROOT_MARK}: point it at a checkout of a2rl, or unset it")
+            return cls(Path(named).resolve(), environ)
+        here = (start or Path.cwd()).resolve()
+        for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
+            if (folder / ROOT_MARK).is_file() and (folder / "stages").is_dir():
+                return cls(folder, environ)
+        raise UsageError(f"no {ROOT_MARK} in {here} or above: run this inside a checkout of a2rl, or set A2RL_ROOT")
+
+    @staticmethod
+    def hand_over(keys: Mapping[str, str]) -> None:
+        """Gives this process keys that must not be in its environment, where other processes could read them."""
+        _handed_over.update(keys)
+
+    @staticmethod
+    def handed_over() -> tuple[str, ...]:
+        """Returns the names of the keys that were handed over."""
+        return tuple(_handed_over)
+
+    @property
+    def runs(self) -> Path:
+        """The folder with one folder for each run."""
+        return self.root / "runs"
+
+    @property
+    def reports(self) -> Path:
+        """The folder of the reports over many runs."""
+        return self.root / "reports"
+
+    @property
+    def models(self) -> Path:
+        """The folder of the base models that this repository builds."""
+        return self.root / "models"
+
+    @property
+    def base_trials(self) -> Path:
+        """The folder with what the trials of base models found, by their digests."""
+        return self.root / "data" / "base-models"
+
+    @property
+    def baselines(self) -> Path:
+        """The folder of the baselines' scores."""
+        return self.root / "baselines"
+
+    @property
+    def mlruns(self) -> Path:
+        """The folder of MLflow's database and artifacts."""
+        return self.root / "mlruns"
+
+    @property
+    def vllm_python(self) -> Path:
+        """The interpreter of the environment that `make setup-vllm` builds."""
+        return Path(self.environ.get("A2RL_VLLM_PYTHON") or self.root / ".venv-vllm/bin/python")
+
+    @property
+    def agent_python(self) -> Path | None:
+        """The interpreter of the environment for agents that `make setup-agent-env` builds; None if there is none."""
+        if named := self.environ.get("A2RL_AGENT_PYTHON"):
+            return Path(named)
+        folder = self.root / ".venv-agent"
+        return folder / "bin/python" if (folder / ".installed").is_file() else None  # the mark is written last
+
+    @property
+    def python_bin(self) -> Path:
+        """The folder of the running interpreter, with whose environment agents train unless they have their own."""
+        return Path(sys.executable).parent
+
+    @property
+    def judgements(self) -> Path:
+        """The cache of paid judge answers, shared by all runs."""
+        return self.root / "data" / "judgements.db"
+
+    @property
+    def judge_checks(self) -> Path:
+        """Which judges answered a short time ago, shared by all runs."""
+        return self.root / "data" / "judge_checks.json"
+
+    @property
+    def searches(self) -> Path:
+        """The cache of live web searches, shared by all runs."""
+        return self.root / "data" / "searches.db"
+
+    @property
+    def gpu_locks(self) -> Path:
+        """The folder of the locks of GPUs, the same one for all checkouts and users of this machine."""
+        return Path(self.environ.get("A2RL_GPU_LOCKS") or "/tmp/a2rl-gpus")
+
+    @property
+    def pretraining(self) -> Path:
+        """The folder of the pretraining data of `tiny`, with one file for each task."""
+        return self.root / "data" / "pretraining"
+
+    def data(self, task_id: str, variant: str) -> Path:
+        """Returns the folder with `visible/` (for the agent) and `hidden/` (for the grader) of a task."""
+        return self.root / "data" / variant / task_id
+
+    def forwarded(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Returns the variables among `names` that are set; an agent sees nothing else of the user's environment."""
+        return {name: self.environ[name] for name in names if name in self.environ}

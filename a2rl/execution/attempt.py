@@ -1,0 +1,243 @@
+"""One attempt: a start of the agent, from its command line to the ledger entry that says how it ended.
+
+`Attempts.start` does all of it: it prepares the command, starts the clock, supervises the processes and records the
+end.
+"""
+
+import errno
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from a2rl.agents.definition import Agent
+from a2rl.agents.installation import Installation
+from a2rl.core.background import Background
+from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, SpoiledWorkspaceError
+from a2rl.core.settings import Settings
+from a2rl.execution.compute import TreeLoad
+from a2rl.execution.deadline import TICK_S, WatchResult, watch
+from a2rl.execution.gpu import GpuWatch
+from a2rl.execution.launch import launch
+from a2rl.execution.messages import Conversation
+from a2rl.execution.meter import Meter
+from a2rl.execution.observer_process import Observer
+from a2rl.execution.prompt import StartContext, render_prompt
+from a2rl.execution.transcript_summary import TranscriptSummary, read_summary
+from a2rl.execution.workspace import write_into_workspace
+from a2rl.grading.server_process import GradingServer
+from a2rl.linux.orphans import ProcessTrace
+from a2rl.llm.gateway import Gateway
+from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrupted
+from a2rl.run.gpu_share import share_of
+from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
+from a2rl.sandbox.command import AgentCommand
+from a2rl.sandbox.process import TRACE, AgentProcess
+
+WORKSPACE_ERRORS = {
+    errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY,
+}  # fmt: skip
+"""System errors caused by folders that an agent has locked, removed or replaced. A full or broken disk causes other
+errors."""
+QUOTA_UNKNOWN = "its use of tokens and cost could no longer be counted: reading its transcript failed repeatedly"
+
+
+class AttemptEnd(NamedTuple):
+    """How an attempt ended."""
+
+    reason: str
+    exit_code: int | None = None
+    why: str = ""
+
+
+class Shares(NamedTuple):
+    """The time of an attempt, in seconds."""
+
+    run_s: float
+    """What is left of the run's budget."""
+    attempt_s: float
+    """The attempt's share of it."""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Runs the attempts of one run, one at a time.
+
+    Args:
+        observe: Called about twice a second in a separate thread, to mirror new events elsewhere.
+    """
+
+    run: RunDir
+    agent: Agent
+    settings: Settings
+    server: GradingServer
+    observe: Callable[[RunDir], None]
+    _summaries: dict[int, TranscriptSummary] = field(default_factory=dict)
+
+    def start(self, context: StartContext) -> None:
+        """Runs the agent once and records in the ledger how it ended.
+
+        Raises:
+            InterruptedByUserError: The user stopped the pipeline; the agent has ended, and the ledger says so.
+            A2rlError: The machine failed; the attempt is closed as lost, and a further call continues the run.
+        """
+        run = self.run
+        attempt = len(run.ledger.events(AgentStarted)) + 1
+        started = AgentStarted(attempt=attempt, elapsed_s=run.clock.elapsed_s(), trial=context.trial)
+        shares = self._shares(context)
+        with Gateway(run, self.agent, self.settings) as gateway:
+            prompt = ""
+            if self.agent.calls_llm:
+                prompt = render_prompt(run, self.agent, shares.attempt_s, context)
+            command = self._prepare(gateway, attempt, prompt, context.session, shares)
+            if isinstance(command, AttemptEnd):
+                run.ledger.append(started)
+                close_attempt(run, attempt, command)
+                return
+            run.clock.start()
+            run.ledger.append(started)
+            try:
+                end = self._run_processes(command, attempt, prompt, shares)
+            except BaseException as error:  # including KeyboardInterrupt: the attempt must be closed in any case
+                _close_after(run, attempt, error)
+                raise
+        run.clock.stop()
+        close_attempt(run, attempt, end)
+
+    def summary(self, attempt: int, exit_code: int | None = None) -> TranscriptSummary:
+        """Returns the summary of an attempt's transcript, which is read once."""
+        if attempt not in self._summaries:
+            self._summaries[attempt] = read_summary(self.run, self.agent, self.settings, attempt, exit_code)
+        return self._summaries[attempt]
+
+    def _shares(self, context: StartContext) -> Shares:
+        """Divides the remaining time evenly among the trials. Time that a trial does not use goes to the next ones."""
+        left_s = self.run.clock.remaining_s()
+        return Shares(left_s, left_s / (self.run.spec.trials - context.trial + 1))
+
+    def _prepare(
+        self, gateway: Gateway, attempt: int, prompt: str, session: str | None, shares: Shares
+    ) -> AgentCommand | AttemptEnd:
+        """Returns the command of the start, or the end of the attempt if the agent cannot be started."""
+        run = self.run
+        if missing := Installation(self.agent, self.settings).missing(run.spec.base_url):
+            return AttemptEnd("unavailable", why="; ".join(missing))
+        try:
+            write_into_workspace(run, {RUN_META: run_meta(run)}, RUN_META_MODE)
+            return launch(run, self.agent, self.settings, self.server, gateway, attempt, prompt, session)
+        except (A2rlError, OSError) as error:
+            # In a later attempt, the agent itself may have made its workspace unusable; that is a result.
+            is_agents_doing = isinstance(error, SpoiledWorkspaceError) or _errno_of(error) in WORKSPACE_ERRORS
+            if attempt == 1 or not is_agents_doing:
+                raise
+            return AttemptEnd("unavailable", why=f"it has made its own folder unusable: {error}")
+
+    def _run_processes(self, command: AgentCommand, attempt: int, prompt: str, shares: Shares) -> AttemptEnd:
+        """Runs the agent's processes from start to end, while the observer watches."""
+        with ExitStack() as stack:
+            process = stack.enter_context(AgentProcess(command, self.settings))
+            observer = stack.enter_context(Observer(self.run, self.settings, attempt, process.root))
+            # The agent always ends before the observer, so that the observer sees the final state of its files.
+            stack.callback(_stop_if_running, process)
+            result = self._supervise(process, observer, prompt, shares)
+            usage_unknown = observer.is_given_up
+        return self._end_of(result, attempt, usage_unknown)
+
+    def _supervise(self, process: AgentProcess, observer: Observer, prompt: str, shares: Shares) -> WatchResult:
+        """Enforces deadline and quota in this thread. Everything that may take time runs in other threads."""
+        run, log = self.run, pipeline_log(self.run)
+        gpus = GpuWatch([gpu.uuid for gpu in share_of(run, self.settings).all])
+        load = TreeLoad(process.root, lambda: _control_groups(run), gpus.busy_pids)
+        meter = Meter(run, load, reserved_s=shares.run_s - shares.attempt_s)
+        conversation = Conversation(self.agent, process.send, process.end_input, prompt, shares.attempt_s)
+
+        def on_tick() -> None:
+            self.server.keep_alive()
+            observer.keep_alive()
+            if gpus.lost:  # whatever the agent does without it is not its result
+                raise InfrastructureError(f"{gpus.lost}; `a2rl resume {run.id}` continues on the GPUs that are left")
+            conversation.update(meter.left_s(), observer.has_heard_an_answer)
+
+        with ExitStack() as stack:
+            stack.callback(gpus.close)
+            stack.enter_context(Background("the clock", meter.update, _random_pause_s, log))
+            stack.enter_context(Background("mirroring", lambda: self.observe(run), _random_pause_s, log))
+            return watch(process, meter.left_s, lambda: observer.quota_is_spent, on_tick)
+
+    def _end_of(self, result: WatchResult, attempt: int, usage_unknown: bool) -> AttemptEnd:
+        """Records surviving processes and says how the attempt ended."""
+        reason, exited = result
+        if exited.survivors:
+            self.run.ledger.append(ProcessesSurvived(attempt=attempt, processes=exited.survivors))
+        if exited.error:
+            with (self.run.logs / "agent.log").open("a", encoding="utf-8") as log:
+                log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
+            return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}")
+        if exited.stopped:
+            return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}")
+        why = self._why(attempt, reason, exited.exit_code)
+        if reason == "quota" and usage_unknown:
+            why = QUOTA_UNKNOWN
+        return AttemptEnd(reason, exited.exit_code, why)
+
+    def _why(self, attempt: int, reason: str, exit_code: int | None) -> str:
+        """Returns the reason in plain words, from the transcript or the agent definition's exit codes."""
+        reported = self.summary(attempt, exit_code).why
+        if reason == "quota":
+            return "its quota of tokens or cost was used up"
+        if reason != "crashed" and self.agent.transcript is None:
+            return ""
+        if reported and reason != "deadline":
+            return reported
+        return self.agent.exits.get(exit_code, "") if exit_code is not None else ""
+
+
+def close_attempt(run: RunDir, attempt: int, end: AttemptEnd) -> None:
+    """Records in the ledger how an attempt ended."""
+    run.ledger.append(
+        AgentEnded(
+            attempt=attempt,
+            elapsed_s=run.clock.elapsed_s(),
+            reason=end.reason,
+            exit_code=end.exit_code,
+            why=end.why,
+        )
+    )
+
+
+def _close_after(run: RunDir, attempt: int, error: BaseException) -> None:
+    """Closes an attempt that was stopped by the user or by a failure of this machine."""
+    run.clock.stop()
+    if isinstance(error, Exception) and not isinstance(error, InterruptedByUserError):
+        close_attempt(run, attempt, AttemptEnd("lost", why=str(error)))
+        return
+    close_attempt(run, attempt, AttemptEnd("interrupted"))
+    run.ledger.append(RunInterrupted(stage="execute"))
+
+
+def _stop_if_running(process: AgentProcess) -> None:
+    if process.is_running:
+        process.stop()
+
+
+def _control_groups(run: RunDir) -> list[Path]:
+    """Returns the running agent's control groups; none before it is started, or if there are no control groups."""
+    trace = ProcessTrace.read(run.logs / TRACE)
+    return [Path(folder) for folder in trace.group.folders] if trace is not None else []
+
+
+def _random_pause_s() -> float:
+    """Returns a pause of about a tick. It is random, so that the agent cannot know when it is sampled."""
+    return random.uniform(0.5, 1.5) * TICK_S
+
+
+def _errno_of(error: BaseException | None) -> int | None:
+    """Returns the number of the system error that caused one of our own errors."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return error.errno
+        error = error.__cause__
+    return None

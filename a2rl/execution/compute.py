@@ -1,0 +1,158 @@
+"""Measures whether an agent computes, by the processor time of its process tree and its use of GPUs (gpu.py).
+
+Processes that start and end between two samples are not missed. A parent's time includes the children it has waited
+for, a zombie keeps its time, and a process that is running at the moment of a sample counts as computing, however
+little time it has used. Samples must be taken at moments that the agent cannot predict.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from a2rl.linux.process_tree import MAX_PROCESSES, descendants
+
+IDLE_SHARE = 0.1
+"""A share of one core. An agent that uses less does not compute. Idle agent systems use 1 to 3%."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MAX_CGROUP_LOOKUPS = 20
+"""After this many samples without a control group, no control group is expected any more."""
+
+
+class Sample(NamedTuple):
+    """What was measured at one moment."""
+
+    cpu_s: float
+    """Processor time so far. It never decreases, and only differences are meaningful."""
+    is_running: bool
+    """Whether a process was running or runnable at that moment, or used a GPU recently."""
+
+
+class Load(Protocol):
+    """Measures an agent."""
+
+    def sample(self) -> Sample:
+        """Takes a sample."""
+        ...
+
+
+def computed(before: Sample, after: Sample, seconds: float) -> bool:
+    """Says whether the agent computed between two samples that were taken this many seconds apart."""
+    return after.is_running or after.cpu_s - before.cpu_s >= IDLE_SHARE * seconds
+
+
+class Stat(NamedTuple):
+    """A process, from /proc/PID/stat."""
+
+    pid: int
+    state: bytes
+    own_s: float
+    """Processor time of all its threads."""
+    reaped_s: float
+    """Processor time of the descendants it has waited for."""
+    started: int
+
+
+class TreeLoad:
+    """Measures the processes below the supervisor of an agent.
+
+    Args:
+        root: Process id of the supervisor. It is a subreaper, so that no process of the agent leaves the tree.
+        groups: Returns the folders of the control groups that contain only the agent, once it is in them; their
+            processor time is complete.
+        gpus: Returns the processes that use a GPU.
+        proc: Where /proc is mounted.
+        below: Returns the descendants of a process.
+    """
+
+    def __init__(
+        self,
+        root: int,
+        groups: Callable[[], list[Path]] = list,
+        gpus: Callable[[], set[int]] = set,
+        proc: Path = Path("/proc"),
+        below: Callable[[int], Iterable[int]] = descendants,
+    ) -> None:
+        self._root = root
+        self._below = below
+        self._groups = groups
+        self._group: Path | None = None
+        self._group_s = 0.0
+        self._lookups = 0
+        self._gpus = gpus
+        self._proc = proc
+        self._seen: dict[tuple[int, int], float] = {}
+        self._cpu_s = 0.0
+
+    def sample(self) -> Sample:
+        """Takes a sample.
+
+        Raises:
+            OSError: /proc cannot be read.
+        """
+        # Each process is read as soon as it is found, because it may exist for only a few milliseconds.
+        found = [read_stat(self._proc, pid) for pid in chain((self._root,), self._below(self._root))]
+        tree = [stat for stat in found if stat is not None]
+        used = {(stat.pid, stat.started): self._used_s(stat) for stat in tree}
+        # A new process has used all its time since the last sample. A parent's time may include a child's time that
+        # was already counted; then the agent is more likely to count as computing.
+        in_tree_s = sum(max(0.0, now_s - self._seen.get(key, 0.0)) for key, now_s in used.items())
+        self._seen = used
+        self._cpu_s += max(in_tree_s, self._in_group_s())
+        pids = {stat.pid for stat in tree} - {self._root}
+        is_running = any(stat.state == b"R" for stat in tree if stat.pid != self._root) or bool(pids & self._gpus())
+        is_running = is_running or len(found) >= MAX_PROCESSES  # there may be further processes that were not read
+        return Sample(self._cpu_s, is_running)
+
+    def _in_group_s(self) -> float:
+        """Returns the processor time of the control group since the last sample; 0 if there is no control group."""
+        if self._group is None:
+            self._find_group()
+            return 0.0
+        now_s = cgroup_cpu_s(self._group)
+        if now_s is None:
+            return 0.0
+        before_s, self._group_s = self._group_s, now_s
+        return now_s - before_s
+
+    def _find_group(self) -> None:
+        self._lookups += 1
+        if self._lookups > MAX_CGROUP_LOOKUPS:
+            return
+        for group in self._groups():
+            cpu_s = cgroup_cpu_s(group)
+            if cpu_s is not None:
+                self._group, self._group_s = group, cpu_s
+                return
+
+    def _used_s(self, stat: Stat) -> float:
+        """Returns the agent's part of a process's time.
+
+        The supervisor's own time belongs to the pipeline, but the processes that it has reaped were the agent's.
+        """
+        return stat.reaped_s + (0.0 if stat.pid == self._root else stat.own_s)
+
+
+def read_stat(proc: Path, pid: int) -> Stat | None:
+    """Reads the state of a process; None if it has ended."""
+    try:
+        line = (proc / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = line.rpartition(b")")[2].split()  # a name may contain anything, including brackets and newlines
+    user, system, reaped_user, reaped_system = (int(field) / TICKS_PER_S for field in fields[11:15])
+    own_s, reaped_s = user + system, reaped_user + reaped_system
+    return Stat(pid, fields[0], own_s, reaped_s, int(fields[19]))
+
+
+def cgroup_cpu_s(folder: Path) -> float | None:
+    """Returns the processor time of a control group (version 2 or 1) so far, in seconds; None if it is unknown."""
+    try:
+        lines = (folder / "cpu.stat").read_text().splitlines()
+        return next(int(line.split()[1]) / 1e6 for line in lines if line.startswith("usage_usec "))
+    except (OSError, StopIteration):
+        try:
+            return int((folder / "cpuacct.usage").read_text()) / 1e9
+        except OSError:
+            return None

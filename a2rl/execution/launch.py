@@ -1,0 +1,107 @@
+"""Makes the command that the supervisor starts, from a run and an agent's definition.
+
+with Gateway(run, agent, settings) as gateway:                      # connects to the LLM, if the agent needs one
+    command = launch(run, agent, settings, grading, gateway, attempt, prompt, session)
+"""
+
+import re
+import shlex
+
+from a2rl.agents.definition import Agent
+from a2rl.agents.installation import Installation
+from a2rl.core.secrets import known_secrets
+from a2rl.core.settings import Settings
+from a2rl.execution.confinement import confinement_of
+from a2rl.execution.workspace import agent_environment, write_into_workspace
+from a2rl.grading.server_process import GradingServer
+from a2rl.linux.resources import Resources
+from a2rl.llm.gateway import Gateway
+from a2rl.recording.trajectory import transcript_path
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentConfined
+from a2rl.run.gpu_share import share_of
+from a2rl.run.records import SetupRecord
+from a2rl.sandbox.command import AgentCommand
+from a2rl.sandbox.process import TRACE
+from a2rl.sandbox.selection import reselect_sandbox
+from a2rl.sandbox.users import NAME
+
+SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+"""A session id as agent systems create it. The agent can write it, so it must not be able to act as an option of the
+command."""
+UNLIMITED_TURNS = 1_000_000
+
+
+def launch(
+    run: RunDir,
+    agent: Agent,
+    settings: Settings,
+    grading: GradingServer,
+    gateway: Gateway,
+    attempt: int,
+    prompt: str,
+    session: str | None,
+) -> AgentCommand:
+    """Returns the command of a start, and writes the agent system's settings into its HOME.
+
+    Args:
+        run: The run.
+        agent: The agent's definition.
+        settings: The settings of this checkout.
+        grading: The running grading service.
+        gateway: The connection to the LLM.
+        attempt: The number of the attempt.
+        prompt: The prompt for the agent.
+        session: The session to continue, if there is one; ignored if the agent system cannot continue sessions.
+
+    Raises:
+        UsageError: This machine cannot confine the agent as requested, or as when the run started.
+        SpoiledWorkspaceError: The agent has changed its HOME so that its settings cannot be written.
+        InfrastructureError: The settings cannot be written for another reason, such as a full disk.
+    """
+    session = session if session and SESSION.fullmatch(session) else None
+    installation = Installation(agent, settings)
+    isolation = reselect_sandbox(run.spec.sandbox, run.need("setup", SetupRecord).sandbox, settings)
+    names: dict[str, str] = {
+        "program": str(installation.program or ""),
+        "agent_dir": str(agent.folder),
+        "workspace": str(run.workspace),
+        "home": str(run.workspace / ".home"),
+        "prompt": prompt,
+        "driver": run.spec.driver or "",
+        "base_url": gateway.base_url,
+        "max_turns": str(run.spec.max_turns or ""),
+        "session": session or "",
+        "attempt": str(attempt),
+    }
+    environment = agent_environment(run, agent, grading.url, settings, names, installation.paths)
+    _write_settings(run, agent, names, environment["PATH"])
+    confinement = confinement_of(
+        run, agent, settings, isolation, (grading.port, *gateway.ports), installation.extra_read
+    )
+    gpus = tuple(gpu.uuid for gpu in share_of(run, settings).agent)
+    run.ledger.append(AgentConfined(attempt=attempt, sandbox=isolation, gpus=gpus))
+    user = {"USER": NAME, "LOGNAME": NAME} if confinement and confinement.user else {}
+    printed = transcript_path(run, agent, attempt)
+    return AgentCommand(
+        command=agent.resume_command(names) if session and agent.resume else agent.command(names),
+        cwd=str(run.workspace),
+        env={**environment, **user, **gateway.environment},
+        log=str(run.logs / "agent.log"),
+        transcript=str(printed or ""),
+        takes_messages=agent.messages is not None,
+        secrets=known_secrets(),
+        confinement=confinement,
+        resources=Resources.of_machine(run.workspace, settings.environ),
+        trace=str(run.logs / TRACE),
+    )
+
+
+def _write_settings(run: RunDir, agent: Agent, names: dict[str, str], path: str) -> None:
+    """Writes the files of the agent's definition, and a login profile, into the agent's HOME."""
+    # A settings file needs a number of turns, where a command line can leave the option out.
+    names = {**names, "max_turns": str(run.spec.max_turns or UNLIMITED_TURNS)}
+    # Some agent systems run commands in a login shell, which would otherwise start with the machine's own PATH.
+    profile = f"export PATH={shlex.quote(path)}\n"
+    files = {".profile": profile, **{name: text.format(**names) for name, text in agent.files.items()}}
+    write_into_workspace(run, {f".home/{name}": text for name, text in files.items()})

@@ -1,0 +1,249 @@
+"""Checks everything that runs need before any of them starts, and reports all problems at once.
+
+    require_ready(specs, settings)           # raises NotReadyError, with one line for each problem
+
+A check is a function that returns what it found, or raises an error whose text says what is wrong and how to fix it.
+Runs that agree in everything that a check depends on share it, so a grid of a hundred runs asks a judge once.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, cached_property
+from typing import NamedTuple
+
+from a2rl.agents.catalog import find_agent
+from a2rl.agents.definition import Agent
+from a2rl.agents.installation import Installation
+from a2rl.config.estimate import model_size
+from a2rl.config.provision import Provision, provision_of
+from a2rl.core.errors import A2rlError, NotReadyError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.execution.preflight_probes import check_gpus_in_sandbox, check_program, check_torch
+from a2rl.judge.params import JudgeConfig
+from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
+from a2rl.models.base_model import local_folder, require_known, resolve_model
+from a2rl.models.pretrained import CATALOGUE
+from a2rl.models.pretrained_store import PretrainedStore
+from a2rl.run.disk import check_disk
+from a2rl.run.gpu_share import GpuCounts, count_gpus, wants_no_gpu
+from a2rl.run.spec import RunSpec
+from a2rl.sandbox.isolation import Isolation, SandboxKind
+from a2rl.sandbox.selection import select_sandbox
+from a2rl.tasks.catalog import load_grader
+from a2rl.tasks.contract import ServiceGrader
+
+
+class CheckResult(NamedTuple):
+    """The result of one check."""
+
+    what: str
+    found: str
+    """What was found; empty if these runs do not need it."""
+    problem: str
+    """What is wrong and how to fix it; empty if nothing is."""
+    runs: tuple[str, ...]
+    """The runs that it concerns."""
+
+
+class Here:
+    """This machine, as far as several checks need it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.isolation = cache(self._isolation)
+
+    @cached_property
+    def gpus(self) -> Inventory:
+        """The GPUs that runs may use."""
+        return usable_gpus(self.settings)
+
+    def agent(self, spec: RunSpec) -> Agent:
+        """Returns the agent of a run."""
+        return find_agent(spec.agent, self.settings.root)
+
+    def provision(self, spec: RunSpec) -> Provision:
+        """Returns what a run's agent gets in addition."""
+        return provision_of(spec, self.agent(spec), self.settings)
+
+    def counts(self, spec: RunSpec) -> GpuCounts:
+        """Returns how many GPUs a run takes; none if it asks for more than there are, which has a check of its own."""
+        if wants_no_gpu(spec):
+            return GpuCounts(0, 0)
+        try:
+            return count_gpus(spec, self.gpus)
+        except UsageError:
+            return GpuCounts(0, 0)
+
+    def _isolation(self, kind: SandboxKind) -> Isolation | A2rlError:
+        try:
+            return select_sandbox(kind, self.settings)
+        except A2rlError as error:
+            return error
+
+
+class Check(NamedTuple):
+    """One check of the pre-flight."""
+
+    what: str
+    depends_on: Callable[[RunSpec], Hashable]
+    look: Callable[[RunSpec, Here], str]
+    """Returns what it found, or raises A2rlError; empty if the run does not need it."""
+    is_free: bool = True
+    """Whether it needs neither the network nor money. `a2rl bench --dry-run` makes only such checks."""
+
+
+def _sandbox(spec: RunSpec, here: Here) -> str:
+    found = here.isolation(spec.sandbox)
+    if isinstance(found, A2rlError):
+        raise found
+    return str(found)
+
+
+def _model(spec: RunSpec, here: Here) -> str:
+    """Checks a model that is on this machine. Another one is checked when setup has downloaded it."""
+    require_known(spec.model)
+    folder = local_folder(spec.model, here.settings)
+    if folder is None or (spec.model in CATALOGUE and not folder.is_dir()):
+        if spec.model in CATALOGUE:
+            PretrainedStore(here.settings).require_licence(CATALOGUE[spec.model])
+        return f"{spec.model}, checked after its download"
+    return str(resolve_model(spec.model, here.settings))
+
+
+def _disk(spec: RunSpec, here: Here) -> str:
+    """Checks the space for the checkpoints of one run. The size of a model that is not here yet comes from its name."""
+    size = model_size(spec.model, here.settings).bytes
+    return check_disk(spec, size, here.settings.root) if size else ""
+
+
+def _key(spec: RunSpec, here: Here) -> str:
+    agent = here.agent(spec)
+    if missing := Installation(agent, here.settings).missing_key(spec.base_url):
+        raise UsageError(f"{agent.title} has {missing}, or name an LLM of your own with --base-url")
+    return "" if spec.base_url else ", ".join(here.settings.forwarded(agent.needs_one_of))
+
+
+def _program(spec: RunSpec, here: Here) -> str:
+    """Checks that the agent's program is installed and starts inside the sandbox."""
+    installation = Installation(here.agent(spec), here.settings)
+    if missing := installation.missing_program():
+        raise UsageError(missing)
+    isolation = here.isolation(spec.sandbox)
+    if isinstance(isolation, A2rlError):
+        return ""  # that has a check of its own
+    return check_program(installation, isolation, here.settings, here.provision(spec).read)
+
+
+def _gpus(spec: RunSpec, here: Here) -> str:
+    if wants_no_gpu(spec):
+        return ""
+    require_answer(here.gpus)
+    counts = count_gpus(spec, here.gpus)
+    if counts == (0, 0):
+        return ""
+    check_torch(spec, here.settings)
+    of_grader = f", and {counts.grading} that only grade" if counts.grading else ""
+    total = len(here.gpus.gpus)
+    return f"{counts.agent} for the agent{of_grader}, of {total}: {total // sum(counts)} runs at a time"
+
+
+def _gpus_in_sandbox(spec: RunSpec, here: Here) -> str:
+    isolation = here.isolation(spec.sandbox)
+    mine = here.gpus.gpus[: here.counts(spec).agent]
+    if not mine or isinstance(isolation, A2rlError):
+        return ""
+    provision = here.provision(spec)
+    read = (*provision.python.folders, *provision.read)
+    return check_gpus_in_sandbox(mine, isolation, here.settings, provision.python.executable, read)
+
+
+def _judge_key(spec: RunSpec, here: Here) -> str:
+    if spec.judge is None:
+        return ""
+    JudgeConfig.by(spec.judge, here.settings)
+    return f"{spec.judge.model}, key {spec.judge.api_key_env or 'not needed'}"
+
+
+def _judge(spec: RunSpec, here: Here) -> str:
+    if spec.judge is None or (spec.judge.api_key_env and not here.settings.environ.get(spec.judge.api_key_env)):
+        return ""  # the key has a check of its own
+    from a2rl.grading.judge_check import check_judge_of  # takes a tenth of a second, and few runs need it
+
+    check_judge_of(spec, here.settings)
+    return spec.judge.model
+
+
+def _services(spec: RunSpec, here: Here) -> str:
+    grader = load_grader(spec.task) if spec.options else None
+    return grader.check_services(spec.options, here.settings, ask=False) if isinstance(grader, ServiceGrader) else ""
+
+
+def _services_answer(spec: RunSpec, here: Here) -> str:
+    try:
+        if not _services(spec, here):
+            return ""
+    except A2rlError:
+        return ""
+    grader = load_grader(spec.task)
+    return grader.check_services(spec.options, here.settings, ask=True) if isinstance(grader, ServiceGrader) else ""
+
+
+CHECKS = (
+    Check("sandbox", lambda spec: spec.sandbox, _sandbox),
+    Check("base model", lambda spec: spec.model, _model),
+    Check("disk", lambda spec: (spec.model, spec.keep, spec.max_submissions), _disk),
+    Check("API key", lambda spec: (spec.agent, spec.base_url), _key),
+    Check("agent", lambda spec: (spec.agent, spec.sandbox, spec.python, spec.read), _program),
+    Check("GPUs", lambda spec: (spec.gpus_per_run, spec.grading_gpus, spec.model, spec.backend), _gpus),
+    Check(
+        "CUDA", lambda spec: (spec.gpus_per_run, spec.model, spec.sandbox, spec.agent, spec.python), _gpus_in_sandbox
+    ),
+    Check("judge", lambda spec: spec.judge and spec.judge.model_dump_json(), _judge_key),
+    Check("search", lambda spec: (spec.task, str(spec.options)), _services),
+    Check("judge answers", lambda spec: spec.judge and spec.judge.model_dump_json(), _judge, is_free=False),
+    Check("search answers", lambda spec: (spec.task, str(spec.options)), _services_answer, is_free=False),
+)
+
+
+def examine_runs(specs: Sequence[RunSpec], settings: Settings, only_free: bool = False) -> list[CheckResult]:
+    """Makes all checks for runs, each once for all runs that share it.
+
+    Args:
+        specs: The specifications of the runs.
+        settings: The settings of this checkout.
+        only_free: Whether to leave out checks that use the network or cost money.
+    """
+    here = Here(settings)
+    findings = []
+    for check in CHECKS:
+        if only_free and not check.is_free:
+            continue
+        shared: dict[Hashable, list[RunSpec]] = {}
+        for spec in specs:
+            shared.setdefault(check.depends_on(spec), []).append(spec)
+        findings += [_result(check, alike, here) for alike in shared.values()]
+    return [each for each in findings if each.found or each.problem]
+
+
+def _result(check: Check, alike: Sequence[RunSpec], here: Here) -> CheckResult:
+    runs = tuple(spec.run_id for spec in alike)
+    try:
+        return CheckResult(check.what, check.look(alike[0], here), "", runs)
+    except A2rlError as error:
+        return CheckResult(check.what, "", str(error), runs)
+
+
+def require_ready(specs: Sequence[RunSpec], settings: Settings) -> None:
+    """Makes all checks for runs.
+
+    Raises:
+        NotReadyError: They cannot start; it names every problem.
+    """
+    problems = {each.problem: each for each in examine_runs(specs, settings) if each.problem}
+    if problems:
+        raise NotReadyError(f"{each.what}: {each.problem}{_of(each, len(specs))}" for each in problems.values())
+
+
+def _of(result: CheckResult, total: int) -> str:
+    """Returns which runs a problem concerns, unless it concerns all."""
+    concerned = len(result.runs)
+    return "" if concerned == total else f" (for {concerned} of {total} runs)"

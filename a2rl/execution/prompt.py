@@ -1,0 +1,102 @@
+"""The prompt of an LLM agent: one template (prompt.md) for all agent systems, rendered for each start."""
+
+import time
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from jinja2 import StrictUndefined, Template
+
+from a2rl.agents.definition import Agent
+from a2rl.core.printable import printable
+from a2rl.core.secrets import scrub
+from a2rl.execution.workspace import MODE_RULES
+from a2rl.grading.quota import quota_in_words, usual_s
+from a2rl.run.budget import format_duration
+from a2rl.run.directory import RunDir
+from a2rl.run.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
+from a2rl.run.ledger import Entry, grades_among
+
+MAX_MESSAGE_CHARS = 1500
+MAX_BEST, MAX_NEWEST = 5, 20
+"""The number of the best submissions, and of the newest ones, that are listed."""
+MAX_FIELD_CHARS = 300
+MAX_PROMPT_BYTES = 64 << 10
+"""Half of what Linux accepts as one argument (MAX_ARG_STRLEN, 128 KiB)."""
+
+
+class StartContext(NamedTuple):
+    """What happened before a start of the agent."""
+
+    earlier: Literal["", "interrupted", "finished"] = ""
+    trial: int = 1
+    """The number of the trial that starts now; greater than 1 only in mode `multi`."""
+    last_message: str = ""
+    """The end of what the agent said before."""
+    session: str | None = None
+    """The session to continue, if one was interrupted."""
+
+
+def render_prompt(run: RunDir, agent: Agent, remaining_s: float, context: StartContext) -> str:
+    """Renders the prompt of a start.
+
+    Args:
+        run: The run.
+        agent: The agent's definition.
+        remaining_s: Seconds until the agent is ended.
+        context: What came before this start.
+    """
+    spec, entries = run.spec, run.ledger.entries()
+    grading_s = usual_s(run, entries)
+    baselines = [str(entry.event.public) for entry in entries if isinstance(entry.event, BaselineKnown)]
+    template = Path(__file__).with_name("prompt.md").read_text(encoding="utf-8")
+    text: str = Template(template, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).render(
+        workspace=run.workspace,
+        earlier=context.earlier,
+        trial=context.trial,
+        trials=spec.trials,
+        last_message=_printable_message(context.last_message),
+        mode=spec.mode,
+        mode_rule=MODE_RULES[spec.mode],
+        left=format_duration(remaining_s),
+        deadline=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time.time() + remaining_s)),
+        max_turns=spec.max_turns,
+        quota=quota_in_words(run),
+        grade=format_duration(max(1.0, grading_s)) if grading_s else "",
+        note=agent.prompt_note,
+        baseline=baselines[0] if baselines else "-",
+        submissions=_submissions(entries),
+    )
+    return text.strip().encode()[:MAX_PROMPT_BYTES].decode(errors="ignore")
+
+
+def _printable_message(message: str) -> str:
+    return printable(scrub(" ".join(message[-MAX_MESSAGE_CHARS:].split())), MAX_MESSAGE_CHARS)
+
+
+def _submissions(entries: list[Entry]) -> list[str]:
+    """Returns one line for each of the best and the newest submissions, with only the grader's answer."""
+    grades = grades_among(entries)
+    lines: list[str] = []
+    scores: dict[int, float] = {}
+    """Scores by the number of the line."""
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionRefused):
+            more = "" if event.count == 1 else f" (and {event.count - 1} more)"
+            lines.append(f"`{_one_line(event.model_path)}`{more}: refused, {_one_line(event.reason)}")
+        elif isinstance(event, SubmissionAccepted):
+            grade = grades.get(event.weights_digest)
+            if grade and grade.result.score is not None:
+                scores[len(lines)] = grade.result.score
+            answer = _one_line(str(grade.result)) if grade else "not graded yet"
+            lines.append(f"`{_one_line(event.model_path)}`: {answer}")
+    best = sorted(scores, key=lambda number: -scores[number])[:MAX_BEST]
+    newest = range(max(0, len(lines) - MAX_NEWEST), len(lines))
+    chosen = sorted({*best, *newest})
+    left_out = len(lines) - len(chosen)
+    others = [f"{left_out} others, none with a better score"] if left_out else []
+    return [*others, *(lines[number] for number in chosen)]
+
+
+def _one_line(text: str) -> str:
+    """Returns a printable text on one line, because a prompt must not break the command line that contains it."""
+    return printable(text, MAX_FIELD_CHARS)

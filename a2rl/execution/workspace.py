@@ -1,0 +1,211 @@
+"""The agent's workspace: the files that it finds when it starts, and its environment variables.
+
+The layout, file names and variables are those of the reference (rdagent/scenarios/rl/autorl_bench,
+core/instructions.md), so that an agent written for the reference runs unchanged.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import StrictUndefined, Template
+
+from a2rl.agents.definition import Agent
+from a2rl.config.provision import Provision, provision_of
+from a2rl.core.errors import SpoiledWorkspaceError
+from a2rl.core.files import MACHINE_ERRORS, machine_failure
+from a2rl.core.processes import OPENMP_SPIN_COUNT
+from a2rl.core.settings import Settings
+from a2rl.grading.agent_services import JUDGE, SEARCH
+from a2rl.grading.quota import quota_in_words
+from a2rl.linux.gpus import Gpu
+from a2rl.linux.placing import place_folder
+from a2rl.linux.untrusted_folder import UntrustedFolder
+from a2rl.models.base_model import reference_name
+from a2rl.run.budget import format_duration
+from a2rl.run.directory import RunDir
+from a2rl.run.gpu_share import share_of
+from a2rl.run.grading_limits import MAX_WAITING
+from a2rl.run.inputs import given_model
+from a2rl.run.sample import sample_note
+from a2rl.run.spec import Mode
+from a2rl.sandbox.isolation import NONE, Isolation
+from a2rl.tasks.catalog import load_task
+
+MODE_RULES: dict[Mode, str] = {
+    "free": "Any way of training is allowed: SFT, DPO, GRPO, PPO, online RL, or several in turn.",
+    "sft-only": "Supervised fine-tuning only: no reward, no preference and no policy-gradient training.",
+    "multi": "Any way of training is allowed. You may be started several times, each time with the results so far.",
+    "rl-oriented": "Reinforcement learning, which may begin with a supervised warm-up: the checkpoint that counts must"
+    " have been improved by a reward.",
+    "rl-only": "Reinforcement learning only, directly from the base model: no supervised training on any answers.",
+}
+BASIC_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+QUIET = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GOMP_SPINCOUNT": OPENMP_SPIN_COUNT,
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+
+
+def build_workspace(
+    run: RunDir,
+    base_model: Path,
+    visible: Path,
+    description: Path,
+    provision: Provision | None = None,
+    isolation: Isolation = NONE,
+) -> None:
+    """Creates the workspace; an existing one is left as it is.
+
+    Model and data are not copied if a sandbox protects them: their files are clones, second names or links of the
+    originals (a2rl/linux/placing.py). Without a sandbox, they are clones or copies, so that an agent cannot damage the
+    originals. They are stored next to the workspace, because a sandbox can make a folder writable only as a whole. The
+    workspace contains links to them.
+
+    Args:
+        run: A new run.
+        base_model: The folder of the base model.
+        visible: The data that the agent may see.
+        description: The task's description.md.
+        provision: What the agent gets in addition, which the instructions list.
+        isolation: The confinement of the agent.
+    """
+    if run.workspace.exists():
+        return
+    making = run.root / ".workspace"
+    _give(run, base_model, visible, isolation)
+    shutil.rmtree(making, ignore_errors=True)
+    for name in ("code", "output", ".home", ".tmp"):
+        (making / name).mkdir(parents=True)
+    for name in ("data", "models"):
+        (making / name).symlink_to(Path("..", run.given.name, name))
+    shutil.copyfile(description, making / "description.md")
+    (making / "instructions.md").write_text(_instructions(run, provision), encoding="utf-8")
+    making.rename(run.workspace)
+
+
+def _give(run: RunDir, base_model: Path, visible: Path, isolation: Isolation) -> None:
+    if run.given.exists():
+        return
+    making = run.root / ".given"
+    shutil.rmtree(making, ignore_errors=True)
+    model = making / "models" / reference_name(run.spec.model)
+    model.parent.mkdir(parents=True)
+    for original, target in ((visible, making / "data"), (base_model, model)):
+        place_folder(original, target, share=isolation.confines, public="user" in isolation.layers)
+    making.rename(run.given)
+
+
+def write_into_workspace(run: RunDir, files: Mapping[str, str], mode: int = 0o600) -> None:
+    """Writes files into the workspace, which the agent controls: links that it has put there are not followed.
+
+    Args:
+        run: The run.
+        files: Text by path relative to the workspace.
+        mode: Permissions of the files.
+
+    Raises:
+        SpoiledWorkspaceError: The agent has changed the workspace so that the files cannot be written.
+        InfrastructureError: They cannot be written for another reason, such as a full disk.
+    """
+    try:
+        with UntrustedFolder.at(run.workspace) as workspace:
+            for path, text in files.items():
+                workspace.write(path, text, mode)
+    except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise machine_failure("write into the agent's workspace", error) from error
+        raise SpoiledWorkspaceError(
+            f"the agent changed its workspace so that it cannot be started there again: {error.strerror or error}"
+        ) from error
+
+
+def agent_environment(
+    run: RunDir,
+    agent: Agent,
+    grading_url: str,
+    settings: Settings,
+    names: Mapping[str, str] | None = None,
+    before_path: Sequence[Path] = (),
+) -> dict[str, str]:
+    """Returns the agent's environment variables: basics, its own settings, its secrets, the benchmark's variables.
+
+    Args:
+        run: The run.
+        agent: The agent's definition.
+        grading_url: The URL of the grading service.
+        settings: The settings of this checkout.
+        names: Values of the placeholders in the definition's texts.
+        before_path: Folders of programs that come first on the PATH.
+    """
+    spec, workspace = run.spec, run.workspace
+    name, provision = given_model(run).relative_to(run.given / "models"), provision_of(run.spec, agent, settings)
+    programs = dict.fromkeys((*before_path, provision.python.executable.parent, settings.python_bin))
+    path = [*map(str, programs), settings.environ.get("PATH", os.defpath)]
+    return {
+        **settings.forwarded(BASIC_VARIABLES),
+        **QUIET,
+        **provision.offline,
+        "PATH": os.pathsep.join(path),
+        "HOME": str(workspace / ".home"),
+        "TMPDIR": str(workspace / ".tmp"),
+        **{key: text.format(**(names or {})) for key, text in agent.env.items()},
+        **provision.env,
+        **settings.forwarded(agent.forward_env),
+        "TASK": spec.task,
+        "BASE_MODEL": str(name),
+        "WORKSPACE": str(workspace),
+        "MODEL_PATH": str(workspace / "models" / name),
+        "DATA_PATH": str(workspace / "data"),
+        "OUTPUT_DIR": str(workspace / "output"),
+        "GRADING_SERVER_URL": grading_url,
+        **gpu_variables(share_of(run, settings).agent),
+        **_services(spec.task, grading_url, settings),
+    }
+
+
+def gpu_variables(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Returns the variables that show an agent these GPUs and no others.
+
+    UUIDs are right whether or not the other GPUs are hidden from it, which changes the indices.
+    """
+    uuids = ",".join(gpu.uuid for gpu in gpus)
+    shown = {"CUDA_VISIBLE_DEVICES": uuids, "NVIDIA_VISIBLE_DEVICES": uuids or "void"}
+    return shown | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _services(task: str, grading_url: str, settings: Settings) -> dict[str, str]:
+    """Returns the addresses of the task's services for the agent's own rollouts; none if it has no services."""
+    if not load_task(task, settings.root).serves_agents:
+        return {}
+    return {"SEARCH_URL": f"{grading_url}{SEARCH}", "JUDGE_URL": f"{grading_url}{JUDGE}"}
+
+
+def _instructions(run: RunDir, provision: Provision | None) -> str:
+    spec = run.spec
+    template = Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")
+    text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(
+        base_model=reference_name(spec.model),
+        mode=spec.mode,
+        mode_rule=MODE_RULES[spec.mode],
+        budget=format_duration(spec.budget_s),
+        refunds=spec.protocol == "strict",
+        strict=spec.protocol == "strict",
+        sample=sample_note(run),
+        answers=spec.generation.in_words(),
+        answers_note=spec.generation.note,
+        quota=quota_in_words(run),
+        waiting=MAX_WAITING,
+        merge_adapters=spec.merge_adapters,
+        python=provision.python if provision else "",
+        read=provision.read if provision else (),
+        hosts=provision.hosts if provision else (),
+    )
+    return text

@@ -1,0 +1,221 @@
+"""LoRA adapters as submissions: checked here, then merged into the base model by a process of its own.
+
+Nothing of an adapter's configuration reaches a library. Modules and ranks are read from the tensors' names and shapes,
+and PEFT gets a configuration that is made from those. `base_model_name_or_path` is never followed.
+"""
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.files import write_model
+from a2rl.core.settings import Settings
+from a2rl.grading.model_process import ModelSize, run_model_process
+from a2rl.grading.submitted_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from a2rl.models.checkpoint import BYTES, Tensor, tensor_digest, tensors_in
+from a2rl.models.finite import require_finite
+from a2rl.models.json_object import read_json
+from a2rl.models.tensor_names import WRAPPERS
+
+PROCESS = "a2rl.grading.adapter_merge"
+RECIPE = (
+    "merge it yourself: model = model.merge_and_unload(); model.save_pretrained(path); tokenizer.save_pretrained(path)"
+)
+MAX_CONFIG_BYTES = 1 << 20
+MAX_RANK = 4096
+NAME = re.compile(
+    r"base_model\.model\.(?P<module>[\w.]+?)\.(lora_(?P<part>[AB])\.weight|lora_(?P<magnitude>magnitude_vector)(\.weight)?)"
+)
+PLAIN_PATTERN = re.compile(r"\^?[\w.]+")
+"""Keys of `rank_pattern` and `alpha_pattern` are regular expressions. Only names are accepted: a hostile expression
+could take hours."""
+UNDERSTOOD = frozenset({
+    "peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "init_lora_weights",
+})  # fmt: skip
+WITHOUT_EFFECT = frozenset({
+    "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version", "auto_mapping",
+    "lora_dropout", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "megatron_core",
+    "qalora_group_size",
+})  # fmt: skip
+"""Keys that do not change how an adapter is merged, or say the same as the names of its tensors."""
+PLAIN_STARTS = (None, True, False, "gaussian", "true", "false")
+"""Values of `init_lora_weights` with which the base model's weights stay as they are. Others (PiSSA, OLoRA, LoftQ ...)
+change them, so that the adapter belongs to another model than the base."""
+
+
+class Module(BaseModel):
+    """A layer with an adapter."""
+
+    model_config = ConfigDict(frozen=True)
+
+    outputs: int
+    inputs: int
+    rank: int
+    alpha: float
+
+
+class Adapter(BaseModel):
+    """A LoRA adapter that was checked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    modules: dict[str, Module]
+    """The layers by name."""
+    use_rslora: bool
+    use_dora: bool
+
+    def __str__(self) -> str:
+        kind = ("DoRA" if self.use_dora else "LoRA") + (" (rank-stabilised)" if self.use_rslora else "")
+        ranks = sorted({module.rank for module in self.modules.values()})
+        shown = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
+        return f"{kind} adapter of rank {shown} on {len(self.modules)} layers"
+
+
+class Parts(NamedTuple):
+    """The tensors of one layer's adapter."""
+
+    a: Tensor
+    b: Tensor
+    magnitude: Tensor | None
+
+
+class AdapterMerger:
+    """Merges adapters into the base model."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, adapter: Path, base_model: Path, target: Path) -> str:
+        """Writes the merged model as `save_pretrained` does.
+
+        Args:
+            adapter: The grader's copy of the adapter.
+            base_model: The folder of the base model.
+            target: A folder for the merged model.
+
+        Returns:
+            The adapter in words.
+
+        Raises:
+            InvalidSubmissionError: It cannot be merged; the message says why.
+            InfrastructureError: This machine cannot merge it.
+        """
+        checked = check_adapter(adapter)
+        self._require_room(base_model, target)
+        write_model(adapter / "checked.json", checked)
+        arguments = [str(base_model), str(adapter), str(target)]
+        timeout_s = ModelSize.of(base_model).timeout_s
+        failure = run_model_process(PROCESS, arguments, adapter / "log", timeout_s, self._settings)
+        if (refusal := adapter / "refusal.txt").exists():
+            raise InvalidSubmissionError(f"the adapter cannot be merged: {refusal.read_text()}; {RECIPE}")
+        if failure:
+            raise InfrastructureError(f"the grader could not merge the adapter: {failure}; {RECIPE}")
+        return str(checked)
+
+    def _require_room(self, base_model: Path, target: Path) -> None:
+        model = ModelSize.of(base_model)
+        if why := model.lack_of_memory:
+            raise InfrastructureError(f"the grader cannot merge the adapter now: {why}; {RECIPE}")
+        if 2 * model.size > shutil.disk_usage(target).free:
+            raise InfrastructureError("the grader's disk is full; free some space and submit again")
+
+
+def check_adapter(folder: Path) -> Adapter:
+    """Checks an adapter by its configuration and the headers and bytes of its weights.
+
+    Args:
+        folder: The grader's copy, with `submitted.adapter_config.json` and the weights.
+
+    Raises:
+        InvalidSubmissionError: It is not a LoRA adapter of the kinds that can be merged safely.
+    """
+    config = read_json(folder / f"submitted.{ADAPTER_CONFIG}", ADAPTER_CONFIG, MAX_CONFIG_BYTES)
+    _check_config(config)
+    tensors = tensors_in(folder / ADAPTER_WEIGHTS)
+    parts = _parts(tensors)
+    use_dora = bool(config.get("use_dora"))
+    modules = {name: _module(name, each, config, use_dora) for name, each in parts.items()}
+    for name, tensor in tensors.items():
+        tensor_digest(name, tensor, require_finite)
+    return Adapter(modules=modules, use_rslora=bool(config.get("use_rslora")), use_dora=use_dora)
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    if config.get("peft_type") != "LORA":
+        raise InvalidSubmissionError(
+            f"the adapter is of type {str(config.get('peft_type'))[:50]!r}; the grader merges LoRA; {RECIPE}"
+        )
+    for key in sorted(config.keys() - UNDERSTOOD - WITHOUT_EFFECT):
+        if config[key] and config[key] != "none":
+            raise InvalidSubmissionError(f"the adapter uses {key[:50]}, which the grader does not merge; {RECIPE}")
+    start = config.get("init_lora_weights")
+    if not any(start is each or (isinstance(start, str) and start == each) for each in PLAIN_STARTS):
+        raise InvalidSubmissionError(
+            f"the adapter began with init_lora_weights = {str(start)[:50]!r}, which changes the base model's weights; "
+            f"{RECIPE}"
+        )
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Parts]:
+    """Sorts the tensors by layer."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for stored, tensor in tensors.items():
+        name = ".".join(part for part in stored.split(".") if part not in WRAPPERS)
+        if (match := NAME.fullmatch(name)) is None:
+            raise InvalidSubmissionError(
+                f"the adapter holds {stored[:200]}, which is no part of a LoRA layer that the grader merges; {RECIPE}"
+            )
+        if tensor.dtype not in BYTES:
+            raise InvalidSubmissionError(f"{stored[:200]} is stored as {tensor.dtype}; save it as float32 or bfloat16")
+        layer = found.setdefault(match["module"], {})
+        if layer.setdefault(match["part"] or match["magnitude"], tensor) is not tensor:
+            raise InvalidSubmissionError(f"the adapter holds {name[:200]} twice; save it again")
+    for module, layer in found.items():
+        if not {"A", "B"} <= layer.keys():
+            raise InvalidSubmissionError(f"the adapter of {module[:200]} lacks lora_A or lora_B; save it again")
+    if not found:
+        raise InvalidSubmissionError(f"the adapter holds no weights; save it again, or {RECIPE}")
+    return {module: Parts(layer["A"], layer["B"], layer.get("magnitude_vector")) for module, layer in found.items()}
+
+
+def _module(name: str, parts: Parts, config: Mapping[str, Any], use_dora: bool) -> Module:
+    """Checks the shapes of a layer's adapter."""
+    if len(parts.a.shape) != 2 or len(parts.b.shape) != 2 or parts.a.shape[0] != parts.b.shape[1]:
+        raise InvalidSubmissionError(
+            f"lora_A and lora_B of {name[:200]} have shapes {parts.a.shape} and {parts.b.shape}, which do not fit each "
+            "other; save it again"
+        )
+    (rank, inputs), outputs = parts.a.shape, parts.b.shape[0]
+    if rank != _number(name, "r", "rank_pattern", config) or not 0 < rank <= min(MAX_RANK, max(inputs, outputs)):
+        raise InvalidSubmissionError(
+            f"the adapter of {name[:200]} has rank {rank}, which is not that of adapter_config.json or too large; save "
+            "it again"
+        )
+    if (parts.magnitude is not None) != use_dora or (parts.magnitude and parts.magnitude.shape != (outputs,)):
+        raise InvalidSubmissionError(f"the adapter of {name[:200]} does not fit use_dora = {use_dora}; save it again")
+    return Module(outputs=outputs, inputs=inputs, rank=rank, alpha=_number(name, "lora_alpha", "alpha_pattern", config))
+
+
+def _number(module: str, key: str, patterns: str, config: Mapping[str, Any]) -> float:
+    """Returns the rank or the alpha of a layer: the first pattern's that matches its name, or the common one."""
+    found, given = config.get(key), config.get(patterns) or {}
+    if not isinstance(given, dict):
+        raise InvalidSubmissionError(f"{patterns} in adapter_config.json is not an object; save the adapter again")
+    for pattern, value in given.items():
+        if not PLAIN_PATTERN.fullmatch(pattern):
+            raise InvalidSubmissionError(
+                f"{patterns} in adapter_config.json has the regular expression {pattern[:100]!r}; the grader reads "
+                f"names of layers only; {RECIPE}"
+            )
+        whole = pattern.removeprefix("^")
+        if module == whole or (whole == pattern and module.endswith(f".{pattern}")):
+            found = value
+            break
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e6:
+        raise InvalidSubmissionError(f"{key} in adapter_config.json is not a sensible number; save the adapter again")
+    return float(found)

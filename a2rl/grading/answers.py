@@ -1,0 +1,241 @@
+"""What the grading service answers, computed from the ledger and the clock only."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel
+
+from a2rl.grading.job import Progress
+from a2rl.grading.quota import quota_left
+from a2rl.run.directory import RunDir
+from a2rl.run.events import (
+    BaselineKnown,
+    Graded,
+    GradingFailed,
+    SubmissionAccepted,
+    SubmissionReceived,
+    SubmissionRefused,
+)
+from a2rl.run.ledger import Entry
+from a2rl.run.ranking import best_among
+from a2rl.scoring.means import Interval
+
+KEPT = "the submission is kept and graded after the agent has ended, or now if you submit it again"
+State = Literal["received", "copying", "queued", "grading", "graded", "refused", "failed"]
+
+
+class GradedSubmission(BaseModel):
+    """A graded submission, with the reference's keys."""
+
+    submission_id: int
+    timestamp: str
+    """When it had its grade: local time in ISO 8601."""
+    model_path: str
+    score: float
+    baseline_score: float | None
+    improvement: float | None
+    elapsed_seconds: float
+    """From the request to the grade."""
+
+
+class SubmitAnswer(GradedSubmission):
+    """The answer to a submission, with the reference's keys and four additional ones."""
+
+    best: GradedSubmission | None
+    total_submissions: int
+    ci: Interval | None
+    quota_left: int
+    """How many more submissions are accepted."""
+    grading_seconds_left: float
+    """Grading time that is left for all further submissions."""
+    id: int | None
+    """Identifies the submission in `GET /submissions/{id}`."""
+
+
+class SubmissionStatus(BaseModel):
+    """What has become of a received submission."""
+
+    id: int
+    """The number of its receipt: 1, 2, 3, ... in the order of arrival."""
+    state: State
+    model_path: str
+    received_at: str
+    """Local time in ISO 8601."""
+    submission_id: int | None = None
+    """Its number among the submissions that were not refused."""
+    progress: dict[str, int] | None = None
+    """The numbers of items that are `done` and in `total`, while it is graded."""
+    score: float | None = None
+    answer: SubmitAnswer | None = None
+    """The full answer, once it is graded."""
+    reason: str = ""
+    """Why it was refused or has no grade."""
+
+
+class SubmissionList(BaseModel):
+    """The newest submissions, in the order of arrival."""
+
+    total: int
+    submissions: list[SubmissionStatus]
+
+
+class TimeAnswer(BaseModel):
+    """The run's clock, with the reference's keys."""
+
+    start_time: int | None
+    timeout_s: int
+    last_submit_time: int | None
+    end_time: int | None
+    now: int
+    remaining: float
+
+
+class Work(NamedTuple):
+    """What a service does at the moment; not in the ledger."""
+
+    copying: int | None
+    """The receipt of the submission that is being copied."""
+    waiting: frozenset[str]
+    """The digests of the checkpoints that wait for a grade or are graded."""
+    grading: dict[str, Progress]
+    """The progress of those that are graded, by digest."""
+
+
+class History:
+    """The entries of a ledger, by what they are about."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.received: dict[int, Entry] = {}
+        """By receipt."""
+        self.ends: dict[int, SubmissionAccepted | SubmissionRefused] = {}
+        """Acceptance or refusal, by receipt."""
+        self.accepted: dict[int, Entry] = {}
+        """By the number of the submission."""
+        self.grades: dict[str, Entry] = {}
+        """By the digest of the checkpoint."""
+        self.failures: dict[str, str] = {}
+        """Why the last attempt to grade a checkpoint failed, by its digest."""
+        self.baseline: float | None = None
+        for entry in entries:
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        event = entry.event
+        if isinstance(event, SubmissionReceived):
+            self.received[event.receipt] = entry
+        elif isinstance(event, SubmissionAccepted | SubmissionRefused):
+            if event.receipt is not None:
+                self.ends[event.receipt] = event
+            if isinstance(event, SubmissionAccepted):
+                self.accepted[event.submission_id] = entry
+        elif isinstance(event, Graded):
+            self.grades[event.weights_digest] = entry
+        elif isinstance(event, GradingFailed):
+            self.failures[event.weights_digest] = event.reason
+        elif isinstance(event, BaselineKnown):
+            self.baseline = event.public.score
+
+    def graded(self, digest: str) -> Graded | None:
+        """Returns the grade of a checkpoint."""
+        event = self.grades[digest].event if digest in self.grades else None
+        return event if isinstance(event, Graded) else None
+
+
+def submit_answer(run: RunDir, submission_id: int, history: History) -> SubmitAnswer:
+    """Returns the answer to a submission that has a score."""
+    own, best, left = (
+        history.accepted[submission_id].event,
+        best_among(history.entries),
+        quota_left(run, history.entries),
+    )
+    assert isinstance(own, SubmissionAccepted)
+    grade = history.graded(own.weights_digest)
+    assert grade is not None
+    return SubmitAnswer(
+        **_graded_submission(own, history).model_dump(),
+        best=_graded_submission(best.submission, history) if best else None,
+        total_submissions=len(history.accepted),
+        ci=grade.result.ci,
+        quota_left=left.submissions,
+        grading_seconds_left=round(max(0.0, left.seconds), 1),
+        id=own.receipt,
+    )
+
+
+def submission_status(run: RunDir, receipt: int, history: History, work: Work, *, whole: bool) -> SubmissionStatus:
+    """Returns the state of a submission.
+
+    Args:
+        run: The run.
+        receipt: The number of the submission's receipt.
+        history: The run's ledger.
+        work: What the service does at the moment.
+        whole: Whether the full answer is included, and not only the score.
+    """
+    received, end = history.received[receipt], history.ends.get(receipt)
+    assert isinstance(received.event, SubmissionReceived)
+    status = SubmissionStatus(
+        id=receipt,
+        state="copying" if work.copying == receipt else "received",
+        model_path=received.event.model_path,
+        received_at=_iso(received.at),
+    )
+    if end is None:
+        return status
+    if isinstance(end, SubmissionRefused):
+        return status.model_copy(update={"state": "refused", "reason": end.reason})
+    status = status.model_copy(update={"submission_id": end.submission_id})
+    grade = history.graded(end.weights_digest)
+    if grade is None:
+        return status.model_copy(update=_ungraded(end.weights_digest, history, work))
+    if grade.result.score is None:
+        return status.model_copy(update={"state": "failed", "reason": grade.result.reason})
+    answer = submit_answer(run, end.submission_id, history) if whole else None
+    return status.model_copy(update={"state": "graded", "score": grade.result.score, "answer": answer})
+
+
+def _ungraded(digest: str, history: History, work: Work) -> dict[str, object]:
+    if digest in work.grading:
+        return {"state": "grading", "progress": work.grading[digest]._asdict()}
+    if digest in history.failures and digest not in work.waiting:
+        return {"state": "failed", "reason": f"grading failed: {history.failures[digest]}; {KEPT}"}
+    return {"state": "queued"}
+
+
+def time_answer(run: RunDir, now: float) -> TimeAnswer:
+    """Returns the state of the clock; `now` is Unix time."""
+    entries, state = run.ledger.entries(), run.clock.read_state()
+    remaining = max(0.0, run.clock.remaining_s())
+    submits = [entry.at for entry in entries if isinstance(entry.event, SubmissionAccepted)]
+    running = state.running_since is not None
+    return TimeAnswer(
+        start_time=int(state.started_at) if state.started_at else None,
+        timeout_s=int(state.budget_s),
+        last_submit_time=int(submits[-1]) if submits else None,
+        end_time=int(now + remaining) if running else None,
+        now=int(now),
+        remaining=round(remaining, 1),
+    )
+
+
+def _graded_submission(submission: SubmissionAccepted, history: History) -> GradedSubmission:
+    """Returns a submission whose checkpoint has a score."""
+    accepted_at, grade = history.accepted[submission.submission_id].at, history.grades[submission.weights_digest]
+    received = history.received.get(submission.receipt or 0)
+    graded_at = max(grade.at, accepted_at)  # the checkpoint may have been graded for an earlier submission
+    assert isinstance(grade.event, Graded)
+    return GradedSubmission(
+        submission_id=submission.submission_id,
+        timestamp=_iso(graded_at),
+        model_path=submission.model_path,
+        score=grade.event.result.score or 0.0,
+        baseline_score=history.baseline,
+        improvement=grade.event.improvement,
+        elapsed_seconds=round(max(0.0, graded_at - (received.at if received else accepted_at)), 2),
+    )
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat()

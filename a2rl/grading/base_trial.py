@@ -1,0 +1,83 @@
+"""Tries once whether trained copies of a base model can be submitted, before an agent spends hours on one.
+
+A process of its own loads the base model, saves it with save_pretrained, and checks the result as a submission is
+checked. The outcome is kept under the model's digest, so a second run with the same model does not repeat it.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from a2rl.core.errors import UsageError
+from a2rl.core.files import write_model
+from a2rl.core.settings import Settings
+from a2rl.grading.model_process import ModelSize, run_model_process
+
+PROCESS = "a2rl.grading.base_trial_process"
+EDITION = "1"
+"""Part of the outcome's file name: a later edition of the trial repeats what earlier ones found."""
+
+
+class BaseTrial(BaseModel):
+    """What the trial of a base model found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    complete_config: dict[str, Any] = {}
+    """Its configuration with all defaults, as transformers completes it."""
+    problem: str = ""
+    """Why trained copies cannot be submitted; empty if they can."""
+    not_tried: str = ""
+    """Why this machine could not try it; empty if it did."""
+
+
+def try_base_model(folder: Path, digest: str, settings: Settings) -> BaseTrial:
+    """Tries a base model, or returns what an earlier trial found.
+
+    A machine that lacks the memory, the disk space or the time says so in `not_tried`: agents may still be able to
+    train the model there, on a GPU or in parts.
+
+    Args:
+        folder: The folder of the base model.
+        digest: Its digest.
+        settings: The settings of this checkout.
+
+    Raises:
+        UsageError: Trained copies would be refused; the message says why.
+        InterruptedByUserError: The user stopped the pipeline meanwhile.
+    """
+    known = settings.base_trials / f"{digest}-{EDITION}.json"
+    trial = _read(known)
+    if trial is None:
+        trial = _try(folder, settings)
+        if not trial.not_tried:
+            write_model(known, trial)
+    if trial.problem:
+        raise UsageError(
+            f"the base model {folder} cannot be used, since no trained copy could be submitted: {trial.problem}"
+        )
+    return trial
+
+
+def _read(path: Path) -> BaseTrial | None:
+    try:
+        return BaseTrial.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _try(folder: Path, settings: Settings) -> BaseTrial:
+    model = ModelSize.of(folder)
+    settings.base_trials.mkdir(parents=True, exist_ok=True)
+    if why := model.lack_of_memory:
+        return BaseTrial(not_tried=why)
+    if 2 * model.size > shutil.disk_usage(settings.base_trials).free:
+        return BaseTrial(not_tried=f"saving it takes {model.size >> 19} MiB of disk space, which are not free")
+    with tempfile.TemporaryDirectory(dir=settings.base_trials, prefix=".trial-") as name:
+        scratch = Path(name)
+        arguments = [str(folder), str(scratch)]
+        failure = run_model_process(PROCESS, arguments, scratch / "log", model.timeout_s, settings)
+        return _read(scratch / "result.json") or BaseTrial(not_tried=failure or "its process left no result")

@@ -1,0 +1,185 @@
+"""Baselines: the scores of base models, graded once and stored under a key of everything that they depend on.
+
+The key depends on contents, never on file names: the digests of the model, the data and the grading code, and the
+settings.
+"""
+
+from importlib.metadata import version
+from math import isclose
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import InfrastructureError, IntegrityError
+from a2rl.core.files import (
+    canonical_json,
+    digest_of,
+    folder_digest,
+    read_jsonl,
+    read_model,
+    write_atomically,
+    write_jsonl,
+    write_model,
+)
+from a2rl.core.locks import file_lock
+from a2rl.core.settings import Settings
+from a2rl.grading.job import Grade, GradeJob, GradeResult, ids_of_job, score_items
+from a2rl.models.base_model import model_digest, resolve_model
+from a2rl.sampling.generation import Generation
+from a2rl.scoring.score import ItemResult
+
+GRADING_TIMEOUT_S = 12 * 3600.0
+"""How long to wait while another run grades the same baseline. Grading a base model on one device takes less than this
+for every task."""
+
+SAMPLE = "sample"
+"""The part of a key that only the baseline of a sample has."""
+SECONDS = "seconds.txt"
+"""The file with the grading time; it depends on the machine, so it is the only file of a baseline without a version."""
+
+
+class BaselineMetrics(BaseModel):
+    """`score.json`: the figures that `dvc metrics` shows and compares."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    score: float
+    ci_low: float
+    ci_high: float
+    total: int
+    correct: int
+    wrong: int
+    truncated: int
+    errored: int
+
+
+class BaselineKey(BaseModel):
+    """`key.json`: the key of a baseline. It is written last, so its existence means that the baseline is complete."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    key: str
+    depends_on: dict[str, str]
+
+
+def baseline_key(job: GradeJob, base_digest: str, data_digest: str, settings: Settings) -> dict[str, str]:
+    """Returns everything that a baseline's score depends on, by name."""
+    answers = canonical_json(job.generation.model_dump(mode="json")) if job.generation != Generation() else ""
+    generation = {"generation": answers} if answers else {}
+    sample = {SAMPLE: f"{job.limit} by seed {job.split_seed}"} if job.limit else {}
+    return {
+        "task": job.task,
+        "model": base_digest,
+        "data": data_digest,
+        "grader": grader_digest(job.task, settings.root),
+        "backend": job.backend,
+        "exact": str(job.exact),
+        "dtype": job.dtype or "bfloat16 on a GPU, float32 on a CPU",
+        **({"vllm": canonical_json(job.vllm.model_dump())} if job.vllm else {}),
+        "options": canonical_json(job.options),
+        **_judge(job, settings),
+        **generation,
+        **sample,
+        "libraries": ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")),
+    }
+
+
+def _judge(job: GradeJob, settings: Settings) -> dict[str, str]:
+    if job.judge is None:
+        return {}
+    known = {"judge": canonical_json(job.judge.identity())}
+    if job.judge.serve:
+        known["judge model"] = model_digest(resolve_model(job.judge.serve, settings))
+    return known
+
+
+def grader_digest(task_id: str, root: Path) -> str:
+    """Returns the digest of the code that grades a task; a changed grader invalidates baselines."""
+    shared = ["a2rl/scoring/score.py", "a2rl/judge/*.py", "a2rl/sampling/**/*.py", f"tasks/{task_id}/**/*.py"]
+    return folder_digest(root, shared)
+
+
+class StoredBaseline(NamedTuple):
+    """A baseline's items, whether they were stored before, and how many seconds grading took."""
+
+    items: list[ItemResult]
+    reused: bool
+    seconds: float | None
+
+
+def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings, grade: Grade) -> StoredBaseline:
+    """Returns the baseline under this key: a stored one, or a new one that is graded and stored now.
+
+    A stored baseline of the whole eval set also serves for a sample of it: the sample's items are taken from it.
+
+    If several runs start at the same time, one grades the baseline and the others wait for it.
+
+    Raises:
+        InterruptedByUserError: The user stopped the pipeline while another run graded it.
+        InfrastructureError: It could not be graded. A failed baseline is never stored, in particular not as zero.
+    """
+    key = digest_of(depends_on)
+    folder = settings.baselines / "cache" / key[:16]
+    if (found := _stored(job, depends_on, settings.baselines)) is not None:
+        return found
+    with file_lock(folder.with_name(f".{folder.name}.lock"), "another run grades the same baseline", GRADING_TIMEOUT_S):
+        if (found := _stored(job, depends_on, settings.baselines)) is not None:
+            return found
+        result = grade(job)
+        store(folder, depends_on, result)
+    return StoredBaseline(list(result.items), False, result.score.seconds)
+
+
+def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> BaselineMetrics:
+    """Writes a baseline's files.
+
+    Raises:
+        InfrastructureError: The result has no score.
+    """
+    score = result.score
+    if score.score is None or score.ci is None:
+        raise InfrastructureError(f"the baseline could not be graded: {score.reason}")
+    counts = {name: getattr(score, name) for name in ("total", "correct", "wrong", "truncated", "errored")}
+    metrics = BaselineMetrics(score=score.score, ci_low=score.ci.low, ci_high=score.ci.high, **counts)
+    write_jsonl(folder / "items.jsonl", (item.model_dump() for item in result.items))
+    write_model(folder / "score.json", metrics)
+    write_atomically(folder / SECONDS, f"{score.seconds}\n")
+    write_model(folder / "key.json", BaselineKey(key=digest_of(depends_on), depends_on=depends_on))
+    return metrics
+
+
+def _stored(job: GradeJob, depends_on: dict[str, str], baselines: Path) -> StoredBaseline | None:
+    """Returns the stored baseline under this key, or that of the whole eval set, reduced to the sample."""
+    found = _find(job, digest_of(depends_on), baselines)
+    if found is not None or SAMPLE not in depends_on:
+        return found
+    of_all = digest_of({name: value for name, value in depends_on.items() if name != SAMPLE})
+    if (whole := _find(job, of_all, baselines)) is None:
+        return None
+    ids = set(ids_of_job(job))
+    items = [item for item in whole.items if item.id in ids]
+    seconds = None if whole.seconds is None else whole.seconds * len(items) / len(whole.items)
+    return StoredBaseline(items, True, seconds)
+
+
+def _find(job: GradeJob, key: str, baselines: Path) -> StoredBaseline | None:
+    for path in sorted(baselines.glob("**/key.json")):
+        try:
+            if read_model(path, BaselineKey).key != key:
+                continue
+            items = [ItemResult.model_validate(row) for row in read_jsonl(path.parent / "items.jsonl")]
+            found = score_items(job.task, job.hidden, items).score
+            if found is not None and isclose(found, read_model(path.parent / "score.json", BaselineMetrics).score):
+                return StoredBaseline(items, True, _seconds(path.parent))
+        except (IntegrityError, ValueError, FileNotFoundError):
+            continue  # written by an older version, or damaged
+    return None
+
+
+def _seconds(folder: Path) -> float | None:
+    try:
+        return float((folder / SECONDS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None

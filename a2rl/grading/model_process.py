@@ -1,0 +1,96 @@
+"""Runs one of our modules that loads a model, in a process of its own with a limit on its time.
+
+The service and the stages never load a model themselves: it takes memory, libraries and time.
+"""
+
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from a2rl.core.processes import check_stop, child_environment, module_command
+from a2rl.core.settings import Settings
+from a2rl.models.checkpoint import BYTES, tensors_of
+
+START_S, MIN_BYTES_PER_S = 300.0, 20 << 20
+"""The process may take this time, plus the model's size divided by this rate."""
+SHARE_OF_MEMORY = 0.8
+UNPACKED = 4
+"""Bytes in memory for each byte of quantised weights: a byte has two values, and each takes two bytes."""
+LOG_CHARS = 300
+
+
+class ModelSize(NamedTuple):
+    """What a model takes once it is loaded."""
+
+    size: int
+    """In bytes."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "ModelSize":
+        """Returns the size of a model by the headers of its files."""
+        return cls(sum(each.size * (1 if each.dtype in BYTES else UNPACKED) for each in tensors_of(folder).values()))
+
+    @property
+    def lack_of_memory(self) -> str:
+        """Why it cannot be loaded now; empty if it can."""
+        if self.size <= SHARE_OF_MEMORY * psutil.virtual_memory().available:
+            return ""
+        return f"loading it takes {self.size >> 20} MiB of memory, which are not free"
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a process may take that loads and saves it."""
+        return START_S + self.size / MIN_BYTES_PER_S
+
+
+def run_model_process(module: str, arguments: list[str], log: Path, timeout_s: float, settings: Settings) -> str:
+    """Runs a module to its end, on the CPU.
+
+    Args:
+        module: The module.
+        arguments: Its arguments.
+        log: The file for its output.
+        timeout_s: The process is killed after this time.
+        settings: The settings of this checkout.
+
+    Returns:
+        What went wrong; empty if the process ended with exit code 0.
+
+    Raises:
+        InterruptedByUserError: The user stopped the pipeline meanwhile.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            module_command(module, *arguments),
+            cwd=settings.root,
+            env=child_environment(settings) | {"CUDA_VISIBLE_DEVICES": "", "TRANSFORMERS_VERBOSITY": "error"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            ended = _wait(process, timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+    if not ended:
+        return f"it took longer than {timeout_s:.0f} s"
+    if process.returncode == 0:
+        return ""
+    lines = log.read_text(errors="replace").strip()[-LOG_CHARS:].splitlines()
+    return f"its process ended with exit code {process.returncode}: {lines[-1] if lines else 'it wrote nothing'}"
+
+
+def _wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
+    """Waits for the end of a process; returns False after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while process.poll() is None:
+        check_stop()
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,309 @@
+"""The files of a submission: found in the agent's workspace, opened once, and copied from the open files.
+
+with SubmittedFiles(run.workspace, "output/v1") as files:
+    files.check_sizes(limit)
+    files.copy(target)
+"""
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, BinaryIO, NamedTuple
+
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.files import MACHINE_ERRORS
+from a2rl.linux.file_clone import clone_file
+from a2rl.linux.untrusted_folder import (
+    NO_LINKS,
+    FileChangedError,
+    FileId,
+    UntrustedFolder,
+    copy_open_file,
+    read_open_file,
+)
+from a2rl.models.checkpoint import MAX_CONFIG_BYTES, MAX_JSON_BYTES, SAFETENSORS_RECIPE
+from a2rl.models.tensor_digests import TensorHasher
+from a2rl.models.weight_index import INDEX, MAX_INDEX_BYTES, WHOLE, files_that_count, missing_file, parse_index
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+FREE_DISK_MARGIN = 512 << 20
+MAX_FILES = 256
+"""The number of files with weights. They are limited because all are open at the same time."""
+MAX_NAMES = 2_000
+CHECKED = {
+    "config.json": MAX_CONFIG_BYTES,
+    "tokenizer.json": MAX_JSON_BYTES,
+    INDEX: MAX_INDEX_BYTES,
+    ADAPTER_CONFIG: MAX_CONFIG_BYTES,
+}
+"""Files that are copied only to be read, and their largest sizes. The copies are called `submitted.<name>`."""
+SHOWN_CHARS = 200
+ADAPTER_RECIPE = (
+    "this is a LoRA adapter; the grader needs the full model. Merge before saving: model = model.merge_and_unload(); "
+    "model.save_pretrained(path); tokenizer.save_pretrained(path)"
+)
+CHANGED = "was changed while it was copied; submit a checkpoint when it is saved whole"
+NOT_OPENED = {
+    errno.ENOENT: "vanished; submit a checkpoint when it is saved whole",
+    errno.EACCES: "cannot be read; give back its permissions (chmod u+r)",
+    errno.EMLINK: "has a second name (a hard link); submit real files: copy it instead of linking",
+    errno.EINVAL: "is not a regular file; submit real files",
+    errno.EAGAIN: "is in use (a lease, or renamed meanwhile); submit a checkpoint when it is saved whole",
+}
+NOT_REAL = "is a link or cannot be read; submit real files"
+_ROOM = threading.Lock()
+
+
+class Opened(NamedTuple):
+    """An open file, and its state when it was opened."""
+
+    name: str
+    file: BinaryIO
+    status: os.stat_result
+
+
+class Copy(NamedTuple):
+    """The copy of a file, open for writing."""
+
+    file: IO[bytes]
+    is_clone: bool
+    """Whether it already has the bytes of the original."""
+
+
+class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
+    """The weights, config.json and tokenizer.json in a folder of the agent's workspace.
+
+    Raises:
+        InvalidSubmissionError: They are missing, or cannot be copied.
+        OSError: This machine cannot open them.
+    """
+
+    def __init__(self, workspace: Path, model_path: str, links: Mapping[FileId, int] = NO_LINKS) -> None:
+        """Opens the files.
+
+        Args:
+            workspace: The agent's workspace.
+            model_path: The folder as the agent named it.
+            links: How many further names we ourselves have given to files.
+        """
+        self._stack, self._links = ExitStack(), links
+        try:
+            with _open_folder(workspace, model_path) as folder:
+                self._files = [self._open(folder, name) for name in _names_that_count(folder, links)]
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def are_adapter(self) -> bool:
+        """Whether they are a LoRA adapter instead of a whole model."""
+        return any(each.name == ADAPTER_CONFIG for each in self._files)
+
+    @property
+    def opened(self) -> Sequence[Opened]:
+        """The open files."""
+        return self._files
+
+    def check_sizes(self, limit: int) -> None:
+        """Checks the sizes of the files. A sparse file counts with its apparent size, because its copy is not sparse.
+
+        Args:
+            limit: The most bytes that all weights together may have.
+
+        Raises:
+            InvalidSubmissionError: The weights or a JSON file are too large.
+        """
+        size = sum(each.status.st_size for each in self._files if each.name not in CHECKED)
+        if size > limit:
+            raise InvalidSubmissionError(
+                f"the weights take {size >> 20} MiB, more than the {limit >> 20} MiB allowed for this base model"
+            )
+        for each in self._files:
+            if each.status.st_size > CHECKED.get(each.name, each.status.st_size):
+                raise InvalidSubmissionError(
+                    f"{each.name} is not a JSON object of a sensible size; save the model again"
+                )
+
+    def copy(self, target: Path) -> dict[str, dict[str, str]]:
+        """Copies the files into a folder, as clones where the file system has them.
+
+        Each byte is read once, written at most once and hashed on its way. Disk space for all of them is allocated
+        before the first byte is copied, so that concurrent copies cannot count on the same space.
+
+        Returns:
+            The digests of the copied tensors, for `weights_digest`.
+
+        Raises:
+            InvalidSubmissionError: The agent changed a file meanwhile.
+            InfrastructureError: The disk is full.
+            OSError: This machine cannot copy them; a TimeoutError if it is too slow.
+        """
+        with ExitStack() as stack:
+            copies = zip(self._files, self._make_room(stack, target), strict=True)
+            return {each.name: _copy(each, copy) for each, copy in copies}
+
+    def _open(self, folder: UntrustedFolder, name: str) -> Opened:
+        try:
+            file = self._stack.enter_context(folder.open(name, self._links))
+        except OSError as error:
+            if error.errno in MACHINE_ERRORS:
+                raise
+            why = NOT_OPENED.get(error.errno or 0, NOT_REAL)
+            raise InvalidSubmissionError(f"{name} {why}") from error
+        return Opened(name, file, os.fstat(file.fileno()))
+
+    def _make_room(self, stack: ExitStack, target: Path) -> list[Copy]:
+        """Opens the copies: clones, or else files with their final sizes allocated."""
+        copies: list[Copy] = []
+        with _ROOM:
+            for each in self._files:
+                name = f"submitted.{each.name}" if each.name in CHECKED else each.name
+                file = stack.enter_context((target / name).open("x+b"))
+                copies.append(Copy(file, clone_file(each.file.fileno(), file.fileno())))
+            sizes = [
+                0 if copy.is_clone else each.status.st_size for each, copy in zip(self._files, copies, strict=True)
+            ]
+            if shutil.disk_usage(target).free < sum(sizes) + FREE_DISK_MARGIN:
+                raise InfrastructureError("the grader's disk is full; free some space and submit again")
+            for copy, size in zip(copies, sizes, strict=True):
+                if size:
+                    os.posix_fallocate(copy.file.fileno(), 0, size)
+        return copies
+
+
+def _copy(opened: Opened, copy: Copy) -> dict[str, str]:
+    """Fills a copy; returns the digests of its tensors, none if it has no tensors."""
+    before, hasher = opened.status, TensorHasher()
+    on_block = hasher.update if opened.name.endswith(".safetensors") else lambda block: None
+    try:
+        if copy.is_clone:
+            read_open_file(copy.file, before.st_size, on_block)
+        else:
+            copy_open_file(opened.file, copy.file, before.st_size, on_block)
+    except FileChangedError as error:
+        raise InvalidSubmissionError(f"{opened.name} {CHANGED}") from error
+    copy.file.flush()
+    os.fsync(copy.file.fileno())
+    after = os.fstat(opened.file.fileno())
+    if not copy.is_clone and (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise InvalidSubmissionError(f"{opened.name} {CHANGED}")
+    if os.fstat(copy.file.fileno()).st_size != before.st_size:
+        raise InvalidSubmissionError(f"{opened.name} {CHANGED}")
+    return hasher.digests()
+
+
+def _open_folder(workspace: Path, model_path: str) -> UntrustedFolder:
+    if not model_path or "\0" in model_path:
+        raise InvalidSubmissionError(
+            '"model_path" is empty; give the folder of the checkpoint, for example "output/v1"'
+        )
+    root = os.path.realpath(workspace)
+    path = os.path.relpath(os.path.join(root, model_path), root)  # noqa: PTH118 - hostile text
+    shown = model_path[:SHOWN_CHARS]
+    if path == "." or path.split("/")[0] == "..":
+        raise InvalidSubmissionError(f"{shown} is outside the workspace; save checkpoints below $OUTPUT_DIR")
+    with UntrustedFolder.at(Path(root)) as opened:
+        try:
+            return opened.folder(path)
+        except OSError as error:
+            if error.errno in MACHINE_ERRORS:
+                raise
+            raise InvalidSubmissionError(_what_is_wrong(opened, path, shown, error)) from error
+
+
+def _what_is_wrong(workspace: UntrustedFolder, path: str, shown: str, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {shown}; save the checkpoint first, then submit its folder"
+    if error.errno == errno.EACCES:
+        return f"{shown} cannot be opened; give back its permissions (chmod -R u+rwX)"
+    parts = path.split("/")
+    bad = next((part for number, part in enumerate(parts, 1) if not _is_folder(workspace, parts[:number])), path)
+    return f"{shown}: {bad[:SHOWN_CHARS]!r} is a link or not a folder; submit the real folder of the checkpoint"
+
+
+def _is_folder(workspace: UntrustedFolder, parts: Iterable[str]) -> bool:
+    try:
+        workspace.folder("/".join(parts)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _names_that_count(folder: UntrustedFolder, links: Mapping[FileId, int]) -> list[str]:
+    try:
+        names = set(folder.names(MAX_NAMES + 1))
+    except PermissionError as error:
+        raise InvalidSubmissionError("the folder cannot be read; give back its permissions (chmod -R u+rwX)") from error
+    if ADAPTER_CONFIG in names or ADAPTER_WEIGHTS in names:
+        return _files_of_adapter(names)
+    _refuse_other_formats(names)
+    weights = _files_of_index(folder, names, links) if INDEX in names else files_that_count(names)
+    if len(names) > MAX_NAMES or len(weights) > MAX_FILES:
+        raise InvalidSubmissionError(
+            f"the folder holds more than {MAX_NAMES} files, or more than {MAX_FILES} of weights; save the model alone, "
+            "in larger shards"
+        )
+    return [*weights, *(name for name in CHECKED if name in names)]
+
+
+def _files_of_adapter(names: set[str]) -> list[str]:
+    if whole := [name for name in (WHOLE, INDEX) if name in names]:
+        raise InvalidSubmissionError(
+            f"the folder holds an adapter and a whole model ({whole[0]}); submit a folder with only one of them"
+        )
+    if ADAPTER_WEIGHTS not in names:
+        raise InvalidSubmissionError(
+            f"the folder has no {ADAPTER_WEIGHTS}; save the adapter with model.save_pretrained(path), which writes "
+            "safetensors"
+        )
+    if ADAPTER_CONFIG not in names:
+        raise InvalidSubmissionError(f"the folder has no {ADAPTER_CONFIG}; save the adapter with save_pretrained")
+    return [ADAPTER_WEIGHTS, ADAPTER_CONFIG, *(["tokenizer.json"] if "tokenizer.json" in names else [])]
+
+
+def _files_of_index(folder: UntrustedFolder, names: set[str], links: Mapping[FileId, int]) -> list[str]:
+    try:
+        files = sorted(set(parse_index(folder.read(INDEX, MAX_INDEX_BYTES + 1, links)).values()))
+    except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise
+        raise InvalidSubmissionError(f"{INDEX} {NOT_OPENED.get(error.errno or 0, NOT_REAL)}") from error
+    if missing := [file for file in files if file not in names]:
+        raise InvalidSubmissionError(missing_file(missing[0]))
+    return files
+
+
+def _refuse_other_formats(names: set[str]) -> None:
+    if not any(name.endswith(".safetensors") for name in names):
+        raise InvalidSubmissionError(_what_is_there_instead(names))
+    if "config.json" not in names:
+        raise InvalidSubmissionError(
+            "the folder has no config.json; save the whole model with model.save_pretrained(path)"
+        )
+
+
+def _what_is_there_instead(names: set[str]) -> str:
+    """Returns how to turn what other tools save into a checkpoint."""
+    if "zero_to_fp32.py" in names:
+        return (
+            "the folder is a DeepSpeed checkpoint; consolidate it: python zero_to_fp32.py . out --safe_serialization, "
+            "then put the base model's config.json into out and submit out"
+        )
+    if any(name.startswith(("pytorch_model_fsdp", "__0_")) or name.endswith(".distcp") for name in names):
+        return (
+            "the folder is a sharded FSDP checkpoint; consolidate it: accelerate merge-weights <folder> out, then put "
+            "the base model's config.json into out and submit out"
+        )
+    pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl")))[:3]
+    found = f"only {', '.join(pickles)}, which is never loaded" if pickles else "no weights"
+    return f"the folder holds {found}; {SAFETENSORS_RECIPE}"

@@ -1,0 +1,235 @@
+"""Copies submissions out of the agent's reach and checks them against the base model.
+
+The copy is graded, so later changes in the agent's folder do not matter. Only the weights come from the agent. The
+configuration, tokenizer and chat template of the copy are those of the base model, so that a submission cannot bring
+its own code, template or vocabulary. Nothing except JSON is deserialised here.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.grading.submitted_files import ADAPTER_RECIPE, CHECKED, SubmittedFiles
+from a2rl.linux.placing import place_file
+from a2rl.linux.untrusted_folder import NO_LINKS, FileId
+from a2rl.models.arithmetic import first_difference
+from a2rl.models.checkpoint import (
+    BYTES,
+    MAX_CONFIG_BYTES,
+    TensorDigests,
+    digest_of_tensors,
+    known_digest,
+    largest_size,
+    tensor_digest,
+    tensors_of,
+)
+from a2rl.models.finite import require_finite
+from a2rl.models.json_object import read_json
+from a2rl.models.stored_weights import keep_only
+from a2rl.models.tensor_names import Weights, find_embedding, find_head, find_weights
+from a2rl.models.weight_index import INDEX
+
+SHOWN_CHARS = 200
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+NO_DIGESTS: TensorDigests = MappingProxyType({})
+
+
+class Kept(NamedTuple):
+    """What the grader has kept of a submission."""
+
+    digest: str
+    """The digest of its weights."""
+    adapter: str = ""
+    """The adapter that was merged, in words; empty if the weights were submitted whole."""
+
+
+Merge = Callable[[Path, Path, Path], str]
+"""Merges an adapter (the first folder) of the base model (the second) into the third folder; see `AdapterMerger`."""
+
+
+def copy_submission(
+    workspace: Path,
+    model_path: str,
+    target: Path,
+    base_model: Path,
+    links: Mapping[FileId, int] = NO_LINKS,
+    complete: Mapping[str, Any] = NOTHING,
+    merge: Merge | None = None,
+) -> Kept:
+    """Copies the weights of a submission into `target` and adds the base model's other files.
+
+    Files are opened once, and checked and copied from there, so that links, devices and replacements during the copy
+    have no effect. It always ends: a copy that is too slow is given up (a2rl/linux/beneath.py).
+
+    Args:
+        workspace: The agent's workspace; the submission must be inside it.
+        model_path: The folder as the agent named it, absolute or relative to the workspace.
+        target: A new folder.
+        base_model: The folder of the base model.
+        links: How many further names we ourselves have given to the agent's files.
+        complete: The base model's configuration with all defaults; empty if it is not known.
+        merge: Merges a LoRA adapter; None: adapters are refused.
+
+    Raises:
+        InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
+        InfrastructureError: This machine cannot copy or merge it, for example because the disk is full.
+    """
+    try:
+        limit = largest_size(tensors_of(base_model))
+        target.mkdir(parents=True)
+        with SubmittedFiles(workspace, model_path, links) as files:
+            files.check_sizes(limit)
+            if not files.are_adapter:
+                digests = files.copy(target)
+                return keep(target, base_model, complete, digests)
+            if merge is None:
+                raise InvalidSubmissionError(ADAPTER_RECIPE)
+            adapter = target / "adapter"
+            adapter.mkdir()
+            files.copy(adapter)
+        _check_tokenizer(adapter / "submitted.tokenizer.json", base_model / "tokenizer.json")
+        about = merge(adapter, base_model, target)
+        shutil.rmtree(adapter)
+        set_aside(target)
+        return keep(target, base_model, complete)._replace(adapter=about)
+    except OSError as error:
+        raise InfrastructureError(
+            f"the grader could not copy the submission: {error.strerror or error}; submit again later"
+        ) from error
+
+
+def set_aside(saved: Path) -> None:
+    """Renames the files of a saved model that are only read, as those of a copied submission are named."""
+    for name in CHECKED:
+        if (saved / name).exists():
+            (saved / name).rename(saved / f"submitted.{name}")
+
+
+def keep(
+    copy: Path, base_model: Path, complete: Mapping[str, Any] = NOTHING, known: TensorDigests = NO_DIGESTS
+) -> Kept:
+    """Checks the copy of a submission against the base model and gives it the base model's other files.
+
+    Args:
+        copy: The copy, with `submitted.config.json`.
+        base_model: The folder of the base model.
+        complete: The base model's configuration with all defaults; empty if it is not known.
+        known: Digests of tensors that were read while they were copied, and have finite numbers only.
+
+    Raises:
+        InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
+    """
+    config = read_json(base_model / "config.json", "config.json", MAX_CONFIG_BYTES)
+    _check_config(read_json(copy / "submitted.config.json", "config.json", MAX_CONFIG_BYTES), config, complete)
+    _check_tokenizer(copy / "submitted.tokenizer.json", base_model / "tokenizer.json")
+    if (copy / f"submitted.{INDEX}").exists():
+        (copy / f"submitted.{INDEX}").rename(copy / INDEX)
+    weights = find_weights(tensors_of(copy), tensors_of(base_model), is_tied(config, complete))
+    digests = {
+        name: known_digest(tensor, known) or tensor_digest(name, tensor, require_finite)
+        for name, tensor in weights.tensors.items()
+    }
+    _drop_tied_head(weights, digests)
+    keep_only(copy, weights.tensors)
+    _take_from_base(copy, base_model, config)
+    return Kept(digest_of_tensors(weights.tensors, digests))
+
+
+def is_tied(config: Mapping[str, Any], complete: Mapping[str, Any]) -> bool | None:
+    """Returns whether a model's head is tied to its embedding; None if its configuration does not say so."""
+    for each in (complete, config):
+        for part in (each.get("text_config"), each):
+            if isinstance(part, dict) and isinstance(tied := part.get("tie_word_embeddings"), bool):
+                return tied
+    return None
+
+
+def _drop_tied_head(weights: Weights, digests: dict[str, str]) -> None:
+    """Drops a stored head that is the same as the embedding to which it is tied."""
+    head, embedding = weights.head, weights.embedding
+    if head is None or embedding is None:
+        return
+    if digests.pop(head) != digests[embedding] or weights.tensors[head].dtype != weights.tensors[embedding].dtype:
+        raise InvalidSubmissionError(
+            f"{head} differs from {embedding}, but the base model ties the two, and back ends differ in which they "
+            "use; train with tie_word_embeddings as in the base model, and save with save_pretrained"
+        )
+    del weights.tensors[head]
+
+
+def check_tied_head(base_model: Path, tied: bool | None) -> None:
+    """Refuses a base model that stores a head other than the embedding to which its configuration ties it.
+
+    Raises:
+        InvalidSubmissionError: It does.
+    """
+    tensors = tensors_of(base_model)
+    head, embedding = find_head(tensors), find_embedding(tensors)
+    if not tied or head is None or embedding is None:
+        return
+    if tensor_digest(head, tensors[head]) != tensor_digest(embedding, tensors[embedding]):
+        raise InvalidSubmissionError(
+            f"it stores {head} with other weights than {embedding}, although its config.json ties the two "
+            "(tie_word_embeddings), and back ends differ in which they use; set the key to false, or remove the head"
+        )
+
+
+def _check_config(submitted: Mapping[str, Any], base: Mapping[str, Any], complete: Mapping[str, Any]) -> None:
+    if (found := first_difference(submitted, base, complete)) is not None:
+        raise InvalidSubmissionError(
+            f"config.json has {found.key[:SHOWN_CHARS]} = {_shown(found.submitted)}, the base model has "
+            f"{_shown(found.base)}; it is graded as the base model computes, so submit the base model's architecture "
+            "with its settings"
+        )
+    if submitted.get("auto_map") not in (None, base.get("auto_map")):
+        raise InvalidSubmissionError(
+            "config.json asks for custom code (auto_map) that the base model does not have, and the grader never runs "
+            "any; submit the base architecture"
+        )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+def _check_tokenizer(submitted: Path, base: Path) -> None:
+    if not (submitted.exists() and base.exists()):
+        return  # the grader uses the base model's tokenizer in any case
+    theirs, ours = read_json(submitted, "tokenizer.json"), read_json(base, "tokenizer.json")
+    if _vocabulary(theirs) != _vocabulary(ours):
+        raise InvalidSubmissionError(
+            "the tokenizer is not the base model's, which the grader uses; train with the base model's tokenizer"
+        )
+
+
+def _vocabulary(tokenizer: Mapping[str, Any]) -> list[Any]:
+    """Returns the parts of tokenizer.json that define the tokens and their ids, in a form that can be compared."""
+    model = tokenizer.get("model")
+    if not isinstance(model, dict):
+        model = {}
+    merges = model.get("merges")
+    pairs: list[Any] = []
+    if isinstance(merges, list):
+        # A merge is written as "a b" or ["a", "b"], depending on the version of the library.
+        pairs = [each.split(" ") if isinstance(each, str) else each for each in merges]
+    return [model.get("vocab"), pairs, tokenizer.get("added_tokens")]
+
+
+def _take_from_base(copy: Path, base_model: Path, config: Mapping[str, Any]) -> None:
+    for path in copy.iterdir():
+        if path.suffix != ".safetensors" and path.name != INDEX:
+            path.unlink()
+    for path in base_model.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
+            place_file(path, copy / path.name)
+    stored = {tensor.dtype for tensor in tensors_of(copy).values()}
+    if "quantization_config" in config and stored <= BYTES.keys():
+        # Its weights were trained unquantised. With this key, they would be read as quantised ones.
+        plain = {key: value for key, value in config.items() if key != "quantization_config"}
+        (copy / "config.json").unlink()  # it may be another name of the base model's file
+        (copy / "config.json").write_text(json.dumps(plain, indent=2), encoding="utf-8")

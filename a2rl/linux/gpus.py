@@ -1,0 +1,236 @@
+"""The NVIDIA GPUs of this machine, and which of them this process may use.
+
+    found = find_gpus(settings)            # all of them, from NVML, or else from nvidia-smi
+    mine = usable_gpus(settings)           # those of CUDA_VISIBLE_DEVICES, in its order
+    mine.gpus[0].uuid, mine.gpus[0].total_bytes
+
+A device is what CUDA can use: a GPU, or a MIG instance of one. Asking takes at most `ANSWER_TIMEOUT_S`, even if the
+driver hangs. A machine without a driver is not asked at all.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.processes import child_environment, module_command
+from a2rl.core.settings import Settings
+
+ANSWER_TIMEOUT_S = 30.0
+"""The driver needs a few seconds for its first answer on a large machine that does not keep it loaded."""
+END_TIMEOUT_S = 1.0
+SILENT = "{who} does not answer: restart the machine"
+DRIVER_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""The driver's own device files; the second one is that of WSL."""
+DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
+SMI = "nvidia-smi"
+NO_NVML = (
+    "there is a driver, but neither NVML nor nvidia-smi: in a container, allow `utility` in NVIDIA_DRIVER_CAPABILITIES"
+)
+NONE_MEANT = {"", "-1", "none", "void", "nodevfiles"}
+"""Entries of CUDA_VISIBLE_DEVICES that mean no GPU. They are no mistake."""
+MIB = 1 << 20
+LISTED = re.compile(r"^GPU (\d+): |^\s+MIG (\S+).*\(UUID: (MIG-[^)]+)\)")
+
+
+class Gpu(BaseModel):
+    """A device that CUDA can use."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index: int
+    """The number of the GPU, by its place on the PCI bus. The MIG instances of a GPU share it."""
+    uuid: str
+    """`GPU-...`, or `MIG-...` for a MIG instance."""
+    name: str
+    total_bytes: int | None = None
+    """None if the driver does not say."""
+    free_bytes: int | None = None
+    nodes: tuple[str, ...] = ()
+    """The device files without which it cannot be used, besides those of the driver."""
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a MIG instance. A process can use only one of these."""
+        return self.uuid.startswith("MIG-")
+
+    @property
+    def cuda_name(self) -> str:
+        """Its name in CUDA_VISIBLE_DEVICES for a process that can see all GPUs, with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+        return self.uuid if self.is_mig else str(self.index)
+
+    def __str__(self) -> str:
+        """The device as shown to people."""
+        return f"{self.cuda_name} ({self.name})"
+
+
+class Inventory(NamedTuple):
+    """The devices that were found."""
+
+    gpus: tuple[Gpu, ...] = ()
+    problem: str = ""
+    """What is wrong with the driver, a GPU or CUDA_VISIBLE_DEVICES; empty if nothing is."""
+
+
+def find_gpus(settings: Settings) -> Inventory:
+    """Returns the devices of this machine, whatever CUDA_VISIBLE_DEVICES says."""
+    smi = shutil.which(SMI, path=settings.environ.get("PATH"))
+    if smi is None and not any(node.exists() for node in DRIVER_NODES):
+        return Inventory()
+    said = _ask(module_command("a2rl.linux.nvml"), settings)
+    if said is None:
+        return Inventory(problem=SILENT.format(who="NVIDIA's driver"))
+    with suppress(ValueError, KeyError, TypeError, IndexError):
+        devices = json.loads(said.strip().splitlines()[-1])["devices"]
+        problems = [each["problem"] for each in devices if "problem" in each]
+        gpus = tuple(Gpu(**each) for each in devices if "problem" not in each)
+        return Inventory(gpus, "; ".join(problems))
+    return _by_smi(smi, settings) if smi else Inventory(problem=NO_NVML)
+
+
+def require_answer(here: Inventory) -> None:
+    """Refuses to take a machine whose GPUs cannot be asked for one without GPUs.
+
+    Raises:
+        InfrastructureError: There is something wrong, and no GPU was found.
+    """
+    if here.problem and not here.gpus:
+        raise InfrastructureError(f"{here.problem}; to use the processor instead, set CUDA_VISIBLE_DEVICES to nothing")
+
+
+def usable_gpus(settings: Settings) -> Inventory:
+    """Returns the devices of this machine that CUDA_VISIBLE_DEVICES names; all of them if it is not set."""
+    named = settings.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None and _means_none(named):
+        return Inventory()  # the driver need not be asked
+    found = find_gpus(settings)
+    if named is None:
+        return found
+    gpus, mistake = select(found.gpus, named)
+    return Inventory(gpus, "; ".join(filter(None, (found.problem, mistake if found.gpus else ""))))
+
+
+def select(gpus: Sequence[Gpu], named: str) -> tuple[tuple[Gpu, ...], str]:
+    """Returns the devices that a value of CUDA_VISIBLE_DEVICES names, in its order, as CUDA reads it.
+
+    CUDA reads indices and UUIDs, whose end may be left out. It stops at the first entry that names no device, so that
+    later ones are invisible too. If an entry is repeated, it uses no device at all.
+
+    Returns:
+        The devices, and what is wrong with the value; empty if it says what it means.
+    """
+    chosen: list[Gpu] = []
+    for entry in (each.strip() for each in named.split(",")):
+        named_here = _named_by(entry, gpus)
+        if not named_here:
+            why = f"CUDA_VISIBLE_DEVICES={named}: {entry!r} names no GPU here, so CUDA ignores it and what follows it"
+            return tuple(chosen), "" if entry.lower() in NONE_MEANT else why
+        if set(named_here) & set(chosen):
+            return (), f"CUDA_VISIBLE_DEVICES={named} names a GPU twice, so that CUDA uses none: name each once"
+        chosen += named_here
+    return tuple(chosen), ""
+
+
+def driver_nodes(gpus: Sequence[Gpu], dev: Path = Path("/dev")) -> tuple[str, ...]:
+    """Returns the device files that a process needs to use these devices and no others; none if there are none."""
+    if not gpus:
+        return ()
+    own = {node for gpu in gpus for node in gpu.nodes}
+    shared = (node for node in dev.glob("nvidia*") if not node.name[len("nvidia") :].isdigit())
+    # The folder nvidia-caps has the device files of all MIG instances, so it is given only file by file.
+    return (*sorted(str(node) for node in shared if node.name != "nvidia-caps"), *sorted(own))
+
+
+def _named_by(entry: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Returns the device that an entry of CUDA_VISIBLE_DEVICES names; an index, all MIG instances of a GPU."""
+    if entry.isascii() and entry.isdecimal():
+        return [gpu for gpu in gpus if gpu.index == int(entry)]
+    if not entry.startswith(("GPU-", "MIG-")):
+        return []
+    found = [gpu for gpu in gpus if gpu.uuid == entry] or [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+    return found if len(found) == 1 else []  # CUDA reads an abbreviation only if it is unique
+
+
+def _means_none(named: str) -> bool:
+    """Whether no device is named, so that nothing has to be known about the machine to say so."""
+    return named.split(",", maxsplit=1)[0].strip().lower() in NONE_MEANT
+
+
+def _by_smi(smi: str, settings: Settings) -> Inventory:
+    """Returns the devices as the program nvidia-smi lists them."""
+    fields = "index,uuid,name,memory.total,memory.free"
+    table = _ask([smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"], settings)
+    listing = _ask([smi, "-L"], settings) if table else ""
+    if table is None or listing is None:
+        return Inventory(problem=SILENT.format(who=SMI))
+    rows = [[field.strip() for field in line.split(",")] for line in table.splitlines()]
+    gpus = {int(row[0]): _by_row(row) for row in rows if len(row) == 5 and row[0].isdigit()}
+    if not gpus:
+        last = (table.strip().splitlines() or ["it says nothing"])[-1]
+        return Inventory(problem=f"nvidia-smi lists no GPU: {last}")
+    return Inventory(tuple(_with_instances(gpus, listing)))
+
+
+def _by_row(row: Sequence[str]) -> Gpu:
+    index, uuid, name, *memory = row
+    total, free = (int(each) * MIB if each.isdigit() else None for each in memory)
+    return Gpu(
+        index=int(index), uuid=uuid, name=name, total_bytes=total, free_bytes=free, nodes=(_node_of(uuid, int(index)),)
+    )
+
+
+def _with_instances(gpus: dict[int, Gpu], listing: str) -> list[Gpu]:
+    """Replaces each GPU by its MIG instances, if it has any; their memory is not known."""
+    found: dict[int, list[Gpu]] = {index: [] for index in gpus}
+    index = -1
+    for line in listing.splitlines():
+        if (match := LISTED.match(line)) is None:
+            continue
+        if match[1] is not None:
+            index = int(match[1])
+        elif index in gpus:
+            name = f"{gpus[index].name} MIG {match[2]}"
+            found[index].append(Gpu(index=index, uuid=match[3], name=name, nodes=gpus[index].nodes))
+    return [device for index, gpu in gpus.items() for device in found[index] or [gpu]]
+
+
+def _node_of(uuid: str, index: int) -> str:
+    """Returns the device file of a GPU, whose number usually is the index, but need not be."""
+    for path in DRIVER_GPUS.glob("*/information"):
+        with suppress(OSError):
+            facts = dict(line.partition(":")[::2] for line in path.read_text().splitlines())
+            if facts.get("GPU UUID", "").strip() == uuid:
+                return f"/dev/nvidia{facts.get('Device Minor', str(index)).strip()}"
+    return f"/dev/nvidia{index}"
+
+
+def _ask(command: Sequence[str], settings: Settings) -> str | None:
+    """Returns what a program prints; None if it does not end in time. What it does after that is not waited for."""
+    environment: dict[str, Any] = {**child_environment(settings), "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"{command[0]} cannot be run: {error.strerror}"
+    try:
+        return process.communicate(timeout=ANSWER_TIMEOUT_S)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a process that waits for the driver cannot be killed
+            process.communicate(timeout=END_TIMEOUT_S)
+        return None

@@ -1,0 +1,146 @@
+"""What an agent may use of the machine: memory, processes, cores and disk, so that enough is left for the grader.
+
+    resources = Resources.of_machine(workspace, settings.environ)
+    AgentCommand(..., resources=resources)              # the supervisor applies them
+
+Control groups (cgroup.py) limit memory, processes and the agent's share of the cores. Without control groups:
+- processes: RLIMIT_NPROC counts all processes of the user, so the running ones are added; it does not apply to root;
+- memory: there is no limit, because RLIMIT_AS and RLIMIT_DATA would break CUDA, which reserves far more addresses than
+  it uses. With and without control groups, the kernel ends the agent's processes first when memory runs out.
+
+The disk is limited in both cases: RLIMIT_FSIZE limits each file, and sandbox/disk.py measures all of them together.
+
+Standard library only: the supervisor imports this module.
+"""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+GIB = 1 << 30
+PROCESSES = 4096
+"""Processes and threads together."""
+VARIABLES = ("A2RL_AGENT_MEMORY_GIB", "A2RL_AGENT_PROCESSES", "A2RL_AGENT_CORES", "A2RL_AGENT_DISK_GIB")
+OOM_SCORE_AGENT = 1000
+OOM_SCORE_SUPERVISOR = -900
+"""Values of oom_score_adj; see proc(5)."""
+
+
+class Resources(NamedTuple):
+    """Upper limits for all processes of an agent together; 0 means no limit."""
+
+    memory: int = 0
+    """In bytes."""
+    processes: int = PROCESSES
+    """Processes and threads."""
+    cores: float = 0.0
+    disk: int = 0
+    """In bytes, for all folders that it can write to."""
+
+    @classmethod
+    def of(cls, fields: Sequence[Any]) -> "Resources":
+        """Converts from JSON."""
+        return cls._make(fields)
+
+    @classmethod
+    def of_machine(cls, folder: Path, environ: Mapping[str, str]) -> "Resources":
+        """Returns what this machine can spare, or what the user set in VARIABLES.
+
+        Args:
+            folder: A folder on the disk that the agent writes to.
+            environ: The user's environment; values that are not numbers are ignored.
+        """
+        memory, processes, cores, disk = (_number(environ.get(name, "")) for name in VARIABLES)
+        return cls(
+            memory=int(memory * GIB) if memory is not None else spare_memory(),
+            processes=int(processes) if processes is not None else PROCESSES,
+            cores=cores or 0.0,
+            disk=int(disk * GIB) if disk is not None else free_bytes(folder) // 2,
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return None
+
+
+def spare_memory() -> int:
+    """Returns the memory for the agent in bytes.
+
+    The grader keeps an eighth of the machine's memory, at least 2 GiB but never more than a quarter.
+    """
+    total = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_limits_of_a_container(), 1 << 62)
+    return total - min(max(2 * GIB, total // 8), total // 4)
+
+
+def _limits_of_a_container() -> Iterator[int]:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            yield int(Path(path).read_text(encoding="ascii"))
+
+
+def free_bytes(folder: Path) -> int:
+    """Returns the free bytes on the disk of a folder."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def apply_limits(resources: Resources, held: Sequence[str], running: int) -> None:
+    """Limits the calling process and all its future children.
+
+    Args:
+        resources: The limits.
+        held: The controllers that a control group already limits.
+        running: How many processes and threads the user has now.
+    """
+    _set_oom_score(OOM_SCORE_AGENT)
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_RTPRIO: 0, resource.RLIMIT_NICE: 0}
+    if resources.disk:
+        limits[resource.RLIMIT_FSIZE] = resources.disk
+    if resources.processes and "pids" not in held:
+        limits[resource.RLIMIT_NPROC] = running + resources.processes
+    for kind, most in limits.items():
+        with contextlib.suppress(OSError, ValueError):
+            hard = resource.getrlimit(kind)[1]
+            limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (limit, limit))
+
+
+def protect_from_oom_killer() -> None:
+    """Makes this process one of the last that the kernel ends when memory runs out; has no effect without root."""
+    _set_oom_score(OOM_SCORE_SUPERVISOR)
+
+
+def _set_oom_score(score: int) -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(score), encoding="ascii")
+
+
+def count_user_tasks() -> int:
+    """Returns the number of processes and threads of this user."""
+    count, user = 0, os.getuid()
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path("/proc", name).stat().st_uid == user:
+                    count += len(os.listdir(f"/proc/{name}/task"))  # noqa: PTH208
+    return count
+
+
+def raise_file_limit() -> tuple[int, int]:
+    """Raises the soft limit of open files to the hard limit; returns both previous limits, for child processes."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    return before
+
+
+def restore_file_limit(before: tuple[int, int]) -> None:
+    """Restores limits that `raise_file_limit` returned."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

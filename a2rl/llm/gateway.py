@@ -1,0 +1,112 @@
+"""Connects an agent to its LLM.
+
+An agent system that takes the URL of its API (`{base_url}` in its definition) is pointed to our relay, which holds the
+API key and sees the requests (a2rl/llm/relay). Other agent systems connect directly to a port of this machine, or
+through a proxy that sees only which hosts they contact (a2rl/llm/proxy.py). Other hosts that the definition lists are
+reached through that proxy, too.
+
+with Gateway(run, agent, settings) as gateway:
+    gateway.base_url, gateway.ports, gateway.environment      # for the agent
+"""
+
+import secrets
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from a2rl.agents.definition import Agent
+from a2rl.config.provision import hosts_in
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.core.urls import endpoint, refuse_credentials
+from a2rl.llm.proxy import Proxy
+from a2rl.llm.relay.process import RelayProcess
+from a2rl.run.directory import RunDir
+
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+PLACEHOLDER_KEY = "none-needed"
+"""Replaces the key if the LLM is the user's own: some agent systems do not start without a key."""
+PORTS = {"http": 80, "https": 443}
+
+
+class Gateway(AbstractContextManager["Gateway"]):
+    """The network access of one attempt; it is open within the context.
+
+    Raises:
+        UsageError: The LLM URL is invalid, or contains a password.
+    """
+
+    def __init__(self, run: RunDir, agent: Agent, settings: Settings) -> None:
+        self._run, self._agent, self._settings = run, agent, settings
+        self._provider = (run.spec.base_url or agent.base_url or "").rstrip("/")
+        self.base_url = self._provider
+        """The URL of the API for the agent."""
+        self.ports: tuple[int, ...] = ()
+        """The loopback ports that the agent must be able to connect to."""
+        self.environment: dict[str, str] = {}
+        """The agent's variables for keys and for the proxy."""
+        self.relay: RelayProcess | None = None
+        self._stack = ExitStack()
+        if agent.calls_llm:
+            self._host, self._port, self._path = _parts(self._provider)
+
+    def __enter__(self) -> "Gateway":
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _open(self, stack: ExitStack) -> None:
+        hosts = {endpoint(host) for host in (*self._agent.hosts, *hosts_in(self._run.spec.hosts))}
+        if self._agent.calls_llm:
+            self._open_llm(stack, hosts)
+        if hosts:
+            self._open_proxy(stack, [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts])
+
+    def _open_llm(self, stack: ExitStack, hosts: set[tuple[str, int]]) -> None:
+        """Opens the way to the LLM. `hosts`, those of the proxy, gets or loses the LLM's own host."""
+        if self._agent.takes_base_url:
+            self._open_relay(stack)
+            hosts.discard((self._host, self._port))
+        elif self._host in LOOPBACK:
+            self.ports = (self._port,)
+        else:
+            hosts.add((self._host, self._port))
+        if not self._keys() and self._run.spec.base_url and (wants := self._agent.needs_one_of):
+            self.environment[wants[0]] = PLACEHOLDER_KEY
+
+    def _keys(self) -> dict[str, str]:
+        return self._settings.forwarded(self._agent.needs_one_of)
+
+    def _open_relay(self, stack: ExitStack) -> None:
+        keys = self._keys()
+        stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
+        self.relay = stack.enter_context(RelayProcess(self._run, self._settings, self._provider, keys, stand_ins))
+        self.base_url = f"http://127.0.0.1:{self.relay.port}{self._path}"
+        self.ports = (self.relay.port,)
+        self.environment |= stand_ins
+
+    def _open_proxy(self, stack: ExitStack, hosts: list[str]) -> None:
+        proxy = stack.enter_context(Proxy(hosts, self._run.logs / "proxy.jsonl"))
+        self.ports = (*self.ports, proxy.port)
+        self.environment |= dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy.url)
+        self.environment |= {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+
+
+def _parts(url: str) -> tuple[str, int, str]:
+    """Returns host, port and path of an API's URL."""
+    invalid = UsageError(f"{url!r} is not a valid LLM URL: write for example http://127.0.0.1:8080")
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError as error:
+        raise invalid from error
+    if parts.scheme not in PORTS or not parts.hostname or parts.query or parts.fragment:
+        raise invalid
+    refuse_credentials(url, "the LLM URL")
+    return parts.hostname, port, parts.path.rstrip("/")

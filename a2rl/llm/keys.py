@@ -1,0 +1,66 @@
+"""The user's API keys: which process needs which, and how they are passed on.
+
+No child of the pipeline has a key in its environment, because every process of the same user can read that. Keys are
+sent on the first line of a child's standard input instead, together with the secrets that the child must remove from
+everything it writes (a2rl/core/secrets.py).
+"""
+
+import json
+import os
+import subprocess
+from contextlib import suppress
+from typing import Any, TextIO
+from urllib.parse import urlsplit
+
+from a2rl.agents.definition import Agent
+from a2rl.config.params import load_params
+from a2rl.core.secrets import MIN_CHARS, known_secrets, register_secrets
+from a2rl.core.settings import Settings
+
+SEARCH_ENGINES = ("SERPAPI_KEY", "SERPAPI_API_KEY", "SEARXNG_URL")
+
+
+def grader_keys(settings: Settings) -> dict[str, str]:
+    """Returns the keys of the judges and search engines that graders use."""
+    return settings.forwarded((*load_params(settings.root).judge_keys(), *SEARCH_ENGINES))
+
+
+def register_run_secrets(agent: Agent, settings: Settings) -> None:
+    """Registers the secrets of a run, which this process and its children then remove from everything they write."""
+    register_secrets(run_secrets(agent, settings))
+
+
+def run_secrets(agent: Agent, settings: Settings) -> dict[str, str]:
+    """Returns the values that no output of a run may contain. In a URL, only the password is secret."""
+    named = {**grader_keys(settings), **settings.forwarded(agent.forward_env)}
+    return {name: _password(value) if "://" in value else value for name, value in named.items()}
+
+
+def keys_too_short_to_hide(agent: Agent, settings: Settings) -> list[str]:
+    """Returns the names of keys that are not removed from outputs, because they are too short to tell from words."""
+    return [name for name, value in settings.forwarded(agent.forward_env).items() if len(value) < MIN_CHARS]
+
+
+def send_keys(process: "subprocess.Popen[Any]", use: dict[str, str]) -> None:
+    """Sends a child its first line: the keys that it may use, and the secrets that it must not write down."""
+    assert process.stdin is not None
+    with suppress(OSError):  # the child has died; its parent notices that elsewhere
+        os.write(process.stdin.fileno(), keys_message(use).encode())
+
+
+def keys_message(use: dict[str, str]) -> str:
+    """Returns the first line for a child, with keys to use and secrets to hide."""
+    return json.dumps({"use": use, "hide": known_secrets()}) + "\n"
+
+
+def receive_keys(stdin: TextIO) -> None:
+    """Reads the first line in a child. If the parent has died, there are no keys."""
+    told = json.loads(stdin.readline() or '{"use": {}, "hide": {}}')
+    Settings.hand_over(told["use"])
+    register_secrets(told["hide"])
+
+
+def _password(url: str) -> str:
+    with suppress(ValueError):
+        return urlsplit(url).password or ""
+    return ""

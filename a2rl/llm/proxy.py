@@ -1,0 +1,189 @@
+"""An HTTP proxy on loopback that connects LLM agents to listed hosts only, and logs the connections.
+
+It does not inspect encrypted traffic: a CONNECT tunnel is allowed or refused by host and port alone. Plain HTTP (a
+model server in the local network) is forwarded unchanged. Agents find the proxy in HTTPS_PROXY and HTTP_PROXY.
+
+with Proxy(["api.openai.com", "10.0.0.5:8000"], run.logs / "proxy.jsonl") as proxy:
+    proxy.url           # http://127.0.0.1:41571
+
+We use no library: proxy.py and mitmproxy are large dependencies for two types of requests and an allow-list.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from a2rl.core.event_log import EventLog
+from a2rl.core.urls import endpoint
+
+HTTP_PORT = 80
+HEAD_TIMEOUT_S = 30.0
+MAX_HEAD_BYTES = 64 << 10
+BLOCK = 64 << 10
+CONNECT_TIMEOUT_S = 30.0
+MAX_CONNECTIONS = 256
+
+
+class Target(NamedTuple):
+    """The destination of a request, and the first bytes to send there."""
+
+    host: str
+    port: int
+    opening: bytes
+    """Empty for a tunnel."""
+
+
+@dataclass
+class Count:
+    """The number of bytes sent in one direction."""
+
+    bytes: int = 0
+
+
+class Proxy:
+    """A running proxy; leaving the context closes its connections."""
+
+    def __init__(self, hosts: Iterable[str], log: Path) -> None:
+        """Makes a proxy, which starts with the context.
+
+        Args:
+            hosts: The allowed destinations, as `host` (port 443) or `host:port`; subdomains are not included.
+            log: The file for one line per connection.
+        """
+        self._allowed = {endpoint(host) for host in hosts}
+        self._log = EventLog(log)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None] | None] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Its URL, for HTTPS_PROXY and HTTP_PROXY."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> "Proxy":
+        self._thread.start()
+        starting = asyncio.start_server(self._serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
+        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MAX_CONNECTIONS:
+            writer.close()
+            return
+        task = asyncio.current_task()
+        self._open.add(task)
+        try:
+            await self._serve_one(reader, writer)
+        finally:
+            self._open.discard(task)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.CancelledError):
+            try:
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_TIMEOUT_S)
+                target = parse_head(head)
+            except (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                await self._answer(writer, "400 Bad Request", "this is a proxy")
+                return
+            await self._pass_on(target, reader, writer)
+        writer.close()
+
+    async def _pass_on(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = {"host": target.host, "port": target.port}
+        if (target.host, target.port) not in self._allowed:
+            self._log.write(**name, allowed=False)
+            await self._answer(
+                writer, "403 Forbidden", f"{target.host}:{target.port} is not a host that this agent may reach"
+            )
+            return
+        started = time.monotonic()
+        try:
+            opening = asyncio.open_connection(target.host, target.port)
+            far_reader, far_writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
+        except (OSError, TimeoutError) as error:
+            self._log.write(**name, allowed=True, error=str(error) or "timeout")
+            await self._answer(writer, "502 Bad Gateway", f"{target.host} cannot be reached: {error or 'timeout'}")
+            return
+        if target.opening:
+            far_writer.write(target.opening)
+        else:
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        sent, received = Count(), Count()
+        try:
+            await asyncio.gather(_pump(reader, far_writer, sent), _pump(far_reader, writer, received))
+        finally:
+            seconds = round(time.monotonic() - started, 3)
+            self._log.write(**name, allowed=True, sent=sent.bytes, received=received.bytes, seconds=seconds)
+            far_writer.close()
+
+    async def _answer(self, writer: asyncio.StreamWriter, status: str, reason: str) -> None:
+        body = f"a2rl: {reason}\n".encode()
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Count) -> None:
+    """Copies bytes until the end of the stream, and passes on the end."""
+    with suppress(OSError):
+        while block := await reader.read(BLOCK):
+            writer.write(block)
+            await writer.drain()
+            count.bytes += len(block)
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+def parse_head(head: bytes) -> Target:
+    """Returns the destination of a request to the proxy.
+
+    Raises:
+        ValueError: It is not a request to a proxy.
+    """
+    first, rest = head.split(b"\r\n", 1)
+    method, address, version = first.decode("latin-1").split(" ")
+    if method == "CONNECT":
+        return Target(*endpoint(address), b"")
+    parts = urlsplit(address)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ValueError(f"{address!r} is not a URL for a proxy")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    kept = [
+        line
+        for line in rest.split(b"\r\n")
+        if line and not line.lower().startswith((b"proxy-connection:", b"connection:", b"proxy-authorization:"))
+    ]
+    # Only one request per connection is served, because the next one may be for another host.
+    lines = [f"{method} {path} {version}".encode("latin-1"), *kept, b"Connection: close", b"", b""]
+    return Target(parts.hostname.lower(), parts.port or HTTP_PORT, b"\r\n".join(lines))

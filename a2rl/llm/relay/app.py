@@ -1,0 +1,308 @@
+"""The relay's ASGI application: checks a request, forwards it with the key, and reads the answer as it passes.
+
+A forwarded request is a new one, built from the parts that were understood: a known path, the body as parsed JSON, and
+the headers except those of the connection. So nothing can bypass the checks, and requests are sent only to the
+provider.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+from starlette.types import Message, Receive, Scope, Send
+
+from a2rl.core.event_log import EventLog
+from a2rl.core.secrets import scrubbing_stream
+from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request
+from a2rl.llm.relay.request_log import RequestLogReader
+
+ENDPOINTS = re.compile(
+    r"(?:/v1|/v1beta|/v1alpha)?(?:/messages(?:/count_tokens)?|/chat/completions|/responses(?:/compact)?"
+    r"|/models/(?P<model>[\w.:@-]{1,100}):(?:generateContent|streamGenerateContent|countTokens))"
+)
+LISTINGS = re.compile(r"(?:/v1|/v1beta|/v1alpha)?/models(?:/[\w.:@-]{1,100})?")
+COUNTING = re.compile(r".*(?:/count_tokens|:countTokens)")
+HOP_BY_HOP = re.compile(
+    r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|host|content-length|content-encoding"
+    r"|accept-encoding|expect|cookie|set-cookie|forwarded|x-forwarded-.*|via|alt-svc|location"
+)
+MAX_BODY = 32 << 20
+MAX_PATH = 200
+MAX_CONCURRENT = 4
+"""The number of concurrent requests; others wait. The quota may be exceeded by the tokens that these requests use."""
+MAX_WAITING = 64
+MAX_REQUESTS = 100_000
+"""The number of requests in one run. It is limited to keep the record small."""
+RECEIVE_S, SEND_S, WAIT_S, ANSWER_S = 60.0, 60.0, 1800.0, 7200.0
+TIMEOUT = httpx.Timeout(30.0, read=1800.0, write=120.0)
+"""Timeouts for the provider. They are long because a reasoning model may send nothing for a long time."""
+BYTES_PER_TOKEN, BYTES_PER_STREAMED_TOKEN = 4, 16
+"""Used to estimate the tokens of answers that do not report them."""
+NOTHING_ASKED = ParsedRequest("", ())
+
+
+class RequestRefusedError(Exception):
+    """A request that is not forwarded."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass
+class Exchange:
+    """A request and its answer, as they are recorded."""
+
+    path: str
+    started: float = field(default_factory=time.monotonic)
+    asked: ParsedRequest = NOTHING_ASKED
+    status: int = 0
+    refused: str = ""
+    sent: int = 0
+    """The number of bytes in the request, if it asks for an answer of the LLM."""
+    reader: AnswerReader | None = None
+    is_whole: bool = False
+    """Whether the answer is complete."""
+    is_written: bool = False
+
+    def line(self) -> dict[str, Any]:
+        """Returns the line for the log."""
+        used, estimated = self._used()
+        return {
+            "path": self.path[:MAX_PATH], "asked": self.asked.model,
+            "answered": self.reader.model if self.reader else "", "status": self.status, "refused": self.refused,
+            "prompt_tokens": used.prompt_tokens, "completion_tokens": used.completion_tokens, "estimated": estimated,
+            "server_tools": self.asked.server_tools, "seconds": round(time.monotonic() - self.started, 3),
+        }  # fmt: skip
+
+    def _used(self) -> tuple[TokenUse, bool]:
+        """Returns the tokens that were used, and whether they were estimated."""
+        if self.reader is None or self.status >= 400 or not self.sent:
+            return TokenUse(), False
+        seen = self.reader.used or TokenUse()
+        if self.reader.used is not None and self.is_whole:
+            return seen, False
+        written = self.reader.bytes // (BYTES_PER_STREAMED_TOKEN if self.reader.is_stream else BYTES_PER_TOKEN)
+        return TokenUse(seen.prompt_tokens or self.sent // BYTES_PER_TOKEN, max(seen.completion_tokens, written)), True
+
+
+class Relay:
+    """Forwards requests to one provider.
+
+    Args:
+        base_url: The URL of the provider's API.
+        keys: The real keys, by the stand-in that the agent has for each.
+        log: The log with one line per request; existing lines count towards the limits.
+        max_tokens: The quota; once it is used up, nothing is forwarded.
+    """
+
+    def __init__(self, base_url: str, keys: Mapping[str, str], log: EventLog, max_tokens: int | None) -> None:
+        parts = urlsplit(base_url)
+        self._origin, self._base = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+        self._keys = keys
+        self._log, self._record = log, RequestLogReader(log.path)
+        self._max_tokens = max_tokens
+        self._http = httpx.AsyncClient(
+            timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=MAX_CONCURRENT)
+        )
+        self._cannot_record = False
+        self._slots, self._waiting = asyncio.Semaphore(MAX_CONCURRENT), 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request."""
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope["path"])
+        try:
+            await self._relay(scope, receive, send, exchange)
+        except RequestRefusedError as refusal:
+            if exchange.reader is None:  # else the answer has already begun; it ends here
+                exchange.status, exchange.refused = refusal.status, str(refusal)
+                said = {"type": "a2rl", "code": refusal.status, "message": str(refusal)}
+                await _answer(send, refusal.status, {"type": "error", "error": said})
+        finally:
+            self._write_down(exchange)
+
+    def _write_down(self, exchange: Exchange) -> None:
+        if exchange.is_written:
+            return
+        exchange.is_written = True
+        if exchange.reader is not None:
+            exchange.reader.close()
+        try:
+            self._log.write(**exchange.line())
+        except OSError:
+            self._cannot_record = True  # the disk is full: requests that cannot be counted are not forwarded
+
+    async def _relay(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+        path = self._path(scope)
+        if self._waiting >= MAX_WAITING:
+            raise RequestRefusedError(429, f"more than {MAX_WAITING} requests are waiting")
+        self._waiting += 1
+        try:
+            await asyncio.wait_for(self._slots.acquire(), WAIT_S)
+        except TimeoutError as error:
+            raise RequestRefusedError(429, "the request waited too long for earlier requests") from error
+        finally:
+            self._waiting -= 1
+        try:
+            self._check_quota()
+            body = await _body(receive) if scope["method"] == "POST" else b""
+            request = self._request(scope, path, body, exchange)
+            await asyncio.wait_for(self._pass_on(request, send, exchange), ANSWER_S)
+        except TimeoutError as error:
+            raise RequestRefusedError(504, "the request, or its answer, took too long") from error
+        finally:
+            self._slots.release()
+
+    def _path(self, scope: Scope) -> str:
+        """Returns the path to forward to."""
+        path: str = scope["path"]
+        below = path.removeprefix(self._base)
+        known = {"POST": ENDPOINTS, "GET": LISTINGS, "HEAD": LISTINGS}.get(scope["method"])
+        if not path.startswith(self._base) or known is None or not known.fullmatch(below):
+            raise RequestRefusedError(403, "only requests for an answer of the LLM are forwarded")
+        return self._base + below
+
+    def _check_quota(self) -> None:
+        if self._cannot_record:
+            raise RequestRefusedError(503, "the record of requests cannot be written")
+        seen = self._record.read()
+        if self._max_tokens is not None and seen.tokens >= self._max_tokens:
+            raise RequestRefusedError(429, f"the quota of {self._max_tokens:,} tokens is used up")
+        if seen.requests >= MAX_REQUESTS:
+            raise RequestRefusedError(429, f"the run has made {MAX_REQUESTS:,} requests")
+
+    def _request(self, scope: Scope, path: str, body: bytes, exchange: Exchange) -> httpx.Request:
+        """Builds the request to the provider."""
+        headers = [
+            (name.decode("latin-1"), self._with_key(value.decode("latin-1")))
+            for name, value in scope["headers"]
+            if not HOP_BY_HOP.fullmatch(name.decode("latin-1"))
+        ]
+        if any(name == b"content-encoding" for name, _ in scope["headers"]):
+            raise RequestRefusedError(415, "compressed requests are not supported")
+        query = self._with_key(scope["query_string"].decode("latin-1"), quote).encode()
+        url = httpx.URL(self._origin, path=path, query=query)
+        content = self._content(path, body, exchange) if scope["method"] == "POST" else None
+        return self._http.build_request(
+            scope["method"], url, headers=[*headers, ("accept-encoding", "identity")], content=content
+        )
+
+    def _content(self, path: str, body: bytes, exchange: Exchange) -> bytes:
+        try:
+            said = json.loads(body)
+            if not isinstance(said, dict):
+                raise ValueError
+            if path.endswith("/chat/completions") and said.get("stream"):
+                options = said.get("stream_options")
+                said["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+            content = json.dumps(said, allow_nan=False, separators=(",", ":")).encode()
+        except (ValueError, RecursionError) as error:
+            raise RequestRefusedError(400, "the body must be a JSON object") from error
+        found = ENDPOINTS.fullmatch(path.removeprefix(self._base))
+        exchange.asked = parse_request({**said, "model": found["model"]} if found and found["model"] else said)
+        if said.get("background"):
+            raise RequestRefusedError(
+                400, "background answers cannot be counted: send the request without `background`"
+            )
+        exchange.sent = 0 if COUNTING.fullmatch(path) else len(content)
+        return content
+
+    def _with_key(self, text: str, quoted: Callable[[str], str] = str) -> str:
+        for stand_in, key in self._keys.items():
+            text = text.replace(stand_in, quoted(key))
+        return text
+
+    async def _pass_on(self, request: httpx.Request, send: Send, exchange: Exchange) -> None:
+        """Passes on the answer as it arrives. Even if the agent has ended, it is read to its end, so that all its
+        tokens are counted: the provider charges for them."""
+        try:
+            response = await self._http.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise RequestRefusedError(502, f"the provider cannot be reached: {type(error).__name__}") from error
+        exchange.status = response.status_code
+        exchange.reader = reader = AnswerReader("event-stream" in response.headers.get("content-type", ""))
+        client = Client(send)
+        try:
+            await client.start(response)
+            errors = scrubbing_stream() if response.is_error else None  # some error messages quote a rejected key
+            async for piece in response.aiter_bytes():
+                reader.feed(piece)
+                await client.piece(errors.feed(piece) if errors else piece)
+            exchange.is_whole = True
+            self._write_down(exchange)  # before the agent has the whole answer
+            await client.piece(errors.close() if errors else b"")
+            await client.end()
+        except httpx.HTTPError:
+            return  # the connection broke: the agent gets an incomplete answer, and may retry
+        finally:
+            await response.aclose()
+
+
+class Client:
+    """The client of a request. If it stops reading, nothing more is sent to it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_gone = False
+
+    async def start(self, response: httpx.Response) -> None:
+        """Sends status and headers."""
+        headers = [(name, value) for name, value in response.headers.raw if not HOP_BY_HOP.fullmatch(_lower(name))]
+        await self._send_message({"type": "http.response.start", "status": response.status_code, "headers": headers})
+
+    async def piece(self, piece: bytes) -> None:
+        """Sends a piece of the body."""
+        await self._send_message({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self) -> None:
+        """Ends the body."""
+        await self._send_message({"type": "http.response.body", "body": b""})
+
+    async def _send_message(self, message: Message) -> None:
+        if self._is_gone:
+            return
+        try:
+            await asyncio.wait_for(self._send(message), SEND_S)
+        except (TimeoutError, OSError):
+            self._is_gone = True
+
+
+def _lower(name: bytes) -> str:
+    return name.decode("latin-1").lower()
+
+
+async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise RequestRefusedError(499, "the request was aborted")
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
+async def _body(receive: Receive) -> bytes:
+    body = bytearray()
+    async with asyncio.timeout(RECEIVE_S):
+        async for piece in _pieces(receive):
+            body += piece
+            if len(body) > MAX_BODY:
+                raise RequestRefusedError(413, f"the request is larger than {MAX_BODY >> 20} MiB")
+    return bytes(body)
+
+
+async def _answer(send: Send, status: int, value: dict[str, Any]) -> None:
+    body = json.dumps(value).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 429:
+        headers.append((b"x-should-retry", b"false"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,141 @@
+"""Reads requests to an LLM and the token counts of its answers, whole or streamed, in the dialects of Anthropic, OpenAI
+(chat and responses) and Google.
+
+All input is untrusted: no function here raises an exception for any input, and the memory used is limited.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+MAX_COUNT = 2**40
+MAX_NAME = 100
+MAX_TOOLS = 20
+MAX_KEPT = 16 << 20
+"""The number of bytes that are buffered of an answer, or of one event in it."""
+SERVER_SIDE = re.compile(
+    r"search|fetch|code_?exec|code_?interp|image_?gen|mcp|google|url_?context|maps|browser|retrieval", re.IGNORECASE
+)
+CLIENT_SIDE = ("function", "custom", "tool_search", "functionDeclarations", "function_declarations")
+
+
+class ParsedRequest(NamedTuple):
+    """What a request asks for."""
+
+    model: str
+    server_tools: tuple[str, ...]
+    """Tools that run at the provider, outside the sandbox."""
+
+
+class TokenUse(NamedTuple):
+    """The tokens of an answer as counted by the provider; cached tokens are part of the prompt."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def total(self) -> int:
+        """Prompt and completion tokens together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+def parse_request(body: dict[str, Any]) -> ParsedRequest:
+    """Returns what the body of a request asks for."""
+    return ParsedRequest(_name(body.get("model")), tuple(dict.fromkeys(_server_tools(body)))[:MAX_TOOLS])
+
+
+def _server_tools(body: dict[str, Any]) -> Iterator[str]:
+    tools = body.get("tools")
+    for tool in tools if isinstance(tools, list) else []:
+        if isinstance(tool, dict):
+            kinds = [tool["type"]] if isinstance(tool.get("type"), str) else list(tool)  # Google's tools have no type
+            yield from (_name(kind) for kind in kinds if kind not in CLIENT_SIDE and SERVER_SIDE.search(kind))
+    for name in ("mcp_servers", "web_search_options", "plugins"):
+        if body.get(name):
+            yield name
+
+
+class AnswerReader:
+    """Reads an answer as it passes.
+
+    Args:
+        is_stream: Whether it consists of server-sent events; otherwise it is one JSON text.
+    """
+
+    def __init__(self, is_stream: bool) -> None:
+        self.model = ""
+        """The model that answered, as named by the provider."""
+        self.used: TokenUse | None = None
+        """The tokens used; None if the answer did not report them."""
+        self.bytes = 0
+        self.is_stream = is_stream
+        self._kept = bytearray()
+        self._is_cut = False
+
+    def feed(self, piece: bytes) -> None:
+        """Takes the next piece."""
+        self.bytes += len(piece)
+        head, newline, tail = piece.rpartition(b"\n") if self.is_stream else (b"", b"", piece)
+        if newline:
+            self._keep(head)
+            self._read_events()
+        self._keep(tail)
+
+    def close(self) -> None:
+        """Reads the rest, when the answer has ended or was aborted."""
+        if self.is_stream:
+            self._read_events()
+        elif not self._is_cut:
+            self._read(bytes(self._kept))
+        self._kept.clear()
+
+    def _keep(self, piece: bytes) -> None:
+        if len(self._kept) + len(piece) <= MAX_KEPT:
+            self._kept += piece
+        else:
+            self._is_cut = True
+
+    def _read_events(self) -> None:
+        if not self._is_cut:
+            for line in self._kept.splitlines():
+                if line.startswith(b"data:"):
+                    self._read(bytes(line[5:]))
+        self._kept.clear()
+        self._is_cut = False
+
+    def _read(self, text: bytes) -> None:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return  # such as [DONE]
+        for event in value if isinstance(value, list) else [value]:
+            if isinstance(event, dict):
+                for holder in (event, event.get("message"), event.get("response")):
+                    if isinstance(holder, dict):
+                        self._take(holder)
+
+    def _take(self, holder: dict[str, Any]) -> None:
+        self.model = _name(holder.get("model") or holder.get("modelVersion")) or self.model
+        usage = holder.get("usage") or holder.get("usageMetadata")
+        if isinstance(usage, dict):
+            now, before = _used(usage), self.used or TokenUse()
+            # Counts grow from event to event. In each dialect, some of them are reported only at the beginning.
+            self.used = TokenUse(*map(max, now, before))
+
+
+def _used(usage: dict[str, Any]) -> TokenUse:
+    def count(*names: str) -> int:
+        values = (usage.get(name) for name in names)
+        return sum(value for value in values if type(value) is int and 0 <= value <= MAX_COUNT)
+
+    return TokenUse(
+        count("prompt_tokens")
+        + count("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        + count("promptTokenCount", "toolUsePromptTokenCount"),
+        count("completion_tokens") + count("output_tokens") + count("candidatesTokenCount", "thoughtsTokenCount"),
+    )
+
+
+def _name(value: object) -> str:
+    return value[:MAX_NAME] if isinstance(value, str) else ""

@@ -1,0 +1,105 @@
+"""Base models: `tiny`, a pretrained model of the catalogue, a local folder, or a hub id."""
+
+import difflib
+from pathlib import Path
+
+from a2rl.core.errors import UsageError
+from a2rl.core.files import digest_of, folder_digest
+from a2rl.core.hub import READ_TIMEOUT_S, hub_errors
+from a2rl.core.settings import Settings
+from a2rl.models.checkpoint import check_base_model, weights_digest
+from a2rl.models.pretrained import CATALOGUE
+from a2rl.models.pretrained_store import OnProgress, PretrainedStore, ignore_progress
+
+TINY = "tiny"
+SMALL_FILES = ("*.json", "*.txt", "*.jinja", "*.model")
+
+
+def resolve_model(name: str, settings: Settings, on_progress: OnProgress = ignore_progress) -> Path:
+    """Returns the folder of a base model.
+
+    A model of the catalogue is downloaded once, into models/; a hub id is downloaded once, into the hub's own cache.
+
+    Raises:
+        UsageError: There is no such model, its licence is not accepted, or the folder is not a checkpoint.
+        InfrastructureError: The hub or the package index cannot be reached.
+    """
+    require_known(name)
+    if name in CATALOGUE:
+        folder = PretrainedStore(settings).get(CATALOGUE[name], on_progress)
+    elif name == TINY:
+        folder = settings.models / TINY
+        if not folder.is_dir():
+            raise UsageError("the base model `tiny` is not built yet: run `make data` (or `dvc repro`)")
+    elif _is_folder(name):
+        folder = Path(name).expanduser().resolve()
+    else:
+        folder = _download(name)
+    check_base_model(folder)
+    return folder
+
+
+def local_folder(name: str, settings: Settings) -> Path | None:
+    """Returns the folder of a base model on this machine, which need not exist yet; None if only a hub has it."""
+    if name == TINY:
+        return settings.models / TINY
+    if name in CATALOGUE:
+        return PretrainedStore(settings).folder(CATALOGUE[name])
+    if _is_folder(name):
+        return Path(name).expanduser()
+    if name.count("/") != 1:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    repo_id, _, revision = name.partition("@")
+    config = try_to_load_from_cache(repo_id, "config.json", revision=revision or None)
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def require_known(name: str) -> None:
+    """Checks the name of a base model as far as possible without a download.
+
+    Raises:
+        UsageError: It is no name of a model, no folder and no hub id.
+    """
+    known = (TINY, *CATALOGUE)
+    if name in known or _is_folder(name) or name.count("/") == 1:
+        return
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    raise UsageError(
+        f"no model {name!r}.{guess} Give {', '.join(known)} (`a2rl models`), a folder that exists, or a hub id such as "
+        "Qwen/Qwen2.5-0.5B"
+    )
+
+
+def _is_folder(name: str) -> bool:
+    return Path(name).exists() or name.startswith((".", "/", "~"))
+
+
+def model_digest(folder: Path) -> str:
+    """Returns the SHA-256 digest (hex) of a model's weights, configuration and tokenizer."""
+    return digest_of([weights_digest(folder), folder_digest(folder, SMALL_FILES)])
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    repo_id, _, revision = name.partition("@")
+    with hub_errors(repo_id):
+        wanted = [*SMALL_FILES, "*.safetensors"]
+        return Path(
+            snapshot_download(repo_id, revision=revision or None, allow_patterns=wanted, etag_timeout=READ_TIMEOUT_S)
+        )
+
+
+def model_name(model: str) -> str:
+    """Returns the name of a base model for the agent: the last part of its id or path."""
+    return Path(model.partition("@")[0]).name
+
+
+def reference_name(model: str) -> str:
+    """Returns the name of a base model as the reference gives it to agents: a hub id with its organisation."""
+    plain = model.partition("@")[0]
+    is_folder = model.startswith((".", "/", "~")) or Path(model).exists()
+    return model_name(model) if is_folder or plain.count("/") != 1 else plain

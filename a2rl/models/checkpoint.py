@@ -1,0 +1,239 @@
+"""Reads the headers of a checkpoint's safetensors files, and computes the digest that identifies its weights.
+
+Nothing except JSON is deserialised here.
+"""
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, Strict, model_validator
+
+from a2rl.core.errors import InvalidSubmissionError, UsageError
+from a2rl.core.files import digest_of
+from a2rl.models.weight_index import INDEX, WHOLE, files_that_count, missing_file, read_index, unique_keys
+
+BLOCK = 1 << 20
+MAX_JSON_BYTES = 64 << 20
+MAX_CONFIG_BYTES = 4 << 20
+"""The largest config.json; those of real models have some kilobytes."""
+SAFETENSORS_RECIPE = "save the weights with model.save_pretrained(path), which writes *.safetensors"
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""The data types that weights may have, with the number of bytes per value."""
+
+
+MAX_DIMENSIONS = 8
+Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The position of a tensor in a safetensors file."""
+
+    file: Path
+    stored_as: str
+    """Its name in the file."""
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Offset of the first byte in the file."""
+    size: int
+
+
+class Entry(BaseModel):
+    """The entry for one tensor in a safetensors header."""
+
+    model_config = ConfigDict(strict=True)
+
+    dtype: str
+    # Both the number of dimensions and their sizes are limited: multiplying a million long numbers would take hours.
+    shape: Annotated[tuple[Dimension, ...], Strict(False), Field(max_length=MAX_DIMENSIONS)]
+    data_offsets: Annotated[tuple[NonNegativeInt, NonNegativeInt], Strict(False)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Entry":
+        if self.data_offsets[0] > self.data_offsets[1]:
+            raise ValueError("data_offsets end before they begin")
+        return self
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a checkpoint by name. Only the headers of its files are read.
+
+    If there is an index, it says which tensors count and where they are; all other files are ignored. Without one,
+    `model.safetensors` is the whole model. If that is missing, too, all *.safetensors together are.
+
+    Raises:
+        InvalidSubmissionError: The index or a header is not valid, or two files contain the same tensor.
+    """
+    if (folder / INDEX).exists():
+        return _indexed(folder, read_index(folder / INDEX))
+    tensors: dict[str, Tensor] = {}
+    for file in files_that_count({path.name for path in folder.glob("*.safetensors")}):
+        path = folder / file
+        for name, tensor in tensors_in(path).items():
+            if name in tensors:
+                raise InvalidSubmissionError(
+                    f"tensor {name[:200]} is in both {tensors[name].file.name} and {path.name}; delete stale shards"
+                )
+            tensors[name] = tensor
+    return tensors
+
+
+def _indexed(folder: Path, index: Mapping[str, str]) -> dict[str, Tensor]:
+    files = sorted(set(index.values()))
+    if missing := [file for file in files if not (folder / file).is_file()]:
+        raise InvalidSubmissionError(missing_file(missing[0]))
+    headers = {file: tensors_in(folder / file) for file in files}
+    for name, file in index.items():
+        if name not in headers[file]:
+            raise InvalidSubmissionError(f"{INDEX} says that {name[:200]} is in {file}, which lacks it; save it again")
+    return {name: headers[file][name] for name, file in index.items()}
+
+
+def tensors_in(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of one safetensors file by name; only the header is read.
+
+    Raises:
+        InvalidSubmissionError: The file is not valid, or it is shorter than its header says.
+    """
+    # Format: https://huggingface.co/docs/safetensors/index#format
+    total = path.stat().st_size
+    broken = InvalidSubmissionError(f"{path.name} is not a valid safetensors file; {SAFETENSORS_RECIPE}")
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise broken
+        length = struct.unpack("<Q", prefix)[0]
+        if length > min(total - 8, MAX_JSON_BYTES):
+            raise broken
+        try:
+            header = json.loads(file.read(length), object_pairs_hook=unique_keys)
+            header.pop("__metadata__", None)
+            tensors = {
+                name: _tensor(path, name, 8 + length, Entry.model_validate(entry)) for name, entry in header.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise broken from error
+    end = max((tensor.start + tensor.size for tensor in tensors.values()), default=8 + length)
+    if end > total:
+        raise InvalidSubmissionError(
+            f"{path.name} is truncated; was the disk full or the save still going on? Save it again"
+        )
+    if end < total or not _fills(tensors.values(), 8 + length):
+        raise broken
+    return tensors
+
+
+def _fills(tensors: Iterable[Tensor], start: int) -> bool:
+    """Returns whether the tensors lie one behind the other, with neither holes nor overlaps."""
+    for tensor in sorted(tensors, key=lambda each: (each.start, each.size)):
+        if tensor.start != start:
+            return False
+        start += tensor.size
+    return True
+
+
+def _tensor(path: Path, name: str, data_start: int, entry: Entry) -> Tensor:
+    start, end = entry.data_offsets
+    if entry.dtype in BYTES and end - start != math.prod(entry.shape) * BYTES[entry.dtype]:
+        raise ValueError("offsets and shape disagree")
+    return Tensor(path, name, entry.dtype, entry.shape, data_start + start, end - start)
+
+
+SIZE_ALLOWANCE = 16 << 20
+
+
+def largest_size(base: Mapping[str, Tensor]) -> int:
+    """Returns how many bytes the weights of a submission may have, given the base model's tensors.
+
+    They may be in float32, whatever the base model is stored in, contain a copy of the embedding as head, and have a
+    margin of a quarter.
+    """
+    values = [tensor.size / BYTES.get(tensor.dtype, 0.5) for tensor in base.values()]  # half a byte: quantised
+    stored = sum(tensor.size for tensor in base.values())
+    return int(1.25 * max(stored, 4 * sum(values) + 4 * max(values, default=0))) + SIZE_ALLOWANCE
+
+
+Look = Callable[[str, Tensor, bytes], None]
+"""Called with a tensor's name, the tensor and each block of its bytes while the bytes are read for the digest."""
+
+
+TensorDigests = Mapping[str, Mapping[str, str]]
+"""SHA-256 digests (hex) of tensors by file name and tensor name."""
+
+
+def weights_digest(folder: Path, known: TensorDigests = MappingProxyType({})) -> str:
+    """Returns the SHA-256 digest (hex) of the names, types, shapes and bytes of all tensors.
+
+    It does not depend on how the tensors are distributed over files.
+
+    Args:
+        folder: The folder of the checkpoint.
+        known: Digests of tensors that need not be read again; see a2rl/models/tensor_digests.py.
+    """
+    tensors = tensors_of(folder)
+    digests = {name: known_digest(tensor, known) or tensor_digest(name, tensor) for name, tensor in tensors.items()}
+    return digest_of_tensors(tensors, digests)
+
+
+def known_digest(tensor: Tensor, known: TensorDigests) -> str | None:
+    """Returns the digest of a tensor if it is known."""
+    return known.get(tensor.file.name, {}).get(tensor.stored_as)
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:
+    """Returns the digest of a checkpoint from those of its tensors' bytes."""
+    return digest_of([[name, tensor.dtype, tensor.shape, digests[name]] for name, tensor in sorted(tensors.items())])
+
+
+def tensor_digest(name: str, tensor: Tensor, look: Look = lambda name, tensor, block: None) -> str:
+    """Returns the SHA-256 digest (hex) of a tensor's bytes. Each byte is read once."""
+    digest = hashlib.sha256()
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.start)
+        left = tensor.size
+        while left:
+            block = file.read(min(BLOCK, left))
+            if not block:
+                raise InvalidSubmissionError(f"{tensor.file.name} ended early; save it again")
+            look(name, tensor, block)
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest()
+
+
+def check_base_model(folder: Path) -> None:
+    """Refuses a base model that the pipeline could not use.
+
+    Raises:
+        UsageError: Something is missing; the message says what, and how to fix it.
+    """
+    if not folder.is_dir():
+        raise UsageError(
+            f"no model folder {folder}: give a folder with config.json and *.safetensors, a hub id, or a name of "
+            "`a2rl models`"
+        )
+    for needed in ("config.json", "tokenizer_config.json"):
+        if not os.access(folder / needed, os.R_OK):
+            raise UsageError(
+                f"{folder} has no readable {needed}: save the model and its tokenizer there with save_pretrained"
+            )
+    if not any(folder.glob("*.safetensors")):
+        raise UsageError(f"{folder} has no *.safetensors: save the model there with save_pretrained")
+    try:
+        files = {tensor.file.name for tensor in tensors_of(folder).values()}
+    except InvalidSubmissionError as error:
+        raise UsageError(f"{folder}: {error}") from error
+    if WHOLE not in files and (folder / WHOLE).exists():
+        raise UsageError(
+            f"{folder} has both {WHOLE} and an index of other files, and back ends differ in which they load: "
+            "remove one of the two"
+        )

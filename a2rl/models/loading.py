@@ -1,0 +1,60 @@
+"""Loads a model of ours with transformers, on the CPU: no remote code, no pickles, no network.
+
+Heavy: import it only in a process of its own.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from a2rl.core.errors import InvalidSubmissionError
+
+UNLOADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, ImportError),
+    *(SafetensorError, StrictDataclassError),
+)
+"""Errors that transformers raises for a folder that is not a valid checkpoint."""
+
+
+def load_model(folder: Path, dtype: Literal["auto", "float32"]) -> Any:
+    """Loads a model; quantised weights are dequantised where transformers can do that on a CPU.
+
+    Raises:
+        InvalidSubmissionError: The folder lacks weights.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        folder,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        dtype=dtype,
+        output_loading_info=True,
+    )
+    if missing := sorted(loading["missing_keys"]):
+        raise InvalidSubmissionError(f"it lacks weights that its class needs, such as {missing[0]}")
+    return model
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Loads a tokenizer.
+
+    Raises:
+        InvalidSubmissionError: It knows no tokens, because its files are missing.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if not tokenizer("a")["input_ids"]:
+        raise InvalidSubmissionError("it has no tokenizer; save one next to the weights")
+    return tokenizer
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,201 @@
+"""The history of the agent's code: a git repository in the run directory, with one commit for each recorded state.
+
+Regular files of the workspace's `code/` are copied out and committed. Links, hard links, large files, and names that
+some system treats as `.git` are left out. Git gets only the names and contents of the files: fast-import makes the
+commit without a work tree, an index, attributes, filters or hooks, and only our own configuration applies. The files
+beside `.git` are our copies, for people to read.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from filelock import FileLock, Timeout
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import MACHINE_ERRORS, machine_failure
+from a2rl.core.printable import printable
+from a2rl.core.secrets import scrub, scrub_file
+from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder
+
+MAX_FILE_BYTES = 1 << 20
+MAX_FILES = 2000
+MAX_BYTES = 64 << 20
+"""Maximum size of all files together."""
+LIMITS = Limits(entries=10_000, depth=32, seconds=5.0)
+LOCK_TIMEOUT_S = 60.0
+MAX_MESSAGE_CHARS = 300
+GIT_TIMEOUT_S = 60
+CODE, SEEN = "refs/heads/main", "refs/a2rl/seen"
+NOT_CODE = frozenset({".git", "__pycache__"})
+AUTHOR = "a2rl <a2rl@localhost>"
+GIT_SETTINGS = {
+    "core.hooksPath": os.devnull,
+    "core.attributesFile": os.devnull,
+    "gc.auto": "0",
+    # With these checks, one forbidden name would make the whole commit fail; _is_gits leaves such names out instead.
+    "core.protectNTFS": "false",
+    "core.protectHFS": "false",
+}
+ENVIRONMENT = {
+    "PATH": os.defpath, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_CONFIG_COUNT": str(len(GIT_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{place}": key for place, key in enumerate(GIT_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(GIT_SETTINGS.values())},
+}  # fmt: skip
+
+
+def code_state(code: Path) -> tuple[Entry, ...]:
+    """Returns the names, sizes and times of the code files. Comparing them shows cheaply whether a snapshot is needed.
+
+    Raises:
+        OSError: The agent has replaced its code folder by something that we do not open, such as a link.
+    """
+    try:
+        with _opened(code) as folder:
+            return tuple(_files(folder))
+    except FileNotFoundError:
+        return ()
+
+
+def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float = LOCK_TIMEOUT_S) -> str | None:
+    """Commits the present state of the code; returns the commit, or None if there is no code that can be read.
+
+    Args:
+        code: The code folder in the agent's workspace.
+        repository: The folder of the git repository; it is created if necessary.
+        message: The commit message.
+        timeout_s: How long to wait for another process that makes a snapshot at the same time.
+
+    Raises:
+        InfrastructureError: Git is missing or failed, the disk is full, or the other process takes too long.
+    """
+    try:
+        repository.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(repository.with_name(".code.lock"), timeout=timeout_s):
+            copied = _copy(code, repository)
+            return _commit(copied, repository, message) if copied else None
+    except Timeout as error:
+        raise InfrastructureError("the agent's code could not be recorded: its history is locked") from error
+    except OSError as error:
+        raise machine_failure("record the agent's code", error) from error
+
+
+def _opened(code: Path) -> UntrustedFolder:
+    with UntrustedFolder.at(code.parent) as workspace:
+        return workspace.folder(code.name)
+
+
+def _files(code: UntrustedFolder) -> list[Entry]:
+    """Returns the files to record, breadth first, up to the limits on their number and size."""
+    chosen: list[Entry] = []
+    total = 0
+    for entry in code.walk("", LIMITS, skip=NOT_CODE):
+        if entry.is_file and entry.size <= MAX_FILE_BYTES and not any(map(_is_gits, entry.path.split("/"))):
+            total += entry.size
+            if len(chosen) == MAX_FILES or total > MAX_BYTES:
+                break
+            chosen.append(entry)
+    return chosen
+
+
+def _is_gits(name: str) -> bool:
+    """Whether git on any operating system could treat this name as `.git`; see path.c and utf8.c in its source."""
+    seen = "".join(char for char in name if unicodedata.category(char) != "Cf").casefold()
+    return bool(re.match(r"(\.git|git~\d+)[ .]*($|:|\\)", seen)) or "\\.git" in seen
+
+
+def _copy(code: Path, repository: Path) -> list[str]:
+    """Replaces our copies of the previous state by copies of the present one; returns their names."""
+    try:
+        with _opened(code) as folder:
+            if not (files := _files(folder)):
+                return []
+            repository.mkdir(exist_ok=True)
+            for old in repository.iterdir():
+                if old.name != ".git":
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
+            names = {entry.path: scrub(entry.path) for entry in files}
+            return [name for path, name in names.items() if _copy_file(folder, path, repository / name)]
+    except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise
+        return []  # there is no code, or the agent has replaced it by something that we do not open
+
+
+def _copy_file(code: UntrustedFolder, path: str, target: Path) -> bool:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        code.copy(path, target, MAX_FILE_BYTES)
+        scrub_file(target)
+    except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise
+        return False  # it was removed or replaced in the meantime, because the agent continues to work
+    return True
+
+
+def _commit(paths: Sequence[str], repository: Path, message: str) -> str:
+    git = repository / ".git"
+    for left in (*git.glob("*.lock"), *git.glob("refs/**/*.lock"), *git.glob("objects/**/tmp_*")):
+        left.unlink(missing_ok=True)  # left by a process that was killed: we hold the lock, so no other one is running
+    # This also completes a repository whose creation was interrupted.
+    _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))
+    before, tree_before, *_ = [*_git(git, "for-each-ref", "--format=%(objectname) %(tree)", CODE).split(), "", ""]
+    with tempfile.TemporaryFile(dir=repository.parent) as stream:
+        _describe(paths, repository, message, before, stream)
+        stream.seek(0)
+        _git(git, "fast-import", "--quiet", "--force", stdin=stream)
+    now, tree = _git(git, "rev-parse", SEEN, f"{SEEN}^{{tree}}").split()
+    if tree == tree_before:
+        return before
+    _git(git, "update-ref", CODE, now)
+    return now
+
+
+def _describe(paths: Sequence[str], repository: Path, message: str, parent: str, stream: IO[bytes]) -> None:
+    """Writes the commit in the input format of fast-import; see `git help fast-import`."""
+    text = printable(scrub(message), MAX_MESSAGE_CHARS).encode()
+    stream.write(
+        f"commit {SEEN}\ncommitter {AUTHOR} {time.time():.0f} +0000\ndata {len(text)}\n".encode() + text + b"\n"
+    )
+    if parent:
+        stream.write(f"from {parent}\n".encode())
+    stream.write(b"deleteall\n")
+    for path in paths:
+        content = (repository / path).read_bytes()
+        stream.write(b'M 100644 inline "' + _quoted(path) + f'"\ndata {len(content)}\n'.encode() + content + b"\n")
+
+
+def _quoted(name: str) -> bytes:
+    """Quotes a name as in C: quotes, backslashes and all bytes that are not visible ASCII become octal escapes."""
+    return b"".join(
+        bytes([byte]) if 0x20 <= byte < 0x7F and byte not in b'"\\' else b"\\%03o" % byte for byte in os.fsencode(name)
+    )
+
+
+def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:
+    environment = {**ENVIRONMENT, "HOME": str(git), "GIT_DIR": str(git)}
+    try:
+        done = subprocess.run(
+            ["git", "--no-replace-objects", *arguments],
+            cwd="/",
+            env=environment,
+            stdin=stdin or subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=GIT_TIMEOUT_S,
+        )
+    except FileNotFoundError as error:
+        raise InfrastructureError("git is not installed; install it and resume") from error
+    except subprocess.SubprocessError as error:
+        said = (error.stderr or b"").decode("utf-8", "replace").strip()[-200:] or str(error)  # type: ignore[attr-defined]
+        raise InfrastructureError(f"the agent's code could not be recorded: git {arguments[0]}: {said}") from error
+    return done.stdout.decode("ascii", "replace").strip()

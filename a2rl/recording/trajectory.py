@@ -1,0 +1,84 @@
+"""Reads what an agent did from the transcripts of all its attempts: for the report, for quotas, and to resume from.
+
+A run's `trajectory.json` contains all attempts in the format ATIF (a2rl/agents/transcripts/atif.py), which other tools
+can read.
+"""
+
+from pathlib import Path
+
+from a2rl.agents.definition import Agent
+from a2rl.agents.transcripts import Agent as AtifAgent
+from a2rl.agents.transcripts import Reading, read_transcript, trajectory
+from a2rl.core.files import TEMPORARY, write_atomically
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
+from a2rl.run.records import Usage
+
+
+def transcript_path(run: RunDir, agent: Agent, attempt: int) -> Path | None:
+    """Returns the file for the agent's standard output; None unless the agent prints its transcript there."""
+    if agent.transcript is None or not agent.transcript.is_printed:
+        return None
+    return run.logs / f"transcript-{attempt}.jsonl"
+
+
+def read_attempt(run: RunDir, agent: Agent, attempt: int) -> Reading:
+    """Reads the transcripts of one attempt; the reading is empty if there are none."""
+    if agent.transcript is None:
+        return Reading()
+    copies = (run.logs / f"transcript-{attempt}").glob("*")
+    kept = sorted(path for path in copies if path.suffix != TEMPORARY)
+    printed = transcript_path(run, agent, attempt)
+    return read_transcript(agent.transcript.format, *kept, *([printed] if printed else ()))
+
+
+def read_attempts(run: RunDir, agent: Agent) -> list[Reading]:
+    """Reads the transcripts of all attempts.
+
+    If several attempts continue the same session, only the last one is returned, because it contains the others.
+    """
+    attempts = [event.attempt for event in run.ledger.events(AgentStarted)]
+    readings = [read_attempt(run, agent, attempt) for attempt in attempts]
+    if agent.transcript is None or not agent.transcript.patterns:
+        return readings
+    later = [{after.session_id for after in readings[place + 1 :]} for place in range(len(readings))]
+    return [
+        reading
+        for reading, sessions in zip(readings, later, strict=True)
+        if reading.session_id is None or reading.session_id not in sessions
+    ]
+
+
+def usage_of(readings: list[Reading], agent: AtifAgent) -> Usage:
+    """Returns the total usage of all attempts."""
+    whole = trajectory(readings, agent)
+    total = whole.final_metrics
+    return Usage(
+        steps=len([step for step in whole.steps if step.source == "agent"]),
+        tool_calls=sum(len(step.tool_calls or ()) for step in whole.steps),
+        prompt_tokens=total.total_prompt_tokens if total else None,
+        completion_tokens=total.total_completion_tokens if total else None,
+        cached_tokens=total.total_cached_tokens if total else None,
+        cost_usd=total.total_cost_usd if total else None,
+        unreadable=sum(reading.unreadable for reading in readings),
+    )
+
+
+def atif_agent(run: RunDir, agent: Agent, version: str | None) -> AtifAgent:
+    """Returns the description of the agent system for ATIF."""
+    return AtifAgent(name=agent.id, version=version or "unknown", model_name=run.spec.driver)
+
+
+def write_trajectory(run: RunDir, agent: Agent, version: str | None) -> Usage | None:
+    """Writes `trajectory.json` and returns the usage that it contains; None for agents that write no transcript."""
+    if agent.transcript is None:
+        return None
+    readings, described = read_attempts(run, agent), atif_agent(run, agent, version)
+    write_atomically(run.trajectory, trajectory(readings, described).to_json())
+    return usage_of(readings, described)
+
+
+def last_message(reading: Reading) -> str:
+    """Returns the agent's last message; empty if there is none."""
+    said = [step.message for step in reading.steps if step.source == "agent" and step.message]
+    return str(said[-1]) if said else ""

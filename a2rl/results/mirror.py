@@ -1,0 +1,130 @@
+"""Keeps MLflow up to date with runs. This happens in a separate thread, so that MLflow cannot delay a run or make it
+fail.
+
+Only the newest state of a run is mirrored, so there is no queue that could grow. If MLflow lacks something of a run,
+`logs/mlflow-behind.txt` says so; `a2rl report RUN` mirrors the run again.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from a2rl.core.errors import A2rlError
+from a2rl.run.directory import RunDir
+
+PAUSE_S = (5.0, 15.0, 60.0)
+"""The pauses after one failure, after two, and after more, in seconds."""
+SILENT_TIMEOUT_S = 6.0
+"""At the end, how long to wait for the last state if MLflow does not answer."""
+CLOSE_TIMEOUT_S = 60.0
+"""At the end, how long to wait while MLflow does answer."""
+POLL_INTERVAL_S = 0.05
+MAX_PROBLEM_CHARS = 300
+
+
+class Mirror:
+    """Mirrors runs in a thread.
+
+    Args:
+        sync: Brings MLflow up to date with a run; it may take any time and may fail.
+        alive_at: Returns when MLflow last answered, by the monotonic clock.
+        pause_s: The pauses after one failure, after two, and after more, in seconds.
+    """
+
+    def __init__(
+        self,
+        sync: Callable[[RunDir], None],
+        alive_at: Callable[[], float] = lambda: 0.0,
+        pause_s: tuple[float, ...] = PAUSE_S,
+    ) -> None:
+        self._sync, self._alive_at, self._pause_s = sync, alive_at, pause_s
+        self._changed: dict[str, RunDir] = {}
+        self._current: RunDir | None = None
+        self._seen: dict[str, int] = {}
+        self._failures = 0
+        self._is_closing = False
+        self._state = threading.Condition()
+        self._done = threading.Event()
+        threading.Thread(target=self._work, name="mirror", daemon=True).start()
+
+    def look(self, run: RunDir) -> None:
+        """Mirrors a run soon if its ledger has grown; returns at once."""
+        entries = run.ledger.entries(after=self._seen.get(run.id, 0))
+        if entries:
+            self._seen[run.id] = entries[-1].seq
+            self.changed(run)
+
+    def changed(self, run: RunDir) -> None:
+        """Mirrors a run soon; returns at once."""
+        with self._state:
+            self._changed[run.id] = run
+            self._state.notify_all()
+
+    def close(self) -> None:
+        """Mirrors the remaining changes; gives up after a few seconds if MLflow does not answer."""
+        with self._state:
+            self._is_closing = True
+            self._state.notify_all()
+        began = time.monotonic()
+        while not self._done.wait(POLL_INTERVAL_S):
+            now = time.monotonic()
+            if now - max(began, self._alive_at()) > SILENT_TIMEOUT_S or now - began > CLOSE_TIMEOUT_S:
+                break
+        with self._state:
+            for run in {*self._changed.values(), *filter(None, [self._current])}:
+                mark_behind(run, "it does not answer")
+
+    def _work(self) -> None:
+        while (run := self._next()) is not None:
+            problem = self._try(run)
+            mark_behind(run, problem)
+            with self._state:
+                self._current = None
+                self._failures = self._failures + 1 if problem else 0
+                if problem and not self._is_closing:
+                    self._changed.setdefault(run.id, run)
+                    pause_s = self._pause_s[min(self._failures, len(self._pause_s)) - 1]
+                    self._state.wait_for(lambda: self._is_closing, pause_s)
+        self._done.set()
+
+    def _next(self) -> RunDir | None:
+        """Waits for a changed run; None if the mirror was closed and no run has changed."""
+        with self._state:
+            self._state.wait_for(lambda: self._changed or self._is_closing)
+            self._current = self._changed.pop(next(iter(self._changed))) if self._changed else None
+            return self._current
+
+    def _try(self, run: RunDir) -> str:
+        """Mirrors a run; returns what went wrong, empty if nothing did."""
+        try:
+            self._sync(run)
+        except A2rlError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - MLflow raises many types, and none of them may end this thread
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+def mark_behind(run: RunDir, problem: str) -> None:
+    """Notes why MLflow lacks something of a run; an empty problem removes the note."""
+    try:
+        if problem:
+            _mark(run).write_text(" ".join(problem.split())[:MAX_PROBLEM_CHARS] + "\n", encoding="utf-8")
+        else:
+            _mark(run).unlink(missing_ok=True)
+    except OSError:
+        return  # for example a full disk, which the stages report
+
+
+def behind(run: RunDir) -> str:
+    """Returns a line for the user if MLflow lacks something of a run; empty if it does not."""
+    try:
+        problem = _mark(run).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+    return f"MLflow is behind ({problem}): `a2rl report {run.id}` mirrors the run again."
+
+
+def _mark(run: RunDir) -> Path:
+    return run.logs / "mlflow-behind.txt"

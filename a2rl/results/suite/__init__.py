@@ -1,0 +1,8 @@
+"""The report over many runs: a leaderboard, figures and tables, as a page and as files for further analysis.
+
+write_suite_report([run.id, ...], settings)   # reports/<name>/index.html, report.json, runs.csv, figures/
+"""
+
+from a2rl.results.suite.files import write_suite_report
+
+__all__ = ["write_suite_report"]

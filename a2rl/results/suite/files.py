@@ -1,0 +1,197 @@
+"""Writes the report over many runs: a page that needs no other host, its data as JSON and CSV, and its figures."""
+
+import csv
+import io
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import UsageError
+from a2rl.core.files import write_atomically, write_model
+from a2rl.core.printable import printable
+from a2rl.core.secrets import scrub
+from a2rl.core.settings import Settings
+from a2rl.results.report.template import load_template
+from a2rl.results.suite.figures import Figure, draw_figures
+from a2rl.results.suite.leaderboard import Board, boards
+from a2rl.results.suite.run_summary import RunSummary, summaries
+from a2rl.run.budget import format_duration
+from a2rl.run.directory import RunDir
+from a2rl.run.records import VERDICTS
+from a2rl.scoring.means import Interval
+
+COLUMNS = (
+    "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
+    "verdict", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused", "agent_s",
+    "tokens", "cost_usd", "reason",
+)  # fmt: skip
+
+
+MAX_NAME = 100
+"""A longer name is cut; it becomes a folder's."""
+
+
+class CellRow(BaseModel):
+    """One stack on one task, in report.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    variant: str
+    stack: str
+    task: str
+    runs: tuple[str, ...]
+    """Run ids."""
+    gain: float
+    ci: Interval
+    verdicts: dict[str, int]
+    expected_best: tuple[float, ...]
+    is_best: bool
+
+
+class StandingRow(BaseModel):
+    """One stack over all tasks, in report.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    variant: str
+    stack: str
+    runs: int
+    without_result: int
+    mean_gain: float
+    ci: Interval
+    iqm: float
+    agent_hours: float
+    tokens: int | None
+    cost_usd: float | None
+    points_per_hour: float | None
+    points_per_dollar: float | None
+
+
+class SuiteReport(BaseModel):
+    """`report.json`: everything that the page shows. Its JSON schema is in docs/suite-report.schema.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: Literal[1] = 1
+    name: str
+    standings: tuple[StandingRow, ...]
+    cells: tuple[CellRow, ...]
+    unfinished: tuple[str, ...]
+    unreadable: dict[str, str]
+    """Run id -> why the run is not in the report."""
+
+
+def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
+    """Returns the runs that belong to any of these suites, launches or run ids.
+
+    Raises:
+        UsageError: A name has no runs.
+    """
+    found: dict[str, RunDir] = {}
+    for name in names:
+        of_name = [run for run in RunDir.all(settings.runs) if run.id == name or name in _groups_of(run)]
+        if not of_name:
+            raise UsageError(f"no runs of a suite, launch or run id {name!r}: `a2rl runs` lists what there is")
+        found |= {run.id: run for run in of_name}
+    return list(found.values())
+
+
+def report_name(names: Sequence[str]) -> str:
+    """Returns the name of the folder for a report over these suites, launches or runs."""
+    return re.sub(r"[^\w.-]", "_", "-and-".join(dict.fromkeys(names)))[:MAX_NAME]
+
+
+def _groups_of(run: RunDir) -> tuple[str, str]:
+    spec = run.spec
+    return spec.suite, spec.launch
+
+
+def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) -> Path:
+    """Writes the report over some runs to `reports/<name>/`.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UsageError: None of the runs can be read.
+    """
+    found, unreadable = summaries(runs)
+    if not found:
+        raise UsageError("there is no run to report on")
+    folder, shown = settings.reports / name, boards(found)
+    figures = {board.variant: list(draw_figures(board)) for board in shown}
+    for variant, drawn in figures.items():
+        for figure in drawn:
+            _write_figure(folder / "figures" / variant, figure)
+    write_model(folder / "report.json", report_of(name, shown, unreadable))
+    _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
+    page = load_template("a2rl.results.suite").render(
+        name=name, boards=shown, unreadable=unreadable, figures=figures, verdicts=VERDICTS,
+        drawn_at=time.strftime("%Y-%m-%d %H:%M"), link=lambda run: f"../../runs/{run.run_id}/report/index.html",
+        duration=format_duration,
+    )  # fmt: skip
+    write_atomically(folder / "index.html", page)
+    return folder / "index.html"
+
+
+def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> SuiteReport:
+    """Returns the report's data."""
+    standings = [
+        StandingRow(
+            variant=board.variant, stack=each.stack, runs=each.runs, without_result=each.without_result,
+            mean_gain=each.mean, ci=each.ci, iqm=each.iqm, agent_hours=each.agent_s / 3600, tokens=each.tokens,
+            cost_usd=each.cost_usd, points_per_hour=each.points_per_hour, points_per_dollar=each.points_per_dollar,
+        )
+        for board in shown
+        for each in board.standings
+    ]  # fmt: skip
+    cells = [
+        CellRow(
+            variant=board.variant, stack=cell.stack, task=cell.task, runs=tuple(run.run_id for run in cell.runs),
+            gain=cell.gain, ci=cell.ci, verdicts={str(key): count for key, count in cell.verdicts.items()},
+            expected_best=tuple(cell.expected_best), is_best=cell.is_best,
+        )
+        for board in shown
+        for cell in board.cells
+    ]  # fmt: skip
+    unfinished = tuple(run.run_id for board in shown for run in board.unfinished)
+    return SuiteReport(
+        name=name, standings=tuple(standings), cells=tuple(cells), unfinished=unfinished, unreadable=unreadable
+    )
+
+
+def _with_stacks(shown: Sequence[Board]) -> list[tuple[RunSummary, str]]:
+    return [(run, cell.stack) for board in shown for cell in board.cells for run in cell.runs]
+
+
+def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:
+    facts: Mapping[str, Any] = {**run.settings, **run.model_dump(exclude={"settings", "tries", "gains"})}
+    low, high = run.ci or (None, None)
+    return {name: {**facts, "stack": stack, "ci_low": low, "ci_high": high}[name] for name in COLUMNS}
+
+
+def _write_figure(folder: Path, figure: Figure) -> None:
+    write_atomically(folder / f"{figure.name}.svg", figure.svg)
+    folder.joinpath(f"{figure.name}.pdf").write_bytes(figure.pdf)
+    if figure.rows:
+        _write_csv(folder / f"{figure.name}.csv", list(figure.rows[0]), figure.rows)
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value for a CSV file. A text that a spreadsheet would take for a formula is marked as text."""
+    if not isinstance(value, str):
+        return value
+    text = printable(scrub(value))
+    return f"'{text}" if text[:1] in "=+-@" else text

@@ -1,0 +1,214 @@
+"""Groups runs by stack (agent, driver and whatever else the runs compare) and task, and estimates each group's gain.
+
+A run without a result counts as a gain of zero. Figures of mini and full variants are never combined.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any, NamedTuple
+
+from a2rl.core.files import canonical_json
+from a2rl.core.printable import printable
+from a2rl.core.secrets import scrub
+from a2rl.results.suite.run_summary import RunSummary
+from a2rl.run.records import RunVerdict
+from a2rl.scoring.means import Interval
+from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, interquartile_mean, mean_gain
+
+NOT_COMPARED = ("task", "agent", "seed", "variant", "source", "grading_port")
+"""Settings that do not distinguish stacks."""
+PLAIN = ("driver", "mode", "model", "protocol")
+"""Settings whose values explain themselves, without their names."""
+SIGNIFICANT = 0.05
+
+
+class Cell(NamedTuple):
+    """The runs of one stack on one task."""
+
+    stack: str
+    task: str
+    runs: tuple[RunSummary, ...]
+    gain: float
+    """Mean gain in points."""
+    ci: Interval
+    """Of several runs: over runs and items. Of one run: that of its items."""
+    table: tuple[tuple[float, ...], ...]
+    """The gain of each item in each run; empty if the runs were graded on different items."""
+    is_best: bool = False
+    """Whether it is better than every other stack on this task, corrected for the number of comparisons."""
+
+    @property
+    def verdicts(self) -> dict[RunVerdict, int]:
+        """The number of runs with each verdict."""
+        return dict(Counter(run.verdict for run in self.runs if run.verdict is not None))
+
+    @property
+    def expected_best(self) -> list[float]:
+        """The expected best gain of 1, 2, ... runs."""
+        gains = [run.gain for run in self.runs]
+        found = [expected_best(gains, count) for count in range(1, len(gains) + 1)]
+        return [each for each in found if each is not None]
+
+
+class Standing(NamedTuple):
+    """One stack over all its tasks."""
+
+    stack: str
+    cells: dict[str, Cell]
+    mean: float
+    """Mean over tasks of the mean gains."""
+    ci: Interval
+    iqm: float
+    """Interquartile mean of the same."""
+    cost_usd: float | None
+    tokens: int | None
+    agent_s: float
+
+    @property
+    def runs(self) -> int:
+        """The number of runs."""
+        return sum(len(cell.runs) for cell in self.cells.values())
+
+    @property
+    def without_result(self) -> int:
+        """The number of runs that ended without a result."""
+        return sum(run.final is None for cell in self.cells.values() for run in cell.runs)
+
+    @property
+    def points_per_hour(self) -> float | None:
+        """Points gained per hour of the agents' time, over all runs."""
+        gained = sum(run.gain for cell in self.cells.values() for run in cell.runs)
+        return gained / (self.agent_s / 3600) if self.agent_s else None
+
+    @property
+    def points_per_dollar(self) -> float | None:
+        """Points gained per dollar that the driver cost, over all runs; None if it is unknown or free."""
+        gained = sum(run.gain for cell in self.cells.values() for run in cell.runs)
+        return gained / self.cost_usd if self.cost_usd else None
+
+
+class Board(NamedTuple):
+    """The comparison of all stacks on one variant."""
+
+    variant: str
+    tasks: tuple[str, ...]
+    standings: tuple[Standing, ...]
+    """The best first. Stacks with more tasks come first, because means over different tasks cannot be compared."""
+    unfinished: tuple[RunSummary, ...]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, by stack and task."""
+        return [each.cells[task] for each in self.standings for task in self.tasks if task in each.cells]
+
+
+def boards(runs: Sequence[RunSummary]) -> list[Board]:
+    """Returns a board for each variant, full before mini."""
+    return [
+        _board(each, [run for run in runs if run.variant == each]) for each in sorted({run.variant for run in runs})
+    ]
+
+
+def _board(variant: str, runs: Sequence[RunSummary]) -> Board:
+    names = stack_names(runs)
+    groups: dict[tuple[str, str], list[RunSummary]] = {}
+    for run in runs:
+        if run.is_finished:
+            groups.setdefault((names[run.run_id], run.task), []).append(run)
+    cells = _with_best([_cell(stack, task, members) for (stack, task), members in groups.items()])
+    stacks = dict.fromkeys(cell.stack for cell in cells)
+    standings = [_standing(stack, [cell for cell in cells if cell.stack == stack]) for stack in stacks]
+    standings.sort(key=lambda each: (-len(each.cells), -each.mean))
+    tasks = tuple(dict.fromkeys(run.task for run in runs if run.is_finished))
+    return Board(variant, tasks, tuple(standings), tuple(run for run in runs if not run.is_finished))
+
+
+def stack_names(runs: Sequence[RunSummary]) -> dict[str, str]:
+    """Names the stack of each run, by run id: the agent, and each setting that differs within a task."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        for name, value in run.settings.items():
+            values.setdefault((run.task, name), set()).add(canonical_json(value))
+    compared = {name for (_, name), found in values.items() if len(found) > 1 and name not in NOT_COMPARED}
+    return {run.run_id: _stack_name(run.settings, compared) for run in runs}
+
+
+def _stack_name(settings: dict[str, Any], compared: set[str]) -> str:
+    parts = [str(settings["agent"])]
+    for name, value in settings.items():
+        if name in compared and value is not None:
+            label = "" if name in PLAIN else f"{name.removesuffix('_s')} "
+            parts.append(f"{label}{value}")
+    return printable(scrub(" · ".join(parts)))
+
+
+def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
+    graded = [run for run in runs if run.final is not None]
+    same_items = len({run.items_digest for run in graded}) == 1 and bool(graded[0].gains)
+    none = (0.0,) * len(graded[0].gains) if same_items else ()
+    table = tuple(run.gains or none for run in runs) if same_items else ()
+    gain = sum(run.gain for run in runs) / len(runs)
+    if len(runs) == 1 and runs[0].ci is not None:
+        ci = runs[0].ci
+    elif table:
+        ci = mean_gain(table).ci
+    else:  # without common items, only the differences between runs are known
+        ci = _interval_over_runs([run.gain for run in runs])
+    return Cell(stack, task, tuple(runs), gain, ci, table)
+
+
+def _interval_over_runs(gains: Sequence[float]) -> Interval:
+    from scipy.stats import t
+
+    if len(gains) < 2:
+        return Interval(-100.0, 100.0)
+    mean = sum(gains) / len(gains)
+    variance = sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1)
+    reach = float(t.isf(0.025, len(gains) - 1)) * sqrt(variance / len(gains))
+    return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
+
+
+def _with_best(cells: Sequence[Cell]) -> list[Cell]:
+    """Marks the cell of each task that is better than every other one."""
+    best = set()
+    for task in {cell.task for cell in cells}:
+        of_task = sorted((cell for cell in cells if cell.task == task), key=lambda cell: -cell.gain)
+        if len(of_task) > 1 and all(_is_better(of_task[0], other, len(of_task) - 1) for other in of_task[1:]):
+            best.add((of_task[0].stack, task))
+    return [cell._replace(is_best=(cell.stack, cell.task) in best) for cell in cells]
+
+
+def _is_better(one: Cell, other: Cell, comparisons: int) -> bool:
+    """Returns whether one cell is better, with Bonferroni's correction for the comparisons with the best."""
+    found = compare_cells(other, one)
+    return found is not None and found.points > 0 and found.p * comparisons < SIGNIFICANT
+
+
+def compare_cells(one: Cell, other: Cell) -> Comparison | None:
+    """Returns the gain of `other` minus that of `one`; None if they were graded on different items."""
+    digests = {run.items_digest for run in (*one.runs, *other.runs) if run.items_digest}
+    if not one.table or not other.table or len(digests) > 1:
+        return None
+    return compare_agents({one.task: one.table}, {one.task: other.table})[one.task]
+
+
+def _standing(stack: str, cells: Sequence[Cell]) -> Standing:
+    means = [cell.gain for cell in cells]
+    mean = sum(means) / len(means)
+    # The tasks' estimates are independent, so that their squared errors add.
+    low = sqrt(sum((cell.gain - cell.ci.low) ** 2 for cell in cells)) / len(cells)
+    high = sqrt(sum((cell.ci.high - cell.gain) ** 2 for cell in cells)) / len(cells)
+    runs = [run for cell in cells for run in cell.runs]
+    costs = [run.cost_usd for run in runs if run.cost_usd is not None]
+    tokens = [run.tokens for run in runs if run.tokens is not None]
+    return Standing(
+        stack=stack,
+        cells={cell.task: cell for cell in cells},
+        mean=mean,
+        ci=Interval(mean - low, mean + high),
+        iqm=interquartile_mean(means),
+        cost_usd=sum(costs) if costs else None,
+        tokens=sum(tokens) if tokens else None,
+        agent_s=sum(run.agent_s for run in runs),
+    )

@@ -1,0 +1,212 @@
+"""What the report over many runs needs of one run. It is computed once and kept in the run's directory."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import A2rlError
+from a2rl.core.files import digest_of, read_model, write_model
+from a2rl.grading.job import GradeResult
+from a2rl.results.comparison import contributions_of
+from a2rl.run.directory import RunDir
+from a2rl.run.events import BaselineKnown, SubmissionAccepted
+from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
+from a2rl.run.spec import RunSettings
+from a2rl.scoring.means import Interval
+from a2rl.scoring.score import ItemResult
+
+STATE_FILES = ("spec.json", "ledger.db", "records/grade.json", "records/execute.json")
+"""A summary is computed anew if one of these files has changed."""
+
+
+class Try(BaseModel):
+    """A graded submission."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    elapsed_s: float
+    """Charged time."""
+    score: float
+    """Public score, 0 to 100."""
+
+
+class RunSummary(BaseModel):
+    """A finished run, or what is known of an unfinished one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: Literal[1] = 1
+    state: str
+    """The sizes and times of the files that this was computed from."""
+    run_id: str
+    suite: str
+    launch: str
+    settings: dict[str, Any]
+    """The fields of `RunSettings`."""
+    verdict: RunVerdict | None
+    """None if the run is not finished."""
+    reason: str
+    gain: float
+    """Points; 0 for a run without a result."""
+    ci: Interval | None
+    cross_fitted: float | None
+    baseline: float | None
+    final: float | None
+    public_baseline: float | None
+    submissions: int
+    refused: int
+    agent_s: float
+    cost_usd: float | None
+    tokens: int | None
+    tries: tuple[Try, ...]
+    items_digest: str
+    """Identifies the items that decide. Empty for a run without a result."""
+    gains: tuple[float, ...]
+    """What each of these items gained, -1 to 1, sorted by id. Empty for a run without a result."""
+
+    @property
+    def task(self) -> str:
+        """The id of the task."""
+        return str(self.settings["task"])
+
+    @property
+    def variant(self) -> str:
+        """Mini or full; figures of the two are never combined."""
+        return str(self.settings["variant"])
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has an outcome, if only a failure."""
+        return self.verdict is not None
+
+
+class Summaries(NamedTuple):
+    """The summaries of some runs."""
+
+    runs: list[RunSummary]
+    unreadable: dict[str, str]
+    """Run id -> why the run cannot be read."""
+
+
+def summaries(runs: Iterable[RunDir]) -> Summaries:
+    """Returns the summary of each run that can be read, and what is wrong with the others."""
+    found = Summaries([], {})
+    for run in runs:
+        try:
+            found.runs.append(summary_of(run))
+        except (A2rlError, OSError, ValueError, LookupError) as error:
+            found.unreadable[run.id] = str(error)
+    return found
+
+
+def summary_of(run: RunDir) -> RunSummary:
+    """Returns the summary of a run, from the file of an earlier call if the run has not changed.
+
+    Raises:
+        A2rlError: The run cannot be read.
+    """
+    file, state = run.root / "report" / "summary.json", _state(run.root)
+    with suppress(OSError, ValueError, A2rlError):
+        if (kept := read_model(file, RunSummary)).state == state:
+            return kept
+    found = _summarise(run, state)
+    with suppress(OSError):  # a run directory of somebody else's is read-only
+        write_model(file, found)
+    return found
+
+
+def _state(root: Path) -> str:
+    found = []
+    for name in STATE_FILES:
+        try:
+            status = (root / name).stat()
+        except FileNotFoundError:
+            continue
+        found.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+    return digest_of(found)
+
+
+def _summarise(run: RunDir, state: str) -> RunSummary:
+    spec, graded, entries = run.spec, run.read("grade", GradeRecord), run.ledger.entries()
+    executed = run.read("execute", ExecuteRecord)
+    seen, usage = (executed.seen, executed.usage) if executed else (None, None)
+    digest, gains = _gains(run, graded, entries)
+    return RunSummary(
+        state=state,
+        run_id=run.id,
+        suite=spec.suite,
+        launch=spec.launch,
+        settings=spec.model_dump(mode="json", include=set(RunSettings.model_fields)),
+        verdict=graded.verdict if graded else None,
+        reason=graded.reason if graded else "",
+        gain=graded.gain if graded else 0.0,
+        ci=graded.improvement_ci if graded else None,
+        cross_fitted=graded.cross_fitted if graded else None,
+        baseline=graded.baseline.score if graded else None,
+        final=graded.final.score if graded and graded.final else None,
+        public_baseline=_public_baseline(entries),
+        submissions=executed.submissions
+        if executed
+        else sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
+        refused=executed.refused if executed else 0,
+        agent_s=executed.elapsed_s if executed else 0.0,
+        cost_usd=usage.cost_usd if usage else None,
+        tokens=seen.tokens if seen else _reported_tokens(usage),
+        tries=tuple(_tries(entries)),
+        items_digest=digest,
+        gains=gains,
+    )
+
+
+def _reported_tokens(usage: Usage | None) -> int | None:
+    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
+        return None
+    return usage.prompt_tokens + usage.completion_tokens
+
+
+def _public_baseline(entries: Sequence[Entry]) -> float | None:
+    known = [entry.event.public.score for entry in entries if isinstance(entry.event, BaselineKnown)]
+    return known[0] if known else None
+
+
+def _tries(entries: Sequence[Entry]) -> Iterator[Try]:
+    grades = grades_among(entries)
+    for entry in entries:
+        event = entry.event
+        if not isinstance(event, SubmissionAccepted) or event.weights_digest not in grades:
+            continue
+        score = grades[event.weights_digest].result.score
+        if score is not None:
+            yield Try(number=event.submission_id, elapsed_s=event.elapsed_s, score=score)
+
+
+def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) -> tuple[str, tuple[float, ...]]:
+    """Returns the digest of the ids of the items that decide, and what each item gained."""
+    if graded is None or not run.baseline_items.exists():
+        return "", ()
+    before = {item.id: item for item in read_model(run.baseline_items, GradeResult).items}
+    after = _final_items(run, graded, entries)
+    if after is None:
+        return "", ()
+    ids = sorted(after)
+    judged = [each for each in ids if each in before and "errored" not in (before[each].verdict, after[each].verdict)]
+    values = [contributions_of(run, [items[each] for each in judged]) if judged else None for items in (before, after)]
+    if values[0] is None or values[1] is None:
+        return "", ()
+    gains = dict(zip(judged, (new - old for old, new in zip(values[0], values[1], strict=True)), strict=True))
+    return digest_of(ids), tuple(round(gains.get(each, 0.0), 6) for each in ids)
+
+
+def _final_items(run: RunDir, graded: GradeRecord, entries: Sequence[Entry]) -> dict[str, ItemResult] | None:
+    """Returns the results on the items that decide, by id; None if the run has no result."""
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, SubmissionAccepted) and event.submission_id == graded.submission_id:
+            path = run.items(event.weights_digest, run.spec.final_split)
+            return {item.id: item for item in read_model(path, GradeResult).items}
+    return None

@@ -1,0 +1,1 @@
+"""One run: its settings, its directory, and the records and events in it."""

@@ -1,0 +1,193 @@
+"""The directory of a run, `runs/<run_id>/`, where every stage reads and writes.
+
+The agent can write only to `workspace/` below it.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import UsageError
+from a2rl.core.event_log import EventLog
+from a2rl.core.files import read_model, write_model
+from a2rl.run.budget import Clock
+from a2rl.run.ledger import Ledger
+from a2rl.run.spec import RunSpec
+from a2rl.tasks.contract import Split
+
+
+class Record(BaseModel):
+    """Base of the records: each stage writes one file when it is done."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    seconds: float
+
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths and files of one run."""
+
+    root: Path
+
+    @property
+    def id(self) -> str:
+        """The run id, which is the name of the directory."""
+        return self.root.name
+
+    @property
+    def checkout(self) -> Path:
+        """The root of the checkout that contains the run."""
+        return self.root.parent.parent
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """The settings of the run, read once: `spec.json` does not change after the run was created."""
+        return self.load_spec()
+
+    def load_spec(self) -> RunSpec:
+        """Reads `spec.json` from the disk.
+
+        Raises:
+            UsageError: There is no such run.
+        """
+        try:
+            return read_model(self.root / "spec.json", RunSpec)
+        except FileNotFoundError as error:
+            raise UsageError(f"no run {self.id!r} in {self.root.parent}: `a2rl runs` lists what there is") from error
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the run; nothing is opened before it is used."""
+        return Ledger(self.root / "ledger.db")
+
+    @property
+    def clock(self) -> Clock:
+        """The budget clock of the run; nothing is read before it is used."""
+        return Clock(self.root / "clock.json")
+
+    @property
+    def workspace(self) -> Path:
+        """The agent's working folder."""
+        return self.root / "workspace"
+
+    @property
+    def given(self) -> Path:
+        """The base model and the training data, read-only for the agent."""
+        return self.root / "given"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The grader's copies of submissions, one folder for each distinct set of weights."""
+        return self.root / "submissions"
+
+    @property
+    def grades(self) -> Path:
+        """Per-item results, one file per checkpoint and split."""
+        return self.root / "grades"
+
+    @property
+    def baseline_items(self) -> Path:
+        """The base model's per-item results on the whole eval set."""
+        return self.grades / "baseline.json"
+
+    def items(self, weights_digest: str, split: Split) -> Path:
+        """Returns the file with a checkpoint's per-item results on a split."""
+        return self.grades / f"{weights_digest[:16]}-{split}.json"
+
+    @property
+    def code(self) -> Path:
+        """A git repository with the history of the agent's code."""
+        return self.root / "code"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of all log files."""
+        return self.root / "logs"
+
+    @property
+    def trajectory(self) -> Path:
+        """The agent's steps in ATIF; written for agents that leave a transcript."""
+        return self.root / "trajectory.json"
+
+    @property
+    def account(self) -> Path:
+        """What the run has used of paid services: see a2rl/judge/account.py."""
+        return self.root / "account.db"
+
+    @property
+    def names(self) -> Path:
+        """The passwd and group files that an agent with its own user sees."""
+        return self.root / "names"
+
+    @property
+    def report(self) -> Path:
+        """The report page."""
+        return self.root / "report" / "index.html"
+
+    def checkpoint(self, weights_digest: str) -> Path:
+        """Returns the folder of the grader's copy of these weights."""
+        return self.checkpoints / weights_digest[:16]
+
+    def record_path(self, stage: str) -> Path:
+        """Returns the file of a stage's record."""
+        return self.root / "records" / f"{stage}.json"
+
+    def read(self, stage: str, kind: type[R]) -> R | None:
+        """Reads the record of a stage; None if the stage has not finished."""
+        try:
+            return read_model(self.record_path(stage), kind)
+        except FileNotFoundError:
+            return None
+
+    def need(self, stage: str, kind: type[R]) -> R:
+        """Reads the record of an earlier stage.
+
+        Raises:
+            UsageError: The stage has not finished.
+        """
+        record = self.read(stage, kind)
+        if record is None:
+            raise UsageError(
+                f"run {self.id} has no {stage} record yet: run that stage first, or `a2rl resume {self.id}`"
+            )
+        return record
+
+    def write(self, stage: str, record: R) -> R:
+        """Writes the record of a stage and returns it."""
+        write_model(self.record_path(stage), record)
+        return record
+
+    @classmethod
+    def create(cls, runs: Path, spec: RunSpec) -> "RunDir":
+        """Creates the directory of a new run and writes its settings."""
+        run = cls(runs / spec.run_id)
+        write_model(run.root / "spec.json", spec)
+        run.logs.mkdir(exist_ok=True)
+        return run
+
+    @classmethod
+    def all(cls, runs: Path) -> Iterator["RunDir"]:
+        """Yields all runs below a folder, sorted by id."""
+        for path in sorted(runs.glob("*/spec.json")):
+            yield cls(path.parent)
+
+
+def new_run_id(task: str, agent: str) -> str:
+    """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2; ids of a task and agent sort by time."""
+    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def pipeline_log(run: RunDir) -> EventLog:
+    """Returns the log of errors that did not fail the run: `logs/pipeline.jsonl`."""
+    return EventLog(run.logs / "pipeline.jsonl", max_bytes=1 << 20)

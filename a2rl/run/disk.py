@@ -1,0 +1,84 @@
+"""The disk space that a run takes for checkpoints."""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from a2rl.core.errors import UsageError
+from a2rl.run.grading_limits import MAX_WAITING, TYPICAL_SUBMISSIONS
+from a2rl.run.spec import RunSettings
+
+MARGIN = 512 << 20
+"""Space for data and logs, and for a grader that refuses to fill the disk."""
+WORKING = 2
+"""Checkpoints besides those that are kept: one that the agent saves, and one that is copied."""
+
+
+class DiskNeed(NamedTuple):
+    """What a run takes, if its checkpoints are as large as its base model."""
+
+    kept: int
+    """The most checkpoints that the grader keeps at the same time."""
+    bytes: int
+
+    def __str__(self) -> str:
+        """The need as people read it."""
+        return f"{_gb(self.bytes)} for {self.kept} submissions and {WORKING} checkpoints in the making"
+
+
+def most_kept(settings: RunSettings) -> int:
+    """Returns the most checkpoints that the grader keeps at the same time.
+
+    A run without a limit on submissions is expected to make a typical number. Unless all are kept, these are the best
+    and those that wait for a grade.
+    """
+    submissions = settings.max_submissions or TYPICAL_SUBMISSIONS
+    return submissions if settings.keep == "all" else min(submissions, 1 + MAX_WAITING)
+
+
+def disk_need(settings: RunSettings, model_bytes: int) -> DiskNeed:
+    """Returns what a run takes.
+
+    Args:
+        settings: The settings of the run.
+        model_bytes: The size of the base model's weights.
+    """
+    kept = most_kept(settings)
+    return DiskNeed(kept, (kept + WORKING) * model_bytes + MARGIN)
+
+
+def weights_bytes(model: Path) -> int:
+    """Returns the size of the weights in a model folder."""
+    return sum(path.stat().st_size for path in model.glob("*.safetensors"))
+
+
+def check_disk(settings: RunSettings, size: int, place: Path) -> str:
+    """Refuses a run whose checkpoints would not fit.
+
+    Args:
+        settings: The settings of the run.
+        size: The number of bytes of its base model's weights.
+        place: A folder on the disk of the runs.
+
+    Returns:
+        What the run takes, in words.
+
+    Raises:
+        UsageError: They would not fit; the message says what would.
+    """
+    free = shutil.disk_usage(place).free
+    need = disk_need(settings, size)
+    if need.bytes <= free:
+        return f"{need}; {_gb(free)} are free"
+    fewer = disk_need(settings.model_copy(update={"keep": "best"}), size)
+    ways = [f"--keep best ({_gb(fewer.bytes)})"] if fewer.bytes < need.bytes else []
+    most = (free - MARGIN) // size - WORKING if size else 0
+    ways += [f"--max-submissions {most}"] if 0 < most < need.kept else []
+    raise UsageError(
+        f"the checkpoints of this run do not fit on the disk: the base model has {_gb(size)}, so it takes {need}, and "
+        f"{_gb(free)} are free. Free some space{''.join(f', or use {way}' for way in ways)}"
+    )
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,118 @@
+"""Finds the base model and the hidden data of a run.
+
+Records store paths inside the checkout relative to it, so that a checkout or a run directory can be copied or moved.
+An input that is missing or has another digest is an infrastructure error that says how to restore it; it never
+counts against a submission.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from a2rl.core.errors import InfrastructureError, MissingInputError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.models.base_model import TINY, model_digest, model_name, reference_name, resolve_model
+from a2rl.models.pretrained import CATALOGUE
+from a2rl.run.directory import RunDir
+from a2rl.run.records import SetupRecord
+from a2rl.tasks.data import hidden_digest
+
+
+class Inputs(NamedTuple):
+    """The folders that grading reads."""
+
+    base_model: Path
+    hidden: Path
+
+
+def place_in(root: Path, path: Path) -> Path:
+    """Returns the path as a record stores it: relative to the checkout if it is inside."""
+    return path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def inputs_of(run: RunDir) -> Inputs:
+    """Finds the base model and the hidden data.
+
+    Raises:
+        MissingInputError: One of them is missing.
+    """
+    return Inputs(base_model_of(run), hidden_of(run))
+
+
+def check_inputs(run: RunDir) -> Inputs:
+    """Finds the inputs and checks that they have not changed since the run started; call this before grading.
+
+    Raises:
+        MissingInputError: One of them is missing or has changed.
+    """
+    ready, found = run.need("setup", SetupRecord), inputs_of(run)
+    if hidden_digest(found.hidden.parent) != ready.data_digest:
+        raise MissingInputError(
+            f"the data in {found.hidden.parent} has changed since run {run.id} started: restore it, or start a new run"
+        )
+    # A model at its recorded path is not hashed again, because reading a large model takes long.
+    if found.base_model != ready.base_model and model_digest(found.base_model) != ready.model_digest:
+        raise MissingInputError(
+            f"the model in {found.base_model} is not the one run {run.id} started with: restore it, or start a new run"
+        )
+    return found
+
+
+def base_model_of(run: RunDir) -> Path:
+    """Finds the folder of the base model.
+
+    Raises:
+        MissingInputError: It is not there.
+    """
+    for folder in _models(run):
+        if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+            return folder
+    wanted = run.checkout / run.need("setup", SetupRecord).base_model
+    raise MissingInputError(
+        f"the base model of run {run.id} is no longer in {wanted}: put it back there{_how(run.spec.model)}, "
+        f"then `a2rl resume {run.id}`"
+    )
+
+
+def _how(model: str) -> str:
+    if model == TINY:
+        return " (`make data` builds tiny)"
+    return f" (`a2rl models get {model}` downloads it)" if model in CATALOGUE else ""
+
+
+def given_model(run: RunDir) -> Path:
+    """Returns the folder of the base model that the agent is given; in older runs its name lacks the organisation."""
+    models = run.given / "models"
+    names = [reference_name(run.spec.model), model_name(run.spec.model)]
+    return next((models / name for name in names if (models / name).is_dir()), models / names[0])
+
+
+def hidden_of(run: RunDir) -> Path:
+    """Finds the folder of the hidden data.
+
+    Raises:
+        MissingInputError: It is not there.
+    """
+    spec = run.spec
+    usual = _settings(run).data(spec.task, spec.variant) / "hidden"
+    wanted = run.checkout / run.need("setup", SetupRecord).hidden
+    for folder in (wanted, usual):
+        if folder.is_dir():
+            return folder
+    raise MissingInputError(
+        f"the hidden data of run {run.id} is no longer in {wanted}: restore it, or prepare it again with "
+        f"`a2rl prepare --task {spec.task} --variant {spec.variant}`, then `a2rl resume {run.id}`"
+    )
+
+
+def _models(run: RunDir) -> Iterator[Path]:
+    """Yields the possible folders: the recorded path, the one given to the agent, the current path of its name."""
+    yield run.checkout / run.need("setup", SetupRecord).base_model
+    yield given_model(run)
+    with suppress(UsageError, InfrastructureError):
+        yield resolve_model(run.spec.model, _settings(run))
+
+
+def _settings(run: RunDir) -> Settings:
+    return Settings(run.checkout, Settings.load(run.checkout).environ)  # a download needs the environment

@@ -1,0 +1,182 @@
+"""The ledger: the append-only, hash-chained record of a run's events, in SQLite (WAL).
+
+Every entry's hash covers its content and the previous hash, so that an edited, removed or reordered entry breaks the
+chain. Triggers reject updates and deletes. Several processes may append concurrently, because each append is one
+transaction. We wrote the chain ourselves because an existing ledger would be a server, and the agent must not be able
+to reach one.
+
+    ledger = Ledger(run.ledger_path)
+    ledger.append(AgentStarted(elapsed_s=0.0, attempt=1))
+    head = ledger.verify()
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
+from a2rl.core.errors import InfrastructureError, IntegrityError
+from a2rl.core.files import canonical_json, digest_of
+from a2rl.core.secrets import scrub
+from a2rl.run.events import EVENTS, Event, Graded
+
+GENESIS = "0" * 64
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
+    previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS no_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+CREATE TRIGGER IF NOT EXISTS no_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+"""
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the ledger."""
+
+    seq: int
+    at: float
+    """Wall-clock time in Unix seconds."""
+    event: Event
+    previous: str
+    hash: str
+
+
+class Ledger:
+    """Appends and reads events. Every call opens the file, so instances can be shared by threads and forks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, event: Event) -> Entry:
+        """Appends one event; it is durable when this returns."""
+        with self._transaction() as database:
+            return _insert(database, event)
+
+    def append_unless(self, event: E, exists: Callable[[Any], bool]) -> Entry | None:
+        """Appends the event unless an earlier event of its kind satisfies `exists`, in one transaction.
+
+        Returns:
+            The new entry; None if such an event exists.
+        """
+        with self._transaction() as database:
+            rows = database.execute("SELECT * FROM events WHERE kind = ? ORDER BY seq", (event.kind,)).fetchall()
+            if any(exists(_parse(row).event) for row in rows):
+                return None
+            return _insert(database, event)
+
+    def append_next(self, choose: Callable[[list[Entry]], E]) -> E:
+        """Appends the event that `choose` returns for all entries so far, in one transaction.
+
+        An exception from `choose` is passed on, and nothing is appended.
+        """
+        with self._transaction() as database:
+            rows = database.execute("SELECT * FROM events ORDER BY seq").fetchall()
+            event = choose([_parse(row) for row in rows])
+            _insert(database, event)
+            return event
+
+    def entries(self, after: int = 0) -> list[Entry]:
+        """Returns all entries with a sequence number above `after`, in order; none if there is no ledger yet."""
+        if not self.path.exists():
+            return []
+        with self._connect() as database:
+            rows = database.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (after,)).fetchall()
+        return [_parse(row) for row in rows]
+
+    def events(self, kind: type[E]) -> list[E]:
+        """Returns the events of one kind, in order."""
+        return [entry.event for entry in self.entries() if isinstance(entry.event, kind)]
+
+    def grades(self) -> dict[str, Graded]:
+        """Returns the grade of each graded checkpoint by the digest of its weights."""
+        return grades_among(self.entries())
+
+    def verify(self) -> str:
+        """Recomputes the hash chain.
+
+        Returns:
+            The head of the chain (the last hash).
+
+        Raises:
+            IntegrityError: An entry was edited, removed, inserted or reordered; the message names the first bad one.
+        """
+        if not self.path.exists():
+            raise IntegrityError(f"{self.path}: there is no ledger")
+        with self._connect() as database:
+            rows = database.execute("SELECT * FROM events ORDER BY seq").fetchall()
+        previous = GENESIS
+        for expected, (seq, at, kind, body, claimed_previous, claimed_hash) in enumerate(rows, start=1):
+            if seq != expected or claimed_previous != previous:
+                raise IntegrityError(
+                    f"{self.path}: the chain breaks at entry {expected}: one is missing or out of order"
+                )
+            if _chain_hash(seq, at, kind, body, previous) != claimed_hash:
+                raise IntegrityError(f"{self.path}: entry {seq} ({kind}) was changed after it was written")
+            previous = claimed_hash
+        return previous
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path, timeout=WAIT_FOR_LOCK_S, isolation_level=None)) as database:
+                use_write_ahead_log(database)
+                database.execute("PRAGMA synchronous=FULL")
+                database.executescript(SCHEMA)
+                yield database
+        except sqlite3.OperationalError as error:
+            raise InfrastructureError(
+                f"the ledger {self.path} cannot be used: {error}; check the disk and resume"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise IntegrityError(
+                f"the ledger {self.path} is corrupt ({error}); restore it from a copy, or start a new run"
+            ) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Opens a write transaction, which is committed on exit. After an exception, closing the connection rolls it
+        back."""
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            yield database
+            database.execute("COMMIT")
+
+
+def _insert(database: sqlite3.Connection, event: Event) -> Entry:
+    """Adds the event as the last entry of the chain."""
+    last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+    seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
+    at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json")))
+    entry_hash = _chain_hash(seq, at, event.kind, body, previous)
+    database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash))
+    return Entry(seq, at, event, previous, entry_hash)
+
+
+def grades_among(entries: Iterable[Entry]) -> dict[str, Graded]:
+    """Returns the grade of each checkpoint that is graded in these entries, by the digest of its weights."""
+    return {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}
+
+
+def _chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str:
+    return digest_of([seq, at, kind, body, previous])
+
+
+def _parse(row: tuple[int, float, str, str, str, str]) -> Entry:
+    seq, at, kind, body, previous, entry_hash = row
+    if kind not in EVENTS:
+        raise IntegrityError(f"entry {seq} of the ledger has an unknown kind {kind!r}: written by a newer version?")
+    try:
+        event = EVENTS[kind].model_validate(json.loads(body))
+    except ValueError as error:  # json and pydantic both raise it
+        raise IntegrityError(
+            f"entry {seq} of the ledger ({kind}) cannot be read: it was changed after it was written"
+        ) from error
+    return Entry(seq, at, event, previous, entry_hash)

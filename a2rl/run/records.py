@@ -1,0 +1,186 @@
+"""The records of the stages: what each stage writes for later stages, the tracker and the report."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from a2rl.run.directory import Record
+from a2rl.run.judge_record import JudgeRecord
+from a2rl.sandbox.isolation import Isolation
+from a2rl.scoring.means import Interval
+from a2rl.scoring.paired import Improvement
+from a2rl.scoring.score import TaskScore
+
+RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "failed", "no score"]
+VERDICTS: dict[RunVerdict, str] = {
+    "improved": "the model improved by more than chance explains",
+    "inconclusive": "the difference from the base model is within evaluation noise",
+    "worse": "the model got worse by more than chance explains",
+    "no submission": "no valid submission was made",
+    "failed": "the run failed",
+    "no score": "the submissions could not be scored",  # only in runs of earlier versions; now they are failed
+}
+
+
+def verdict_of(score: TaskScore, difference: Improvement | None) -> RunVerdict:
+    """Returns the verdict: does the interval of the paired difference exclude zero? See a2rl/scoring/paired.py."""
+    if score.score is None or difference is None:
+        return "failed"
+    if difference.ci.low > 0:
+        return "improved"
+    return "worse" if difference.ci.high < 0 else "inconclusive"
+
+
+class SetupRecord(Record):
+    """The result of resolving the run's settings on this machine."""
+
+    base_model: Path
+    """The folder. Like `hidden`, it is relative to the checkout if it is inside; a2rl/run/inputs.py finds both."""
+    model_digest: str
+    complete_config: dict[str, Any] = Field(default_factory=dict)
+    """The base model's configuration with all defaults, as transformers completes it; empty if it is not known."""
+    base_not_tried: str = ""
+    """Why setup could not try whether trained copies of the base model can be submitted; empty if it did."""
+    hidden: Path
+    data_digest: str
+    eval_items: int | None = None
+    """The number of items in the eval set, of which a run may grade a sample; None in runs from before samples."""
+    data_about: dict[str, str] = Field(default_factory=dict)
+    """The task's description of its data."""
+    sandbox: Isolation
+    """The confinement, for reports. It is decided again at each start, and is never weaker than this."""
+    agent_python: str = ""
+    """The Python with which the agent trained, with its main packages; empty in runs of earlier versions."""
+
+
+class BaselineRecord(Record):
+    """The base model's scores; its per-item results are in the run's grades/baseline.json."""
+
+    key: str
+    """Digest of everything that the scores depend on."""
+    reused: bool
+    """Whether the scores come from an earlier grading with the same key."""
+    graded_s: float | None = None
+    """Seconds that grading these items took, or their share of it; None if it was not recorded."""
+    total: TaskScore
+    public: TaskScore
+    private: TaskScore
+
+
+class Usage(BaseModel):
+    """What an agent system reports of its own work, over all attempts. None means that it was not reported."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: int
+    tool_calls: int
+    prompt_tokens: int | None
+    """The tokens of all requests, including tokens from the provider's cache."""
+    completion_tokens: int | None
+    cached_tokens: int | None
+    cost_usd: float | None
+    unreadable: int
+    """Lines of the transcript that could not be understood."""
+
+
+class ModelUse(BaseModel):
+    """The use of one model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class LlmUse(BaseModel):
+    """An agent's requests to its LLM, as measured by the relay, not as reported by the agent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: int = 0
+    refused: int = 0
+    failed: int = 0
+    """Requests that the provider answered with an error."""
+    estimated: int = 0
+    """Requests whose tokens had to be estimated."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    models: dict[str, ModelUse] = {}
+    """The use of each model, by the requested name."""
+    answered: dict[str, str] = {}
+    """Requested model -> model that answered, where they differ."""
+    server_tools: dict[str, int] = {}
+    """How many requests offered each of the provider's own tools. The sandbox does not confine these tools."""
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def other_models(self, driver: str | None) -> dict[str, ModelUse]:
+        """Returns the use of all models except the driver."""
+        return {name: use for name, use in self.models.items() if name != driver}
+
+
+class ExecuteRecord(Record):
+    """The outcome of the agent's work."""
+
+    ended: Literal["finished", "crashed", "deadline", "quota", "unavailable"]
+    exit_code: int | None
+    why: str = ""
+    """The reason in plain words, if it is known, such as a rejected API key or a program that is not installed."""
+    usage: Usage | None = None
+    """The use of the driver as the agent system reports it; None for agents without a driver."""
+    seen: LlmUse | None = None
+    """The same as measured by the relay; None if it could not be measured."""
+    elapsed_s: float
+    waited_s: float
+    """The part of `elapsed_s` spent waiting for grades."""
+    refunded_s: float | None = None
+    """The part of `waited_s` that was refunded, because the agent did not compute. None in runs of older versions."""
+    attempts: int
+    submissions: int
+    refused: int
+
+
+class GradeRecord(Record):
+    """The result of the run."""
+
+    verdict: RunVerdict
+    reason: str = ""
+    """Why there is no result; empty if there is one."""
+    failed_stage: str | None = None
+    """The stage that could not be finished, if that is the reason; `a2rl resume` repeats it."""
+    submission_id: int | None = None
+    """The submission that counts: the one with the best public score, and the earliest of equals."""
+    public: TaskScore | None = None
+    """Its score as the agent saw it."""
+    final: TaskScore | None = None
+    """Its score on the private split (strict), or the same as `public` (paper)."""
+    baseline: TaskScore
+    """The base model's score on the same items as `final`."""
+    improvement: float | None = None
+    """Points above the baseline in the task's score, on the same items."""
+    improvement_ci: Interval | None = None
+    """Its 95% interval; corrected for the choice if the result was chosen on the same items."""
+    chosen_among: int = 1
+    """How many distinct checkpoints the result was chosen among on these items; 1 under the strict protocol."""
+    cross_fitted: float | None = None
+    """The improvement without the bias of choosing the best on the items that measure it; see a2rl/scoring/best_of.py.
+    None if there was no such choice, and in records of earlier versions."""
+
+    judge: JudgeRecord | None = None
+    """What the judge was asked and what it cost; None for a task without one, and in runs of older versions."""
+
+    @property
+    def gain(self) -> float:
+        """The improvement as it counts in averages over runs: zero for a run without a result."""
+        return self.improvement or 0.0
+
+
+class ReportRecord(Record):
+    """The location of the report."""
+
+    path: Path

@@ -1,0 +1,35 @@
+"""Continuous batching for a transformers causal model: many conversations at once over one key-value cache.
+
+A conversation is a generator: it yields a `Turn` (tokens to continue), is sent what the model has `Written`, and goes
+on until it returns. Conversations of one turn are plain generation; those of many turns are episodes of an environment.
+Conversations are independent: none waits for another, each has its own random numbers, and the tokens that a turn
+shares with the previous one stay in the cache. What the prompts of several conversations begin with is read and kept
+once for all of them. A conversation that has to wait for something other than the model yields a `Future`; it gives up
+its row in the cache and continues when the future is done.
+
+    decoder = Decoder(model, {tokenizer.eos_token_id}, max_rows=64, memory_bytes=4 << 30)
+    written = decoder.run([conversation(prompt) for prompt in prompts], Decoding())
+
+It is our own because `generate()` of transformers keeps a batch until its last row is finished, and serving engines
+such as vLLM need a process and an environment of their own, and cannot be used with a model that is being trained.
+Only torch and transformers are needed: interactive tasks hand this package to agents.
+Names of tensors end in their axes: R rows, T new tokens, S cached tokens, V vocabulary, H heads of keys, G query heads
+for each of them, D head size.
+"""
+
+from a2rl.sampling.decoder.conversation import Conversation, Stops, Turn, Written
+from a2rl.sampling.decoder.engine import SHARED_FROM, Decoder, Decoding, OutOfMemoryError, is_out_of_memory
+from a2rl.sampling.decoder.kv_cache import unsupported_layers
+
+__all__ = [
+    "SHARED_FROM",
+    "Conversation",
+    "Decoder",
+    "Decoding",
+    "OutOfMemoryError",
+    "Stops",
+    "Turn",
+    "Written",
+    "is_out_of_memory",
+    "unsupported_layers",
+]

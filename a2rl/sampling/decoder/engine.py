@@ -1,0 +1,212 @@
+"""The decoder: chooses tokens for the rows of a batch, and takes conversations from turn to turn."""
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from a2rl.sampling.decoder.batch import Batch
+from a2rl.sampling.decoder.conversation import Conversation, Dialogue, Stops, Written
+
+SHARED_FROM = 4096
+"""A prefix is shared if that saves reading at least so many tokens."""
+
+T = TypeVar("T")
+
+
+class OutOfMemoryError(Exception):
+    """Not even one conversation fits into memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How tokens are chosen. Temperature 0 means greedy decoding."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """Only so many of the most likely tokens are drawn; 0 means all."""
+    seed: int = 0
+    """Conversation i is sampled with (seed, i), so its text does not depend on the others."""
+
+
+class Decoder:
+    """Runs conversations on a model, as many at a time as fit into memory."""
+
+    def __init__(
+        self,
+        model: Any,
+        eos: set[int],
+        max_rows: int,
+        memory_bytes: int,
+        shared_from: int | None = SHARED_FROM,
+    ) -> None:
+        """Prepares decoding.
+
+        Args:
+            model: A causal model of transformers in evaluation mode, without `unsupported_layers`.
+            eos: Tokens that end a turn.
+            max_rows: The most conversations in the batch.
+            memory_bytes: Approximate limit of the key-value cache.
+            shared_from: What first prompts begin with is read and kept once if that saves reading at least so many
+                tokens; None: never, so that a text does not depend on the other prompts, not even in its last bit.
+        """
+        self._model = model
+        self._eos = eos
+        self._device = torch.device(model.device)
+        self._max_rows = max_rows
+        self._memory_bytes = memory_bytes
+        self._shared_from = shared_from
+
+    @torch.inference_mode()
+    def run(
+        self,
+        conversations: Sequence[Conversation[T]],
+        decoding: Decoding,
+        stops: Stops | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> list[T]:
+        """Runs all conversations to their end.
+
+        Args:
+            conversations: The conversations.
+            decoding: How tokens are chosen.
+            stops: Says which rows are complete; only end tokens and limits end a turn if it is None.
+            on_end: Called whenever a conversation has ended.
+
+        Returns:
+            What each conversation returns, in order.
+
+        Raises:
+            OutOfMemoryError: Not even one conversation fits into memory.
+        """
+        results: dict[int, T] = {}
+        away: list[Dialogue[T]] = []
+
+        def advance(dialogue: Dialogue[T], written: Written | None) -> bool:
+            alive = self._advance(dialogue, written, results, on_end)
+            if dialogue.pending is not None:
+                away.append(dialogue)
+            return alive
+
+        dialogues = [
+            Dialogue(index, conversation, random.Random(f"{decoding.seed}/{index}"))
+            for index, conversation in enumerate(conversations)
+        ]
+        ready = [dialogue for dialogue in dialogues if advance(dialogue, None)]
+        batch = Batch(self._model, self._memory_bytes, ready, self._shared_from)
+        while batch.is_active or away:
+            for dialogue in _finished_waiting(away, block=not batch.is_active):
+                away.remove(dialogue)
+                if advance(dialogue, None):
+                    batch.queue.append(dialogue)
+            if batch.is_active:
+                self._step(batch, decoding, stops, advance)
+        return [results[index] for index in range(len(conversations))]
+
+    def _step(
+        self,
+        batch: Batch[T],
+        decoding: Decoding,
+        stops: Stops | None,
+        advance: Callable[[Dialogue[T], Written | None], bool],
+    ) -> None:
+        """Makes one pass of the model and processes the new tokens."""
+        try:
+            batch.admit(self._max_rows)
+            dialogues, logits_RV = batch.forward()
+            self._choose(dialogues, logits_RV, decoding)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            dialogues = []
+        # Not in the except clause, where the error still keeps the tensors of the pass alive.
+        if not dialogues:
+            self._max_rows = self._halved(len(batch.rows))
+            batch.evict()
+            return
+        self._mark_stopped(dialogues, stops)
+        for dialogue in dialogues:
+            if dialogue.turn_ended:
+                batch.end_turn(
+                    dialogue, advance(dialogue, Written(dialogue.written, dialogue.stopped, dialogue.logprobs))
+                )
+        batch.pack()
+
+    def _advance(
+        self, dialogue: Dialogue[T], written: Written | None, results: dict[int, T], on_end: Callable[[], None]
+    ) -> bool:
+        """Gets the conversation's next turn; False if it has ended or waits for a future."""
+        dialogue.pending = None
+        try:
+            turn = next(dialogue.conversation) if written is None else dialogue.conversation.send(written)
+            while not isinstance(turn, Future) and turn.max_new_tokens < 1:
+                turn = dialogue.conversation.send(Written([], False, []))
+        except StopIteration as end:
+            results[dialogue.index] = end.value
+            on_end()
+            return False
+        if isinstance(turn, Future):
+            dialogue.pending = turn
+            dialogue.give_up_row()
+            return False
+        dialogue.begin(turn)
+        return True
+
+    def _choose(self, dialogues: Sequence[Dialogue[T]], logits_RV: torch.Tensor, decoding: Decoding) -> None:
+        """Adds the next token to each row: the best one, or one sampled with the row's own random number."""
+        if decoding.temperature == 0:
+            for dialogue, token in zip(dialogues, logits_RV.argmax(-1).tolist(), strict=True):
+                dialogue.tokens.append(token)
+            return
+        logprob_RV = (logits_RV.float() / decoding.temperature).log_softmax(-1)
+        uniforms = [dialogue.uniform.random() for dialogue in dialogues]
+        token_R = draw(logprob_RV.exp(), uniforms, decoding.top_p, decoding.top_k)
+        drawn = logprob_RV.gather(-1, token_R[:, None]).squeeze(-1).tolist()
+        for dialogue, token, logprob in zip(dialogues, token_R.tolist(), drawn, strict=True):
+            dialogue.tokens.append(token)
+            dialogue.logprobs.append(logprob)
+
+    def _mark_stopped(self, dialogues: Sequence[Dialogue[T]], stops: Stops | None) -> None:
+        for dialogue in dialogues:
+            dialogue.stopped = dialogue.tokens[-1] in self._eos
+        if stops is not None:
+            for dialogue, complete in zip(dialogues, stops([dialogue.written for dialogue in dialogues]), strict=True):
+                dialogue.stopped = dialogue.stopped or complete
+
+    def _halved(self, rows: int) -> int:
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        if rows == 1:
+            raise OutOfMemoryError
+        return rows // 2
+
+
+def _finished_waiting(away: Sequence[Dialogue[T]], block: bool) -> list[Dialogue[T]]:
+    """Returns the dialogues whose futures are done; with `block`, waits until there is at least one."""
+    pending = [dialogue.pending for dialogue in away if dialogue.pending is not None]
+    done = wait(pending, None if block else 0, FIRST_COMPLETED).done if pending else set()
+    return [dialogue for dialogue in away if dialogue.pending in done]
+
+
+def draw(probability_RV: torch.Tensor, uniforms: Sequence[float], top_p: float, top_k: int = 0) -> torch.Tensor:
+    """Draws one token per row, [R]: the inverse of the distribution function at the row's uniform number."""
+    if top_p < 1 or top_k:
+        sorted_RV, order_RV = probability_RV.sort(-1, descending=True)
+        if top_k:
+            sorted_RV[:, top_k:] = 0
+        beyond_RV = sorted_RV.cumsum(-1) - sorted_RV >= top_p * sorted_RV.sum(-1, keepdim=True)
+        probability_RV = torch.zeros_like(sorted_RV).scatter(-1, order_RV, sorted_RV.masked_fill(beyond_RV, 0))
+    # In the order of token ids, where rounding errors of the logits change the function only as little.
+    cumulative_RV = probability_RV.cumsum(-1, dtype=torch.float64)
+    uniform_R1 = torch.tensor(uniforms, dtype=torch.float64, device=probability_RV.device)[:, None]
+    drawn_R1 = torch.searchsorted(cumulative_RV, uniform_R1 * cumulative_RV[:, -1:], right=True)
+    return drawn_R1.squeeze(-1).clamp(max=probability_RV.shape[-1] - 1)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Says whether an error of torch is a lack of memory; the CPU allocator raises a plain RuntimeError."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,208 @@
+"""Connections and servers of an agent: the broker checks the address and connects the socket itself.
+
+Contract: an agent can connect to the ports on 127.0.0.1 and ::1 that it was given, to its own TCP servers on this
+machine, and to local sockets in its own folders. Other connections fail with EACCES. The broker also performs `listen`
+for the agent, and only on the loopback interface. The broker therefore knows the agent's servers, and no other machine
+can reach them. If a socket cannot be limited to loopback, `listen` fails. Each connection and each server is logged.
+
+The broker copies the address once, checks the copy and uses the copy. The agent therefore gains nothing by changing its
+memory, a link on the way to a socket, or the file descriptor in the meantime. The agent gets the kernel's own result,
+and connecting a non-blocking socket does not block the broker either.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import socket
+import stat
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from a2rl.sandbox.broker.agent_files import AT_FDCWD, AgentFiles
+from a2rl.sandbox.broker.caller import LIBC, Call
+from a2rl.sandbox.broker.network_log import NetworkLog
+
+_LISTENING = "0A"
+_LOCAL = struct.pack("=H", socket.AF_UNIX)
+_INTERNET = {socket.AF_INET: struct.Struct("!HH4s"), socket.AF_INET6: struct.Struct("!HHI16s")}
+"""The kernel's address structures: family, port, the flow label (IPv6 only), and the host."""
+MAPPED = bytes(10) + b"\xff\xff"
+"""The prefix that turns an IPv4 address into an IPv6 address."""
+LOOPBACK_START = (b"\x7f", MAPPED + b"\x7f", bytes(15) + b"\1")
+LOOPBACK = {b"\x7f\0\0\1", MAPPED + b"\x7f\0\0\1", bytes(15) + b"\1"}
+UNSPECIFIED = {bytes(4): b"\x7f\0\0\1", MAPPED + bytes(4): MAPPED + b"\x7f\0\0\1", bytes(16): bytes(15) + b"\1"}
+"""Unspecified addresses and the loopback addresses that replace them. The kernel does the same, unless the socket is
+bound to another address."""
+MAX_ADDRESS = 128
+MAX_REMEMBERED_SERVERS = 4096
+
+
+class Network:
+    """The connections and servers of one agent."""
+
+    def __init__(self, ports: tuple[int, ...], places: AgentFiles, log: NetworkLog) -> None:
+        """Starts without any server.
+
+        Args:
+            ports: The loopback ports that the agent may connect to.
+            places: The agent's folders. It may connect to local sockets in those that belong to it.
+            log: The log of connections and servers.
+        """
+        self._ports, self._places, self._log = frozenset(ports), places, log
+        self._lock = threading.Lock()
+        self._servers: set[int] = set()
+        """The inodes of the agent's listening sockets."""
+
+    def listen(self, call: Call, is_waiting: Callable[[], None]) -> int:
+        """Makes the caller's socket listen, on the loopback interface only.
+
+        Raises:
+            PermissionError: The socket cannot be limited to the loopback interface.
+            OSError: The kernel refuses, or the caller no longer waits.
+        """
+        with _socket_of(call) as taken:
+            is_waiting()
+            local = taken.family == socket.AF_UNIX
+            if not (local or _keep_to_loopback(taken)):
+                host, port = taken.getsockname()[:2]
+                self._log.write("listen", taken.family.name, host, port, allowed=False)
+                raise PermissionError(errno.EACCES, "it would be reached from elsewhere")
+            if LIBC.listen(taken.fileno(), ctypes.c_int(call.signed(1))):
+                raise OSError(ctypes.get_errno(), "cannot listen")
+            if not local:
+                self._remember(os.fstat(taken.fileno()).st_ino)
+                host, port = taken.getsockname()[:2]
+                self._log.write("listen", taken.family.name, host, port, allowed=True)
+        return 0
+
+    def _remember(self, server: int) -> None:
+        with self._lock:
+            if len(self._servers) > MAX_REMEMBERED_SERVERS:
+                self._servers &= {inode for _, _, inode in _servers_here()}
+            self._servers.add(server)
+
+    def connect(self, call: Call, is_waiting: Callable[[], None]) -> int:
+        """Connects the caller's socket, if the address is allowed.
+
+        Raises:
+            PermissionError: The agent may not connect to this address.
+            OSError: The connection fails, or the caller no longer waits.
+        """
+        length = call.signed(2)
+        if not 2 <= length <= MAX_ADDRESS:
+            raise OSError(errno.EINVAL, "no address")
+        address = call.structure(call.arguments[1], length)
+        with _socket_of(call) as taken:
+            is_waiting()
+            if address[:2] == _LOCAL:
+                return self._connect_locally(call, taken, address, is_waiting)
+            return self._connect(taken, address)
+
+    def _connect(self, taken: socket.socket, address: bytes) -> int:
+        family = _family(address)
+        if family is None or len(address) < _INTERNET[family].size:
+            self._log.write("connect", "other", address.hex(), None, allowed=False)
+            raise PermissionError(errno.EACCES, "no such address")
+        end = _INTERNET[family].size
+        _, port, *_, host = _INTERNET[family].unpack_from(address)
+        host = UNSPECIFIED.get(host, host)
+        address = address[: end - len(host)] + host + address[end:]
+        given = host in LOOPBACK and port in self._ports
+        servers = set() if given else _servers_at(host, port)
+        allowed = given or (bool(servers) and servers <= self._servers)
+        self._log.write("connect", family.name, socket.inet_ntop(family, host), port, allowed)
+        # A program that waits for its own server to start expects ECONNREFUSED until the server listens.
+        if not allowed:
+            started = bool(servers) or not host.startswith(LOOPBACK_START)
+            raise OSError(errno.EACCES if started else errno.ECONNREFUSED, "not a server for the agent")
+        # A server on all interfaces matches every address, so the socket must not be able to leave the machine.
+        if not (_keep_to_loopback(taken) or host in LOOPBACK):
+            raise PermissionError(errno.EACCES, "it would leave the machine")
+        return _connect(taken, address)
+
+    def _connect_locally(self, call: Call, taken: socket.socket, address: bytes, is_waiting: Callable[[], None]) -> int:
+        path = address[2:].partition(b"\0")[0]
+        target = self._open_socket(call, path, is_waiting) if path else None
+        shown = os.fsdecode(path) or "@" + os.fsdecode(address[3:])
+        self._log.write("connect", "AF_UNIX", shown, None, allowed=target is not None)
+        if target is None:
+            raise PermissionError(errno.EACCES, "not a socket of the agent")
+        try:
+            return _connect(taken, _LOCAL + f"/proc/self/fd/{target}\0".encode())
+        finally:
+            os.close(target)
+
+    def _open_socket(self, call: Call, path: bytes, is_waiting: Callable[[], None]) -> int | None:
+        """Opens the socket at a path; returns None if it is not in one of the agent's folders after following links."""
+        found = self._places.named(call, AT_FDCWD, path)
+        try:
+            is_waiting()
+            if not self._places.is_own(found):
+                os.close(found)
+                return None
+            if not stat.S_ISSOCK(os.fstat(found).st_mode):
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "no socket")
+        except OSError:
+            os.close(found)
+            raise
+        return found
+
+
+def _family(address: bytes) -> socket.AddressFamily | None:
+    number = int.from_bytes(address[:2], sys.byteorder)
+    return next((family for family in _INTERNET if family == number), None)
+
+
+def _socket_of(call: Call) -> socket.socket:
+    """Returns the socket that the call names. It is shared with the calling process."""
+    taken = call.file(call.signed(0))
+    try:
+        return socket.socket(fileno=taken)
+    except OSError:
+        os.close(taken)
+        raise
+
+
+def _keep_to_loopback(taken: socket.socket) -> bool:
+    """Limits a socket to the loopback interface; the agent cannot undo this.
+
+    Returns:
+        False if the socket is bound to another interface, or the kernel is older than 5.7.
+    """
+    if taken.family not in _INTERNET:
+        return False
+    with contextlib.suppress(PermissionError):
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+    return taken.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0") == b"lo"
+
+
+def _connect(taken: socket.socket, address: bytes) -> int:
+    # The method of `socket` would block, even if the agent's socket is non-blocking.
+    if LIBC.connect(taken.fileno(), address, len(address)):
+        raise OSError(ctypes.get_errno(), "no connection")
+    return 0
+
+
+def _servers_at(host: bytes, port: int) -> set[int]:
+    """Returns the inodes of all servers that may accept a connection to this address."""
+    long = host if len(host) == 16 else MAPPED + host
+    addresses = (long, bytes(16), MAPPED + bytes(4))
+    return {inode for address, at, inode in _servers_here() if at == port and address in addresses}
+
+
+def _servers_here() -> Iterator[tuple[bytes, int, int]]:
+    """Yields address, port and inode of every TCP server of this machine; IPv4 addresses are mapped to IPv6."""
+    for name, prefix in (("tcp", MAPPED), ("tcp6", b"")):
+        with contextlib.suppress(FileNotFoundError):  # no IPv6 here
+            for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+                if f" {_LISTENING} " not in line:
+                    continue
+                fields = line.split()
+                if fields[3] == _LISTENING:
+                    host, _, port = fields[1].partition(":")
+                    words = struct.unpack(f"!{len(host) // 8}I", bytes.fromhex(host))
+                    yield prefix + struct.pack(f"={len(words)}I", *words), int(port, 16), int(fields[9])

@@ -1,0 +1,182 @@
+"""The broker: checks the system calls that an agent may not make on its own, and performs the allowed ones itself.
+
+These are calls for connections and servers (network.py), for the metadata of files and watches on them (metadata.py),
+and for priorities and cores (scheduling.py).
+
+Contract: every call gets an answer, whatever goes wrong. A call that may block is handled in a separate thread, so that
+it does not delay other calls. The agent can exhaust neither the supervisor's threads nor its file descriptors.
+
+The broker is a thread of the supervisor, which may have more privileges than the agent. Before it does anything, it
+therefore drops them and takes on the file permissions of the agent's user (`caller.act_as`). While one of the agent's
+threads waits for an answer, its other threads continue to run and can change its memory. The broker therefore reads
+memory only once, and uses the copy that it has checked. It lets the kernel continue a call only if everything that it
+checked is a number in the call itself, which can no longer change.
+
+Source: the manual's seccomp_unotify(2). No library: libseccomp, which can answer seccomp notifications, has no Python
+package on PyPI. Standard library only: the supervisor imports this module.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import select
+import struct
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from a2rl.sandbox.broker.agent_files import AgentFiles
+from a2rl.sandbox.broker.caller import Call, act_as
+from a2rl.sandbox.broker.metadata import CHANGES, change, watch
+from a2rl.sandbox.broker.network import Network
+from a2rl.sandbox.broker.network_log import NetworkLog
+from a2rl.sandbox.broker.scheduling import CoreLimit, check_own_process
+from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.syscall_filter import number_of
+
+_RECEIVE, _SEND, _IS_VALID, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40082104
+"""Requests for ioctl(2). They contain the sizes of the structures below."""
+_SYNC_WAKE_UP = 1
+_NOTIFICATION, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
+_GO_ON = 1
+"""A flag of an answer: the kernel continues with the call as if there were no broker."""
+_OVER = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+MAX_CONNECTIONS = 128
+"""Maximum number of connection attempts in progress; further ones fail with EAGAIN."""
+FILES_PER_CONNECTION = 4
+Work = Callable[[Call, Callable[[], None]], int]
+"""A function that performs a call and returns the call's result. Its second argument is a function that raises OSError
+if the caller no longer waits. If the work raises OSError, the call fails with that error."""
+PROCESS_ARGUMENT = {
+    "setpriority": 1, "ioprio_set": 1, "sched_setparam": 0, "sched_setscheduler": 0, "sched_setattr": 0, "prlimit64": 0,
+}  # fmt: skip
+"""Calls that the kernel continues if they concern one of the agent's processes: the position of the argument with the
+process id."""
+
+
+Value = TypeVar("Value")
+
+
+class Broker:
+    """Answers the system calls of one agent, in a thread, until the agent's last process has ended."""
+
+    def __init__(self, listener: int, confinement: Confinement, log: NetworkLog) -> None:
+        """Prepares the broker.
+
+        Args:
+            listener: The file descriptor from which calls are read, and to which answers are written.
+            confinement: The ports that the agent may connect to, and the folders that belong to it.
+            log: The log of connections.
+        """
+        self._listener = listener
+        self._places = AgentFiles(confinement.own, confinement.read)
+        network, cores = Network(confinement.connect, self._places, log), CoreLimit()
+        self._slots = threading.BoundedSemaphore(_connections_at_once())
+        self._may_wait = _by_number({"connect": network.connect})
+        quick: dict[str, Work] = {name: partial(change, self._places, asked) for name, asked in CHANGES.items()}
+        quick |= {"inotify_add_watch": partial(watch, self._places)}
+        quick |= {"listen": network.listen, "sched_setaffinity": cores.assign}
+        self._quick = _by_number(quick)
+        self._whose = _by_number(PROCESS_ARGUMENT)
+
+    def start(self) -> None:
+        """Starts answering in a thread."""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._listener, select.POLLIN)
+        with contextlib.suppress(OSError):  # Linux 6.6: switches faster between the caller and the broker
+            fcntl.ioctl(self._listener, _SET_FLAGS, _SYNC_WAKE_UP)
+        block = bytearray(_NOTIFICATION.size)
+        known = False
+        try:
+            while not any(event & _OVER for _, event in waiting.poll()):
+                block[:] = bytes(len(block))
+                try:
+                    fcntl.ioctl(self._listener, _RECEIVE, block)
+                except OSError:
+                    continue  # the caller has died
+                identity, thread, _, number, _, _, *arguments = _NOTIFICATION.unpack(block)
+                call = Call(identity, thread, number, tuple(arguments))
+                known = known or self._meet(call)
+                if known:
+                    self._take(call)
+        finally:
+            os.close(self._listener)  # all calls that wait now or come later fail with ENOSYS
+
+    def _meet(self, call: Call) -> bool:
+        """Takes on the agent's user and its view of files, before the first answer; returns False if that fails."""
+        try:
+            act_as(call.thread)
+            self._places.see_as(call.thread)
+            self._check_waiting(call)
+        except Exception:  # noqa: BLE001 - fail closed: the caller must get an answer, whatever the error
+            self._answer(call, error=errno.EACCES)
+            return False
+        return True
+
+    def _take(self, call: Call) -> None:
+        if call.number in self._quick:
+            self._handle(call, self._quick[call.number])
+        elif call.number in self._whose:
+            self._pass_on(call, self._whose[call.number])
+        elif call.number not in self._may_wait or not self._slots.acquire(blocking=False):
+            self._answer(call, error=errno.EAGAIN)
+        else:
+            try:
+                threading.Thread(target=self._wait_and_handle, args=(call,), daemon=True).start()
+            except RuntimeError:  # no more threads
+                self._slots.release()
+                self._answer(call, error=errno.EAGAIN)
+
+    def _wait_and_handle(self, call: Call) -> None:
+        try:
+            self._handle(call, self._may_wait[call.number])
+        finally:
+            self._slots.release()
+
+    def _handle(self, call: Call, work: Work) -> None:
+        try:
+            value = work(call, partial(self._check_waiting, call))
+        except OSError as refused:
+            self._answer(call, error=refused.errno or errno.EACCES)
+        except Exception:  # noqa: BLE001 - fail closed: the caller must get an answer, whatever the error
+            self._answer(call, error=errno.EACCES)
+        else:
+            self._answer(call, value)
+
+    def _pass_on(self, call: Call, argument: int) -> None:
+        try:
+            check_own_process(call, argument)
+        except OSError as refused:
+            self._answer(call, error=refused.errno or errno.EPERM)
+        except Exception:  # noqa: BLE001 - as above
+            self._answer(call, error=errno.EPERM)
+        else:
+            self._answer(call, flags=_GO_ON)
+
+    def _check_waiting(self, call: Call) -> None:
+        """Raises OSError if the caller no longer waits; its thread id may then belong to another thread."""
+        fcntl.ioctl(self._listener, _IS_VALID, struct.pack("=Q", call.id))
+
+    def _answer(self, call: Call, value: int = 0, error: int = 0, flags: int = 0) -> None:
+        try:
+            fcntl.ioctl(self._listener, _SEND, _ANSWER.pack(call.id, value, -error, flags))
+        except OSError:
+            return  # the caller has died
+
+
+def _by_number(work: dict[str, Value]) -> dict[int, Value]:
+    """Replaces the names of calls by their numbers on this machine; calls that it does not have are left out."""
+    return {number: each for call, each in work.items() if (number := number_of(call)) is not None}
+
+
+def _connections_at_once() -> int:
+    """Returns the number of connections for which this process has enough file descriptors, with some left over."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, min(MAX_CONNECTIONS, files // 2 // FILES_PER_CONNECTION))

@@ -1,0 +1,244 @@
+"""The process between the pipeline and an agent: it ends the agent's whole process tree, whatever happens.
+
+It is run as `python -P -m a2rl.sandbox.supervisor` and communicates in JSON lines. It reads an `AgentCommand` from
+standard input. When standard input closes, because the pipeline wants the agent to stop or has died, it ends the
+process tree. Before that, messages may follow for an agent that takes them: `{"line": TEXT}` writes a line to the
+agent's standard input, `{"end": true}` closes it. The supervisor writes one `AgentExit` to standard output when all
+processes of the agent have ended, or when some could not be ended in time.
+
+It consists of two processes, a guard and its child, which does the work; each ends the agent if the other is killed.
+Both are subreapers: processes that detach from the agent become their children, so that they are found
+(a2rl/linux/process_tree.py). If both are killed, `end_orphans` (a2rl/linux/orphans.py) ends the agent's remaining
+processes with the trace that the supervisor wrote.
+
+A confined agent is started in its confinement (a2rl/sandbox/launch.py). The supervisor itself stays outside, where it
+can end the agent and check its connections. Standard library only, so that it starts quickly.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from a2rl.core.secrets import register_secrets
+from a2rl.linux import process_tree as tree
+from a2rl.linux import resources
+from a2rl.linux.cgroup import ControlGroup
+from a2rl.linux.orphans import MARKER, ProcessTrace
+from a2rl.linux.pipes import LineReader, LineWriter
+from a2rl.sandbox.agent_log import keep_log
+from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.disk import DiskWatch
+from a2rl.sandbox.launch import NotConfinedError
+from a2rl.sandbox.shared_memory import SharedMemory, log_removed_files
+from a2rl.sandbox.spawn import AgentSpawner, short_temporary_folder
+
+GRACE_S = 2.0
+"""The time between the request to end and the kill."""
+END_LIMIT_S = 10.0
+"""The time from the request until it gives up and reports the survivors."""
+WATCH_INTERVAL_S = 1.0
+PAUSE_FACTOR = 50
+"""The pause after listing the agent's processes, in multiples of the time that it took."""
+LOG_TIMEOUT_S = 2.0
+
+
+class Terminator(NamedTuple):
+    """Ends an agent by the best method that this machine supports."""
+
+    group: ControlGroup | None
+    enclosed: bool
+
+    def end(self, grace_s: float = GRACE_S) -> tree.Ended:
+        """Ends all processes of the agent and removes its control group."""
+        ended = tree.end_tree(self.group, self.enclosed, grace_s, END_LIMIT_S)
+        if self.group is not None and not ended.survivors:
+            self.group.remove()
+        return ended
+
+
+def guard(command: AgentCommand, inbox: FileIO) -> None:
+    """Starts the supervising process, and takes over if that process is killed; one of the two reports the result."""
+    tree.become_subreaper()
+    resources.protect_from_oom_killer()
+    files = resources.raise_file_limit()
+    terminator = Terminator(ControlGroup.make(f"a2rl-{os.urandom(6).hex()}"), _encloses(command))
+    if command.trace:
+        ProcessTrace.begin(command.env.get(MARKER, ""), terminator.group).write(Path(command.trace))
+    memory = _shared_memory(command)
+    watched, watching = os.pipe()
+    if not (child := os.fork()):
+        os.close(watching)
+        tree.become_subreaper()
+        own = terminator._replace(enclosed=_encloses(command))
+        ended = Supervision(command, inbox.fileno(), own, watched, files).run()
+        log_removed_files(memory.sweep(), Path(command.log))
+        _report(command, ended)
+        os._exit(0)
+    os.close(watched)
+    os.close(inbox.fileno())
+    _, status = os.waitpid(child, 0)
+    if status:
+        ending = terminator.end(grace_s=0)
+        log_removed_files(memory.sweep(), Path(command.log))
+        _report(command, AgentExit(-signal.SIGKILL, "", ending.killed, survivors=ending.survivors, lost=True))
+
+
+def _encloses(command: AgentCommand) -> bool:
+    """Enters a signal scope, if the agent is confined and does not need mounts; returns whether the scope is in force.
+
+    Without a sandbox there is no scope, because set-user-id programs must keep working. Inside a scope, nothing can be
+    mounted, but agents with their own devices or process table need mounts. An agent with its own process table does
+    not need a scope, because the end of the table ends all of its processes.
+    """
+    limits = command.confinement
+    return limits is not None and not (limits.bwrap or limits.devices or limits.processes) and tree.enter_signal_scope()
+
+
+def _shared_memory(command: AgentCommand) -> SharedMemory:
+    """Records the machine's /dev/shm if the agent does not have its own."""
+    limits = command.confinement
+    shared = limits is not None and not (limits.devices or limits.bwrap)
+    return SharedMemory.before((limits.user if limits else 0) or os.geteuid(), shared)
+
+
+def _report(command: AgentCommand, ended: AgentExit) -> None:
+    if command.trace and not ended.survivors:
+        with contextlib.suppress(OSError):
+            Path(command.trace).unlink()
+    with contextlib.suppress(OSError):  # the pipeline died and does not read
+        os.write(1, f"{json.dumps(ended._asdict())}\n".encode())
+
+
+class Supervision:
+    """Supervises one agent from its start until all of its processes have ended."""
+
+    def __init__(
+        self, command: AgentCommand, inbox: int, terminator: Terminator, watched: int, files: tuple[int, int]
+    ) -> None:
+        """Prepares the supervision.
+
+        Args:
+            command: What to run.
+            inbox: The file descriptor from which the pipeline's messages are read.
+            terminator: Ends the agent.
+            watched: A file descriptor that closes when the guard dies.
+            files: The agent's soft and hard limit of open files.
+        """
+        self._command, self._terminator, self._files = command, terminator, files
+        self._inbox, self._inbox_file, self._watched = LineReader(inbox), inbox, watched
+        self._alarm, self._ring = os.pipe()
+        self._stopped = ""
+        self._is_over = threading.Event()
+
+    def run(self) -> AgentExit:
+        """Runs the agent until it ends or the inbox closes, then ends all of its remaining processes."""
+        try:
+            with short_temporary_folder(self._command) as self._command:
+                return self._run()
+        except OSError as error:
+            ended = self._terminator.end()
+            name = self._command.command[0]
+            return AgentExit(None, f"{name}: {error.strerror}", ended.killed, survivors=ended.survivors)
+        except NotConfinedError as error:
+            return AgentExit(None, "", self._terminator.end().killed, unconfined=str(error))
+
+    def _run(self) -> AgentExit:
+        agent = AgentSpawner(self._command, self._terminator.group, self._files).spawn()
+        threading.Thread(target=tree.reap_all_but, args=(agent.pid,), daemon=True).start()
+        logs = self._keep_logs(agent)
+        watch = threading.Thread(target=self._watch, daemon=True)
+        watch.start()
+        lost = self._wait(agent)
+        # Read the agent's exit status first: reaping its descendants could discard it.
+        exit_code = agent.poll()
+        self._is_over.set()
+        ended = self._terminator.end()
+        for thread in (watch, *logs):
+            thread.join(LOG_TIMEOUT_S)  # all writers have ended; the threads log what is still in the pipes
+        return AgentExit(
+            -signal.SIGTERM if exit_code is None else exit_code, "", ended.killed,
+            survivors=ended.survivors, stopped=self._stopped, lost=lost,
+        )  # fmt: skip
+
+    def _wait(self, agent: "subprocess.Popen[bytes]") -> bool:
+        """Waits until the agent has ended or must be ended; returns True if the reason is the death of the guard."""
+        ended, feed = os.pidfd_open(agent.pid), None
+        if agent.stdin is not None:
+            feed = LineWriter(os.dup(agent.stdin.fileno()))
+            agent.stdin.close()
+        while True:
+            outbox = [feed.waits_for] if feed is not None and feed.waits_for is not None else []
+            ready, writable, _ = select.select([ended, self._inbox_file, self._watched, self._alarm], outbox, [])
+            if writable and feed is not None:
+                feed.push()
+            if self._inbox_file in ready:
+                for line in self._inbox.read():
+                    self._hand_on(feed, json.loads(line))
+            if ended in ready or self._alarm in ready or self._inbox.is_over or self._watched in ready:
+                return self._watched in ready and ended not in ready
+
+    def _hand_on(self, feed: LineWriter | None, message: dict[str, Any]) -> None:
+        """Passes a message on: writes a line to the agent's standard input, or closes it."""
+        if feed is None:
+            return
+        if message.get("end"):
+            feed.end()
+        elif not feed.put(str(message["line"]).encode()):
+            with contextlib.suppress(OSError), Path(self._command.log).open("ab") as log:
+                log.write(b"[a2rl: a message was dropped, because the agent does not read them]\n")
+
+    def _watch(self) -> None:
+        """Repeatedly records the agent's processes and measures its use of the disk."""
+        command, path = self._command, Path(self._command.trace)
+        trace = ProcessTrace.begin(command.env.get(MARKER, ""), self._terminator.group)
+        folders = command.confinement.write if command.confinement else ()
+        disk = DiskWatch(dict.fromkeys((command.cwd, *folders)), command.resources.disk)
+        while not self._is_over.is_set():
+            started = time.monotonic()
+            if command.trace:
+                trace = trace.update(os.getpid())
+                trace.write(path)
+            looked_s = time.monotonic() - started
+            if problem := disk.check(tree.descendants(os.getpid())):
+                self._stopped = problem
+                os.write(self._ring, b"!")
+                return
+            self._is_over.wait(max(WATCH_INTERVAL_S, PAUSE_FACTOR * looked_s))
+
+    def _keep_logs(self, agent: "subprocess.Popen[bytes]") -> list[threading.Thread]:
+        command = self._command
+        sources = ((agent.stdout, command.transcript or command.log), (agent.stderr, command.log))
+        logs = [
+            threading.Thread(target=keep_log, args=(source, path, path == command.transcript), daemon=True)
+            for source, path in sources
+            if source is not None
+        ]
+        for log in logs:
+            log.start()
+        return logs
+
+
+def _ignore_signal(*_: object) -> None:
+    """Ignores a signal. SIG_IGN would be inherited through exec, and `timeout 60 ...` would never end."""
+
+
+def main() -> None:
+    """Reads the command from stdin and supervises the agent."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _ignore_signal)  # only the end of stdin ends it, so that the tree is always ended first
+    inbox = FileIO(0, closefd=False)  # unbuffered, so that select sees every line
+    command = AgentCommand.of(json.loads(inbox.readline()))
+    register_secrets(command.secrets or {})
+    guard(command, inbox)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""The files and functions that every task provides in its folder `tasks/<id>/`.
+
+`task.py` defines one `TASK`, which says what the task measures. `prepare.py` prepares its data, with the functions of
+`Preparer` below. `grade.py` grades, with the functions of `Grader` below. `description.md` describes the task to the
+agent.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import unknown_name
+from a2rl.core.hub import DataSource
+from a2rl.core.settings import Settings
+from a2rl.judge.client import Question
+from a2rl.judge.params import JudgeConfig
+from a2rl.sampling import Sampler
+from a2rl.scoring.paired import Improvement
+from a2rl.scoring.score import Headline, ItemResult
+
+Variant = Literal["mini", "full"]
+Split = Literal["public", "private", "all"]
+
+
+class Limits(BaseModel):
+    """Limits of the model's answer to one item."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_new_tokens: int
+    max_steps: int = 1
+    """Turns of an interactive episode; 1 for static tasks."""
+
+
+class Option(BaseModel):
+    """A setting of a task's grading. Set it with `grading.options` in params.yaml or `a2rl grade --NAME VALUE`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    default: str
+    choices: tuple[str, ...]
+    help: str
+
+
+Options = Mapping[str, str]
+"""Options of a task: their values by name."""
+
+
+class TaskVariant(BaseModel):
+    """One variant of a task: `mini` with small generated data, or `full` with the real data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    eval_items: int
+    limits: Limits
+
+
+class Task(BaseModel):
+    """The definition of a task; the `TASK` of `tasks/<id>/task.py`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    title: str
+    level: Literal[1, 2, 3]
+    """1: graded by rules, 2: graded by a judge, 3: interactive episodes."""
+    metric: str
+    source: DataSource
+    mini: TaskVariant
+    full: TaskVariant
+    options: dict[str, Option] = {}
+    judged: tuple[Variant, ...] = ()
+    """The variants whose answers are graded by the judge set in params.yaml."""
+    serves_agents: bool = False
+    """Whether agents have services while they train: see `ServicesModule`."""
+    annotator: str = ""
+    """How that judge is asked, unless the judge has an annotator that suits the task."""
+
+    def choose(self, given: Options) -> dict[str, str]:
+        """Returns all options: the given ones, and the defaults of the others.
+
+        Raises:
+            UsageError: There is no such option or choice.
+        """
+        for name, value in given.items():
+            if name not in self.options:
+                raise unknown_name(f"option of {self.id}", name, self.options)
+            if value not in self.options[name].choices:
+                raise unknown_name(f"{name} of {self.id}", value, self.options[name].choices)
+        return {name: given.get(name, option.default) for name, option in self.options.items()}
+
+    def variant(self, name: Variant) -> TaskVariant:
+        """Returns a variant by its name."""
+        return self.mini if name == "mini" else self.full
+
+
+class Preparer(Protocol):
+    """The functions of `prepare.py`."""
+
+    def prepare(self, variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
+        """Writes the data for the agent into `visible`, and the data for the grader alone into `hidden`.
+
+        Args:
+            variant: `mini` generates its data from a seed; `full` reads the real data.
+            source: A local mirror of the real data. None: it is read from the hub.
+            visible: An empty folder.
+            hidden: An empty folder.
+        """
+
+    def pretraining_text(self, seed: int) -> Iterator[str]:
+        """Yields documents for pretraining the base model `tiny`. None of them contains an item of the eval set."""
+        ...
+
+    def canonical(self, text: str) -> str:
+        """Returns a text of the mini variant in which everything that is only a name is replaced by the same word.
+
+        Two items that differ only in names therefore have the same canonical text. No canonical item of the eval set
+        occurs in the canonical training data or pretraining documents.
+        """
+        ...
+
+
+class Grader(Protocol):
+    """The functions of `grade.py`. `ids` is always a part of `item_ids(hidden)`, in the same order."""
+
+    def item_ids(self, hidden: Path) -> list[str]:
+        """Returns the ids of the items in the eval set, in the order of the data."""
+        ...
+
+    def grade(
+        self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options
+    ) -> list[ItemResult]:
+        """Has the model answer the items, and returns one result for each id."""
+        ...
+
+    def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+        """Grades completions that were generated elsewhere. An id without a completion gets the verdict errored."""
+        ...
+
+    def gold_outputs(self, hidden: Path) -> dict[str, str]:
+        """Returns the completions of a perfect model by id. They must score 100."""
+        ...
+
+
+class NotForAgentError(Exception):
+    """An agent asked its services for something that they must not answer; the text says why."""
+
+
+class Found(NamedTuple):
+    """What a search of an agent found."""
+
+    hits: list[dict[str, str]]
+    """Title, snippet and address of each result."""
+    blocked: int = 0
+    """Number of results that are left out."""
+
+
+class Asked(NamedTuple):
+    """What the judge says to an agent."""
+
+    verdict: float
+    """1: right, 0: wrong."""
+
+
+class AgentServices(Protocol):
+    """What a task lets an agent ask while it trains. Thread-safe."""
+
+    def search(self, query: str) -> Found:
+        """Searches what the model searches when it is graded.
+
+        Raises:
+            NotForAgentError: The query is about the eval set.
+            InfrastructureError: The search failed.
+        """
+        ...
+
+    def judge(self, problem: str, answer: str) -> Asked:
+        """Judges an answer to a training question as the grader would.
+
+        Raises:
+            NotForAgentError: It is no training question.
+            InfrastructureError: The judge gave no verdict.
+        """
+        ...
+
+
+class ServicesModule(Protocol):
+    """The function of `services.py`, for a task that offers services to agents."""
+
+    def open_services(
+        self,
+        variant: Variant,
+        visible: Path,
+        hidden: Path,
+        options: Options,
+        settings: Settings,
+        judging: JudgeConfig | None,
+    ) -> AbstractContextManager[AgentServices]:
+        """Opens the services of a run.
+
+        Args:
+            variant: The variant of the task.
+            visible: The data that the agent has.
+            hidden: The grader's data.
+            options: Every option of the task.
+            settings: The settings of this checkout.
+            judging: The judge of the run; None if the variant has its own.
+
+        Raises:
+            A2rlError: They cannot be opened.
+        """
+        ...
+
+
+@runtime_checkable
+class PublishedGrader(Grader, Protocol):
+    """A grader whose `score_outputs` also grades items that are published but not in the eval set."""
+
+    def published_ids(self, hidden: Path) -> list[str]:
+        """Returns the ids of all items for which completions may be given, in the order of the data.
+
+        They include the eval set.
+        """
+        ...
+
+
+@runtime_checkable
+class KindsGrader(Grader, Protocol):
+    """A grader with several kinds of items. Each half of the eval set gets half of the items of each kind."""
+
+    def item_kinds(self, hidden: Path) -> Mapping[str, str]:
+        """Returns the kind of each item of the eval set, by id."""
+        ...
+
+
+class JudgedGrader(Grader, Protocol):
+    """The functions of `grade.py` for a task with variants in `Task.judged`."""
+
+    def grade(
+        self,
+        sampler: Sampler,
+        hidden: Path,
+        ids: Sequence[str],
+        limits: Limits,
+        options: Options,
+        judging: JudgeConfig | None = None,
+    ) -> list[ItemResult]:
+        """Like `Grader.grade`, with the judge to use; None if the variant has its own."""
+        ...
+
+    def score_outputs(
+        self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
+    ) -> list[ItemResult]:
+        """Like `Grader.score_outputs`, with the judge to use; None if the variant has its own."""
+        ...
+
+    def trial_question(self, annotator: str) -> Question:
+        """Returns a question with which a judge is tried before a run."""
+        ...
+
+
+@runtime_checkable
+class ServiceGrader(Grader, Protocol):
+    """A grader that needs services outside of this machine, besides a judge, such as a search engine."""
+
+    def check_services(self, options: Options, settings: Settings, ask: bool) -> str:
+        """Tries the services before a run and returns which ones it uses; empty if these options need none.
+
+        Args:
+            options: Every option of the task.
+            settings: The settings of this checkout.
+            ask: Whether to send a real request, which may cost something; otherwise only keys are checked.
+
+        Raises:
+            UsageError: A key is missing or refused.
+            InfrastructureError: A service does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class HeadlineGrader(Grader, Protocol):
+    """More functions of `grade.py`, for a task whose score is not the mean of the items' values."""
+
+    def headline(self, items: Sequence[ItemResult], hidden: Path) -> Headline:
+        """Returns the score of these items. There is at least one, and none is errored."""
+        ...
+
+    def improvement(
+        self, before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
+    ) -> Improvement | None:
+        """Returns the difference in this score between two models, with an interval; None if it cannot be computed.
+
+        The interval must contain zero whenever chance can explain the difference, because it decides the verdict.
+
+        Args:
+            before: The results of the first model: at least one item, and none errored.
+            after: The results of the second model on the same items in the same order, none errored.
+            level: The confidence level of the interval.
+            hidden: The folder of the grader's data.
+        """
+        ...
+
+    def contributions(self, items: Sequence[ItemResult], hidden: Path) -> Sequence[float] | None:
+        """Returns what each item adds to the score, so that 100 times their mean is the score.
+
+        It is None if the score cannot be computed. There is at least one item, and none is errored.
+        """
+        ...

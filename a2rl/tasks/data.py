@@ -1,0 +1,150 @@
+"""Task data on disk, prepared once for each source: `data/<variant>/<task>/visible` for the agent, `hidden` for the
+grader."""
+
+import json
+import shutil
+import uuid
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.files import folder_digest, machine_failure, replace_folder
+from a2rl.core.locks import file_lock
+from a2rl.core.settings import Settings
+from a2rl.tasks.catalog import load_preparer, load_task
+from a2rl.tasks.contract import Variant
+
+SOURCE_NOTE = "source.txt"
+TIMEOUT_S = 4 * 3600.0
+"""How long to wait for another process that uses the data. Downloading and indexing the largest data set takes far less
+than this."""
+ABOUT = "about.json"
+"""A JSON file with facts about the data, by name. A task may write it into `hidden/`; it is shown next to scores."""
+
+INCOMPLETE = "incomplete.txt"
+"""A file that says why no run can start from this data, although checkpoints can be graded with it. A task may write it
+into `hidden/`."""
+
+
+def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
+    """Prepares a task's data and returns its folder; existing data is replaced only when the new data is complete.
+
+    Raises:
+        UsageError: The local mirror does not exist or lacks a file.
+        InfrastructureError: The hub cannot be reached, or other processes use the data for too long.
+    """
+    if source is not None and not source.is_dir():
+        raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
+    load_task(task_id, settings.root)
+    with _making(settings.data(task_id, variant)):
+        return _make(task_id, variant, source, settings)
+
+
+def _make(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
+    target = settings.data(task_id, variant)
+    _sweep(target)
+    making = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    try:
+        visible, hidden = making / "visible", making / "hidden"
+        visible.mkdir(parents=True)
+        hidden.mkdir()
+        load_preparer(task_id).prepare(variant, source, visible, hidden)
+        (hidden / SOURCE_NOTE).write_text(f"{_note(variant, source)}\n", encoding="utf-8")
+        if not (_is_whole(target) and folder_digest(making) == folder_digest(target)):
+            replace_folder(making, target)  # equal data is not replaced, because runs may be reading it
+    except A2rlError:
+        raise
+    except OSError as error:
+        raise machine_failure(f"write the data of {task_id} ({variant})", error) from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return target
+
+
+def _sweep(target: Path) -> None:
+    """Removes incomplete data of processes that were killed; the caller holds the lock."""
+    hexadecimal = "[0-9a-f]" * 32
+    for left in target.parent.glob(f".{target.name}-{hexadecimal}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / "visible").is_dir() and (folder / "hidden").is_dir()
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _making(folder: Path) -> AbstractContextManager[None]:
+    """Locks a task's data for writing: if several runs start at once, one prepares it and the others wait."""
+    return file_lock(_lock(folder), f"another process makes or reads {folder}", TIMEOUT_S)
+
+
+def reading(folder: Path) -> AbstractContextManager[None]:
+    """Locks a task's data for reading, so that no process replaces it meanwhile.
+
+    Raises:
+        InterruptedByUserError: The user stopped the pipeline.
+        InfrastructureError: Another process did not finish preparing it in time.
+    """
+    return file_lock(_lock(folder), f"another process makes {folder}", TIMEOUT_S, shared=True)
+
+
+def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
+    """Returns the folder of a task's data, which is prepared first if it is missing or came from another source.
+
+    Raises:
+        UsageError: Only a part of it exists.
+    """
+    folder = settings.data(task_id, variant)
+    with reading(folder):
+        if _is_asked_for(folder, variant, source):
+            return folder
+    with _making(folder):
+        if _is_asked_for(folder, variant, source):  # another process has prepared it meanwhile
+            return folder
+        if (folder / "visible").is_dir() != (folder / "hidden").is_dir():
+            missing = "visible" if (folder / "hidden").is_dir() else "hidden"
+            raise UsageError(
+                f"the {missing} data of {task_id} ({variant}) is missing from {folder}: "
+                f"run `a2rl prepare --task {task_id} --variant {variant}` to prepare it again"
+            )
+        return _make(task_id, variant, source, settings)
+
+
+def _is_asked_for(folder: Path, variant: Variant, source: Path | None) -> bool:
+    return _is_whole(folder) and (source is None or _made_from(folder) == _note(variant, source))
+
+
+def about(folder: Path) -> dict[str, str]:
+    """Reads the task's remarks on its data, such as which games it contains; empty if there are none."""
+    note = folder / "hidden" / ABOUT
+    return dict(json.loads(note.read_text(encoding="utf-8"))) if note.exists() else {}
+
+
+def require_complete(folder: Path) -> None:
+    """Checks that a run can start from the data.
+
+    Raises:
+        UsageError: An agent would lack something.
+    """
+    note = folder / "hidden" / INCOMPLETE
+    if note.exists():
+        raise UsageError(f"no run can start from the data in {folder}: {note.read_text(encoding='utf-8')}")
+
+
+def hidden_digest(folder: Path) -> str:
+    """Returns the SHA-256 digest (hex) of the eval data. It does not depend on the source of the data."""
+    return folder_digest(folder / "hidden", but=(SOURCE_NOTE,))
+
+
+def _note(variant: Variant, source: Path | None) -> str:
+    if variant == "mini":
+        return "generated"
+    return str(source.resolve()) if source else "hub"
+
+
+def _made_from(folder: Path) -> str:
+    note = folder / "hidden" / SOURCE_NOTE
+    return note.read_text(encoding="utf-8").strip() if note.exists() else ""

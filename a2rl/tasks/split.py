@@ -1,0 +1,64 @@
+"""Chooses items of an eval set: a sample of it, and two halves of it or of the sample.
+
+The agent learns its scores on the half `public`; `private` is kept for the final score. Each item is in exactly one
+half. For each kind of item, the two halves have the same number, or differ by one. A sample has of each kind the share
+that the eval set has of it, rounded up or down.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+
+from a2rl.scoring.score import STATISTICS, Statistics
+from a2rl.tasks.contract import Split
+
+
+def sample_ids(ids: Sequence[str], size: int, seed: int, kinds: Mapping[str, str] | None = None) -> list[str]:
+    """Returns the ids of a sample, in the order of the data.
+
+    Args:
+        ids: The ids of all items.
+        size: The number of items in the sample, at most as many as there are.
+        seed: The seed that decides which items are in the sample.
+        kinds: The kind of each item, by id. Items without a kind form one kind together.
+    """
+    rng = random.Random(f"sample/{seed}")
+    ordered = _by_kind(ids, kinds or {}, rng)
+    start = rng.random()  # every item is drawn with the same probability
+    chosen = {ordered[min(int((place + start) * len(ids) / size), len(ids) - 1)] for place in range(size)}
+    return [item for item in ids if item in chosen]
+
+
+def split_ids(
+    ids: Sequence[str],
+    split: Split,
+    seed: int,
+    kinds: Mapping[str, str] | None = None,
+    statistics: Statistics = STATISTICS,
+) -> list[str]:
+    """Returns the ids of a split, in the order of the data.
+
+    Args:
+        ids: The ids of all items, or those of a sample.
+        split: `public`, `private` or `all`. If the number of items is odd, `private` has one more than `public`.
+        seed: The seed that decides which items are in which half.
+        kinds: The kind of each item, by id. Items without a kind form one kind together.
+        statistics: The version of the run's statistics. Version 1 ignored the kinds.
+    """
+    if split == "all":
+        return list(ids)
+    rng = random.Random(seed)
+    if statistics == 1:
+        public = set(rng.sample(list(ids), k=len(ids) // 2))
+    else:
+        public = set(_by_kind(ids, kinds or {}, rng)[1::2])
+    return [item for item in ids if (item in public) == (split == "public")]
+
+
+def _by_kind(ids: Sequence[str], kinds: Mapping[str, str], rng: random.Random) -> list[str]:
+    """Returns all items grouped by kind. The order of the kinds, and of the items in each, is random."""
+    members: dict[str, list[str]] = {}
+    for item in ids:
+        members.setdefault(kinds.get(item, ""), []).append(item)
+    groups = [rng.sample(group, k=len(group)) for _, group in sorted(members.items())]
+    rng.shuffle(groups)
+    return [item for group in groups for item in group]

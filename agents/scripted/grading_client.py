@@ -1,0 +1,48 @@
+"""Client of the grading server; it also knows how much time is left."""
+
+import time
+from pathlib import Path
+
+import requests
+
+
+class Grader:
+    """Client of the grading server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.deadline = 0.0
+        self.sync_clock()
+
+    def sync_clock(self) -> None:
+        """Asks for the time left; needed after each submission, since waiting for a grade may extend the deadline."""
+        self.deadline = time.monotonic() + float(requests.get(f"{self.url}/time", timeout=30).json()["remaining"])
+
+    def remaining_s(self) -> float:
+        """Returns the seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def submit(self, checkpoint: Path) -> float | None:
+        """Returns the score, or None where the submission was refused or could not be scored."""
+        reply = requests.post(f"{self.url}/submit", json={"model_path": str(checkpoint)}, timeout=None)
+        self.sync_clock()
+        if not reply.ok:
+            log(f"{checkpoint.name}: refused ({reply.status_code}): {error_detail(reply)}")
+            return None
+        answer = reply.json()
+        score: float | None = answer["score"]
+        log(f"{checkpoint.name}: score {score} (baseline {answer['baseline_score']}, best {answer['best']['score']})")
+        return score
+
+
+def error_detail(reply: requests.Response) -> str:
+    """Returns the reason that the server gives for an error."""
+    try:
+        return str(reply.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return reply.text[:200]
+
+
+def log(message: str) -> None:
+    """Prints a line with the time of day."""
+    print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)

@@ -1,0 +1,183 @@
+"""Tests `--max-judge-usd` of a run: its submissions, its final grade and its report."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fastapi.testclient import TestClient
+
+from a2rl.cli.results import run_object, show_run
+from a2rl.core.errors import A2rlError
+from a2rl.core.settings import Settings
+from a2rl.grading.app import create_app
+from a2rl.grading.job import GradeJob, GradeResult, run_job
+from a2rl.grading.judge_money import is_judge_unpaid, judge_allowance_usd
+from a2rl.grading.pool import GraderPool, GradingError
+from a2rl.grading.service import GradingService, grade_job
+from a2rl.judge.account import Account, SpendLimitError
+from a2rl.judge.client import DOLLARS
+from a2rl.judge.noise import noise_measures
+from a2rl.judge.params import JudgeParams
+from a2rl.results.figures import result_metrics
+from a2rl.results.report import write_report
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify import verify_run
+from a2rl.run.directory import RunDir
+from a2rl.run.events import Graded, GradingFailed
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord
+from stages.grade import grade
+from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run
+from tests.small_model import trained_copy
+
+JUDGE = JudgeParams(name="dear", model="m", annotator="weighted_alpaca_eval_gpt4_turbo", decoding={})
+PRICE = 1.0
+"""Of one grade, in dollars."""
+
+
+class PaidPool(FakePool):
+    """A pool whose grades cost a dollar, and fail without money, as those of a real one."""
+
+    def submit(self, job: GradeJob, on: Iterable[str] = ()) -> "Future[GradeResult]":
+        assert job.account is not None
+        account = Account(job.account, job.judge_usd)
+        try:
+            account.require_money()
+        except SpendLimitError as error:
+            failed: Future[GradeResult] = Future()
+            failed.set_exception(GradingError(str(error), 0.1))
+            return failed
+        account.add("judgement", job.judged_for, 1000, 10, PRICE)
+        return super().submit(job, on)
+
+
+@pytest.fixture
+def new_run(settings: Settings, base_model: Path) -> Callable[..., RunDir]:
+    return lambda **changes: make_run(settings, base_model, **{"judge": JUDGE, **changes})
+
+
+def submit(run: RunDir, settings: Settings, base_model: Path, count: int) -> list[Any]:
+    service = GradingService(run, settings.root, cast(GraderPool, PaidPool()))
+    client = TestClient(create_app(service, "gsm8k", []))
+    for number in range(count):
+        trained_copy(base_model, run.workspace / "output" / f"v{number}", number + 1)
+    return [client.post("/submit", json={"model_path": f"output/v{number}"}) for number in range(count)]
+
+
+@pytest.mark.parametrize("protocol", ["strict", "paper"])
+def test_submissions_beyond_the_money_have_no_score_and_the_agent_is_told_why(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path, protocol: str
+) -> None:
+    run = new_run(max_judge_usd=2.5, protocol=protocol)
+    answers = submit(run, settings, base_model, 4)
+    paid = 2 if protocol == "strict" else 3  # under the strict protocol, the price of the final grade is kept
+    assert [answer.status_code for answer in answers] == [200] * paid + [503] * (4 - paid)
+    assert "the run's money for its judge is used up" in answers[-1].json()["detail"]
+    assert "--max-judge-usd" in answers[-1].json()["detail"]
+    grades = run.ledger.events(Graded)
+    assert [grade.result.score is None for grade in grades] == [False] * paid + [True] * (4 - paid)
+    assert "used up" in grades[-1].result.reason
+    assert not run.ledger.events(GradingFailed)  # it will not succeed later
+    assert Account(run.account).use().dollars == paid * PRICE
+
+
+def test_the_final_grade_has_what_the_submissions_left(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path
+) -> None:
+    run = new_run(max_judge_usd=2.5)
+    assert judge_allowance_usd(run, "public") == judge_allowance_usd(run, "private") == 2.5
+    submit(run, settings, base_model, 3)
+    assert (judge_allowance_usd(run, "public"), judge_allowance_usd(run, "private")) == (1.5, 2.5)
+    assert is_judge_unpaid(run, "public")
+    assert not is_judge_unpaid(run, "private")
+    end_agent(run)
+    grade_private(run)
+    record = grade(run, settings)
+    assert record.final is not None
+    assert record.judge is not None
+    assert (record.judge.use.requests, record.judge.use.dollars, record.judge.limit_usd) == (2, 2.0, 2.5)
+
+
+def test_the_base_models_price_is_kept_before_the_first_submission(new_run: Callable[..., RunDir]) -> None:
+    run = new_run(max_judge_usd=10.0, judge_sample=1)
+    base = run.need("baseline", BaselineRecord)
+    priced = base.private.model_copy(update={"measures": {DOLLARS: 0.5}})
+    run.write("baseline", base.model_copy(update={"private": priced}))
+    assert judge_allowance_usd(RunDir(run.root), "public") == 10.0 - 0.5 * (base.private.total + 1)
+
+
+def test_runs_without_a_limit_or_a_judge_have_no_allowance(settings: Settings, base_model: Path) -> None:
+    assert judge_allowance_usd(make_run(settings, base_model, run_id="a", judge=JUDGE), "public") is None
+    run = make_run(settings, base_model, run_id="b", max_judge_usd=1.0)
+    assert judge_allowance_usd(run, "public") is None
+    assert grade_job(run, settings.root, base_model, "public", run.grades / "x.json").account is None
+
+
+def test_a_grade_without_money_fails_before_the_model_is_loaded(
+    new_run: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = new_run(max_judge_usd=1.0, judge=JUDGE.model_copy(update={"api_key_env": None}))
+    Account(run.account).add("judgement", "x-public", dollars=1.0)
+    job = grade_job(run, settings.root, tmp_path / "no-model", "public", run.grades / "x.json")
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    with pytest.raises(A2rlError, match="used up"):
+        run_job(job)
+    assert not job.result.exists()
+
+
+def test_what_the_judge_cost_and_its_noise_are_shown_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, settings = finished_run(tmp_path / "checkout", judge=JUDGE, max_judge_usd=9.0, judge_sample=2)
+    Account(run.account).add("judgement", "x-private", 500, 20, 1.25)
+    result = grade(run, settings)
+    measured = result.final.model_copy() if result.final else None
+    assert measured is not None
+    run.record_path("grade").unlink()
+    import stages.grade as stage
+
+    monkeypatch.setattr(stage, "_final_result", lambda *_: with_noise(run, result))
+    record = stage.grade(RunDir(run.root), settings)
+    assert record.judge is not None
+    assert record.judge.noise is not None
+    assert (record.judge.noise.asked_twice, record.judge.noise.agreement) == (2, 0.5)
+    metrics = result_metrics(record, run.read("execute", ExecuteRecord))
+    assert (metrics["judge_usd"], metrics["judge_requests"], metrics["judge_agreement"]) == (1.25, 1, 0.5)
+    assert run_object(run)["judge"]["use"]["dollars"] == 1.25
+    assert problem_of_account(run, settings) == ""
+    write_report(run, settings)
+    page = run.report.read_text()
+    assert "The judge" in page
+    assert "$1.2500" in page
+    assert "2 judgements asked twice: 50% agree" in page
+    show_run(run, as_json=False)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "judge dear (weighted_alpaca_eval_gpt4_turbo): 1 requests, $1.25 of $9.00; 2 judgements asked twice" in printed
+    )
+
+
+def problem_of_account(run: RunDir, settings: Settings) -> str:
+    [problem] = [check.problem for check in verify_run(run, Tracker(settings)) if "the records" in check.what]
+    return problem
+
+
+def test_a_record_that_hides_what_was_paid_is_found(tmp_path: Path) -> None:
+    run, settings = finished_run(tmp_path / "checkout", judge=JUDGE)
+    assert problem_of_account(run, settings) == ""
+    Account(run.account).add("judgement", "x-public", 1, 1, 5.0)
+    assert "account.db says something else" in problem_of_account(run, settings)
+
+
+def with_noise(run: RunDir, record: GradeRecord) -> GradeResult:
+    """Returns the final grade with two judgements that were asked twice."""
+    from a2rl.core.files import read_model
+    from a2rl.run.ranking import best_submission
+
+    best = best_submission(run.ledger)
+    assert best is not None
+    found = read_model(run.items(best.submission.weights_digest, "private"), GradeResult)
+    again = [noise_measures(0.9, 0.8), noise_measures(0.9, 0.2)]
+    items = [item.model_copy(update={"measures": each}) for item, each in zip(found.items, again, strict=False)]
+    return GradeResult(score=found.score, items=(*items, *found.items[2:]))

@@ -1,0 +1,168 @@
+"""Tests the installation of agent systems: pinned, isolated, and only once. npm is a fake that writes a program."""
+
+import json
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.agents.catalog import find_agent
+from a2rl.agents.definition import Agent, Install
+from a2rl.agents.installation import Installation
+from a2rl.config.params import load_params
+from a2rl.config.plan import choose_suite, plan_runs
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.settings import Settings
+
+NEWER = f"3.{sys.version_info.minor + 1}"
+NPM = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/calls"
+[ -e "$(dirname "$0")/broken" ] && { echo "npm error 404 no such version" >&2; exit 1; }
+while [ "$1" != --prefix ]; do shift; done
+mkdir -p "$2/node_modules/.bin"
+printf '#!/bin/sh\\necho tool 1.2.3 from "$HOME"\\n' > "$2/node_modules/.bin/tool"
+chmod +x "$2/node_modules/.bin/tool"
+"""
+
+
+@pytest.fixture
+def npm(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "npm").write_text(NPM)
+    (folder / "npm").chmod(stat.S_IRWXU)
+    return folder
+
+
+@pytest.fixture
+def installation(settings: Settings, npm: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Installation]:
+    path = f"{npm}:{settings.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    here = Settings(settings.root, {**settings.environ, "PATH": path})
+
+    def of(pin: str = "tool@1.2.3", **fields: object) -> Installation:
+        values = {"id": "a", "title": "A", "start": ("{program}",), "program": "tool", "install": Install(npm=(pin,))}
+        return Installation(Agent(**{**values, **fields}), here)  # type: ignore[arg-type]
+
+    return of
+
+
+def test_a_program_is_installed_at_its_version_in_a_folder_of_the_checkout(
+    installation: Callable[..., Installation], settings: Settings
+) -> None:
+    tool = installation()
+    assert tool.version is None
+    tool.install(lambda _: None)
+    assert tool.version == "1.2.3"
+    assert tool.program == settings.root / ".agents/a/node_modules/.bin/tool"
+    assert tool.program.exists()
+    assert tool.missing(None) == []
+
+
+def test_a_planned_run_says_which_version_of_its_agents_program_is_installed(settings: Settings) -> None:
+    def versions() -> dict[str, str]:
+        params = load_params(settings.root)
+        [spec] = plan_runs(
+            choose_suite(params, "smoke", tasks=("gsm8k",), agents=("codex",)), "smoke", params, settings
+        )
+        return spec.versions
+
+    assert "codex" not in versions()
+    install = find_agent("codex", settings.root).install
+    assert install
+    mark = settings.root / ".agents/codex/installed.json"
+    mark.parent.mkdir(parents=True)
+    mark.write_text(json.dumps({"pins": install.pins, "version": "1.2.3"}))
+    assert versions()["codex"] == "1.2.3"
+
+
+def test_a_second_time_does_nothing(installation: Callable[..., Installation], npm: Path) -> None:
+    said: list[str] = []
+    installation().install(said.append)
+    installation().install(said.append)
+    assert len((npm / "calls").read_text().splitlines()) == 1
+    assert said[-1] == "a 1.2.3 is installed"
+
+
+def test_another_pin_is_not_installed_until_it_is(installation: Callable[..., Installation], npm: Path) -> None:
+    installation().install(lambda _: None)
+    newer = installation("tool@2.0.0")
+    assert newer.version is None
+    newer.install(lambda _: None)
+    assert "tool@2.0.0" in (npm / "calls").read_text().splitlines()[-1]
+
+
+def test_a_registry_that_fails_leaves_nothing_that_looks_installed(
+    installation: Callable[..., Installation], npm: Path
+) -> None:
+    (npm / "broken").touch()
+    with pytest.raises(InfrastructureError, match="404 no such version"):
+        installation().install(lambda _: None)
+    assert installation().version is None
+    assert installation().missing(None) == ["A is not installed: `a2rl agents install a`"]
+
+
+def test_a_package_without_its_program_is_a_failure(installation: Callable[..., Installation]) -> None:
+    with pytest.raises(InfrastructureError, match="brought no program 'other'"):
+        installation(program="other").install(lambda _: None)
+
+
+def test_a_key_that_is_missing_is_named_and_none_is_needed_for_an_llm_of_ones_own(
+    installation: Callable[..., Installation],
+) -> None:
+    tool = installation(needs_one_of=("ONE_KEY", "OTHER_KEY"))
+    tool.install(lambda _: None)
+    assert tool.missing(None) == ["no API key: set ONE_KEY or OTHER_KEY"]
+    assert tool.missing("http://127.0.0.1:8000") == []
+
+
+def test_what_comes_with_a2rl_needs_no_installation(installation: Callable[..., Installation]) -> None:
+    built_in = installation(install=None, program=None)
+    assert built_in.missing(None) == []
+    with pytest.raises(UsageError, match="needs no installation"):
+        built_in.install(lambda _: None)
+
+
+def wanting_python(python: str | None, root: Path, path: Path) -> Installation:
+    agent = Agent(
+        id="newest",
+        title="Newest",
+        start=("{program}",),
+        program="python",
+        install=Install(pip=("x==1",), python=python),
+    )
+    return Installation(agent, Settings(root=root, environ={"PATH": str(path)}))
+
+
+def executable(path: Path, says: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{says}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_that_is_too_old_is_said_before_anything_is_installed(tmp_path: Path) -> None:
+    wanting = wanting_python(NEWER, tmp_path, tmp_path / "bin")
+    assert f"Python {NEWER} or newer" in wanting.missing(None)[0]
+    with pytest.raises(UsageError, match=f"Python {NEWER} or newer"):
+        wanting.install(lambda text: None)
+
+
+def test_a_newer_python_is_found_on_path_and_may_be_read(tmp_path: Path) -> None:
+    python = executable(tmp_path / "bin" / f"python{NEWER}", "echo /somewhere")
+    found = wanting_python(NEWER, tmp_path, tmp_path / "bin")
+    assert "Python" not in found.missing(None)[0]
+    (found.folder / "bin").mkdir(parents=True)
+    (found.folder / "bin/python").symlink_to(python)
+    assert found.extra_read == (found.folder, tmp_path)
+
+
+def test_a_stand_in_for_a_python_that_is_not_there_is_none(tmp_path: Path) -> None:
+    executable(tmp_path / "bin" / f"python{NEWER}", "exit 127")
+    assert f"Python {NEWER} or newer" in wanting_python(NEWER, tmp_path, tmp_path / "bin").missing(None)[0]
+
+
+def test_without_a_wish_the_python_of_a2rl_will_do(tmp_path: Path) -> None:
+    assert "Python" not in wanting_python(None, tmp_path, tmp_path / "bin").missing(None)[0]

@@ -1,0 +1,373 @@
+"""Tests the reading of recorded transcripts against the log of the scripted LLM that they were recorded with.
+
+tests/transcripts/<format>/<case>.* are as the agent system wrote them, but with neutral paths, shortened prompts and no
+lists of features. `<case>.served.jsonl` is the scripted LLM's log. Cases: `work` plays
+tests/transcripts/work.yaml, or plain.yaml for rd-agent; `resumed` was killed in its third turn and resumed, as was
+`cut`, where some tokens remain unknown; `refused` had a wrong key.
+"""
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from a2rl.agents.transcripts import (
+    Agent,
+    Reading,
+    Trajectory,
+    failure_reason,
+    formats,
+    gemini_cli,
+    read_transcript,
+    trajectory,
+)
+from a2rl.agents.transcripts.atif import Metrics, Observation, ObservationResult, Step, ToolCall
+from a2rl.agents.transcripts.reading import parse_arguments
+from a2rl.core.errors import UsageError
+from a2rl.mock_llm.app import Served
+from tests.mock_llm_process import read_log
+
+RECORDED = Path(__file__).parents[2] / "transcripts"
+FORMATS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
+NAMELESS = {"opencode"}
+VERSIONLESS = {"opencode", "gemini-cli"}
+"""These do not say which LLM they work with, or their own version."""
+WITH_TOOLS = [each for each in FORMATS if each != "rd-agent"]
+AGENT = Agent(name="an agent", version="1")
+HOSTILE = [
+    "", "\n", "garbage", "\x00\xff", "[1, 2]", '"text"', "null", "[" * 100_000, '{"a":' * 5_000, '{"type": NaN}',
+    '{"type": 1e999}', '{"type": "assistant", "message": 7}', '{"type": ' + "9" * 6_000 + "}",
+    '{"payload": {"type": "function_call"}, "type": "response_item"}', '{"type": "result", "total_cost_usd": -1}',
+    '{"messages": 3, "info": []}', '{"messages": [{"role": "tool"}, 4, {"role": "assistant", "tool_calls": [{}]}]}',
+    '{"type": "\\ud800"}', "{" + '"x": [],' * 3_000_000,
+]  # fmt: skip
+WRONG: list[Any] = [None, True, -1, 1e308, 2**70, "x", "\ud800", [], {}, [[[]]], {"type": "text"}, "9" * 300_000]
+
+
+def files(transcript_format: str, case: str) -> list[Path]:
+    """Returns the files of a transcript; the output comes last."""
+    found = RECORDED.joinpath(transcript_format).glob(f"{case}.*")
+    return sorted((path for path in found if ".served." not in path.name), key=lambda path: (len(path.name), path.name))
+
+
+def recorded(transcript_format: str, case: str) -> Reading:
+    return read_transcript(transcript_format, *files(transcript_format, case))
+
+
+def served(transcript_format: str, case: str) -> list[Served]:
+    log = read_log(RECORDED / transcript_format / f"{case}.served.jsonl")
+    return [each for each in log if each.status == 200 and each.kind != "count"]
+
+
+def sums(parts: list[Served]) -> Metrics:
+    return Metrics(
+        prompt_tokens=sum(part.input_tokens for part in parts),
+        completion_tokens=sum(part.output_tokens for part in parts),
+        cached_tokens=sum(part.cached_tokens for part in parts),
+    )
+
+
+def acts(reading: Reading) -> list[Step]:
+    return [step for step in reading.steps if step.source == "agent"]
+
+
+def outputs(step: Step) -> dict[str, str | None]:
+    return {each.source_call_id or "": each.content for each in step.observation.results} if step.observation else {}
+
+
+@pytest.mark.parametrize("transcript_format", FORMATS)
+def test_tokens_are_those_that_the_driver_served(transcript_format: str) -> None:
+    for case in ("work", "resumed"):
+        if not files(transcript_format, case):
+            continue
+        reading, log = recorded(transcript_format, case), served(transcript_format, case)
+        assert reading.tokens() == sums(log)
+        final = trajectory([reading], AGENT).final_metrics
+        assert final is not None
+        assert (final.total_prompt_tokens, final.total_completion_tokens) == (
+            sums(log).prompt_tokens,
+            sums(log).completion_tokens,
+        )
+
+
+@pytest.mark.parametrize("transcript_format", WITH_TOOLS)
+def test_each_step_has_the_tokens_of_its_own_answer(transcript_format: str) -> None:
+    main = [each for each in served(transcript_format, "work") if each.kind == "main"]
+    steps = acts(recorded(transcript_format, "work"))
+    assert [step.metrics and step.metrics.model_copy(update={"cost_usd": None}) for step in steps] == [
+        sums([each]) for each in main
+    ]
+
+
+@pytest.mark.parametrize("transcript_format", WITH_TOOLS)
+def test_what_was_said_and_run_is_read(transcript_format: str) -> None:
+    reading = recorded(transcript_format, "work")
+    steps = acts(reading)
+    assert reading.unreadable == 0
+    assert [step.message for step in steps] == [
+        "First I look around.",
+        "",
+        "That file is missing. I wait a little.",
+        "All done.",
+    ]
+    calls = [step.tool_calls or () for step in steps[:3]]
+    assert [len(each) for each in calls] == [1, 1, 1]
+    assert "cat code/note.txt" in json.dumps(calls[1][0].arguments)
+    assert [list(outputs(step)) for step in steps[:3]] == [[each[0].tool_call_id] for each in calls]
+    printed = [next(iter(outputs(step).values())) or "" for step in steps[:3]]
+    assert "slept" in printed[2]
+    assert "héllo ✓" in printed[1] or "h\\u00e9llo \\u2713" in printed[1]
+    assert all(step.timestamp for step in steps)
+    assert [step.timestamp for step in steps] == sorted(step.timestamp or "" for step in steps)
+    assert reading.model or transcript_format in NAMELESS
+    assert reading.agent_version or transcript_format in VERSIONLESS
+    assert reading.failure is None
+
+
+def test_a_loop_of_rd_agent_is_read() -> None:
+    reading = recorded("rd-agent", "work")
+    steps = acts(reading)
+    assert [step.extra and step.extra["stage"] for step in steps] == [
+        "Loop_0.direct_exp_gen",
+        "Loop_0.coding",
+        "Loop_0.feedback",
+    ]
+    assert [step.metrics and step.metrics.model_copy(update={"cost_usd": None}) for step in steps] == [
+        sums([each]) for each in served("rd-agent", "work")
+    ]
+    assert [list(outputs(step).values()) for step in steps] == [[], ["héllo ✓\n"], []]
+    assert steps[1].observation is not None
+    assert (steps[1].observation.results[0].extra or {})["exit_code"] == 3
+    assert reading.cost_usd == pytest.approx(sum(step.metrics.cost_usd or 0 for step in steps if step.metrics))
+    assert (reading.session_id, reading.unreadable, reading.failure) == ("1", 0, None)
+
+
+def test_sessions_models_and_costs_are_read() -> None:
+    assert recorded("claude-code", "work").cost_usd == pytest.approx(0.1403, abs=1e-3)
+    assert recorded("claude-code", "work").model == "claude-opus-4-6"
+    assert recorded("claude-code", "work").session_id is not None
+    assert recorded("codex", "work").cost_usd is None
+    assert recorded("codex", "work").session_id is not None
+    mini = recorded("mini-swe-agent", "work")
+    assert mini.cost_usd == pytest.approx(sum(step.metrics.cost_usd or 0 for step in acts(mini) if step.metrics))
+
+
+@pytest.mark.parametrize("transcript_format", ["claude-code", "codex", "gemini-cli", "openhands"])
+def test_a_resumed_session_is_one_session_and_its_tokens_count_once(transcript_format: str) -> None:
+    reading = recorded(transcript_format, "resumed")
+    assert [step.message for step in acts(reading)][-2:] == ["That file is missing. I wait a little.", "All done."]
+    assert reading.unreadable == 0
+    assert failure_reason(reading, 0) is None
+
+
+def test_tokens_that_two_rollouts_of_codex_share_count_once() -> None:
+    twice = read_transcript("codex", *files("codex", "work")[:1] * 2)
+    assert twice.tokens() == recorded("codex", "work").tokens()
+
+
+def test_an_attempt_of_claude_code_that_was_cut_off_still_has_its_tokens(tmp_path: Path) -> None:
+    lines = files("claude-code", "work")[0].read_text(encoding="utf-8").splitlines(keepends=True)
+    cut_off = tmp_path / "log"
+    cut_off.write_text("".join(line for line in lines if '"type": "result"' not in line), encoding="utf-8")
+    reading = read_transcript("claude-code", cut_off)
+    assert reading.tokens() == sums(served("claude-code", "work"))
+    assert reading.cost_usd is None
+
+
+def test_costs_of_a_resumed_session_count_once_and_those_of_others_add_up() -> None:
+    first, second = Reading(session_id="a", cost_usd=1.0), Reading(session_id="a", cost_usd=1.5)
+    other, cut_off = Reading(session_id="b", cost_usd=2.0), Reading(session_id="c")
+    assert cost([first, second]) == 1.5
+    assert cost([first, second, other]) == 3.5
+    assert cost([first, cut_off]) is None
+
+
+def cost(readings: list[Reading]) -> float | None:
+    final = trajectory(readings, AGENT).final_metrics
+    return final.total_cost_usd if final else None
+
+
+def test_of_an_answer_that_was_cut_off_in_a_tool_call_opencode_prints_no_tokens() -> None:
+    reading, log = recorded("opencode", "cut"), served("opencode", "cut")
+    assert reading.unreadable == 0
+    assert [bool(step.metrics) for step in acts(reading)] == [True, True, False, True]
+    assert reading.tokens() == sums([*log[:2], *log[3:]])
+
+
+def test_what_gemini_cli_used_beside_its_messages_is_in_the_total() -> None:
+    stats = {"total_tokens": 130, "input_tokens": 110, "output_tokens": 15, "cached": 10}
+    message = {"id": "a", "type": "gemini", "content": "x", "tokens": {"input": 100, "output": 10, "thoughts": 5}}
+    lines = [json.dumps(line) for line in (message, {"type": "result", "status": "success", "stats": stats})]
+    reading = gemini_cli.read(lines)
+    assert reading.tokens() == Metrics(prompt_tokens=110, completion_tokens=20, cached_tokens=10)
+    assert gemini_cli.read([*lines, lines[0].replace('"a"', '"b"')]).tokens().prompt_tokens == 200
+
+
+@pytest.mark.parametrize("transcript_format", FORMATS)
+def test_a_refused_key_is_said_in_plain_words(transcript_format: str) -> None:
+    reason = failure_reason(recorded(transcript_format, "refused"), 1)
+    assert reason is not None
+    assert reason.startswith("the API refused the key (401)")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("API Error: Request rejected (429) · too many requests", "the API's rate limit"),
+        ("exceeded retry limit, last status: 429 Too Many Requests", "the API's rate limit"),
+        ("RateLimitError: litellm.RateLimitError: OpenAIException - too many requests.", "the API's rate limit"),
+        ("Reached maximum number of turns (2)", "it reached its turn limit"),
+        ("LimitsExceeded", "it reached its turn limit"),
+        ("Not logged in · Please run /login", "it has no API key"),
+        ("Missing environment variable: `OPENAI_API_KEY`.", "it has no API key"),
+        ("API Error: Connection refused — a firewall or proxy may be blocking it", "it could not reach the API"),
+        ("Reconnecting... waiting for network (Connection failed: error sending request)", "it could not reach"),
+        ("litellm.InternalServerError: OpenAIException - Connection error..", "it could not reach the API"),
+        ("API Error: 500 internal error. This is a server-side issue", "the API failed"),
+        ("We’re currently experiencing high demand, which may cause temporary errors.", "the API failed"),  # noqa: RUF001
+        ("stream disconnected before completion: stream closed before", "the API's answer made no sense"),
+        ("API Error: JSON Parse error: Unterminated string", "the API's answer made no sense"),
+        ("something unheard of", "it ended with exit status 1: something unheard of"),
+    ],
+)
+def test_failures_are_said_in_plain_words(words: str, reason: str) -> None:
+    said = failure_reason(Reading(failure=words), 1)
+    assert said is not None
+    assert said.startswith(reason)
+
+
+def test_an_end_that_is_no_failure_has_no_reason() -> None:
+    assert failure_reason(Reading(), 0) is None
+    assert failure_reason(Reading(), None) is None
+    assert failure_reason(Reading(), -15) is None
+    assert failure_reason(Reading(stray="Segmentation fault"), 2) == "it ended with exit status 2: Segmentation fault"
+
+
+@pytest.mark.parametrize("transcript_format", formats())
+def test_hostile_lines_are_counted_and_never_raise(transcript_format: str, tmp_path: Path) -> None:
+    transcript = tmp_path / "transcript"
+    for line in HOSTILE:
+        transcript.write_bytes(line.encode("utf-8", "replace") + b"\n")
+        assert_sound(read_transcript(transcript_format, transcript))
+    transcript.write_bytes(b"\n".join(line.encode("utf-8", "replace") for line in HOSTILE))
+    assert read_transcript(transcript_format, transcript).unreadable > 0
+
+
+@pytest.mark.parametrize("transcript_format", FORMATS)
+def test_wrong_values_anywhere_never_raise(transcript_format: str, tmp_path: Path) -> None:
+    chance, transcript = random.Random(0), tmp_path / "transcript"
+    for path in files(transcript_format, "work"):
+        values = values_of(path)
+        for _ in range(150):
+            changed = copy.deepcopy(values)
+            spoil(chance.choice(changed), chance)
+            transcript.write_text("\n".join(json.dumps(value) for value in changed), encoding="utf-8")
+            assert_sound(read_transcript(transcript_format, transcript))
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', '{"a": 1e999}', '{"a":' * 500])
+def test_arguments_that_cannot_be_written_again_stay_text(text: str) -> None:
+    found = parse_arguments(text)
+    assert "NaN" not in json.dumps(found.get("a"))
+    json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def values_of(path: Path) -> list[Any]:
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(text)] if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+
+
+def spoil(value: Any, chance: random.Random) -> None:
+    """Replaces a random value by a wrong one."""
+    places = list(places_of(value))
+    container, key = chance.choice(places)
+    container[key] = chance.choice(WRONG)
+
+
+def places_of(value: Any) -> Iterator[tuple[Any, Any]]:
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    for key in keys:
+        yield value, key
+        yield from places_of(value[key])
+
+
+def assert_sound(reading: Reading) -> None:
+    """Checks that the result can be written and read again."""
+    text = trajectory([reading, reading], AGENT).to_json()
+    Trajectory.model_validate_json(text.encode("utf-8"))
+    failure_reason(reading, 1)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    transcript = tmp_path / "transcript"
+    with transcript.open("wb") as file:
+        file.truncate(64 << 20)
+    assert read_transcript("codex", transcript).unreadable == 8
+
+
+def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(RECORDED / "codex" / "work.jsonl")
+    for path in (tmp_path / "link", tmp_path / "missing", tmp_path, Path("/dev/zero")):
+        assert read_transcript("codex", path) == Reading()
+
+
+def test_unknown_formats_are_refused_with_the_known_ones() -> None:
+    assert {"claude-code", "codex", "mini-swe-agent"} <= set(formats())
+    with pytest.raises(UsageError, match="Did you mean 'codex'"):
+        read_transcript("codec", Path("transcript"))
+
+
+def test_attempts_are_joined_with_steps_numbered_throughout() -> None:
+    first, second = recorded("claude-code", "work"), recorded("codex", "work")
+    joined = trajectory([first, second], AGENT)
+    assert [step.step_id for step in joined.steps] == list(range(1, len(first.steps) + len(second.steps) + 1))
+    assert [step.extra and step.extra["attempt"] for step in joined.steps] == [1] * len(first.steps) + [2] * len(
+        second.steps
+    )
+    assert joined.final_metrics is not None
+    assert joined.final_metrics.total_completion_tokens == (first.tokens().completion_tokens or 0) + (
+        second.tokens().completion_tokens or 0
+    )
+    assert joined.session_id == first.session_id
+    assert joined.agent.model_name == first.model
+
+
+def test_tokens_that_belong_to_no_step_are_named() -> None:
+    step = Step(step_id=1, source="agent", message="", metrics=Metrics(prompt_tokens=10, completion_tokens=1))
+    reading = Reading(steps=(step,), total=Metrics(prompt_tokens=15, completion_tokens=2))
+    joined = trajectory([reading], AGENT)
+    assert joined.final_metrics is not None
+    assert joined.final_metrics.extra == {"outside_steps": {"prompt_tokens": 5, "completion_tokens": 1}}
+    assert joined.notes is not None
+
+
+def test_the_rules_of_the_format_hold() -> None:
+    answer = Observation(results=(ObservationResult(source_call_id="b", content=""),))
+    call = ToolCall(tool_call_id="a", function_name="bash", arguments={})
+    for wrong in (
+        {"source": "user", "metrics": Metrics()},
+        {"source": "agent", "timestamp": "yesterday"},
+        {"source": "agent", "tool_calls": (call,), "observation": answer},
+        {"source": "agent", "llm_call_count": 0, "metrics": Metrics()},
+        {"source": "robot"},
+    ):
+        with pytest.raises(ValidationError):
+            Step.model_validate({"step_id": 1, "message": "", **wrong})
+    for steps in ((), (Step(step_id=2, source="user", message=""),)):
+        with pytest.raises(ValidationError):
+            Trajectory(agent=AGENT, steps=steps)
+    with pytest.raises(ValidationError):
+        Metrics(prompt_tokens=-1)
+
+
+@pytest.mark.parametrize("transcript_format", FORMATS)
+def test_harbor_reads_our_trajectories(transcript_format: str) -> None:
+    harbor = pytest.importorskip("harbor.models.trajectories", reason="the package harbor, which needs Python 3.12")
+    ours = trajectory([recorded(transcript_format, "work")], AGENT).to_json()
+    theirs = harbor.Trajectory.model_validate_json(ours)
+    assert json.loads(ours) == theirs.to_json_dict()

@@ -1,0 +1,36 @@
+"""Tests the embedded Prefect server of a command."""
+
+import os
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from a2rl.cli.flow_runner import embedded_server
+from a2rl.core.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def test_an_embedded_server_that_is_killed_is_replaced_and_the_last_one_ends_with_the_command(
+    settings: Settings,
+) -> None:
+    def servers() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if "flows.server" in child.cmdline()]
+
+    with embedded_server(settings) as wait_until_ready:
+        wait_until_ready()
+        [server] = servers()
+        server.kill()
+        health = f"{os.environ['PREFECT_API_URL']}/health"
+        assert httpx.get(health, timeout=60).json() is True
+        [other] = servers()
+        assert other.pid != server.pid
+    assert not servers()

@@ -1,0 +1,61 @@
+"""Tests what the terminal says while a grade takes long."""
+
+import io
+
+from a2rl.cli.console import PlainConsole
+from a2rl.cli.follower import Follower
+from a2rl.cli.grading_progress import EVERY_S, GradingProgress
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted
+
+DIGEST = "d" * 64
+
+
+def test_a_grade_that_lasts_is_mentioned_now_and_then_with_an_estimate(run: RunDir) -> None:
+    now = [0.0]
+    progress, names = GradingProgress(lambda: now[0]), {DIGEST[:16]: "submission 2"}
+    file = run.grades / f"{DIGEST[:16]}-public.progress"
+    said = []
+    for second in range(0, 100, 10):
+        now[0] = second
+        file.write_text(f"{second} 400")
+        said += progress.lines(run, names)
+    assert said == [
+        "still grading submission 2: 30 of 400 items, about 6m10s left",
+        "still grading submission 2: 60 of 400 items, about 5m40s left",
+        "still grading submission 2: 90 of 400 items, about 5m10s left",
+    ]
+    now[0] += EVERY_S
+    file.unlink()
+    assert progress.lines(run, names) == []
+    file.write_text("0 400")
+    assert progress.lines(run, names) == [], "a new grade begins anew"
+
+
+def test_a_grade_without_progress_has_no_estimate(run: RunDir) -> None:
+    now = [0.0]
+    progress = GradingProgress(lambda: now[0])
+    for name, text in (("baseline-graded", "0 9"), (f"{DIGEST[:16]}-private", "4 9"), ("broken-public", "x")):
+        (run.grades / f"{name}.progress").write_text(text)
+    assert progress.lines(run, {}) == []
+    now[0] = 90
+    assert sorted(progress.lines(run, {})) == [
+        "still grading the base model: 0 of 9 items",
+        "still grading the best submission on the held-out items: 4 of 9 items, none of them in the last 1m30s",
+    ]
+
+
+def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
+    screen, now = io.StringIO(), [0.0]
+    follower = Follower(run.root.parent, PlainConsole(file=screen, width=200))
+    follower._known.clear()
+    follower._progress = GradingProgress(lambda: now[0])
+    accepted = SubmissionAccepted(
+        submission_id=1, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None
+    )
+    run.ledger.append(accepted)
+    (run.grades / f"{DIGEST[:16]}-public.progress").write_text("1 8")
+    follower._look()
+    now[0] = EVERY_S
+    follower._look()
+    assert "still grading submission 1: 1 of 8 items" in screen.getvalue()

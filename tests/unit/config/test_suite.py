@@ -1,0 +1,183 @@
+"""Tests suites: the runs that axes, `exclude` and `include` make, and the effect of replaced settings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.config.params import load_params
+from a2rl.config.plan import choose_suite, plan_runs
+from a2rl.config.suite import Suite, make_suite, replace_settings, single_run
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+
+GRID: dict[str, Any] = {"tasks": ["gsm8k", "alfworld"], "agents": ["codex", "claude-code"], "budget": "12h"}
+HOUR_S = 3600.0
+
+
+def cells(suite: Suite, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(cell, name) for name in names) for cell in suite.cells()]
+
+
+def test_the_runs_are_all_combinations_of_the_axes() -> None:
+    suite = make_suite(GRID | {"mode": ["free", "rl-only"], "seeds": [0, 1]})
+    assert len(suite.cells()) == 2 * 2 * 2 * 2
+    assert len(set(cells(suite, "task", "agent", "mode", "seed"))) == 16
+
+
+def test_an_axis_may_be_named_in_the_plural_or_the_singular() -> None:
+    for key in ("mode", "modes"):
+        suite = make_suite({"task": "gsm8k", "agent": "noop", key: ["free", "multi"]})
+        assert cells(suite, "task", "mode") == [("gsm8k", "free"), ("gsm8k", "multi")]
+    with pytest.raises(UsageError, match=r"modes?: Extra inputs"):
+        make_suite(GRID | {"mode": "free", "modes": ["multi"]})
+
+
+def test_a_budget_is_a_duration_and_may_be_an_axis() -> None:
+    assert cells(make_suite(GRID | {"tasks": "gsm8k", "agents": "noop", "budget": ["1h", "90m"]}), "budget_s") == [
+        (HOUR_S,),
+        (1.5 * HOUR_S,),
+    ]
+    with pytest.raises(UsageError, match="budgets of single tasks"):
+        make_suite(GRID | {"budget": ["1h", "2h"], "budgets": {"gsm8k": "3h"}})
+
+
+def test_exclude_leaves_out_what_agrees_with_all_keys_of_an_entry() -> None:
+    suite = make_suite(GRID | {"mode": ["free", "multi"], "exclude": [{"agent": "codex", "mode": "multi"}]})
+    assert len(suite.cells()) == 6
+    assert ("codex", "multi") not in cells(suite, "agent", "mode")
+
+
+def test_a_list_in_exclude_stands_for_any_of_its_values() -> None:
+    suite = make_suite(GRID | {"driver": ["a", "b", "c"], "exclude": [{"agent": "codex", "driver": ["a", "b"]}]})
+    assert cells(suite, "task", "agent", "driver") == [
+        (task, agent, driver)
+        for task in ("gsm8k", "alfworld")
+        for agent, drivers in (("codex", "c"), ("claude-code", "abc"))
+        for driver in drivers
+    ]
+
+
+def test_a_suite_without_runs_is_refused(settings: Settings) -> None:
+    params = load_params(settings.root)
+    with pytest.raises(UsageError, match="leaves out every combination"):
+        plan_runs(make_suite(GRID | {"exclude": [{"variant": "mini"}]}), "mine", params, settings)
+
+
+def test_include_adds_settings_to_the_combinations_that_it_agrees_with() -> None:
+    suite = make_suite(GRID | {"include": [{"task": "alfworld", "budget": "24h"}, {"agent": "codex", "driver": "x"}]})
+    assert cells(suite, "task", "agent", "budget_s", "driver") == [
+        ("gsm8k", "codex", 12 * HOUR_S, "x"),
+        ("gsm8k", "claude-code", 12 * HOUR_S, None),
+        ("alfworld", "codex", 24 * HOUR_S, "x"),
+        ("alfworld", "claude-code", 24 * HOUR_S, None),
+    ]
+
+
+def test_include_adds_a_run_where_it_agrees_with_no_combination() -> None:
+    suite = make_suite(GRID | {"budgets": {"webshop": "1h"}, "include": [{"task": "webshop", "seed": 7}]})
+    assert cells(suite, "task", "agent", "seed", "budget_s")[-1] == ("webshop", "codex", 7, HOUR_S)
+    assert len(suite.cells()) == 5
+
+
+def test_include_never_overwrites_a_value_of_an_axis() -> None:
+    suite = make_suite(GRID | {"mode": ["free", "multi"], "include": [{"mode": "rl-only"}]})
+    assert len(suite.cells()) == 9
+    assert cells(suite, "task", "agent", "mode")[-1] == ("gsm8k", "codex", "rl-only")
+
+
+@pytest.mark.parametrize("entry", [{"agnt": "codex"}, {"mode": "wild"}, {"budget": "soon"}])
+def test_a_wrong_entry_is_refused_by_its_name(entry: dict[str, str]) -> None:
+    for key in ("include", "exclude"):
+        with pytest.raises(UsageError, match=rf"{key}\.0\.{next(iter(entry))}"):
+            make_suite(GRID | {key: [entry]})
+
+
+def test_a_replaced_setting_drops_the_entries_of_include_that_have_another_value() -> None:
+    suite = make_suite(GRID | {"include": [{"task": "alfworld", "budget": "24h"}, {"agent": "codex", "driver": "x"}]})
+    only = replace_settings(suite, {"tasks": ["gsm8k"], "mode": None})
+    assert cells(only, "task", "agent", "driver") == [("gsm8k", "codex", "x"), ("gsm8k", "claude-code", None)]
+    short = replace_settings(suite, {"budget": "1h"})
+    assert set(cells(short, "budget_s")) == {(HOUR_S,)}
+
+
+def test_a_replaced_budget_replaces_those_of_single_tasks() -> None:
+    suite = make_suite(GRID | {"budgets": {"alfworld": "24h"}})
+    assert set(cells(suite, "task", "budget_s")) == {("gsm8k", 12 * HOUR_S), ("alfworld", 24 * HOUR_S)}
+    assert set(cells(replace_settings(suite, {"budget": "1h"}), "budget_s")) == {(HOUR_S,)}
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "hours"),
+    [("paper-main", 30, 360), ("paper-drivers", 51, 612), ("paper-modes", 24, 288), ("paper-scaling", 18, 102)],
+)
+def test_the_suites_of_the_paper_are_whole(repository: Path, name: str, runs: int, hours: int) -> None:
+    suite = load_params(repository).suites[name]
+    assert len(suite.cells()) == runs
+    assert sum(cell.budget_s for cell in suite.cells()) == hours * HOUR_S
+    assert {(cell.variant, cell.protocol) for cell in suite.cells()} == {("full", "paper")}
+
+
+def test_a_scaffold_of_one_provider_gets_that_providers_drivers(repository: Path) -> None:
+    suite = load_params(repository).suites["paper-drivers"]
+    found = set(cells(suite, "agent", "driver"))
+    assert {driver for agent, driver in found if agent == "codex"} == {"gpt-5.4", "gpt-5.2"}
+    assert {driver for agent, driver in found if agent == "claude-code"} == {"claude-opus-4-6", "claude-sonnet-4-5"}
+
+
+def test_smoke_and_full_bench_are_what_they_were(repository: Path) -> None:
+    suites = load_params(repository).suites
+    assert cells(suites["smoke"], "task", "agent", "budget_s", "seed") == [
+        ("gsm8k", "scripted", 110, 0),
+        ("humaneval", "scripted", 90, 0),
+        ("alpacaeval", "scripted", 90, 0),
+        ("alfworld", "scripted", 240, 0),
+        ("webshop", "scripted", 150, 0),
+        ("deepsearchqa", "scripted", 150, 0),
+    ]
+    assert len(suites["full-bench"].cells()) == 6 * 3 * 2
+    assert {cell.budget_s for cell in suites["full-bench"].cells() if cell.task == "alfworld"} == {240}
+    assert (suites["smoke"].concurrency, suites["full-bench"].concurrency) == (2, 1)
+
+
+def test_all_runs_of_a_launch_carry_its_id_and_the_next_launch_has_another(settings: Settings) -> None:
+    params = load_params(settings.root)
+    suite = choose_suite(params, "smoke", agents=("noop", "copy-base"))
+    first, second = (plan_runs(suite, "smoke", params, settings) for _ in range(2))
+    [launch] = {spec.launch for spec in first}
+    assert launch.startswith("smoke-")
+    assert launch not in {spec.launch for spec in second}
+
+
+def test_settings_that_contradict_each_other_are_refused_also_in_single_runs(settings: Settings) -> None:
+    params = load_params(settings.root)
+    with pytest.raises(UsageError, match="--trials is for --mode multi"):
+        plan_runs(make_suite(GRID | {"mode": ["free", "multi"], "trials": 2}), "mine", params, settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": 401}, r"--limit 401 is more than the 400 items of gsm8k \(mini\): leave it out"),
+        ({"limit": 1}, "no items for one of the two halves of gsm8k .*at least 2, or --protocol paper"),
+    ],
+)
+def test_a_sample_that_cannot_be_drawn_is_refused_before_anything_starts(
+    settings: Settings, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        plan_runs(single_run({"task": "gsm8k", "agent": "noop", **given}), "runs", load_params(settings.root), settings)
+
+
+@pytest.mark.parametrize(("given", "limit"), [({"limit": 2}, 2), ({"limit": 1, "protocol": "paper"}, 1)])
+def test_the_size_of_a_sample_is_in_the_spec(settings: Settings, given: dict[str, Any], limit: int) -> None:
+    suite = single_run({"task": "gsm8k", "agent": "noop", **given})
+    [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)
+    assert spec.limit == limit
+
+
+def test_a_sample_of_all_items_is_no_sample(settings: Settings) -> None:
+    suite = single_run({"task": "gsm8k", "agent": "noop", "limit": 400})
+    [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)
+    assert spec.limit is None

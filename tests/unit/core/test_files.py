@@ -1,0 +1,112 @@
+"""Tests that files are complete or absent, even with several writers and on a machine that lacks a feature."""
+
+import errno
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from a2rl.core import files
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import TEMPORARY, folder_digest, replace_folder, write_atomically
+
+
+def test_threads_that_write_the_same_file_do_not_meet(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        write_atomically(tmp_path / "file", f"{number}" * 1000)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(240)))
+    assert len(set((tmp_path / "file").read_text())) <= 3
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "says", "says_not"),
+    [
+        (errno.ENOSPC, "free some disk space", "owns"),
+        (errno.EACCES, "check who owns it", "disk space"),
+        (errno.EROFS, "read-only", "disk space"),
+        (errno.EIO, "disk may be failing", "free some"),
+        (errno.ELOOP, "symbolic links", "free some"),
+    ],
+)
+def test_an_error_says_how_to_mend_its_own_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str, says_not: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(InfrastructureError, match=says) as caught:
+        write_atomically(tmp_path / "file", "text")
+    assert says_not not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InfrastructureError, match="cannot write"):
+        write_atomically(tmp_path / "file/below", "text")
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_has_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    dead, living, young = (tmp_path / f".file.{pid}-abcd{TEMPORARY}" for pid in (child, os.getpid(), f"{child}0000000"))
+    for path in (dead, living, young):
+        path.touch()
+    for path in (dead, living):
+        os.utime(path, (time.time() - 3600,) * 2)
+    files._sweep.cache_clear()
+    write_atomically(tmp_path / "file", "text")
+    assert not dead.exists()
+    assert living.exists()
+    assert young.exists()
+
+
+@pytest.mark.parametrize("kernel", ["exchanges", "cannot exchange"])
+def test_a_folder_is_replaced_or_stays_and_whoever_looks_finds_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    if kernel == "cannot exchange":
+
+        def refuse(one: Path, other: Path) -> None:
+            raise OSError(errno.EINVAL, "no exchange")
+
+        monkeypatch.setattr(files, "_exchange", refuse)
+    for state in ("first", "second"):
+        new = tmp_path / ".new"
+        (new / "below").mkdir(parents=True)
+        (new / "below/file").write_text(state)
+        replace_folder(new, tmp_path / "data")
+        assert (tmp_path / "data/below/file").read_text() == state
+        assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_reader_never_finds_no_folder_while_it_is_replaced(tmp_path: Path) -> None:
+    over, missed = threading.Event(), []
+    (tmp_path / "data").mkdir()
+
+    def read() -> None:
+        while not over.is_set():
+            if not (tmp_path / "data").is_dir():
+                missed.append(1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(300):
+        (tmp_path / ".new").mkdir()
+        (tmp_path / f".new/{number}").touch()
+        replace_folder(tmp_path / ".new", tmp_path / "data")
+    over.set()
+    reader.join()
+    assert missed == []
+    assert folder_digest(tmp_path / "data") == folder_digest(tmp_path / "data")

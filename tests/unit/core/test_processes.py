@@ -1,0 +1,74 @@
+"""Tests child processes of the pipeline: some end with it, and it sends messages to some without waiting."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.processes import tied_to_parent
+from a2rl.linux import pipes as lines
+from a2rl.linux.pipes import LineReader, LineWriter
+from tests.run_maker import alive, kill, wait_for
+
+PARENT = """
+import subprocess, sys, threading, time
+from a2rl.core.processes import tied_to_parent
+def start():
+    print(subprocess.Popen(tied_to_parent(["sleep", "60"])).pid, flush=True)
+    time.sleep(60)
+threading.Thread(target=start).start()
+"""
+
+
+def test_a_tied_program_ends_when_its_parent_is_killed(repository: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=repository, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert alive(child)
+        kill(parent.pid)
+        wait_for(lambda: not alive(child))
+
+
+def test_a_program_whose_parent_has_ended_already_is_not_started() -> None:
+    command = tied_to_parent(["echo", "started"])
+    command[-3] = "1"  # the parent that it should have had
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b""
+
+
+def test_work_between_fork_and_exec_is_done_in_one_place_that_has_no_threads(repository: Path) -> None:
+    found = [
+        str(path.relative_to(repository))
+        for folder in ("a2rl", "stages", "flows", "tasks")
+        for path in sorted((repository / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "preexec_fn"
+    ]
+    assert found == ["a2rl/sandbox/spawn.py"]
+
+
+def test_a_feed_never_waits_and_drops_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_WAITING", 1 << 20)
+    theirs, ours = os.pipe()
+    feed = LineWriter(ours)
+    assert feed.put(b"x" * 500_000)
+    assert feed.put(b"y" * 500_000)
+    assert not feed.put(b"z" * 500_000)
+    feed.end()
+    reader, got = LineReader(theirs), list[bytes]()
+    while not reader.is_over:
+        got += reader.read()
+        feed.push()
+    assert [(len(line), line[:1]) for line in got] == [(500_000, b"x"), (500_000, b"y")]
+    assert not feed.is_open
+
+
+def test_a_feed_whose_reader_has_ended_is_closed() -> None:
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    feed = LineWriter(ours)
+    feed.put(b"x")
+    assert not feed.is_open
+    assert not feed.put(b"y")

@@ -1,0 +1,203 @@
+"""Tests that the deadline holds: neither the agent nor a failure elsewhere can delay it."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.core import processes as process
+from a2rl.core.background import Background
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError
+from a2rl.execution.compute import Sample
+from a2rl.execution.deadline import watch
+from a2rl.execution.meter import Meter
+from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.events import Graded, SubmissionAccepted
+from a2rl.sandbox.command import AgentExit
+from a2rl.scoring.score import summarise
+from tests.run_maker import wait_for
+
+
+class FakeAgent:
+    """A fake agent that ends after some time or when it is stopped. Time passes only while it is waited for."""
+
+    def __init__(self, ends_after_s: float = 1e9, exit_code: int = 0) -> None:
+        self.now_s, self._ends_after_s, self._exit_code = 0.0, ends_after_s, exit_code
+        self.stopped_at_s: float | None = None
+
+    def wait(self, timeout_s: float) -> AgentExit | None:
+        self.now_s = min(self.now_s + timeout_s, self._ends_after_s)
+        return AgentExit(self._exit_code, "", 0) if self.now_s >= self._ends_after_s else None
+
+    def stop(self) -> AgentExit:
+        self.stopped_at_s = self.now_s
+        return AgentExit(-15, "", 1)
+
+    def watched(self, budget_s: float, is_spent: Callable[[], bool] = lambda: False) -> str:
+        return watch(self, lambda: budget_s - self.now_s, is_spent, lambda: None).reason
+
+
+def test_an_agent_is_ended_at_its_deadline() -> None:
+    agent = FakeAgent()
+    assert agent.watched(60.2) == "deadline"
+    assert agent.stopped_at_s == pytest.approx(60.2)
+
+
+def test_one_that_ends_by_itself_is_left_alone() -> None:
+    for exit_code, reason in ((0, "finished"), (7, "crashed")):
+        agent = FakeAgent(ends_after_s=5, exit_code=exit_code)
+        assert agent.watched(60) == reason
+        assert agent.stopped_at_s is None
+
+
+def test_one_that_has_spent_its_quota_is_ended() -> None:
+    agent = FakeAgent()
+    assert agent.watched(60, lambda: agent.now_s >= 9) == "quota"
+    assert agent.stopped_at_s == pytest.approx(9)
+
+
+def test_the_user_can_stop_it_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    stop.set()
+    monkeypatch.setattr(process, "STOP", stop)
+    with pytest.raises(InterruptedByUserError):
+        FakeAgent().watched(60)
+
+
+class FakeLoad:
+    """A fake agent that computes when the test tells it to."""
+
+    def __init__(self) -> None:
+        self.computes, self.broken, self._cpu_s = False, False, 0.0
+
+    def sample(self) -> Sample:
+        if self.broken:
+            raise PermissionError("hidden")
+        self._cpu_s += 10.0 if self.computes else 0.0
+        return Sample(self._cpu_s, False)
+
+
+class Scene:
+    """A run of 100 seconds whose meter uses a fake time; the clock's file follows it."""
+
+    def __init__(self, run: RunDir, reserved_s: float = 0.0) -> None:
+        self.run, self.load, self.now_s = run, FakeLoad(), 0.0
+        self.meter = Meter(run, self.load, reserved_s, now=lambda: self.now_s)
+
+    def passes(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now_s += 1
+            self.meter.update()
+
+    def submits(self, digest: str) -> None:
+        event = SubmissionAccepted(
+            submission_id=1, elapsed_s=self.now_s, model_path="o", weights_digest=digest, code_revision=None
+        )
+        self.run.ledger.append(event)
+
+    def is_graded(self, digest: str) -> None:
+        score = summarise([])
+        event = Graded(weights_digest=digest, elapsed_s=self.now_s, result=score, improvement=None, items_digest="")
+        self.run.ledger.append(event)
+
+
+@pytest.fixture
+def scene(new_run: Callable[..., RunDir]) -> Scene:
+    return Scene(new_run(budget_s=100.0))
+
+
+def test_time_that_passes_is_gone(scene: Scene) -> None:
+    scene.passes(30)
+    assert scene.meter.left_s() == pytest.approx(70, abs=0.5)
+
+
+def test_what_the_run_keeps_for_later_is_not_this_attempts(new_run: Callable[..., RunDir]) -> None:
+    assert Scene(new_run(budget_s=100.0), reserved_s=60).meter.left_s() == pytest.approx(40, abs=0.5)
+
+
+def test_waiting_idly_for_a_grade_costs_nothing(scene: Scene) -> None:
+    scene.passes(10)
+    scene.submits("a")
+    scene.passes(20)
+    scene.is_graded("a")
+    scene.passes(10)
+    assert scene.meter.left_s() == pytest.approx(80, abs=0.5)
+    assert scene.run.clock.read_state().refunded_s == pytest.approx(20, abs=0.5)
+
+
+def test_training_on_while_waiting_costs_all_of_it(scene: Scene) -> None:
+    scene.passes(10)
+    scene.load.computes = True
+    for number in range(8):
+        scene.submits(f"{number}")
+        scene.passes(5)
+    assert scene.meter.left_s() == pytest.approx(50, abs=0.5)
+
+
+def test_where_nothing_can_be_seen_of_an_agent_nothing_is_given_back(scene: Scene) -> None:
+    scene.load.broken = True
+    scene.submits("a")
+    scene.passes(20)
+    assert scene.meter.left_s() == pytest.approx(80, abs=0.5)
+
+
+def test_no_more_than_half_the_budget_is_given_back(scene: Scene) -> None:
+    scene.passes(1)
+    scene.submits("a")
+    scene.passes(90)
+    assert scene.meter.left_s() == pytest.approx(100 + 50 - 91, abs=0.5)
+
+
+def test_a_clock_and_a_ledger_that_cannot_be_reached_delay_no_deadline(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk hangs or the ledger is locked, only the thread of `update` waits; the remaining time is known."""
+    hangs = threading.Event()
+    monkeypatch.setattr("a2rl.run.ledger.Ledger.entries", lambda *_, **__: hangs.wait(30) and [])
+    begun = time.monotonic()
+    with Background("the clock", scene.meter.update, lambda: 0.01, pipeline_log(scene.run)):
+        time.sleep(0.1)
+        scene.now_s = 101.0
+        assert FakeAgent().watched(scene.meter.left_s()) == "deadline"
+        assert time.monotonic() - begun < 2
+        hangs.set()
+
+
+# Background work
+
+
+def test_what_fails_beside_an_agent_is_written_down_once_and_goes_on(run: RunDir) -> None:
+    calls = []
+
+    def mirror() -> None:
+        calls.append(1)
+        raise InfrastructureError("MLflow is gone")
+
+    with Background("mirroring", mirror, lambda: 0.001, pipeline_log(run)):
+        wait_for(lambda: len(calls) > 5)
+    log = (run.logs / "pipeline.jsonl").read_text()
+    assert log.count("MLflow is gone") == 1
+
+
+def test_what_hangs_beside_an_agent_is_left_behind(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2rl.core.background.JOIN_S", 0.1)
+    over, begun = threading.Event(), time.monotonic()
+    with Background("the recorder", lambda: over.wait(60), lambda: 0.0, pipeline_log(run)):
+        time.sleep(0.05)
+    assert time.monotonic() - begun < 10
+    over.set()
+
+
+def test_a_log_that_cannot_be_written_does_no_harm(run: RunDir, tmp_path: Path) -> None:
+    log = pipeline_log(run)
+    log.path = tmp_path / "gone" / "log"
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise ZeroDivisionError
+
+    with Background("x", fail, lambda: 0.001, log):
+        wait_for(lambda: len(calls) > 2)

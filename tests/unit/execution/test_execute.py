@@ -1,0 +1,243 @@
+"""Tests the stage that runs the agent, with a real agent process and a fake grader: an agent can harm only itself."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+import pytest
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.settings import Settings
+from a2rl.execution import attempt as module
+from a2rl.execution import last_change
+from a2rl.execution.gpu import GpuWatch
+from a2rl.execution.launch import launch
+from a2rl.linux.orphans import MARKER, ProcessTrace
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.run.gpu_share import dealt_gpus
+from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.process import TRACE, AgentProcess
+from a2rl.scoring.score import summarise
+from stages import execute as stage
+from stages.execute import execute
+from tests.contract.test_llm_agents import FakeGradingServer
+from tests.fake_gpus import FakeGpus
+
+
+@pytest.fixture(autouse=True)
+def no_grading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "GradingServer", FakeGradingServer)
+
+
+@pytest.fixture
+def work(settings: Settings, new_run: Callable[..., RunDir]) -> Callable[..., RunDir]:
+    """Returns a function that makes a run whose agent executes these lines of shell."""
+
+    def make(script: str, **changes: object) -> RunDir:
+        folder = settings.root / "mine"
+        folder.mkdir()
+        (folder / "start.sh").write_text(script)
+        run = new_run(**{"agent": str(folder / "start.sh"), "started": False, **changes})
+        for name in (".home", ".tmp"):
+            (run.workspace / name).mkdir()
+        return run
+
+    return make
+
+
+def test_an_mlflow_that_fails_or_hangs_neither_ends_the_agent_nor_delays_its_end(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.core.background.JOIN_S", 0.1)
+    run, calls = work("sleep 100\n", budget_s=3.0), list[RunDir]()
+
+    def fails(each: RunDir) -> None:
+        calls.append(each)
+        if len(calls) > 1:
+            time.sleep(30)
+        raise InfrastructureError("MLflow is gone")
+
+    record = execute(run, settings, fails)
+    assert record.ended == "deadline"
+    assert record.elapsed_s < 3 + 6
+    assert "MLflow is gone" in (run.logs / "pipeline.jsonl").read_text()
+
+
+def test_a_spoiled_workspace_ends_the_agents_part_and_what_it_submitted_before_stays(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = work("true\n", mode="multi", trials=3)
+
+    def locked(run: RunDir, *arguments: Any) -> AgentCommand:
+        """Fails as for an ordinary user whose agent removed the permissions of its own folders."""
+        if not run.ledger.events(AgentEnded):
+            return launch(run, *arguments)
+        try:
+            raise PermissionError(13, "Permission denied", str(run.workspace / ".home"))
+        except PermissionError as error:
+            raise InfrastructureError(f"cannot write .profile in the agent's HOME: {error.strerror}") from error
+
+    monkeypatch.setattr(module, "launch", locked)
+    record = execute(run, settings)
+    assert (record.ended, record.attempts) == ("unavailable", 2)
+    assert "its own folder unusable" in record.why
+    assert [event.reason for event in run.ledger.events(AgentEnded)] == ["finished", "unavailable"]
+
+
+def test_a_disk_that_is_full_is_not_the_agents_doing(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> AgentCommand:
+        raise InfrastructureError("no room") from OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "launch", full)
+    run = work("true\n")
+    with pytest.raises(InfrastructureError, match="no room"):
+        execute(run, settings)
+    assert run.ledger.events(AgentStarted) == []
+
+
+def test_a_supervisor_that_is_killed_closes_the_attempt_as_lost_and_the_next_try_goes_on(
+    work: Callable[..., RunDir], settings: Settings
+) -> None:
+    script = (
+        '[ -e output/twice ] && exit 0; touch output/twice; kill -9 "$(ps -o ppid= -p $$ | tr -d " ")"; sleep 100\n'
+    )
+    run = work(script)
+    with pytest.raises(InfrastructureError, match="supervisor was killed"):
+        execute(run, settings)
+    [end] = run.ledger.events(AgentEnded)
+    assert end.reason == "lost"
+    assert "supervisor was killed" in end.why
+    assert run.clock.read_state().running_since is None
+    assert execute(run, settings).ended == "finished"
+
+
+def test_processes_that_survive_are_an_event_and_end_the_agents_part(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unkillable(AgentProcess):
+        def _report(self) -> AgentExit:
+            return super()._report()._replace(survivors=((4711, "python"),))
+
+    monkeypatch.setattr(module, "AgentProcess", Unkillable)
+    run = work("true\n", mode="multi", trials=3)
+    assert execute(run, settings).attempts == 1
+    assert run.ledger.events(ProcessesSurvived) == [ProcessesSurvived(attempt=1, processes=((4711, "python"),))]
+
+
+def test_an_agent_that_outlived_its_pipeline_pays_for_the_time_and_is_gone(
+    work: Callable[..., RunDir], settings: Settings
+) -> None:
+    run = work("exit 0\n", budget_s=100.0)
+    died_half_a_minute_ago(run)
+    ProcessTrace.begin("its-marker", None).write(run.logs / TRACE)
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, MARKER: "its-marker"}
+    )
+    try:
+        record = execute(run, settings)
+        assert orphan.wait(10) == -signal.SIGKILL
+    finally:
+        orphan.kill()
+        orphan.wait()
+    assert 30 <= record.elapsed_s < 60
+    assert [event.reason for event in run.ledger.events(AgentEnded)] == ["lost", "finished"]
+
+
+def died_half_a_minute_ago(run: RunDir) -> None:
+    """Makes the run look as if the pipeline died half a minute ago, while the agent was working."""
+    run.clock.start()
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0.0))
+    state = run.clock.read_state()
+    assert state.running_since is not None
+    back = {"running_since": state.running_since - 30, "beat_at": state.beat_at - 30}
+    run.clock.path.write_text(state.model_copy(update=back).model_dump_json())
+
+
+def test_one_that_ended_meanwhile_pays_up_to_its_last_change(work: Callable[..., RunDir], settings: Settings) -> None:
+    run = work("exit 0\n", budget_s=100.0)
+    died_half_a_minute_ago(run)
+    (run.workspace / "output/trained-for-free").write_text("weights")
+    os.utime(run.workspace / "output/trained-for-free", (0, 0))
+    assert 29 <= execute(run, settings).elapsed_s < 60
+
+
+def test_more_than_can_be_looked_at_is_no_way_out(work: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = work("")
+    assert last_change.last_change(run.workspace) <= time.time()
+    monkeypatch.setattr(last_change, "MAX_ENTRIES", 2)
+    assert last_change.last_change(run.workspace) == float("inf")
+
+
+TRAINS_ON = """
+import os, time
+end = time.monotonic() + 4
+while time.monotonic() < end: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "least_s", "most_s"),
+    [("exec sleep 4\n", 2.0, 5.0), ("exec python -c '" + TRAINS_ON + "'\n", 0.0, 0.8)],
+    ids=["an agent that waits", "one that trains on"],
+)
+def test_only_waiting_is_given_back(
+    work: Callable[..., RunDir], settings: Settings, script: str, least_s: float, most_s: float
+) -> None:
+    """A submission waits for its grade from the start, and gets it only after the agent has ended."""
+    run = work(script)
+    run.ledger.append(
+        SubmissionAccepted(submission_id=1, elapsed_s=0, model_path="o", weights_digest="d" * 64, code_revision=None)
+    )
+    record = execute(run, settings)
+    run.ledger.append(
+        Graded(weights_digest="d" * 64, elapsed_s=9, result=summarise([]), improvement=None, items_digest="")
+    )
+    assert record.refunded_s is not None
+    assert least_s <= record.refunded_s <= most_s
+
+
+class _VanishingNvml:
+    """A driver whose GPU falls off the bus once the agent works."""
+
+    NVMLError = pynvml.NVMLError
+
+    def __init__(self) -> None:
+        self._polls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pynvml, name) if name.startswith("NVML_") else lambda *_: 0
+
+    def nvmlDeviceGetProcessUtilization(self, *_: object) -> list[object]:
+        return []
+
+    def nvmlDeviceGetMemoryInfo(self, *_: object) -> None:
+        self._polls += 1
+        if self._polls > 3:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+
+def test_a_gpu_that_disappears_ends_the_agent_as_a_failure_of_the_machine_and_not_with_a_number(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeGpus(settings.root, 2)
+    seen, run = fake.seen_by(settings), work("sleep 100\n", model="m", gpus_per_run=1)
+    monkeypatch.setattr(module, "GpuWatch", lambda uuids: GpuWatch(uuids, _VanishingNvml(), 0.05))
+    with dealt_gpus(run, seen):
+        with pytest.raises(InfrastructureError, match=r"GPU GPU-0f3a.* has disappeared: GPU is lost; `a2rl resume"):
+            execute(run, seen)
+        assert [event.reason for event in run.ledger.events(AgentEnded)] == ["lost"]
+        assert run.clock.elapsed_s() < 60
+        fake.lose(0)
+        with pytest.raises(InfrastructureError, match="has disappeared"):  # a retry does not start the agent again
+            execute(run, seen)
+    assert len(run.ledger.events(AgentStarted)) == 1
+    with dealt_gpus(run, seen) as share:  # a resumed run has the other one
+        assert [gpu.index for gpu in share.all] == [1]

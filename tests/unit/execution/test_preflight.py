@@ -1,0 +1,260 @@
+"""Tests the checks before runs start: every problem is found, each check is made once, and nothing is left behind."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from a2rl.agents.catalog import find_agent
+from a2rl.agents.installation import Installation
+from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.execution import preflight, preflight_probes
+from a2rl.execution.preflight import Check, examine_runs, require_ready
+from a2rl.execution.preflight_probes import WITHOUT_CUDA, check_gpus_in_sandbox, check_program
+from a2rl.judge.params import JudgeParams
+from a2rl.run.spec import RunSpec
+from a2rl.sandbox.selection import select_sandbox
+from tests.fake_gpus import FakeGpus, fake_gpu
+from tests.run_maker import spec
+
+LIBCUDA = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return getenv("FAKE_CUDA_ERROR") ? atoi(getenv("FAKE_CUDA_ERROR")) : 0; }
+int cuDeviceGetCount(int *count) {
+    const char *named = getenv("CUDA_VISIBLE_DEVICES");
+    *count = 0;
+    if (named && *named) for (*count = 1; *named; named++) *count += *named == ',';
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+def ready(settings: Settings, base_model: Path) -> Callable[..., RunSpec]:
+    """Returns a function that makes the spec of a run that could start here."""
+    return lambda **changes: spec(model=str(base_model), agent="noop", sandbox="none", **changes)
+
+
+def problems(specs: list[RunSpec], settings: Settings) -> dict[str, str]:
+    return {each.what: each.problem for each in examine_runs(specs, settings) if each.problem}
+
+
+def test_a_run_that_can_start_has_no_problem_and_asks_nobody(ready: Callable[..., RunSpec], settings: Settings) -> None:
+    results = examine_runs([ready()], settings)
+    assert [each.what for each in results] == ["sandbox", "base model", "disk"]
+    require_ready([ready()], settings)
+
+
+def test_checkpoints_that_would_not_fit_are_a_problem_with_the_numbers(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=600 << 20))
+    monkeypatch.setattr("a2rl.execution.preflight.model_size", lambda *_: SimpleNamespace(bytes=10_000_000))
+    found = problems([ready()], settings)["disk"]
+    assert "the base model has 0.0 GB" in found
+    assert "--keep best" in found
+    assert "disk" not in problems([ready(keep="best", max_submissions=5)], settings)
+
+
+def test_all_problems_are_found_at_once_each_with_its_remedy(settings: Settings) -> None:
+    run = spec(
+        agent="claude-code", model="nothing", gpus_per_run=2, sandbox="none", task="alpacaeval", judge=JudgeParams()
+    )
+    found = problems([run], settings)
+    assert found.keys() == {"base model", "API key", "agent", "GPUs", "judge"}
+    assert "ANTHROPIC_API_KEY" in found["API key"]
+    assert "--base-url" in found["API key"]
+    assert "a2rl agents install claude-code" in found["agent"]
+    assert "there are none here" in found["GPUs"]
+    assert "OPENAI_API_KEY" in found["judge"]
+    with pytest.raises(NotReadyError) as refused:
+        require_ready([run], settings)
+    assert len(refused.value.problems) == 5
+    assert refused.value.exit_code == 2
+
+
+def test_an_llm_of_ones_own_needs_no_key(settings: Settings) -> None:
+    run = spec(agent="claude-code", base_url="http://127.0.0.1:1", sandbox="none")
+    assert "API key" not in problems([run], settings)
+
+
+def test_a_check_is_made_once_for_all_runs_that_share_what_it_depends_on(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[tuple[str, int]] = []
+
+    def look(run: RunSpec, here: preflight.Here) -> str:
+        looked.append((run.task, run.seed))
+        raise UsageError(f"{run.task} is closed: open it")
+
+    monkeypatch.setattr(preflight, "CHECKS", (Check("door", lambda run: run.task, look),))
+    runs = [ready(task=task, seed=seed) for task in ("gsm8k", "webshop") for seed in range(10)]
+    with pytest.raises(NotReadyError) as refused:
+        require_ready(runs, settings)
+    assert looked == [("gsm8k", 0), ("webshop", 0)]
+    assert refused.value.problems == tuple(
+        f"door: {task} is closed: open it (for 10 of 20 runs)" for task in ("gsm8k", "webshop")
+    )
+
+
+def test_a_dry_run_makes_only_the_checks_that_are_free(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(run: RunSpec, here: preflight.Here) -> str:
+        raise AssertionError("this costs money")
+
+    monkeypatch.setattr(preflight, "CHECKS", (Check("judge answers", lambda run: 0, look, is_free=False),))
+    assert examine_runs([ready()], settings, only_free=True) == []
+
+
+class _Endpoint(BaseHTTPRequestHandler):
+    """Answers every request with the server's status."""
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.end_headers()
+        self.wfile.write(b'{"choices": [{"message": {"content": "yes"}}], "results": []}')
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Callable[[int], str]]:
+    """Returns a function that starts a server which answers with one status, and returns its URL."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def serve(status: int) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _Endpoint)
+        server.status = status  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(("status", "says"), [(200, None), (401, "401"), (404, "404")])
+def test_a_search_engine_is_asked_once_before_runs_that_need_it(
+    ready: Callable[..., RunSpec], settings: Settings, endpoint: Callable[[int], str], status: int, says: str | None
+) -> None:
+    live = Settings(settings.root, {**settings.environ, "SEARXNG_URL": endpoint(status)})
+    run = ready(task="deepsearchqa", options={"search": "searxng", "recording": "record", "turns": "repaired"})
+    found = problems([run], live)
+    assert (says is None and not found) or says in found["search answers"]  # type: ignore[operator]
+    without_url = problems([run], settings)
+    assert without_url.keys() == {"search"}
+    assert "SEARXNG_URL" in without_url["search"]
+
+
+def test_the_pages_of_the_data_need_no_search_engine(ready: Callable[..., RunSpec], settings: Settings) -> None:
+    run = ready(task="deepsearchqa", options={"search": "pages", "recording": "record", "turns": "repaired"})
+    assert not problems([run], settings)
+
+
+def test_a_program_that_does_not_start_in_the_sandbox_is_found(settings: Settings) -> None:
+    agent, isolation = find_agent("claude-code", settings.root), select_sandbox("landlock", settings)
+    installation = Installation(agent, settings)
+    assert installation.program is not None
+    installation.program.parent.mkdir(parents=True)
+    installation.program.write_text("#!/bin/sh\necho 2.1.330 in $HOME\n")
+    installation.program.chmod(0o755)
+    assert check_program(installation, isolation, settings).startswith("Claude Code 2.1.330 in ")
+    installation.program.write_text("#!/bin/sh\necho 'GLIBC_2.99 not found'; exit 1\n")
+    with pytest.raises(UsageError, match=r"does not start in the sandbox \(GLIBC_2.99 not found\).*agents install"):
+        check_program(installation, isolation, settings)
+
+
+@pytest.fixture(scope="session")
+def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a fake of the driver's library."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    folder.chmod(0o755)
+    (folder / "cuda.c").write_text(LIBCUDA)
+    command = ["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("there is no C compiler")
+    return folder
+
+
+def test_the_gpus_that_an_agent_would_see_are_counted_inside_its_sandbox(
+    settings: Settings, libcuda: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolation, two = select_sandbox("landlock", settings), [fake_gpu(0), fake_gpu(1)]
+    with_driver = Settings(settings.root, {**settings.environ, "LD_LIBRARY_PATH": str(libcuda)})
+    python, read = Path(sys.base_prefix) / "bin/python3", (libcuda,)
+    assert check_gpus_in_sandbox(two, isolation, with_driver, python, read) == "the agent sees 2"
+    with pytest.raises(UsageError, match="the driver's library cannot be loaded"):
+        check_gpus_in_sandbox(two, isolation, with_driver, python, ())
+    monkeypatch.setattr(preflight_probes, "gpu_variables", lambda gpus: {"CUDA_VISIBLE_DEVICES": "0"})
+    with pytest.raises(UsageError, match="CUDA sees 1 of 2 GPUs"):
+        check_gpus_in_sandbox(two, isolation, with_driver, python, read)
+    monkeypatch.setattr(preflight_probes, "gpu_variables", lambda gpus: {"FAKE_CUDA_ERROR": "304"})
+    monkeypatch.setattr(preflight_probes, "can_have_cuda", lambda isolation: False)
+    with pytest.raises(UsageError, match=r"CUDA does not start: error 304.*root.*--sandbox bwrap"):
+        check_gpus_in_sandbox(two, isolation, with_driver, python, read)
+
+
+def test_the_agents_torch_must_be_able_to_use_gpus(settings: Settings, libcuda: Path) -> None:
+    version = next((Path(sys.prefix) / "lib").glob("python*/site-packages/torch/version.py"))
+    if not WITHOUT_CUDA.search(version.read_text()):
+        pytest.skip("this torch can use GPUs")
+    isolation = select_sandbox("landlock", settings)
+    with_driver = Settings(settings.root, {**settings.environ, "LD_LIBRARY_PATH": str(libcuda)})
+    with pytest.raises(UsageError, match=r"the agent's torch .* is a build without CUDA.*--python"):
+        check_gpus_in_sandbox([fake_gpu(0)], isolation, with_driver, Path(sys.executable), (libcuda,))
+
+
+def test_a_build_of_torch_without_cuda_is_known_by_its_version_file() -> None:
+    assert WITHOUT_CUDA.search("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n")
+    assert not WITHOUT_CUDA.search("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+
+
+def test_runs_that_ask_for_more_gpus_than_there_are_are_refused(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "check_torch", lambda run, here: None)
+    monkeypatch.setattr(preflight, "check_gpus_in_sandbox", lambda gpus, *_: f"{len(gpus)} seen")
+    seen = FakeGpus(settings.root, 2).seen_by(settings)
+    assert not problems([ready(gpus_per_run=1, grading_gpus=1)], seen)
+    assert problems([ready(gpus_per_run=2, grading_gpus=1)], seen).keys() == {"GPUs"}
+
+
+def test_a_judge_that_refuses_is_a_problem_before_the_run_and_not_in_its_last_hour(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(run: RunSpec, here: Settings) -> None:
+        raise InfrastructureError("the judge answered 401: check the key")
+
+    monkeypatch.setattr("a2rl.grading.judge_check.check_judge_of", refuse)
+    judge = JudgeParams(api_key_env=None, model="a-judge")
+    assert problems([ready(judge=judge)], settings) == {"judge answers": "the judge answered 401: check the key"}
+
+
+def test_the_command_line_refuses_a_run_with_one_line_for_each_problem_and_leaves_nothing(settings: Settings) -> None:
+    command = [sys.executable, "-P", "-m", "a2rl", "run", "--agent", "claude-code", "--gpus-per-run", "1"]
+    environment = {**settings.environ, "A2RL_ROOT": str(settings.root), "PYTHONPATH": str(settings.root)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 2
+    assert [line.split(": ")[1] for line in lines] == ["base model", "API key", "agent", "GPUs"]
+    assert not settings.runs.exists()

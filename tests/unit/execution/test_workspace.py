@@ -1,0 +1,380 @@
+"""Tests the agent's workspace and environment: everything that the reference promises, and nothing of the host."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from a2rl.agents.definition import Agent
+from a2rl.core.errors import A2rlError, InfrastructureError, SpoiledWorkspaceError
+from a2rl.core.settings import Settings
+from a2rl.execution.confinement import confinement_of
+from a2rl.execution.workspace import agent_environment, build_workspace, write_into_workspace
+from a2rl.linux.untrusted_folder import UntrustedFolder
+from a2rl.run.directory import RunDir
+from a2rl.run.grading_limits import MAX_WAITING
+from a2rl.run.meta import RUN_META, run_meta
+from a2rl.run.spec import RunSpec
+from a2rl.sandbox.isolation import Isolation
+from tests.as_nobody import as_nobody, folder_of_nobody
+from tests.run_maker import spec
+
+# rdagent/scenarios/rl/autorl_bench/core/instructions.md and the start scripts of its agents
+REFERENCE_VARIABLES = {
+    "TASK", "BASE_MODEL", "WORKSPACE", "MODEL_PATH", "DATA_PATH", "OUTPUT_DIR", "GRADING_SERVER_URL",
+}  # fmt: skip
+REFERENCE_FILES = {"description.md", "instructions.md", "code", "output", "data", "models"}
+URL = "http://127.0.0.1:4242"
+
+
+@pytest.fixture
+def agent_run(settings: Settings, base_model: Path, tmp_path: Path) -> RunDir:
+    """A run with a workspace."""
+    visible = tmp_path / "visible"
+    visible.mkdir()
+    (visible / "train.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n')
+    (tmp_path / "description.md").write_text("Do sums.")
+    run = RunDir.create(settings.runs, spec(model=str(base_model), max_submissions=5))
+    run.clock.create(run.spec.budget_s, refunds=True)
+    build_workspace(run, base_model, visible, tmp_path / "description.md")
+    return run
+
+
+@pytest.fixture
+def secretive(settings: Settings) -> Settings:
+    """A host with secrets in its environment."""
+    secrets = {
+        "OPENAI_API_KEY": "sk-openai", "HF_TOKEN": "hf-secret", "MLFLOW_TRACKING_URI": "http://user:secret@host",
+        "AWS_SECRET_ACCESS_KEY": "aws-secret", "A2RL_ROOT": str(settings.root), "PYTHONPATH": "/secret/path",
+        "SSH_AUTH_SOCK": "/secret/sock", "HTTPS_PROXY": "http://user:secret@proxy", "LANG": "C.UTF-8",
+    }  # fmt: skip
+    return replace(settings, environ={**settings.environ, **secrets})
+
+
+def write_run_meta(run: RunDir) -> None:
+    write_into_workspace(run, {RUN_META: '{"start_time": 1}'})
+
+
+def agent(**changes: object) -> Agent:
+    return Agent.model_validate({"id": "mine", "title": "mine", "start": ("true",), **changes})
+
+
+def test_the_references_files_and_folders_are_there(agent_run: RunDir, base_model: Path) -> None:
+    workspace = agent_run.workspace
+    assert {path.name for path in workspace.iterdir() if not path.name.startswith(".")} == REFERENCE_FILES
+    assert (workspace / "description.md").read_text() == "Do sums."
+    assert (workspace / "data" / "train.jsonl").exists()
+    copied = workspace / "models" / base_model.name
+    assert (copied / "model.safetensors").read_bytes() == (base_model / "model.safetensors").read_bytes()
+
+
+def test_the_references_variables_are_there_and_point_into_the_workspace(
+    agent_run: RunDir, settings: Settings, base_model: Path
+) -> None:
+    environment = agent_environment(agent_run, agent(), URL, settings)
+    assert environment.keys() >= REFERENCE_VARIABLES
+    assert (environment["TASK"], environment["BASE_MODEL"]) == ("gsm8k", base_model.name)
+    assert environment["GRADING_SERVER_URL"] == URL
+    for name in ("WORKSPACE", "MODEL_PATH", "DATA_PATH", "OUTPUT_DIR", "HOME", "TMPDIR"):
+        assert Path(environment[name]).is_dir()
+        assert Path(environment[name]).is_relative_to(agent_run.workspace)
+
+
+def test_without_a_sandbox_what_is_given_is_a_copy_for_reading_beside_the_workspace_and_the_only_thing_linked(
+    agent_run: RunDir,
+) -> None:
+    links = {path.name: path.resolve() for path in agent_run.workspace.rglob("*") if path.is_symlink()}
+    assert links == {name: agent_run.given / name for name in ("data", "models")}
+    assert not agent_run.given.is_relative_to(agent_run.workspace)
+    for folder in links.values():
+        assert not any(path.is_symlink() for path in folder.rglob("*"))
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert files
+        assert all(path.stat().st_mode & 0o777 == 0o444 for path in files)
+        assert all(path.stat().st_nlink == 1 for path in files)
+
+
+CONFINED = Isolation.of("landlock", ("landlock", "seccomp"))
+
+
+def given_to(settings: Settings, base_model: Path, visible: Path, isolation: Isolation, **changes: str) -> RunDir:
+    """Makes a run whose agent is confined."""
+    visible.mkdir(exist_ok=True)
+    (visible / "train.jsonl").write_text("{}")
+    (visible / "deep").mkdir(exist_ok=True)
+    (visible / "deep" / "more.jsonl").write_text("{}")
+    run = RunDir.create(settings.runs, spec(**({"model": str(base_model)} | changes)))
+    build_workspace(run, base_model, visible, visible / "train.jsonl", isolation=isolation)
+    return run
+
+
+def test_under_a_sandbox_model_and_data_are_the_originals_and_take_no_room(
+    settings: Settings, base_model: Path, tmp_path: Path
+) -> None:
+    run = given_to(settings, base_model, tmp_path / "visible", CONFINED)
+    for original in (*base_model.iterdir(), tmp_path / "visible" / "train.jsonl"):
+        [given] = [path for path in run.given.rglob(original.name) if path.is_file()]
+        assert given.samefile(original) or given.stat().st_mode & 0o777 == 0o444  # the latter where files are cloned
+    assert (run.workspace / "data" / "deep" / "more.jsonl").read_text() == "{}"
+
+
+def test_what_cannot_get_a_second_name_is_read_where_it_is_and_the_sandbox_opens_that_file(
+    settings: Settings, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.linux.placing.os.link", raising_exdev)
+    monkeypatch.setattr("a2rl.linux.placing.clone_file", lambda *_: False)
+    run = given_to(settings, base_model, tmp_path / "visible", CONFINED)
+    weights = run.workspace / "models" / base_model.name / "model.safetensors"
+    assert weights.resolve() == (base_model / "model.safetensors").resolve()
+    confinement = confinement_of(run, agent(), settings, CONFINED, ())
+    assert confinement is not None
+    assert {str(path.resolve()) for path in base_model.iterdir()} <= set(confinement.read)
+
+
+@pytest.mark.parametrize("closed", ["file", "folder"])
+def test_an_agent_of_another_user_gets_a_copy_of_what_it_could_not_read(
+    settings: Settings, base_model: Path, tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(base_model, tmp_path / "private" / "model")
+    if closed == "file":
+        (own / "model.safetensors").chmod(0o600)
+    else:
+        own.chmod(0o700)
+        monkeypatch.setattr("a2rl.linux.placing.os.link", raising_exdev)
+    user = Isolation.of("landlock", ("landlock", "seccomp", "user"))
+    run = given_to(settings, own, tmp_path / "visible", user, model=str(own))
+    weights = run.given / "models" / own.name / "model.safetensors"
+    assert not weights.is_symlink()
+    assert weights.stat().st_mode & 0o004
+    assert weights.read_bytes() == (own / "model.safetensors").read_bytes()
+
+
+def raising_exdev(*_: object) -> None:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+def test_a_model_of_the_hub_keeps_its_organisation_as_the_reference_has_it(
+    settings: Settings, base_model: Path, tmp_path: Path
+) -> None:
+    run = given_to(settings, base_model, tmp_path / "visible", CONFINED, model="Qwen/Qwen2.5-0.5B@main")
+    environment = agent_environment(run, agent(), URL, settings)
+    assert environment["BASE_MODEL"] == "Qwen/Qwen2.5-0.5B"
+    assert environment["MODEL_PATH"] == str(run.workspace / "models" / "Qwen/Qwen2.5-0.5B")
+    assert (Path(environment["MODEL_PATH"]) / "config.json").exists()
+    assert "./models/Qwen/Qwen2.5-0.5B" in (run.workspace / "instructions.md").read_text()
+    (run.given / "models" / "Qwen" / "Qwen2.5-0.5B").rename(run.given / "models" / "Qwen2.5-0.5B")  # an older run
+    assert agent_environment(run, agent(), URL, settings)["BASE_MODEL"] == "Qwen2.5-0.5B"
+
+
+def test_only_what_the_agent_asks_for_of_the_hosts_environment_reaches_it(
+    agent_run: RunDir, secretive: Settings
+) -> None:
+    plain = agent_environment(agent_run, agent(), URL, secretive)
+    assert not any("secret" in value or "sk-" in value for value in plain.values())
+    assert "A2RL_ROOT" not in plain
+    asked = agent_environment(agent_run, agent(forward_env=("OPENAI_API_KEY", "NOT_SET")), URL, secretive)
+    assert asked.keys() - plain.keys() == {"OPENAI_API_KEY"}
+    assert asked["OPENAI_API_KEY"] == "sk-openai"
+
+
+def test_variables_of_this_process_that_settings_do_not_hold_reach_no_agent(
+    agent_run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATE_SECRET", "late")
+    asking = agent(forward_env=("LATE_SECRET",))
+    assert "LATE_SECRET" not in agent_environment(agent_run, asking, URL, settings)
+
+
+def test_an_agent_cannot_replace_the_benchmarks_variables_by_its_own(agent_run: RunDir, settings: Settings) -> None:
+    own = {"GRADING_SERVER_URL": "http://evil", "WORKSPACE": "/", "MINE": "1"}
+    environment = agent_environment(agent_run, agent(env=own), URL, settings)
+    assert environment["GRADING_SERVER_URL"] == URL
+    assert environment["WORKSPACE"] == str(agent_run.workspace)
+    assert environment["MINE"] == "1"
+
+
+def test_the_seed_of_the_split_and_the_graders_folders_are_told_to_nobody(
+    agent_run: RunDir, settings: Settings
+) -> None:
+    write_into_workspace(agent_run, {RUN_META: run_meta(agent_run)})
+    environment = agent_environment(agent_run, agent(), URL, settings)
+    files = [path for path in agent_run.workspace.rglob("*") if path.suffix in {".md", ".json", ".jsonl"}]
+    told = "\n".join([*(path.read_text() for path in files), *environment.values()])
+    assert "split_seed" not in told
+    assert "/hidden" not in told
+
+
+def test_the_instructions_say_mode_budget_and_quota(agent_run: RunDir) -> None:
+    text = (agent_run.workspace / "instructions.md").read_text()
+    assert "Mode: free" in text
+    assert "**10m**" in text
+    assert "At most 5 submissions and 10m of grading time" in text
+    assert f"At most {MAX_WAITING} submissions are copied and graded at a time" in text
+    assert "{{" not in text
+
+
+def test_an_existing_workspace_is_left_as_the_agent_has_it(agent_run: RunDir, base_model: Path, tmp_path: Path) -> None:
+    (agent_run.workspace / "code" / "train.py").write_text("mine")
+    build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert (agent_run.workspace / "code" / "train.py").read_text() == "mine"
+
+
+def test_run_meta_has_the_references_keys_and_the_settings_that_the_agent_may_know(agent_run: RunDir) -> None:
+    for _ in range(2):
+        write_into_workspace(agent_run, {RUN_META: run_meta(agent_run)})
+    told = json.loads((agent_run.workspace / RUN_META).read_text())
+    assert told.keys() >= {"start_time", "timeout_s", "last_submit_time", "end_time"}
+    assert (told["timeout_s"], told["last_submit_time"], told["seed"]) == (600, None, 0)
+    assert told["end_time"] - told["start_time"] == 600
+    assert not list(agent_run.workspace.glob(".run_meta*"))
+
+
+def test_a_link_planted_at_run_meta_is_replaced_and_not_followed(agent_run: RunDir, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (agent_run.workspace / "run_meta.json").symlink_to(victim)
+    write_run_meta(agent_run)
+    assert victim.read_text() == "precious"
+    assert not (agent_run.workspace / "run_meta.json").is_symlink()
+
+
+def test_a_folder_planted_at_run_meta_does_not_stop_the_run(agent_run: RunDir) -> None:
+    (agent_run.workspace / "run_meta.json").mkdir()
+    (agent_run.workspace / "run_meta.json" / "x").write_text("x")
+    try:
+        write_run_meta(agent_run)
+    except A2rlError as error:
+        pytest.fail(f"an agent can keep its own run from being resumed: {error}")
+    assert not list(agent_run.workspace.glob(".run_meta*"))
+
+
+def home_is_a_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home").rmdir()
+    (workspace / ".home").symlink_to(outside)
+
+
+def folder_is_a_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex").symlink_to(outside)
+
+
+def file_is_a_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex").mkdir()
+    (workspace / ".home/.codex/config.toml").symlink_to(outside / "config.toml")
+
+
+def file_is_a_hard_link(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex").mkdir()
+    (workspace / ".home/.codex/config.toml").hardlink_to(outside / "config.toml")
+
+
+def home_is_a_file(workspace: Path, outside: Path) -> None:
+    (workspace / ".home").rmdir()
+    (workspace / ".home").touch()
+
+
+def file_is_a_full_folder(workspace: Path, outside: Path) -> None:
+    (workspace / ".home/.codex/config.toml/below").mkdir(parents=True)
+
+
+PLANTED = [home_is_a_link, folder_is_a_link, file_is_a_link, file_is_a_hard_link, home_is_a_file, file_is_a_full_folder]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_the_settings_of_an_agent_system_land_in_the_agents_home_and_nowhere_else(
+    agent_run: RunDir, tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    outside = tmp_path / "operators-codex"
+    outside.mkdir()
+    (outside / "config.toml").write_text("precious")
+    plant(agent_run.workspace, outside)
+    write_into_workspace(agent_run, {".home/.codex/config.toml": "ours", ".home/.profile": "ours"})
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"config.toml": "precious"}
+    home = agent_run.workspace / ".home"
+    assert (home / ".codex/config.toml").read_text() == (home / ".profile").read_text() == "ours"
+    assert not home.is_symlink()
+
+
+def test_a_workspace_that_its_owner_has_locked_is_unlocked_as_an_ordinary_user() -> None:
+    def work() -> None:
+        run = RunDir(root / "run")
+        (run.workspace / ".home/.tool").mkdir(parents=True)
+        for name in (".home/.tool", ".home", "."):
+            (run.workspace / name).chmod(0)
+        write_run_meta(run)
+        write_into_workspace(run, {".home/.tool/settings": "ours"})
+        assert (run.workspace / ".home/.tool/settings").read_text() == "ours"
+
+    with folder_of_nobody() as root:
+        as_nobody(work)
+
+
+def test_whether_the_agent_or_the_machine_is_to_blame_is_told_apart(
+    agent_run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, blamed in ((errno.EPERM, SpoiledWorkspaceError), (errno.ENOSPC, InfrastructureError)):
+
+        def fail(*_: object, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(UntrustedFolder, "write", fail)
+        with pytest.raises(blamed):
+            write_run_meta(agent_run)
+    (agent_run.workspace).rename(agent_run.root / "away")
+    (agent_run.workspace).symlink_to("away")
+    with pytest.raises(SpoiledWorkspaceError, match="cannot be started there again"):
+        write_run_meta(agent_run)
+
+
+def test_the_python_of_the_checkout_comes_first_on_the_agents_path(agent_run: RunDir, settings: Settings) -> None:
+    path = agent_environment(agent_run, agent(), URL, settings)["PATH"].split(os.pathsep)
+    assert path[0] == str(settings.python_bin)
+
+
+@pytest.mark.parametrize("mode", ["free", "sft-only", "rl-only"])
+def test_every_mode_has_its_rule(settings: Settings, base_model: Path, tmp_path: Path, mode: str) -> None:
+    run = RunDir.create(settings.runs, spec(mode=mode, run_id=f"r-{mode}"))
+    (tmp_path / "visible").mkdir()
+    (tmp_path / "description.md").write_text("Do sums.")
+    build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert f"Mode: {mode}" in (run.workspace / "instructions.md").read_text()
+
+
+def test_a_run_from_before_there_was_a_sandbox_had_none(tmp_path: Path) -> None:
+    old = spec().model_dump(mode="json")
+    del old["sandbox"]
+    assert RunSpec.model_validate(old).sandbox == "none"
+
+
+def test_an_agents_folder_is_readable_unless_a_checkout_or_a_home_is_in_it(
+    agent_run: RunDir, settings: Settings, tmp_path: Path
+) -> None:
+    def readable(folder: Path) -> set[str]:
+        start = ("bash", str(folder / "start.sh"))
+        found = confinement_of(agent_run, agent(start=start, folder=folder), settings, landlock, connect=(1,))
+        assert found is not None
+        return set(found.read)
+
+    landlock = Isolation(kind="landlock", layers=("landlock", "scopes", "seccomp", "broker"))
+    (own := tmp_path / "own").mkdir()
+    for folder in (own, settings.root, settings.root.parent):
+        (folder / "start.sh").write_text("true")
+    assert str(own) in readable(own)
+    for folder in (settings.root, settings.root.parent):
+        assert str(folder) not in readable(folder)
+        assert str(folder / "start.sh") in readable(folder)
+
+
+@pytest.mark.parametrize(("merges", "says"), [(True, "merged by the grader"), (False, "Merge LoRA adapters first")])
+def test_the_instructions_say_whether_adapters_are_merged(
+    settings: Settings, base_model: Path, tmp_path: Path, merges: bool, says: str
+) -> None:
+    (tmp_path / "visible").mkdir()
+    (tmp_path / "description.md").write_text("Do sums.")
+    run = RunDir.create(settings.runs, spec(model=str(base_model), merge_adapters=merges))
+    build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert says in (run.workspace / "instructions.md").read_text()

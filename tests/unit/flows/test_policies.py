@@ -1,0 +1,101 @@
+"""Tests how simultaneous runs share a machine."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from a2rl.cli.results import state_of
+from a2rl.core.errors import InterruptedByUserError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.results.mirror import Mirror
+from a2rl.run.directory import RunDir
+from a2rl.run.failure import forget_failure, refusal
+from flows import policies
+from flows.policies import benchmark_run, on_cores, shares_of_cores
+from tests.fake_gpus import FakeGpus
+from tests.run_maker import spec
+
+
+@pytest.mark.parametrize(
+    ("cores", "runs", "shares"),
+    [
+        ({0, 1}, 0, []),
+        ({0, 1}, 1, [[0, 1]]),
+        ({0, 1}, 2, [[0], [1]]),
+        ({4, 5, 6, 7, 8}, 2, [[4, 5], [6, 7]]),
+        ({0, 1}, 3, [[0, 1]] * 3),
+    ],
+)
+def test_cores_are_dealt_out_evenly_and_shared_where_there_are_too_few(
+    cores: set[int], runs: int, shares: list[list[int]]
+) -> None:
+    assert shares_of_cores(cores, runs) == shares
+
+
+def test_a_run_keeps_to_its_cores_and_leaves_the_others_as_they_were() -> None:
+    before = os.sched_getaffinity(0)
+    with on_cores({min(before)}):
+        assert os.sched_getaffinity(0) == {min(before)}
+    assert os.sched_getaffinity(0) == before
+
+
+class _NoMirror:
+    look = None
+
+    def changed(self, run: RunDir) -> None:
+        return
+
+
+def begin(run: RunDir, settings: Settings) -> None:
+    benchmark_run.fn(run, settings, cast(Mirror, _NoMirror()), os.sched_getaffinity(0))
+
+
+def test_a_run_that_setup_refuses_is_shown_as_refused_until_it_is_tried_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UsageError("no model 'x': name one")
+
+    monkeypatch.setattr(policies, "setup_stage", refuse)
+    run = RunDir.create(settings.runs, spec())
+    assert state_of(run) == "new"
+    with pytest.raises(UsageError):
+        begin(run, settings)
+    assert (state_of(run), refusal(run)) == ("refused", "no model 'x': name one")
+    forget_failure(run)
+    assert state_of(run) == "new"
+
+
+@pytest.mark.parametrize("ends", [None, InterruptedByUserError("stopped")])
+def test_a_run_holds_its_gpus_from_its_baseline_to_its_result_and_gives_them_back_however_it_ends(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, ends: Exception | None
+) -> None:
+    held: list[tuple[str, int]] = []
+    run = RunDir.create(settings.runs, spec(model="m", gpus_per_run=1))
+    fake = FakeGpus(settings.root, 1)
+
+    def stage(name: str) -> Callable[..., None]:
+        def work(*_: Any) -> None:
+            held.append((name, _locks_held()))
+            if name == "execute" and ends is not None:
+                raise ends
+
+        return work
+
+    for name in ("setup", "baseline", "execute", "grade", "report"):
+        monkeypatch.setattr(policies, f"{name}_stage", stage(name))
+    try:
+        begin(run, fake.seen_by(settings))
+    except InterruptedByUserError:
+        assert ends is not None
+    expected = [("setup", 0), ("baseline", 1), ("execute", 1), ("grade", 1), ("report", 0)]
+    assert held == expected[: 3 if ends else 5]
+    assert _locks_held() == 0
+
+
+def _locks_held() -> int:
+    """Returns how many lock files of GPUs this process has open."""
+    return sum("/gpu-locks/" in str(file.resolve()) for file in Path("/proc/self/fd").iterdir())

@@ -1,0 +1,84 @@
+"""Tests that a merged adapter is a submission like any other: in ledger, grading, report and verify."""
+
+import shutil
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from a2rl.core.errors import InvalidSubmissionError
+from a2rl.core.settings import Settings
+from a2rl.grading import submissions
+from a2rl.grading.adapters import check_adapter
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.service import GradingService
+from a2rl.models.checkpoint import weights_digest
+from a2rl.results.report import write_report
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify import verify_run
+from a2rl.run.events import SubmissionAccepted, SubmissionRefused
+from stages.grade import grade
+from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run
+from tests.small_model import trained_copy
+from tests.unit.grading.test_adapters import write_adapter
+
+
+class MergerWithoutProcess:
+    """Checks the adapter, and writes the same trained copy of the base model each time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __call__(self, adapter: Path, base_model: Path, target: Path) -> str:
+        about = str(check_adapter(adapter))
+        trained_copy(base_model, target / "merged", seed=5)
+        for path in (target / "merged").iterdir():
+            path.rename(target / path.name)
+        (target / "merged").rmdir()
+        return about
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "checkout").mkdir()
+    return checkout(tmp_path / "checkout")
+
+
+def test_a_merged_adapter_is_graded_kept_and_verified_and_the_report_says_so(
+    settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submissions, "AdapterMerger", MergerWithoutProcess)
+    run = make_run(settings, base_model)
+    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    write_adapter(run.workspace / "output" / "v1")
+    accepted, graded = service.submit("output/v1")
+    assert graded.result().weights_digest == accepted.weights_digest
+    assert [event.adapter for event in run.ledger.events(SubmissionAccepted)] == ["LoRA adapter of rank 2 on 2 layers"]
+    shutil.rmtree(run.workspace / "output" / "v1")
+    assert weights_digest(run.checkpoint(accepted.weights_digest)) == accepted.weights_digest
+    end_agent(run)
+    grade_private(run)
+    grade(run, settings)
+    write_report(run, settings)
+    Tracker(settings).sync(run)
+    assert "LoRA adapter of rank 2 on 2 layers, merged by the grader" in run.report.read_text()
+    assert not [check for check in verify_run(run, Tracker(settings)) if check.problem]
+
+
+def test_a_run_without_merging_refuses_adapters(settings: Settings, base_model: Path) -> None:
+    run = make_run(settings, base_model, merge_adapters=False)
+    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    write_adapter(run.workspace / "output" / "v1")
+    with pytest.raises(InvalidSubmissionError, match=r"LoRA adapter; the grader needs.*merge_and_unload"):
+        service.submit("output/v1")
+    assert len(run.ledger.events(SubmissionRefused)) == 1
+    assert not list(run.checkpoints.glob(".incoming-*"))
+
+
+def test_a_run_of_an_earlier_version_merges_adapters_when_it_is_resumed(settings: Settings, base_model: Path) -> None:
+    from a2rl.run.spec import RunSpec
+
+    run = make_run(settings, base_model)
+    old = run.spec.model_dump(mode="json")
+    del old["merge_adapters"]
+    assert RunSpec.model_validate(old).merge_adapters

@@ -1,0 +1,56 @@
+"""Tests grading on several devices: the parts together are the whole job."""
+
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.files import read_model, write_model
+from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeJob, GradeResult, selected_ids
+from a2rl.grading.parts import merged, parts_of, progress_of
+from a2rl.grading.pool import grade_now
+from tests.run_maker import grade_result, item_results, make_hidden
+
+
+@pytest.fixture
+def job(tmp_path: Path, settings: Settings, base_model: Path) -> GradeJob:
+    return GradeJob(
+        root=settings.root, task="gsm8k", variant="mini", hidden=make_hidden(tmp_path / "hidden", items=7),
+        model=base_model, split="all", split_seed=0, options={}, result=tmp_path / "graded.json", log=tmp_path / "log",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("devices", "sizes"), [(1, [7]), (2, [4, 3]), (3, [3, 2, 2]), (20, [1] * 7)])
+def test_the_results_of_the_parts_are_those_of_the_job_in_its_order(
+    job: GradeJob, devices: int, sizes: list[int]
+) -> None:
+    ids = selected_ids(job.task, job.hidden, job.split, job.split_seed)
+    parts = parts_of(job, devices)
+    results = [
+        grade_result(item_results(ids[part.part.start :: part.part.step], right=1), seconds=2.0) for part in parts
+    ]
+    for part, result in zip(parts, results, strict=True):
+        write_model(part.result, result)
+    assert [len(result.items) for result in results] == sizes
+    whole = merged(job, parts, results)
+    assert [item.id for item in whole.items] == ids
+    assert (whole.score.correct, whole.score.total, whole.score.seconds) == (len(parts), 7, 2.0 * len(parts))
+    assert read_model(job.result, GradeResult) == whole
+    assert [path.name for path in job.result.parent.glob("*.json")] == ["graded.json"]
+
+
+def test_progress_is_known_once_every_part_has_begun(job: GradeJob) -> None:
+    first, second = parts_of(job, 2)
+    first.result.with_suffix(".progress").write_text("1 4")
+    assert progress_of([first, second]) is None
+    second.result.with_suffix(".progress").write_text("2 3")
+    assert progress_of([first, second]) == (3, 7)
+
+
+@pytest.mark.slow
+def test_two_devices_give_the_same_result_as_one(job: GradeJob, settings: Settings) -> None:
+    apart = grade_now(job, settings, devices=["cpu", "cpu"])
+    job.result.unlink()
+    alone = grade_now(job, settings, devices=["cpu"])
+    assert apart.items == alone.items
+    assert apart.score.score == alone.score.score

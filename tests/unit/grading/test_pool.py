@@ -1,0 +1,103 @@
+"""Tests the pool of grading workers: whatever happens to a worker, every job ends, and in time."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.errors import InterruptedByUserError
+from a2rl.core.files import write_model
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import DeviceLostError
+from a2rl.grading.job import GradeJob
+from a2rl.grading.pool import GraderPool, GradingError
+from tests.fake_gpus import FakeGpus
+from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for
+
+SOON_S = 30
+"""Far more than any of this takes."""
+Make = Callable[..., GradeJob]
+
+
+@pytest.fixture
+def make(tmp_path: Path, settings: Settings) -> Make:
+    model = tmp_path / "graded.json"
+    write_model(model, grade_result(item_results(["a", "b"], 1), 0.5))
+
+    def job(do: str, time_limit_s: float = 60.0, silence_s: float = 60.0) -> GradeJob:
+        return GradeJob(
+            root=settings.root, task="gsm8k", variant="mini", hidden=tmp_path, model=model, split="public",
+            split_seed=0, options={"do": do}, result=tmp_path / f"{do}.json", log=tmp_path / "log",
+            time_limit_s=time_limit_s, silence_s=silence_s,
+        )  # fmt: skip
+
+    return job
+
+
+@pytest.fixture
+def pool(settings: Settings) -> Iterator[GraderPool]:
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    with GraderPool(settings, ["cpu"], worker="tests.fake_worker") as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("do", "limits", "says"),
+    [
+        ("stop", {"silence_s": 0.5}, "no sign of life"),
+        ("hang", {"time_limit_s": 0.5}, "longer than its limit"),
+        ("die", {}, "ended with its worker"),
+    ],
+)
+def test_a_grader_that_is_stopped_hangs_or_is_killed_ends_as_failed_and_the_next_job_is_graded(
+    pool: GraderPool, make: Make, do: str, limits: dict[str, float], says: str
+) -> None:
+    failed, graded = pool.submit(make(do, **limits)), pool.submit(make("grade"))
+    error = failed.exception(SOON_S)
+    assert isinstance(error, GradingError)
+    assert says in str(error)
+    assert error.seconds < SOON_S
+    assert graded.result(SOON_S).score.correct == 1
+
+
+def test_a_job_whose_worker_died_is_tried_once_more(pool: GraderPool, make: Make) -> None:
+    assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
+
+
+def test_what_a_grader_has_started_is_ended_with_it_in_whatever_session_it_is(pool: GraderPool, make: Make) -> None:
+    job = make("hang", time_limit_s=1.0)
+    future = pool.submit(job)
+    child = int(wait_for(lambda: (path := job.result.with_suffix(".child")).exists() and path.read_text()))
+    assert isinstance(future.exception(SOON_S), GradingError)
+    wait_for(lambda: not alive(child))
+
+
+def test_when_the_pool_is_closed_nobody_waits_any_more(pool: GraderPool, make: Make) -> None:
+    running, waiting = pool.submit(make("hang")), pool.submit(make("grade"))
+    wait_for(lambda: make("hang").result.with_suffix(".child").exists())
+    began = time.monotonic()
+    pool.close()
+    late = pool.submit(make("grade"))
+    for future in (running, waiting, late):
+        assert isinstance(future.exception(SOON_S), InterruptedByUserError)
+    assert time.monotonic() - began < SOON_S
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_what_a_lost_gpu_had_to_grade_is_graded_on_another_or_else_fails_with_the_reason(
+    settings: Settings, make: Make, left: bool
+) -> None:
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    fake = FakeGpus(settings.root, 2)
+    lost = fake.uuid(0)
+    job = make("die on").model_copy(update={"options": {"do": "die on", "device": lost}})
+    with GraderPool(fake.seen_by(settings), [lost, fake.uuid(1)] if left else [lost], "tests.fake_worker") as pool:
+        fake.lose(0)
+        graded = [pool.submit(job.model_copy(update={"result": job.result.with_name(f"{n}.json")})) for n in range(4)]
+        if left:
+            assert [each.result(SOON_S).score.correct for each in graded] == [1] * 4
+        else:
+            errors = [each.exception(SOON_S) for each in graded]
+            assert all(isinstance(error, DeviceLostError) for error in errors)
+            assert str(errors[0]) == f"GPU {lost} has disappeared (GPU 0 does not answer: GPU is lost)"

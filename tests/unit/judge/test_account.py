@@ -1,0 +1,134 @@
+"""Tests the limit on what a run pays for its judge, and the judge's noise, with a judge that is really asked."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.judge.account import Account, SpendLimitError
+from a2rl.judge.client import Answer, Judge, Question
+from a2rl.judge.noise import noise_of
+from a2rl.judge.params import JudgeConfig
+from tests.fake_judge import FakeJudge, fake_judge
+
+PRICE = (100 * 10 + 1 * 30) / 1e6
+"""Of one of the fake judge's answers, in dollars."""
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeJudge]:
+    with fake_judge(tmp_path_factory.mktemp("judge")) as running:
+        yield running
+
+
+def share(reply: Mapping[str, Any]) -> float:
+    return float(reply["choices"][0]["message"]["content"] == "m")
+
+
+def questions(count: int) -> list[Question]:
+    return [Question([{"role": "user", "content": f"pair {number}"}], share) for number in range(count)]
+
+
+def ask(
+    judge: FakeJudge, folder: Path, count: int, mood: str = "kind", limit: float | None = None, sample: int = 0
+) -> list[Answer]:
+    params = judge.params(mood, concurrency=3, attempts=2)
+    account = folder / "account.db"
+    with Judge(JudgeConfig(params, folder / "answers.db", account=account, limit_usd=limit, sample=sample)) as client:
+        return client.ask(questions(count), 10**6)
+
+
+def test_every_paid_request_is_counted_and_a_cached_answer_is_not(judge: FakeJudge, tmp_path: Path) -> None:
+    for _ in range(2):
+        ask(judge, tmp_path, 7)
+    use = Account(tmp_path / "account.db").use()
+    assert (use.requests, use.prompt_tokens, use.completion_tokens) == (7, 700, 7)
+    assert use.dollars == pytest.approx(7 * PRICE)
+
+
+@pytest.mark.parametrize("mood", ["no-usage", "nan-usage", "negative-usage", "endless-usage"])
+def test_an_answer_that_hides_its_price_or_cannot_be_read_is_counted_by_its_length(
+    judge: FakeJudge, tmp_path: Path, mood: str
+) -> None:
+    ask(judge, tmp_path, 1, mood)
+    use = Account(tmp_path / "account.db").use()
+    assert use.requests == 1
+    assert 0 < use.dollars < 0.1
+
+
+def test_at_the_limit_nothing_more_is_asked_but_for_what_is_under_way(judge: FakeJudge, tmp_path: Path) -> None:
+    before, limit = len(judge.asked()), 10 * PRICE
+    with pytest.raises(SpendLimitError, match="--max-judge-usd"):
+        ask(judge, tmp_path, 60, "slow", limit)
+    different = set(judge.asked()[before:])  # on a busy machine a slow answer may be asked for again
+    assert 10 <= len(different) <= 10 + 3 - 1
+    assert Account(tmp_path / "account.db").use().dollars <= (10 + 3 - 1) * PRICE * 1.0001
+    asked = len(judge.asked())
+    with pytest.raises(SpendLimitError):  # as after a restart of the service
+        ask(judge, tmp_path, 60, "slow", limit)
+    assert len(judge.asked()) == asked
+    assert len(ask(judge, tmp_path, 60, "slow", 2 * 60 * PRICE)) == 60
+
+
+def test_answers_in_the_cache_need_no_money(judge: FakeJudge, tmp_path: Path) -> None:
+    first = ask(judge, tmp_path, 5, limit=100.0)
+    assert ask(judge, tmp_path, 5, limit=PRICE) == first
+
+
+def test_a_quota_holds_for_many_askers_and_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "account.db"
+    with ThreadPoolExecutor(8) as threads:
+        taken = list(threads.map(lambda _: Account(path).take("agent's search", 10), range(40)))
+    assert sum(taken) == 10
+    assert not Account(path).take("agent's search", 10)
+    assert Account(path).take("agent's judgement", 1)
+
+
+def test_the_account_is_not_for_other_users_and_a_damaged_one_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "account.db"
+    Account(path).add("judgement", "x")
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_text("no database, but many words " * 99)
+    for use in (
+        Account(path, 1.0).require_money,
+        Account(path).use,
+        lambda: Account(tmp_path / "no" / "f").take("judgement", 1),
+    ):
+        with pytest.raises(InfrastructureError, match="cannot be used") as error:
+            use()
+        assert "\n" not in str(error.value)
+
+
+def test_the_dearest_job_is_found_by_the_end_of_its_name(tmp_path: Path) -> None:
+    account = Account(tmp_path / "account.db")
+    assert account.dearest_usd("-public") == 0
+    for job, dollars in (("a-public", 1.0), ("a-public", 1.5), ("b-public", 2.0), ("a-private", 9.0)):
+        account.add("judgement", job, dollars=dollars)
+    assert account.dearest_usd("-public") == 2.5
+
+
+def test_a_sample_is_asked_twice_and_never_answered_from_the_first_asking(judge: FakeJudge, tmp_path: Path) -> None:
+    before = len(judge.asked())
+    first = ask(judge, tmp_path, 20)
+    assert len(judge.asked()) - before == 20
+    again = ask(judge, tmp_path, 20, sample=6)  # the first answers are in the cache
+    assert len(judge.asked()) - before == 26
+    assert [answer.verdict for answer in again] == [answer.verdict for answer in first]
+    assert sum(answer.again is not None for answer in again) == 6
+    assert len(ask(judge, tmp_path, 3, sample=50)) == 3
+
+
+def test_a_steady_judge_has_no_noise_and_a_wavering_one_has(judge: FakeJudge, tmp_path: Path) -> None:
+    steady = noise_of([answer.noise() for answer in ask(judge, tmp_path / "a", 20, sample=20)])
+    assert steady is not None
+    assert (steady.asked_twice, steady.agreement, steady.verdict_sd) == (20, 1.0, 0.0)
+    wavering = noise_of([answer.noise() for answer in ask(judge, tmp_path / "b", 100, "wavering", sample=20)])
+    assert wavering is not None
+    assert (wavering.agreement, wavering.asked_twice) == (0.0, 20)  # it says the opposite the second time
+    assert wavering.verdict_sd == pytest.approx(0.5**0.5)
+    assert wavering.score_sd == pytest.approx(100 * 0.5**0.5 / 100**0.5)
+    assert "20 judgements asked twice: 0% agree" in str(wavering)
+    assert noise_of([answer.noise() for answer in ask(judge, tmp_path / "c", 4)]) is None

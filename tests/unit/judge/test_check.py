@@ -1,0 +1,128 @@
+"""Tries judges before a run: what is wrong is said in one line, and a suite of runs asks once."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.grading.judge_check import check_judge_of
+from a2rl.judge.check import check_judge
+from a2rl.judge.params import JudgeConfig, JudgeParams
+from a2rl.run.spec import RunSpec
+from tasks.alpacaeval.grade import trial_question
+from tests.fake_judge import FakeJudge, fake_judge
+from tests.mock_llm_process import driver_process
+from tests.unit.run.test_spec import FIRST
+
+OWN = "weighted_alpaca_eval_gpt4_turbo"
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeJudge]:
+    with fake_judge(tmp_path_factory.mktemp("judge")) as running:
+        yield running
+
+
+def check(params: JudgeParams, settings: Settings, key: str | None = "secret-key-1") -> None:
+    config = JudgeConfig(params, settings.judgements, key)
+    check_judge(config, trial_question(params.annotator), settings)
+
+
+@pytest.mark.parametrize(
+    ("mood", "kind", "says"),
+    [
+        ("forbidden", UsageError, "refuses the key in MY_KEY: the judge answered 401: no such key; set a valid one"),
+        ("missing", UsageError, "has no model missing: the judge answered 404"),
+        ("exhausted", UsageError, "has no quota left"),
+        ("odd", UsageError, "refuses the request: the judge answered 400: Unsupported parameter:\\x1b[2J"),
+        ("no-logprobs", UsageError, "gives no log probabilities"),
+        ("chatty", UsageError, "does not answer in the form that weighted_alpaca_eval_gpt4_turbo asks for"),
+        ("nan-usage", UsageError, "does not answer in the form"),
+        ("busy", InfrastructureError, "the judge answered 429"),
+        ("broken", InfrastructureError, "the judge answered 500"),
+        ("garbled", InfrastructureError, "not JSON"),
+        ("nested", InfrastructureError, "not JSON"),
+        ("huge", InfrastructureError, "too large"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    judge: FakeJudge, settings: Settings, mood: str, kind: type[A2rlError], says: str
+) -> None:
+    with pytest.raises(kind) as error:
+        check(judge.params(mood, api_key_env="MY_KEY", attempts=2), settings)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "secret-key-1" not in settings.judge_checks.read_text()
+
+
+def test_a_judge_that_is_slow_or_not_there_does_not_answer(judge: FakeJudge, settings: Settings) -> None:
+    for changes in ({"timeout_s": 0.02}, {"base_url": "http://127.0.0.1:9"}, {"base_url": "http://["}):
+        with pytest.raises(InfrastructureError, match="does not answer"):
+            check(judge.params("slow", attempts=1, **changes), settings)
+
+
+def test_runs_that_start_together_ask_once_and_a_later_launch_asks_again(
+    judge: FakeJudge, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, before = judge.params("slow"), len(judge.asked())
+    with ThreadPoolExecutor(30) as runs:
+        list(runs.map(lambda _: check(params, settings), range(30)))
+    assert len(judge.asked()) - before == 1
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    check(params, settings)
+    assert len(judge.asked()) - before == 2
+
+
+def test_a_failure_is_shared_but_another_key_is_tried_at_once(judge: FakeJudge, settings: Settings) -> None:
+    params, before = judge.params("forbidden"), len(judge.asked())
+    for key in ("first", "first", "second"):
+        with pytest.raises(UsageError, match="401"):
+            check(params, settings, key)
+    assert len(judge.asked()) - before == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": {"at": 1}}'])
+def test_a_damaged_file_of_outcomes_is_no_problem(judge: FakeJudge, settings: Settings, text: str) -> None:
+    settings.judge_checks.parent.mkdir(parents=True)
+    settings.judge_checks.write_text(text)
+    check(judge.params(), settings)
+    assert len(json.loads(settings.judge_checks.read_text())) == 1
+
+
+def test_the_trial_is_neither_cached_nor_taken_from_the_cache(judge: FakeJudge, settings: Settings) -> None:
+    check(judge.params(), settings)
+    assert not settings.judgements.exists()
+
+
+def spec_of(judge: JudgeParams, task: str) -> RunSpec:
+    values: dict[str, Any] = FIRST | {"task": task, "variant": "full", "judge": judge.model_dump()}
+    return RunSpec.model_validate(values)
+
+
+def test_a_run_is_refused_for_a_missing_key_before_anything_is_asked(judge: FakeJudge, settings: Settings) -> None:
+    before = len(judge.asked())
+    with pytest.raises(UsageError, match="set NO_SUCH_KEY"):
+        check_judge_of(spec_of(judge.params(api_key_env="NO_SUCH_KEY"), "alpacaeval"), settings)
+    assert len(judge.asked()) == before
+    check_judge_of(RunSpec.model_validate(FIRST), settings)  # has no judge
+
+
+def test_the_scripted_llm_as_a_judge_is_refused_for_what_it_does(settings: Settings, tmp_path: Path) -> None:
+    with driver_process("gsm8k", tmp_path / "served.jsonl") as url:
+        params = JudgeParams(base_url=f"{url}/v1", api_key_env=None, model="claude-opus-4-6", attempts=1)
+        with pytest.raises(UsageError, match="gives no log probabilities"):
+            check_judge_of(spec_of(params.model_copy(update={"annotator": OWN}).resolved(OWN), "alpacaeval"), settings)
+        with pytest.raises(UsageError, match=re.escape("does not answer in the form that correct_or_incorrect")):
+            check_judge_of(spec_of(params.resolved("correct_or_incorrect"), "deepsearchqa"), settings)
+        wrong = replace(JudgeConfig(params, settings.judgements), params=params.model_copy(update={"base_url": url}))
+        with pytest.raises(UsageError, match="404"):
+            check_judge(wrong, trial_question(OWN), settings)

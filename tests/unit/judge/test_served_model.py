@@ -1,0 +1,59 @@
+"""Tests a model of this machine as a judge: a real (small) model behind the API, asked by the real client."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import JsonValue
+
+from a2rl.core.settings import Settings
+from a2rl.judge.client import Question
+from a2rl.judge.local import open_judge, serve_model_judge
+from a2rl.judge.params import JudgeConfig, JudgeParams
+from tests.small_model import build_base_model
+
+OWN = "weighted_alpaca_eval_gpt4_turbo"
+DECODING: dict[str, JsonValue] = {"max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 100_000}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_base_model(tmp_path_factory.mktemp("model") / "small")
+
+
+def config_of(model: Path, cache: Path, settings: Settings) -> JudgeConfig:
+    params = JudgeParams(name="local", serve=str(model), annotator=OWN, decoding=DECODING, attempts=1)
+    return JudgeConfig.by(params.resolved(OWN), settings, served=model)
+
+
+def test_a_local_model_judges_without_key_and_network(model: Path, tmp_path: Path, settings: Settings) -> None:
+    config = config_of(model, tmp_path / "judgements.db", settings)
+    assert (config.api_key, config.params.model) == (None, str(model))
+
+    def said(reply: object) -> float:
+        assert isinstance(reply, dict)
+        [token] = reply["choices"][0]["logprobs"]["content"]
+        assert token["top_logprobs"][0]["token"] == token["token"]  # greedy
+        assert sum(2.718281828 ** each["logprob"] for each in token["top_logprobs"]) == pytest.approx(1, abs=1e-3)
+        return 1.0
+
+    chat = [{"role": "user", "content": "m or M?"}]
+    with open_judge(config) as judge:
+        [answer] = judge.ask([Question(chat, said)], 0)
+        [too_long] = judge.ask([Question([{"role": "user", "content": "word " * 2000}], said)], 0)
+    assert (answer.verdict, answer.completion_tokens, answer.dollars) == (1.0, 1, 0.0)
+    assert too_long.verdict is None
+    assert "context" in too_long.reason
+
+
+def test_requests_that_a_local_model_cannot_serve_are_refused(model: Path, tmp_path: Path, settings: Settings) -> None:
+    config = config_of(model, tmp_path / "judgements.db", settings)
+    body = {"model": "x", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "temperature": 1.0}
+    with serve_model_judge(config, model) as served:
+        url = f"{served.params.base_url}/chat/completions"
+        refused = httpx.post(url, json={**body, "tools": [{"type": "function"}]}, timeout=60)
+        assert (refused.status_code, "no functions" in refused.text) == (400, True)
+        assert httpx.post(url, json={**body, "max_tokens": 0}, timeout=60).status_code == 422
+        first, again = (httpx.post(url, json=body, timeout=60).json() for _ in range(2))
+        assert first == again  # sampled with the request's seed
+        assert first["choices"][0]["logprobs"] is None

@@ -1,0 +1,124 @@
+"""Tests the limits on an agent, by control group or by process limits, and the priority of the grader."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.settings import Settings
+from a2rl.linux.cgroup import ControlGroup
+from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
+from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.disk import bytes_below, removed_bytes
+from a2rl.sandbox.process import AgentProcess
+
+FORKS = """
+import os, time
+count = 0
+try:
+    while count < 300:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        count += 1
+except OSError:
+    pass
+print(count)
+"""
+HOG = """
+held = [bytearray(1 << 20) for _ in range(1000)]
+print("held", len(held))
+"""
+Run = Callable[[str, Resources], tuple[AgentExit, str]]
+
+
+@pytest.fixture
+def run_agent(settings: Settings, tmp_path: Path) -> Run:
+    def do(program: str, limits: Resources) -> tuple[AgentExit, str]:
+        log, folder = tmp_path / "log", tmp_path / "workspace"
+        folder.mkdir()
+        command = AgentCommand([sys.executable, "-I", "-S", "-c", program], str(folder), {}, str(log), resources=limits)
+        with AgentProcess(command, settings) as process:
+            ended = process.wait(60)
+        assert ended is not None
+        return ended, log.read_text()
+
+    return do
+
+
+def held() -> list[str]:
+    """Returns what control groups can limit on this machine."""
+    group = ControlGroup.make(f"a2rl-test-{os.getpid()}")
+    if group is None:
+        return []
+    try:
+        return group.limit(Resources(memory=GIB, processes=9))
+    finally:
+        group.remove()
+
+
+def test_processes_are_limited(run_agent: Run) -> None:
+    if os.geteuid() == 0 and "pids" not in held():
+        pytest.skip("root has no such limit without a control group")
+    ended, said = run_agent(FORKS, Resources(processes=40))
+    assert 20 < int(said) <= 40
+    assert ended.killed <= 41
+
+
+def test_memory_is_limited(run_agent: Run) -> None:
+    if "memory" not in held():
+        pytest.skip("no control group limits memory here")
+    ended, said = run_agent(HOG, Resources(memory=200 << 20))
+    assert ended.exit_code == -9
+    assert "held" not in said
+
+
+def test_the_agent_is_the_first_to_be_ended_when_memory_is_used_up(run_agent: Run) -> None:
+    _, said = run_agent("print(open('/proc/self/oom_score_adj').read())", Resources())
+    assert int(said) == 1000
+
+
+def test_a_file_larger_than_the_limit_cannot_be_written(run_agent: Run) -> None:
+    _, said = run_agent("open('large', 'wb').truncate(3 << 20)", Resources(disk=2 << 20))
+    assert "File too large" in said
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_files_that_take_more_than_the_limit_end_the_agent(run_agent: Run, removes: bool) -> None:
+    program = """
+import os, time
+held = []
+for number in range(5):
+    held.append(open(str(number), "wb"))
+    held[-1].write(bytes(1 << 20))
+    held[-1].flush()
+    if REMOVES: os.unlink(str(number))
+time.sleep(60)
+""".replace("REMOVES", str(removes))
+    ended, _ = run_agent(program, Resources(disk=4 << 20))
+    assert "its files take" in ended.stopped
+    assert ended.exit_code == -15
+
+
+def test_what_lies_on_the_disk_is_measured_without_following_links(tmp_path: Path) -> None:
+    folder = tmp_path / "workspace"
+    (folder / "a").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "large").write_bytes(bytes(1 << 20))
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / os.fsdecode(b"a\xff")).write_bytes(bytes(8192))
+    os.link(folder / os.fsdecode(b"a\xff"), folder / "a" / "again")
+    assert 8192 <= bytes_below([str(folder)]) < 2 * 8192
+    assert bytes_below([str(tmp_path / "none")]) == 0
+    assert removed_bytes([0, os.getpid()]) >= 0
+
+
+def test_limits_are_what_the_machine_can_spare_or_what_the_user_says(tmp_path: Path) -> None:
+    found = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": "no number"})
+    assert found.memory == spare_memory()
+    assert found.disk > 0
+    assert found.processes == PROCESSES
+    said = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": "1.5", "A2RL_AGENT_CORES": "2"})
+    assert (said.memory, said.cores) == (3 * GIB // 2, 2.0)

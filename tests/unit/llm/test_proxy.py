@@ -1,0 +1,131 @@
+"""Tests the proxy for LLM agents: which connections are allowed, which are refused, and what is logged."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from a2rl.core.urls import endpoint
+from a2rl.llm.proxy import Proxy, parse_head
+
+
+class Echo(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = f"{self.path} {self.headers['X-Kept']} ".encode() + body
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_request(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Echo) as echo:
+        threading.Thread(target=echo.serve_forever, daemon=True).start()
+        yield echo.server_address[1]
+        echo.shutdown()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "proxy.jsonl"
+
+
+def lines(log: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def ask(proxy: int, head: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", proxy), timeout=10) as client:
+        client.sendall(head.encode())
+        client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def test_a_tunnel_to_a_listed_host_is_let_through_and_counted(server: int, log: Path) -> None:
+    request = "POST /x HTTP/1.0\r\nX-Kept: yes\r\nContent-Length: 2\r\n\r\nhi"
+    with Proxy([f"localhost:{server}"], log) as proxy:
+        answer = ask(proxy.port, f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n{request}")
+    assert answer.startswith(b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.0 200 OK")
+    assert answer.endswith(b"/x yes hi")
+    [line] = lines(log)
+    assert (line["host"], line["allowed"], line["sent"]) == ("localhost", True, len(request))
+
+
+@pytest.mark.parametrize(
+    "target", ["127.0.0.1:{port}", "localhost:1", "example.org:443", "localhost.example.org:{port}"]
+)
+def test_any_other_host_or_port_is_refused_and_written_down(server: int, log: Path, target: str) -> None:
+    with Proxy([f"localhost:{server}"], log) as proxy:
+        answer = ask(proxy.port, f"CONNECT {target.format(port=server)} HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")
+    [line] = lines(log)
+    assert line["allowed"] is False
+
+
+def test_plain_http_reaches_a_listed_host_as_it_is(server: int, log: Path) -> None:
+    with Proxy([f"localhost:{server}"], log) as proxy, httpx.Client(proxy=proxy.url, trust_env=False) as client:
+        for number in range(2):
+            answer = client.post(f"http://localhost:{server}/a?b=1", headers={"X-Kept": "yes"}, content=f"body{number}")
+            assert answer.text == f"/a?b=1 yes body{number}"
+        assert client.post("http://127.0.0.1:1/a").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "head", ["GET / HTTP/1.1\r\n\r\n", "CONNECT\r\n\r\n", "\r\n\r\n", "x" * 100_000, "CONNECT :1 HTTP/1.1\r\n\r\n"]
+)
+def test_what_is_no_request_to_a_proxy_is_told_so(log: Path, head: str) -> None:
+    with Proxy(["example.org"], log) as proxy:
+        assert ask(proxy.port, head).startswith(b"HTTP/1.1 400")
+
+
+def test_a_host_that_is_down_is_a_bad_gateway(log: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Proxy([f"localhost:{port}"], log) as proxy:
+        assert ask(proxy.port, f"CONNECT localhost:{port} HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 502")
+
+
+def test_it_ends_with_connections_open(server: int, log: Path) -> None:
+    with Proxy([f"localhost:{server}"], log) as proxy:
+        client = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+        client.sendall(f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    assert client.recv(100) == b""
+    client.close()
+
+
+def test_a_host_without_a_port_means_https() -> None:
+    assert endpoint("API.example.org") == ("api.example.org", 443)
+    assert endpoint("[::1]:8000") == ("::1", 8000)
+
+
+def test_headers_for_the_proxy_stay_with_the_proxy() -> None:
+    target = parse_head(b"GET http://h/p HTTP/1.1\r\nHost: h\r\nProxy-Authorization: secret\r\n\r\n")
+    assert target[:2] == ("h", 80)
+    assert b"secret" not in target.opening
+
+
+def test_a_flood_of_connections_takes_no_more_than_its_share(
+    server: int, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.llm.proxy.MAX_CONNECTIONS", 3)
+    with Proxy([f"localhost:{server}"], log) as proxy:
+        idle = [socket.create_connection(("127.0.0.1", proxy.port), timeout=10) for _ in range(3)]
+        time.sleep(0.2)
+        with pytest.raises((AssertionError, OSError)):
+            assert ask(proxy.port, "GET / HTTP/1.1\r\n\r\n")
+        for client in idle:
+            client.close()
+        time.sleep(0.2)
+        assert ask(proxy.port, "GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400")

@@ -1,0 +1,300 @@
+"""Tests the relay to the LLM: what it passes on, what it counts, and what the agent never gets."""
+
+import gzip
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from a2rl.core.settings import Settings
+from a2rl.llm.relay.messages import AnswerReader, parse_request
+from a2rl.llm.relay.process import RelayProcess
+from a2rl.llm.relay.request_log import OTHERS, Request, RequestLogReader, read_llm_use, request_log_path
+from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_responses
+from a2rl.mock_llm.dialogue import Asked, Call, Dialect, Reply
+from a2rl.mock_llm.scenario import Usage
+from a2rl.run.directory import RunDir
+from a2rl.run.records import LlmUse
+from tests.run_maker import wait_for
+
+KEY, STAND_IN = "pk-real-key-of-the-provider", "a2rl-stands-for-it"
+TOOK = Usage(input_tokens=700, output_tokens=50, cached_tokens=200)
+NONSENSE = b'{"usage": {"prompt_tokens": -5, "completion_tokens": "9", "input_tokens": true, "output_tokens": 1e9}}'
+DIALECTS = [anthropic_messages, openai_chat, openai_responses, gemini]
+
+
+class Provider(BaseHTTPRequestHandler):
+    """A fake provider that gives prepared answers and records the requests."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[tuple[str, dict[str, str], bytes]]
+    answer: Callable[["Provider", dict[str, Any]], None]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        type(self).asked.append((self.path, headers, body))
+        type(self).answer(self, json.loads(body))
+
+    def do_GET(self) -> None:
+        self.say(b'{"data": []}')
+
+    def say(self, body: bytes, kind: str = "application/json", status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def chat(provider: Provider, body: dict[str, Any]) -> None:
+    """Returns an answer of OpenAI's chat API."""
+    usage = {"prompt_tokens": 700, "completion_tokens": 50}
+    provider.say(json.dumps({"model": body.get("model", ""), "choices": [], "usage": usage}).encode())
+
+
+@pytest.fixture
+def provider() -> Iterator[type[Provider]]:
+    kind = type("OneProvider", (Provider,), {"asked": [], "answer": chat})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        kind.url = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield kind
+        server.shutdown()
+
+
+@pytest.fixture
+def relay(provider: Any, settings: Settings, run: RunDir) -> Iterator[RelayProcess]:
+    with RelayProcess(run, settings, provider.url + "/api/v1", {"THE_KEY": KEY}, {"THE_KEY": STAND_IN}) as running:
+        yield running
+
+
+def post(relay: RelayProcess, path: str = "/api/v1/chat/completions", **body: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {STAND_IN}", "X-Api-Key": STAND_IN, "Cookie": "a=b", "X-Kept": "yes"}
+    url = f"http://127.0.0.1:{relay.port}{path}"
+    return httpx.post(url, json={"model": "a-model", **body}, headers=headers, timeout=60, trust_env=False)
+
+
+def seen(run: RunDir, requests: int) -> LlmUse:
+    """Waits until the log has this many requests, and returns it."""
+    log = RequestLogReader(request_log_path(run))
+    use: LlmUse = wait_for(lambda: use if (use := log.read()).requests >= requests else None, 30)
+    return use
+
+
+def test_a_request_goes_on_with_the_key_which_the_agent_never_has(
+    relay: RelayProcess, provider: Any, run: RunDir
+) -> None:
+    assert post(relay, "/api/v1/chat/completions?key=" + STAND_IN, messages=[]).json()["usage"]["prompt_tokens"] == 700
+    [(path, headers, body)] = provider.asked
+    assert path == f"/api/v1/chat/completions?key={KEY}"
+    assert (headers["authorization"], headers["x-api-key"], headers["x-kept"]) == (f"Bearer {KEY}", KEY, "yes")
+    assert "cookie" not in headers
+    assert headers["host"] == provider.url.removeprefix("http://")
+    assert json.loads(body) == {"model": "a-model", "messages": []}
+    use = seen(run, 1)
+    assert (use.prompt_tokens, use.completion_tokens, use.estimated) == (700, 50, 0)
+    logs = [path.read_text() for path in run.logs.iterdir()]
+    assert not any(KEY in text for text in logs)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_tokens_of_every_dialect_are_read(dialect: Dialect, stream: bool) -> None:
+    question = Asked("a-model", stream, (), options={"include_usage": True})
+    reply = Reply("a word", Call("shell", {"command": "ls"}), TOOK)
+    answer = "".join(dialect.events(question, reply)) if stream else json.dumps(dialect.whole(question, reply))
+    for size in (1, 7, 100_000):
+        reader, data = AnswerReader(stream), answer.encode()
+        for place in range(0, len(data), size):
+            reader.feed(data[place : place + size])
+        reader.close()
+        assert reader.used == (700, 50)
+        assert reader.model == "a-model"
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[[[" * 100_000, b"data: {}\n\n", b"\xff" * 100, NONSENSE])
+def test_an_answer_that_says_nothing_says_nothing(garbage: bytes) -> None:
+    for stream in (True, False):
+        reader = AnswerReader(stream)
+        reader.feed(garbage)
+        reader.close()
+        assert not reader.used or reader.used.total == 0
+
+
+def test_streams_of_the_chat_api_are_asked_for_their_tokens(relay: RelayProcess, provider: Any) -> None:
+    post(relay, stream=True)
+    assert json.loads(provider.asked[0][2])["stream_options"] == {"include_usage": True}
+
+
+def test_an_answer_that_does_not_say_what_it_took_is_estimated(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    provider.answer = lambda handler, body: handler.say(b'{"text": "' + b"x" * 4000 + b'"}')
+    post(relay, messages=["y" * 8000])
+    use = seen(run, 1)
+    assert use.estimated == 1
+    assert use.prompt_tokens >= 2000
+    assert use.completion_tokens >= 1000
+
+
+def test_an_agent_that_hangs_up_before_the_answer_says_what_it_took_is_charged_all_the_same(
+    relay: RelayProcess, provider: Any, run: RunDir
+) -> None:
+    def slowly(handler: Provider, body: dict[str, Any]) -> None:
+        time.sleep(0.5)
+        chat(handler, body)
+
+    provider.answer = slowly
+    body = b'{"model": "a-model"}'
+    with socket.create_connection(("127.0.0.1", relay.port)) as client:
+        head = f"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        wait_for(lambda: provider.asked, 30)
+    use = seen(run, 1)
+    assert (use.tokens, use.estimated) == (750, 0)
+
+
+def test_a_quota_of_tokens_holds_for_what_was_seen(settings: Settings, provider: Any, new_run: Any) -> None:
+    run = new_run(max_tokens=1000)
+    with RelayProcess(run, settings, provider.url, {}, {}) as relay:
+        answers = [post(relay, "/v1/chat/completions").status_code for _ in range(4)]
+    assert answers == [200, 200, 429, 429]
+    assert len(provider.asked) == 2
+    assert seen(run, 4).refused == 2
+    with RelayProcess(run, settings, provider.url, {}, {}) as again:
+        assert post(again, "/v1/chat/completions").status_code == 429
+
+
+ELSEWHERE = [
+    ("POST", "/api/v1/files"),
+    ("POST", "/api/v1/batches"),
+    ("POST", "/api/v1/fine_tuning/jobs"),
+    ("POST", "/api/v1/../../chat/completions"),
+    ("POST", "/api/v1/chat/completions/../../files"),
+    ("POST", "/api/v1/chat/completions%2f..%2ffiles"),
+    ("POST", "//evil.example/chat/completions"),
+    ("POST", "http://evil.example/api/v1/chat/completions/"),
+    ("POST", "/v1/chat/completions"),
+    ("DELETE", "/api/v1/models/a"),
+    ("GET", "/api/v1/responses/resp_1"),
+    ("GET", "/"),
+]
+MALFORMED = {
+    "two lengths": b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a length twice": b"Content-Length: 2\r\nContent-Length: 9\r\n\r\n{}",
+    "huge headers": b"X: " + b"y" * 300_000 + b"\r\n\r\n",
+    "a body that never comes": b"Content-Length: 40000000\r\n\r\n" + b"x" * 100,
+    "no headers": b"",
+}
+
+
+def test_nothing_but_requests_for_an_answer_gets_through(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    for method, path in ELSEWHERE:
+        with socket.create_connection(("127.0.0.1", relay.port), timeout=30) as client:
+            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+            client.sendall(head.encode())
+            assert b" 403 " in client.recv(100), path
+    assert provider.asked == []
+    assert seen(run, len(ELSEWHERE)).refused == len(ELSEWHERE)
+
+
+def test_a_malformed_request_reaches_nobody_and_stops_nobody(relay: RelayProcess, provider: Any) -> None:
+    with ExitStack() as stack:
+        for rest in MALFORMED.values():
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", relay.port), timeout=30))
+            with suppress(OSError):
+                client.sendall(b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + rest)
+        assert post(relay).status_code == 200
+    assert all(len(headers) < 20 for _, headers, _ in provider.asked)
+    assert len(provider.asked) <= 2
+
+
+def test_a_body_that_is_not_understood_is_not_passed_on(relay: RelayProcess, provider: Any) -> None:
+    url = f"http://127.0.0.1:{relay.port}/api/v1/responses"
+    for body in (b"[]", b"{", b'{"a": NaN}', b"[" * 100_000, b'{"background": true}'):
+        assert httpx.post(url, content=body, timeout=60).status_code == 400
+    assert httpx.post(url, content=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"}).status_code == 415
+    assert provider.asked == []
+
+
+def test_a_key_named_twice_is_judged_as_it_is_sent(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    body = b'{"model": "driver", "model": "other", "tools": [], "tools": [{"type": "web_search"}]}'
+    httpx.post(f"http://127.0.0.1:{relay.port}/api/v1/responses", content=body, timeout=60)
+    assert json.loads(provider.asked[0][2])["model"] == "other"
+    use = seen(run, 1)
+    assert list(use.models) == ["other"]
+    assert use.server_tools == {"web_search": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "tools"),
+    [
+        ({"tools": [{"type": "web_search_20250305"}, {"name": "Bash", "input_schema": {}}]}, ["web_search_20250305"]),
+        ({"tools": [{"type": "function", "function": {"name": "web_search"}}]}, []),
+        ({"tools": [{"type": "mcp", "server_url": "x"}, {"type": "code_interpreter"}]}, ["mcp", "code_interpreter"]),
+        ({"tools": [{"googleSearch": {}, "functionDeclarations": []}]}, ["googleSearch"]),
+        ({"tools": [{"urlContext": {}}, {"codeExecution": {}}]}, ["urlContext", "codeExecution"]),
+        ({"web_search_options": {"a": 1}}, ["web_search_options"]),
+        ({"tools": "nonsense"}, []),
+        ({"tools": [None, 3, {"type": 7}]}, []),
+    ],
+)  # fmt: skip
+def test_tools_that_run_at_the_provider_are_written_down(body: dict[str, Any], tools: list[str]) -> None:
+    assert list(parse_request({"model": "m", **body}).server_tools) == tools
+
+
+def test_an_error_of_the_provider_reaches_the_agent_without_the_key(
+    relay: RelayProcess, provider: Any, run: RunDir
+) -> None:
+    provider.answer = lambda handler, body: handler.say(f'{{"error": "no such key: {KEY}"}}'.encode(), status=401)
+    answer = post(relay)
+    assert answer.status_code == 401
+    assert KEY not in answer.text
+    assert (seen(run, 1).failed, seen(run, 1).tokens) == (1, 0)
+
+
+def test_a_relay_that_is_killed_is_replaced_and_goes_on_counting(
+    relay: RelayProcess, provider: Any, run: RunDir
+) -> None:
+    assert post(relay).status_code == 200
+    before = relay.pid
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: relay.pid != before, 30)
+    assert post(relay).status_code == 200
+    assert seen(run, 2).tokens == 1500
+
+
+def test_it_has_the_key_in_no_environment(relay: RelayProcess) -> None:
+    assert KEY.encode() not in Path(f"/proc/{relay.pid}/environ").read_bytes()
+    assert KEY.encode() not in Path(f"/proc/{relay.pid}/cmdline").read_bytes()
+
+
+def test_a_provider_that_is_down_is_a_bad_gateway(settings: Settings, run: RunDir) -> None:
+    with RelayProcess(run, settings, "http://127.0.0.1:9", {}, {}) as relay:
+        assert post(relay, "/v1/messages").status_code == 502
+
+
+def test_the_record_is_limited_whatever_the_agent_asks_for(tmp_path: Path) -> None:
+    path = tmp_path / "llm.jsonl"
+    lines = [Request(t=0, path="/v1/messages", asked=f"model-{n}", status=200, prompt_tokens=1) for n in range(100)]
+    path.write_text("not json\n" + "".join(line.model_dump_json() + "\n" for line in lines) + '{"t": 1, "path')
+    use = RequestLogReader(path).read()
+    assert (use.requests, use.tokens) == (100, 100)
+    assert len(use.models) == 21
+    assert use.models[OTHERS].requests == 80
+
+
+def test_a_run_without_a_relay_has_no_record(run: RunDir) -> None:
+    assert read_llm_use(run) is None

@@ -1,0 +1,317 @@
+"""Tests the history of the agent's code: one commit for each state, and only the agent's own small regular files."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.recording import code_history
+from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, snapshot_code
+from tests.as_nobody import as_nobody, folder_of_nobody
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "workspace" / "code").mkdir(parents=True)
+    return tmp_path / "workspace" / "code"
+
+
+@pytest.fixture
+def repository_of_run(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "code"
+
+
+def git(repository: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=repository, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def committed(repository: Path) -> set[str]:
+    return set(git(repository, "ls-tree", "-r", "--name-only", "HEAD").splitlines())
+
+
+def test_every_changed_state_is_one_commit(code: Path, repository_of_run: Path) -> None:
+    (code / "train.py").write_text("v1")
+    first = snapshot_code(code, repository_of_run, "submission 1")
+    assert snapshot_code(code, repository_of_run, "submission 2") == first
+    (code / "train.py").write_text("v2")
+    third = snapshot_code(code, repository_of_run, "submission 3")
+    assert third != first
+    assert git(repository_of_run, "log", "--format=%s").splitlines() == ["submission 3", "submission 1"]
+    assert git(repository_of_run, "show", f"{first}:train.py") == "v1"
+    assert git(repository_of_run, "show", f"{third}:train.py") == "v2"
+
+
+def test_a_file_that_was_removed_is_gone_from_the_next_state(code: Path, repository_of_run: Path) -> None:
+    (code / "a" / "b").mkdir(parents=True)
+    (code / "a" / "b" / "one.py").write_text("1")
+    (code / "two.py").write_text("2")
+    snapshot_code(code, repository_of_run, "1")
+    (code / "two.py").unlink()
+    snapshot_code(code, repository_of_run, "2")
+    assert committed(repository_of_run) == {"a/b/one.py"}
+
+
+def test_no_code_is_no_commit(code: Path, repository_of_run: Path) -> None:
+    assert snapshot_code(code, repository_of_run, "1") is None
+    assert snapshot_code(code / "absent", repository_of_run, "1") is None
+    assert not repository_of_run.exists()
+
+
+def test_links_large_files_caches_and_devices_are_left_out(code: Path, repository_of_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "hidden.txt").write_text("secret")
+    (code / "train.py").write_text("1")
+    (code / "link.txt").symlink_to(tmp_path / "secret" / "hidden.txt")
+    (code / "linked-folder").symlink_to(tmp_path / "secret")
+    (code / "dangling").symlink_to("/nowhere")
+    os.mkfifo(code / "fifo")
+    (code / "large.bin").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__" / "train.pyc").write_bytes(b"x")
+    snapshot_code(code, repository_of_run, "1")
+    assert committed(repository_of_run) == {"train.py"}
+
+
+def test_a_code_folder_that_is_itself_a_link_is_no_code(code: Path, repository_of_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "hidden.txt").write_text("secret")
+    code.rmdir()
+    code.symlink_to(tmp_path / "secret")
+    assert snapshot_code(code, repository_of_run, "1") is None
+
+
+def test_what_git_would_ignore_is_kept(code: Path, repository_of_run: Path) -> None:
+    (code / ".gitignore").write_text("*\n")
+    (code / "train.py").write_text("1")
+    snapshot_code(code, repository_of_run, "1")
+    assert committed(repository_of_run) == {".gitignore", "train.py"}
+
+
+@pytest.mark.parametrize("name", [".git", "nested/.git", ".GIT", "nested/.Git"])
+def test_a_planted_git_folder_and_its_hooks_are_ignored(
+    code: Path, repository_of_run: Path, tmp_path: Path, name: str
+) -> None:
+    planted = code / name
+    (planted / "hooks").mkdir(parents=True)
+    for hook in ("pre-commit", "post-commit", "post-index-change"):
+        (planted / "hooks" / hook).write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
+        (planted / "hooks" / hook).chmod(0o755)
+    (planted / "config").write_text(f"[core]\n\tfsmonitor = touch {tmp_path}/hooked\n")
+    (planted / "HEAD").write_text("ref: refs/heads/main\n")
+    (code / "train.py").write_text("1")
+    (code / ".gitattributes").write_text("* filter=evil\n")
+    revision = snapshot_code(code, repository_of_run, "1")
+    assert revision
+    assert committed(repository_of_run) == {".gitattributes", "train.py"}
+    assert not (tmp_path / "hooked").exists()
+
+
+def test_the_users_git_configuration_has_no_say(
+    code: Path, repository_of_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".gitconfig").write_text("[commit]\n\tgpgsign = true\n[user]\n\tuseConfigOnly = true\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    (code / "train.py").write_text("1")
+    revision = snapshot_code(code, repository_of_run, "1")
+    monkeypatch.delenv("GIT_DIR")
+    assert revision == git(repository_of_run, "rev-parse", "HEAD")
+    assert git(repository_of_run, "log", "--format=%an") == "a2rl"
+
+
+def test_a_flood_of_files_is_cut_off(code: Path, repository_of_run: Path) -> None:
+    for number in range(MAX_FILES + 50):
+        (code / f"{number:05}.py").write_text("")
+    snapshot_code(code, repository_of_run, "1")
+    assert len(committed(repository_of_run)) == MAX_FILES
+
+
+@pytest.mark.parametrize("left", ["lock", "half-made repository"])
+def test_a_service_that_was_killed_while_committing_leaves_nothing_that_stops_the_next(
+    code: Path, repository_of_run: Path, left: str
+) -> None:
+    (code / "train.py").write_text("1")
+    if left == "lock":
+        snapshot_code(code, repository_of_run, "1")
+        (repository_of_run / ".git" / "index.lock").write_bytes(b"")
+        (code / "train.py").write_text("2")
+    else:
+        (repository_of_run / ".git").mkdir(parents=True)
+    assert snapshot_code(code, repository_of_run, "2")
+    assert git(repository_of_run, "log", "-1", "--format=%s") == "2"
+
+
+def test_odd_file_names_are_kept(code: Path, repository_of_run: Path) -> None:
+    for name in ("with space.py", "-rf", "ünï.py", "new\nline.py", "--help"):
+        (code / name).write_text("x")
+    snapshot_code(code, repository_of_run, "-m odd")
+    assert len(list(repository_of_run.iterdir())) == 6  # including .git
+    assert git(repository_of_run, "log", "--format=%s") == "-m odd"
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    """A folder outside the agent's workspace, with a secret."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/rows.jsonl").write_text("secret")
+    return tmp_path / "hidden"
+
+
+def everything_in(repository: Path) -> str:
+    """Returns the text of everything that was copied or committed."""
+    copied = [path.read_text(errors="replace") for path in repository.rglob("*") if ".git" not in path.parts[-2:-1]
+              and path.is_file() and "/.git/" not in str(path)]  # fmt: skip
+    return "\n".join([*copied, git(repository, "log", "-p", "--text")])
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere(
+    code: Path, repository_of_run: Path, hidden: Path
+) -> None:
+    (code / "train.py").write_text("1")
+    (code / "real").mkdir()
+    (code / "real/rows.jsonl").write_text("harmless")
+    (code / "link").symlink_to(hidden)
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            for name in ("real", "link"):
+                (code / name).rename(code / "pkg")
+                (code / "pkg").rename(code / name)
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    for number in range(12):
+        (code / "train.py").write_text(f"{number}")
+        snapshot_code(code, repository_of_run, "x")
+    over.set()
+    swapper.join()
+    assert "secret" not in everything_in(repository_of_run)
+
+
+def test_a_hard_link_to_what_is_not_the_agents_is_left_out(code: Path, repository_of_run: Path, hidden: Path) -> None:
+    (code / "train.py").write_text("1")
+    (code / "rows.jsonl").hardlink_to(hidden / "rows.jsonl")
+    snapshot_code(code, repository_of_run, "1")
+    assert committed(repository_of_run) == {"train.py"}
+
+
+HOSTILE_NAMES = [
+    b"git~1", b".git ", b".git.", b".git::$INDEX_ALLOCATION", ".g\u200cit".encode(), b"a\\.git", b"\xff\xfe",
+    b"new\nline", b'quote"', b"back\\slash", b"\x1b[2J", b"x" * 255, b"-rf", b"\xe2\x80\xae",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_no_name_keeps_the_code_from_being_recorded(code: Path, repository_of_run: Path, name: bytes) -> None:
+    (code / "train.py").write_text("1")
+    (code / os.fsdecode(name)).write_text("x")
+    assert snapshot_code(code, repository_of_run, "1")
+    assert "train.py" in committed(repository_of_run)
+
+
+SETTINGS_OF_GIT = {
+    ".gitattributes": "* text working-tree-encoding=UTF-16 filter=evil diff=evil ident\n",
+    ".gitmodules": "[submodule\n not a configuration",
+    ".gitignore": "*\n",
+    ".mailmap": "\0",
+    ".lfsconfig": "[lfs]\n\turl = http://evil\n",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS_OF_GIT)
+def test_nothing_in_the_code_is_a_setting_for_git(code: Path, repository_of_run: Path, name: str) -> None:
+    (code / name).write_text(SETTINGS_OF_GIT[name])
+    (code / "train.py").write_bytes(b"$Id$ \r\n\xff")
+    assert snapshot_code(code, repository_of_run, "1")
+    assert committed(repository_of_run) == {name, "train.py"}
+    stored = subprocess.run(["git", "cat-file", "blob", "HEAD:train.py"], cwd=repository_of_run, capture_output=True, check=True)  # fmt: skip  # noqa: E501
+    assert stored.stdout == b"$Id$ \r\n\xff"
+
+
+@pytest.mark.parametrize(
+    "lock", ["index.lock", "HEAD.lock", "refs/heads/main.lock", "refs/a2rl/seen.lock", "config.lock"]
+)
+def test_a_lock_of_a_git_that_was_killed_is_removed(code: Path, repository_of_run: Path, lock: str) -> None:
+    (code / "train.py").write_text("1")
+    snapshot_code(code, repository_of_run, "1")
+    (repository_of_run / ".git" / lock).touch()
+    (code / "train.py").write_text("2")
+    assert snapshot_code(code, repository_of_run, "2") == git(repository_of_run, "rev-parse", "HEAD")
+
+
+def test_git_that_hangs_is_an_error_in_time(
+    code: Path, repository_of_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "bin/git").chmod(0o755)
+    monkeypatch.setattr(code_history, "GIT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(code_history, "ENVIRONMENT", {"PATH": f"{tmp_path}/bin:{os.defpath}"})
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.defpath}")
+    (code / "train.py").write_text("1")
+    started = time.monotonic()
+    with pytest.raises(InfrastructureError, match="timed out"):
+        snapshot_code(code, repository_of_run, "1")
+    assert time.monotonic() - started < 10
+
+
+def test_another_that_records_is_not_waited_for_longer_than_asked(code: Path, repository_of_run: Path) -> None:
+    (code / "train.py").write_text("1")
+    repository_of_run.parent.mkdir()
+    with FileLock(repository_of_run.with_name(".code.lock")), pytest.raises(InfrastructureError, match="locked"):
+        snapshot_code(code, repository_of_run, "1", timeout_s=0.1)
+
+
+def take_back_all(code: Path) -> None:
+    code.chmod(0)
+
+
+def take_back_a_folder(code: Path) -> None:
+    (code / "pkg").mkdir()
+    (code / "pkg").chmod(0)
+
+
+def take_back_a_file(code: Path) -> None:
+    (code / "shut.py").touch()
+    (code / "shut.py").chmod(0)
+
+
+@pytest.mark.parametrize("take_back", [take_back_all, take_back_a_folder, take_back_a_file])
+def test_permissions_that_an_ordinary_user_takes_back_are_no_error(take_back: Callable[[Path], None]) -> None:
+    def work() -> None:
+        code, repository = root / "workspace/code", root / "run/code"
+        code.mkdir(parents=True)
+        (code / "train.py").write_text("1")
+        first = snapshot_code(code, repository, "1")
+        assert first
+        take_back(code)
+        assert snapshot_code(code, repository, "2") in {first, None}
+
+    with folder_of_nobody() as root:
+        as_nobody(work)
+
+
+@pytest.mark.parametrize("kind", ["file", "fifo", "link"])
+def test_what_is_no_folder_is_no_code(code: Path, repository_of_run: Path, kind: str) -> None:
+    code.rmdir()
+    if kind == "file":
+        code.touch()
+    elif kind == "fifo":
+        os.mkfifo(code)
+    else:
+        code.symlink_to("/dev/zero")
+    before = signal.alarm(20)
+    assert snapshot_code(code, repository_of_run, "1") is None
+    with pytest.raises(OSError, match="Not a directory"):
+        code_state(code)
+    signal.alarm(before)

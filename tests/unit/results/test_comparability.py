@@ -1,0 +1,80 @@
+"""Tests that a run says whether its figures are comparable with the published ones, and every reason why not."""
+
+from typing import Any
+
+import pytest
+
+from a2rl.cli.results import run_object
+from a2rl.config.params import load_params
+from a2rl.config.plan import plan_runs
+from a2rl.config.suite import single_run
+from a2rl.core.settings import Settings
+from a2rl.results.comparability import comparability
+from a2rl.results.figures import run_tags
+from a2rl.results.report import write_report
+from a2rl.run.directory import RunDir
+from a2rl.run.records import SetupRecord
+from a2rl.sampling.generation import Generation
+
+TASKS = ("gsm8k", "humaneval", "alpacaeval", "alfworld", "webshop", "deepsearchqa")
+
+
+def run_of(settings: Settings, **given: Any) -> RunDir:
+    """Makes a run of an agent of the paper in its setting, with some settings changed."""
+    values = {"agent": "claude-code", "driver": "claude-opus-4-6", "preset": "paper", **given}
+    [spec] = plan_runs(single_run(values), "runs", load_params(settings.root), settings)
+    return RunDir.create(settings.runs, spec)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-8B"])
+def test_the_preset_is_comparable(settings: Settings, task: str, model: str) -> None:
+    found = comparability(run_of(settings, task=task, model=model))
+    assert found.reasons == ()
+    assert str(found).startswith("yes, as far as the paper states its settings (not stated: GPUs")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"variant": "mini"}, "mini data"),
+        ({"limit": 64}, "a sample of 64 items"),
+        ({"protocol": "strict"}, "the strict protocol: half of the eval set"),
+        ({"model": "Qwen/Qwen3-0.6B"}, "the base model Qwen/Qwen3-0.6B"),
+        ({"agent": "mini-swe-agent"}, "the agent mini-swe-agent"),
+        ({"driver": "gpt-9"}, "the driver gpt-9"),
+        ({"mode": "rl-only"}, "the mode rl-only"),
+        ({"budget": "1h"}, "a budget of 1h instead of 12h"),
+        ({"max_turns": 5}, "--max-turns 5"),
+        ({"max_cost_usd": 1.5}, "--max-cost-usd 1.5"),
+        ({"generation": "temperature=1"}, "sampled at temperature 1"),
+        ({"generation": "max_new_tokens=8192"}, "at most 8,192 new tokens"),
+        ({"task": "alpacaeval", "judge": "gpt-4.1"}, "the judge gpt-4.1 instead of gpt-5.2"),
+    ],
+)
+def test_each_thing_that_differs_is_a_reason(settings: Settings, given: dict[str, Any], reason: str) -> None:
+    found = comparability(run_of(settings, **{"task": "gsm8k", **given}))
+    assert any(reason in each for each in found.reasons), found.reasons
+    assert str(found).startswith("no, because of ")
+
+
+def test_prompts_back_end_and_generation_of_the_defaults_are_reasons(settings: Settings) -> None:
+    given = {"variant": "full", "protocol": "paper", "budget": "12h", "model": "Qwen/Qwen2.5-7B-Instruct"}
+    reasons = comparability(run_of(settings, task="gsm8k", preset="none", **given)).reasons
+    assert [reason.split()[0] for reason in reasons] == ["prompts", "answers", "answers"]
+
+
+def test_what_greedy_answers_ignore_is_no_reason(settings: Settings) -> None:
+    run = run_of(settings, task="alfworld", generation="top_k=1,top_p=0.5")
+    assert run.spec.generation != Generation()
+    assert comparability(run).is_comparable
+
+
+def test_every_place_says_it(run: RunDir, settings: Settings) -> None:
+    write_report(run, settings)
+    said = str(comparability(run))
+    assert "Comparable with the published figures: no, because of mini data" in run.report.read_text()
+    assert run_tags(run, run.need("setup", SetupRecord))["a2rl.comparable"] == said
+    facts = run_object(run)
+    assert facts["comparable"] is False
+    assert "mini data" in facts["not_comparable_because"]

@@ -1,0 +1,114 @@
+"""Tests that MLflow is updated in the background: it may be late, but it never delays or fails a run."""
+
+import threading
+import time
+
+import pytest
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.results import mirror as module
+from a2rl.results.mirror import Mirror, behind
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunInterrupted
+from tests.run_maker import wait_for
+
+
+class Server:
+    """A fake server that accepts requests, refuses them, or never answers."""
+
+    def __init__(self) -> None:
+        self.syncs, self.is_down, self.hangs = 0, False, threading.Event()
+        self.hangs.set()
+
+    def sync(self, run: RunDir) -> None:
+        self.syncs += 1
+        self.hangs.wait(60)
+        if self.is_down:
+            raise InfrastructureError("MLflow at http://x failed: refused\nand more")
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_what_has_changed_is_mirrored(run: RunDir, server: Server) -> None:
+    mirror = Mirror(server.sync)
+    mirror.look(run)
+    wait_for(lambda: server.syncs == 1)
+    mirror.look(run)
+    run.ledger.append(RunInterrupted(stage="execute"))
+    mirror.look(run)
+    mirror.close()
+    assert server.syncs == 2
+    assert behind(run) == ""
+
+
+def test_of_many_changes_only_the_newest_state_is_mirrored(run: RunDir, server: Server) -> None:
+    server.hangs.clear()
+    mirror = Mirror(server.sync)
+    for _ in range(1000):
+        mirror.changed(run)
+    server.hangs.set()
+    mirror.close()
+    assert server.syncs <= 2
+
+
+def test_a_server_that_is_down_delays_nothing_and_the_user_is_told_how_to_catch_up(run: RunDir, server: Server) -> None:
+    server.is_down = True
+    mirror, begun = Mirror(server.sync), time.monotonic()
+    mirror.changed(run)
+    wait_for(lambda: behind(run))
+    mirror.close()
+    assert time.monotonic() - begun < 5
+    [line] = behind(run).splitlines()
+    assert "refused" in line
+    assert f"a2rl report {run.id}" in line
+
+
+def test_a_server_that_hangs_is_waited_for_a_few_seconds(
+    run: RunDir, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_TIMEOUT_S", 0.3)
+    server.hangs.clear()
+    mirror, begun = Mirror(server.sync), time.monotonic()
+    mirror.changed(run)
+    mirror.close()
+    assert time.monotonic() - begun < 5
+    assert "does not answer" in behind(run)
+    server.hangs.set()
+    wait_for(lambda: not behind(run))
+
+
+def test_when_it_comes_back_the_mirror_catches_up_by_itself(run: RunDir, server: Server) -> None:
+    server.is_down = True
+    mirror = Mirror(server.sync, pause_s=(0.05,))
+    mirror.changed(run)
+    wait_for(lambda: behind(run))
+    server.is_down = False
+    wait_for(lambda: not behind(run))
+    mirror.close()
+
+
+def test_one_that_answers_slowly_is_waited_for(run: RunDir, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_TIMEOUT_S", 0.1)
+    server.hangs.clear()
+    mirror = Mirror(server.sync, alive_at=time.monotonic)
+    mirror.changed(run)
+    threading.Timer(0.5, server.hangs.set).start()
+    mirror.close()
+    assert behind(run) == ""
+
+
+def test_whatever_it_raises_the_next_run_is_mirrored(run: RunDir) -> None:
+    seen: list[str] = []
+
+    def sync(each: RunDir) -> None:
+        seen.append(each.id)
+        raise RecursionError("deep")
+
+    mirror = Mirror(sync, pause_s=(0.01,))
+    mirror.changed(run)
+    wait_for(lambda: len(seen) > 2)
+    mirror.close()
+    assert "deep" in behind(run)

@@ -1,0 +1,165 @@
+"""Tests the report over many runs: what is combined, what counts as no gain, and what the files contain."""
+
+import csv
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.core.errors import UsageError
+from a2rl.core.secrets import register_secrets
+from a2rl.core.settings import Settings
+from a2rl.results.suite.files import SuiteReport, report_name, runs_of, write_suite_report
+from a2rl.results.suite.leaderboard import boards, stack_names
+from a2rl.results.suite.run_summary import summaries, summary_of
+from a2rl.run.directory import RunDir
+from tests.run_maker import checkout
+from tests.simulated_runs import simulate_run
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Two agents on two tasks, three seeds each; one of the weak agent's runs has no submission."""
+    settings = checkout(tmp_path_factory.mktemp("checkout"))
+    number = 0
+    for task in ("gsm8k", "humaneval"):
+        for agent, skill in (("strong", 0.8), ("weak", 0.3)):
+            for seed in range(3):
+                number += 1
+                tries = 0 if (agent, seed) == ("weak", 2) else 4
+                simulate_run(settings, number, skill=skill, submissions=tries, task=task, agent=agent, seed=seed)
+    return settings
+
+
+def written(settings: Settings, **changes: Any) -> SuiteReport:
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    return SuiteReport.model_validate_json((page.parent / "report.json").read_text())
+
+
+def test_the_better_agent_leads_and_is_marked_as_better_on_each_task(settings: Settings) -> None:
+    report = written(settings)
+    assert [each.stack for each in report.standings] == ["strong", "weak"]
+    assert [(cell.stack, cell.task) for cell in report.cells if cell.is_best] == [
+        ("strong", "gsm8k"), ("strong", "humaneval")
+    ]  # fmt: skip
+    first = report.standings[0]
+    assert first.ci.low < first.mean_gain < first.ci.high
+    assert first.cost_usd == pytest.approx(6 * 2.5)
+    assert first.tokens == 6_000_000
+
+
+def test_a_run_without_a_result_counts_as_no_gain(settings: Settings) -> None:
+    [cell] = [each for each in written(settings).cells if (each.stack, each.task) == ("weak", "gsm8k")]
+    runs = {each.run_id: each for each in summaries(RunDir.all(settings.runs)).runs}
+    assert cell.verdicts["no submission"] == 1
+    assert cell.gain == pytest.approx(sum(runs[name].gain for name in cell.runs) / 3)
+    assert sum(not any(runs[name].gains) for name in cell.runs) == 1
+    assert len(cell.expected_best) == 3
+    assert list(cell.expected_best) == sorted(cell.expected_best)
+
+
+def test_the_page_is_whole_and_asks_no_other_host(settings: Settings) -> None:
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    text = page.read_text()
+    assert "strong" in text
+    assert "Mini data" in text
+    for loaded in ('src="http', 'href="http', "@import", "url("):
+        assert loaded not in text.replace("url(#", "")
+    assert text.count("<svg") == len(list((page.parent / "figures" / "mini").glob("*.svg")))
+    for figure in (page.parent / "figures" / "mini").glob("*.svg"):
+        ET.parse(figure)
+        assert figure.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+        assert len(figure.with_suffix(".csv").read_text().splitlines()) > 1
+
+
+def test_a_name_that_is_markup_or_a_formula_stays_text(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    simulate_run(settings, 1, agent="<script>alert(1)</script>")
+    simulate_run(settings, 2, agent="=1+1")
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    assert "<script>alert" not in page.read_text()
+    rows = list(csv.DictReader((page.parent / "runs.csv").open()))
+    assert {row["agent"] for row in rows} == {"<script>alert(1)</script>", "'=1+1"}
+
+
+def test_a_key_in_a_reason_or_a_name_is_in_no_file(tmp_path: Path) -> None:
+    key = "mk-Ab3dEf6hIj9lMn2pQr5tUv8xYz1B"
+    register_secrets({"A_KEY": key})
+    settings = checkout(tmp_path)
+    run = simulate_run(settings, 1, agent=key)
+    record = run.record_path("grade")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "reason": f"refused {key}"}))
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    written_files = [path for path in page.parent.rglob("*") if path.suffix in {".html", ".csv", ".svg", ".json"}]
+    assert len(written_files) > 4
+    assert not [path.name for path in written_files if key in path.read_text()]
+
+
+def test_mini_and_full_are_never_combined(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    simulate_run(settings, 1, variant="mini")
+    simulate_run(settings, 2, variant="full")
+    found = boards(summaries(RunDir.all(settings.runs)).runs)
+    assert [board.variant for board in found] == ["full", "mini"]
+    assert all(standing.runs == 1 for board in found for standing in board.standings)
+
+
+def test_stacks_are_named_by_the_settings_that_differ_within_a_task(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    simulate_run(settings, 1, agent="claude-code", driver="opus", budget_s=60.0)
+    simulate_run(settings, 2, agent="claude-code", driver="sonnet", budget_s=60.0)
+    simulate_run(settings, 3, agent="claude-code", driver="opus", budget_s=90.0, task="humaneval", seed=3)
+    names = stack_names(summaries(RunDir.all(settings.runs)).runs)
+    assert sorted(names.values()) == ["claude-code · opus", "claude-code · opus", "claude-code · sonnet"]
+
+
+def test_an_unfinished_run_is_listed_and_not_counted(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    simulate_run(settings, 1)
+    unfinished = simulate_run(settings, 2)
+    unfinished.record_path("grade").unlink()
+    report = written(settings)
+    assert report.unfinished == (unfinished.id,)
+    assert report.standings[0].runs == 1
+
+
+def test_a_summary_is_kept_until_the_run_changes(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    run = simulate_run(settings, 1)
+    first = summary_of(run)
+    kept = run.root / "report" / "summary.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "reason": "kept"}))
+    assert summary_of(run).reason == "kept"
+    record = run.record_path("grade")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "reason": "changed"}))
+    assert summary_of(run).reason == "changed"
+    assert first.reason == ""
+
+
+def test_a_broken_run_does_not_prevent_the_report(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    simulate_run(settings, 1)
+    simulate_run(settings, 2).record_path("grade").write_text("{")
+    report = written(settings)
+    assert report.standings[0].runs == 1
+    assert list(report.unreadable) == ["gsm8k-sim-00002"]
+
+
+def test_runs_are_found_by_suite_launch_and_id(settings: Settings) -> None:
+    assert len(runs_of(["tests"], settings)) == len(runs_of(["sim-launch"], settings)) == 12
+    assert [run.id for run in runs_of(["gsm8k-sim-00001"], settings)] == ["gsm8k-sim-00001"]
+    with pytest.raises(UsageError, match="no runs of a suite"):
+        runs_of(["nothing"], settings)
+
+
+def test_a_report_over_no_readable_run_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run to report on"):
+        write_suite_report("sim", [], checkout(tmp_path))
+
+
+def test_the_folder_of_a_report_cannot_be_elsewhere() -> None:
+    assert report_name(["../../etc", "b"]) == ".._.._etc-and-b"
+    assert "/" not in report_name(["a/" * 200])
+    assert len(report_name(["a" * 500])) == 100

@@ -1,0 +1,460 @@
+"""Tests `a2rl verify`: a valid run passes, and the right check finds each kind of tampering."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from a2rl.cli.results import run_object, sentence
+from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, write_model
+from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeResult, ids_of_run, selected_ids
+from a2rl.results.comparison import improvement_of
+from a2rl.results.report import write_report
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify import verify_run
+from a2rl.run.directory import RunDir
+from a2rl.run.events import Graded, PrivateGraded
+from a2rl.run.ledger import GENESIS
+from a2rl.run.ranking import chosen_among, selection_note
+from a2rl.run.records import SetupRecord
+from a2rl.scoring.score import summarise
+from a2rl.tasks.split import split_ids
+from stages.grade import grade
+from tests.run_maker import Finished, end_agent, finished_run, grade_result, item_results, make_run
+from tests.small_model import edit_json
+
+CHAIN = "the ledger's hash chain"
+SPEC = "the settings are those the run was opened with"
+GRADES = "every submission ends in exactly one way"
+CHECKPOINTS = "checkpoints are the ones that were graded"
+ITEMS = "scores follow from the per-item results"
+RECORDS = "the records follow from the ledger"
+MLFLOW = "MLflow shows what the ledger says"
+EVERY = {CHAIN, SPEC, GRADES, CHECKPOINTS, ITEMS, RECORDS, MLFLOW}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run, made once. Each test gets a copy of its folder at the same path."""
+    return finished_run(tmp_path_factory.mktemp("verify") / "checkout")
+
+
+@pytest.fixture
+def finished(original: Finished, tmp_path: Path) -> Finished:
+    kept = tmp_path / "kept"
+    shutil.copytree(original.settings.root, kept, symlinks=True)
+    settings = Settings(kept, original.settings.environ)
+    return Finished(RunDir(settings.runs / original.run.id), settings)
+
+
+def problems(finished: Finished) -> dict[str, str]:
+    checks = verify_run(finished.run, Tracker(finished.settings))
+    assert {check.what for check in checks} == EVERY
+    return {check.what: check.problem for check in checks if check.problem}
+
+
+def test_a_finished_run_is_sound(finished: Finished) -> None:
+    assert problems(finished) == {}
+
+
+def test_a_finished_run_of_the_paper_protocol_is_sound(tmp_path: Path) -> None:
+    assert problems(finished_run(tmp_path / "paper", protocol="paper")) == {}
+
+
+def test_a_run_of_the_first_statistics_is_sound_and_decided_by_them(tmp_path: Path) -> None:
+    """Its halves and its interval are those of edition 1; the spec of such a run names no edition."""
+    old = finished_run(tmp_path / "old", statistics=1)
+    spec, record = json.loads((old.run.root / "spec.json").read_text()), record_scores(old)
+    chosen = [item["id"] for item in json.loads(next(old.run.grades.glob("*-private.json")).read_text())["items"]]
+    assert chosen == split_ids([str(number) for number in range(8)], "private", 7, statistics=1)
+    assert record["improvement_ci"][0] == 0.0  # of the bootstrap: none of the four items got worse
+    assert problems(old) == {}
+    del spec["statistics"]
+    kept = written_like_before(old, spec, tmp_path / "kept")
+    assert problems(kept) == {}
+    assert kept.run.spec.statistics == 1
+
+
+def written_like_before(run: Finished, spec: dict[str, Any], folder: Path) -> Finished:
+    """Rewrites a run's files as an earlier version wrote them, with a matching ledger, and mirrors the run again."""
+    shutil.copytree(run.settings.root, folder, symlinks=True, ignore=shutil.ignore_patterns("mlruns"))
+    settings = Settings(folder, run.settings.environ)
+    old = Finished(RunDir(settings.runs / run.run.id), settings)
+
+    def opened(kind: str, event: dict[str, Any]) -> None:
+        if kind == "run_opened":
+            event["spec_digest"] = digest_of(spec)
+
+    (old.run.root / "spec.json").write_text(json.dumps(spec))
+    kept = record_scores(old)
+    del kept["chosen_among"]
+    record(old).write_text(json.dumps(kept))
+    forge(old.run, opened)
+    Tracker(old.settings).sync(old.run)
+    return old
+
+
+def test_the_best_of_several_on_the_whole_eval_set_is_held_to_more(tmp_path: Path) -> None:
+    """Seven gains in eight items and no loss prove more for a single checkpoint than for the best of three."""
+    strict, paper = (finished_run(tmp_path / name, protocol=name) for name in ("strict", "paper"))
+    ids = [str(number) for number in range(8)]
+    for each in (strict, paper):
+        write_model(each.run.baseline_items, grade_result(item_results(ids, 0), 0.5))
+    one, best = (improvement_of(each.run, item_results(ids, 7)) for each in (strict, paper))
+    assert chosen_among(strict.run) == 1
+    assert chosen_among(paper.run) == len({grade.weights_digest for grade in paper.run.ledger.events(Graded)}) == 3
+    assert one is not None
+    assert best is not None
+    assert one.points == best.points == 87.5
+    assert one.ci.low > 0
+    assert best.ci.low < one.ci.low
+
+
+def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path) -> None:
+    paper = finished_run(tmp_path / "paper", protocol="paper")
+    note = "best of 3 submissions on the whole eval set; selection makes it optimistic (cross-fitted, the gain is +25.0"
+    note += " points)"
+    assert selection_note(paper.run) == note
+    assert note in sentence(paper.run)
+    assert run_object(paper.run)["selection"] == note
+    write_report(paper.run, paper.settings)
+    assert note in paper.run.report.read_text()
+    parent = Tracker(paper.settings).store.find(paper.run)
+    assert parent.data.tags["a2rl.selection"] == note
+    mirrored = Tracker(paper.settings).mirrored(paper.run)["result"]
+    assert mirrored["chosen_among"] == 3
+    assert mirrored["improvement_cross_fitted"] == run_object(paper.run)["cross_fitted"] == 25.0
+    assert problems(paper) == {}
+
+
+def test_a_forged_cross_fitted_gain_is_found(tmp_path: Path) -> None:
+    paper = finished_run(tmp_path / "paper", protocol="paper")
+    kept = json.loads(record(paper).read_text())
+    record(paper).write_text(json.dumps({**kept, "cross_fitted": 80.0}))
+    assert any("cross-fitted" in problem for problem in problems(paper).values())
+
+
+def test_nothing_of_the_kind_is_said_of_held_out_items(finished: Finished) -> None:
+    assert selection_note(finished.run) == run_object(finished.run)["selection"] == ""
+    write_report(finished.run, finished.settings)
+    assert "optimistic" not in finished.run.report.read_text()
+
+
+@pytest.mark.parametrize("protocol", ["strict", "paper"])
+def test_a_run_on_a_sample_is_sound_and_called_that_wherever_it_is_shown(tmp_path: Path, protocol: str) -> None:
+    sampled = finished_run(tmp_path / "sampled", items=20, limit=8, protocol=protocol)
+    run, settings = sampled
+    assert problems(sampled) == {}
+    graded = read_model(next(run.grades.glob("*-[ap]*.json")), GradeResult).items
+    assert len(graded) == (4 if protocol == "strict" else 8)
+    note = "sample of 8 of 20"
+    assert f"a {note} items" in sentence(run)
+    assert (run_object(run)["sample"], run_object(run)["limit"]) == (note, 8)
+    write_report(run, settings)
+    assert run.report.read_text().count(note) >= 3
+    tracker = Tracker(settings)
+    parent = tracker.store.find(run)
+    assert parent.data.tags["a2rl.sample"] == note
+    assert parent.data.params["limit"] == "8"
+    children = tracker.store.children(run, parent.info.run_id)
+    assert {child.data.tags["a2rl.sample"] for child in children.values()} == {note}
+
+
+def test_nothing_of_a_sample_is_said_of_a_whole_eval_set(finished: Finished) -> None:
+    write_report(finished.run, finished.settings)
+    assert "sample of" not in finished.run.report.read_text() + sentence(finished.run)
+    assert "a2rl.sample" not in Tracker(finished.settings).store.find(finished.run).data.tags
+
+
+def test_a_run_without_submissions_is_sound(settings: Settings, base_model: Path) -> None:
+    run = make_run(settings, base_model)
+    end_agent(run)
+    assert grade(run, settings).verdict == "no submission"
+    Tracker(settings).sync(run)
+    assert problems(Finished(run, settings)) == {}
+
+
+def test_mirroring_again_changes_nothing(finished: Finished) -> None:
+    before = Tracker(finished.settings).mirrored(finished.run)
+    assert set(before) == {"result", "baseline", "submission 1", "submission 2", "submission 3"}
+    Tracker(finished.settings).sync(finished.run)
+    assert Tracker(finished.settings).mirrored(finished.run) == before
+    assert problems(finished) == {}
+
+
+def test_a_run_from_before_there_were_receipts_and_quotas_is_sound(finished: Finished) -> None:
+    run = finished.run
+    old_spec = json.loads((run.root / "spec.json").read_text())
+    for later in ("max_grading_s", "grading_limits"):
+        del old_spec[later]
+    (run.root / "spec.json").write_text(json.dumps(old_spec))
+
+    def as_it_was(kind: str, event: dict[str, Any]) -> None:
+        event.pop("receipt", None)
+        if kind == "run_opened":
+            event["spec_digest"] = digest_of(old_spec)
+
+    forge(run, as_it_was, without="submission_received")
+    assert problems(finished).keys() == {MLFLOW}, "which holds the head of the chain as it is now"
+
+
+@pytest.mark.parametrize("kind", ["graded", "submission_received"])
+def test_a_chain_of_a_submission_that_lacks_an_event_is_found(finished: Finished, kind: str) -> None:
+    forge(finished.run, lambda kind, event: None, without=kind)
+    assert GRADES in problems(finished)
+
+
+# The ways of tampering, and the checks that must find each.
+def ledger_sql(run: RunDir, *statements: str) -> None:
+    with closing(sqlite3.connect(run.root / "ledger.db")) as database:
+        for statement in ("DROP TRIGGER no_update", "DROP TRIGGER no_delete", *statements):
+            database.execute(statement)
+        database.commit()
+
+
+def mlflow_sql(finished: Finished, statement: str) -> None:
+    with closing(sqlite3.connect(finished.settings.mlruns / "mlflow.db")) as database:
+        assert database.execute(statement).rowcount > 0
+        database.commit()
+
+
+def forge(run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0, without: str = "") -> None:
+    """Rewrites the ledger with a chain that is valid."""
+    with closing(sqlite3.connect(run.root / "ledger.db")) as database:
+        kept = database.execute("SELECT at, kind, body FROM events WHERE kind != ? ORDER BY seq", (without,)).fetchall()
+        rows = [(seq, *row) for seq, row in enumerate(kept, start=1)]
+        database.execute("DROP TRIGGER no_delete")
+        database.execute("DELETE FROM events")
+        previous = GENESIS
+        for seq, at, kind, body in rows[: len(rows) - drop_last]:
+            value = json.loads(body)
+            edit(kind, value)
+            forged = canonical_json(value)
+            entry_hash = digest_of([seq, at, kind, forged, previous])
+            database.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, kind, forged, previous, entry_hash)
+            )
+            previous = entry_hash
+        database.commit()
+
+
+def longer_budget(finished: Finished) -> None:
+    edit_json(finished.run.root / "spec.json", budget_s=86400.0)
+
+
+def other_split(finished: Finished) -> None:
+    edit_json(finished.run.root / "spec.json", split_seed=8)
+
+
+def edited_entry(finished: Finished) -> None:
+    ledger_sql(
+        finished.run, "UPDATE events SET body = replace(body, '\"correct\":', '\"correct\": ') WHERE kind = 'graded'"
+    )
+
+
+def unreadable_entry(finished: Finished) -> None:
+    ledger_sql(finished.run, "UPDATE events SET body = '{' WHERE kind = 'graded'")
+
+
+def removed_entry(finished: Finished) -> None:
+    ledger_sql(finished.run, "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events WHERE kind = 'graded')")
+
+
+def no_ledger(finished: Finished) -> None:
+    for path in finished.run.root.glob("ledger.db*"):
+        path.unlink()
+
+
+def garbage_ledger(finished: Finished) -> None:
+    for path in finished.run.root.glob("ledger.db-*"):
+        path.unlink()
+    (finished.run.root / "ledger.db").write_bytes(b"garbage " * 1000)
+
+
+def forged_score(finished: Finished) -> None:
+    def better(kind: str, event: dict[str, Any]) -> None:
+        if kind in {"graded", "private_graded"}:
+            event["result"]["score"] = 100.0
+
+    forge(finished.run, better)
+
+
+def graded_on_other_items(finished: Finished) -> None:
+    """Replaces the public items by the private ones, with the same values and a matching digest in the ledger."""
+    run, hidden = finished.run, finished.run.need("setup", SetupRecord).hidden
+    digest = run.ledger.events(Graded)[0].weights_digest
+    path = run.items(digest, "public")
+    items = read_model(path, GradeResult).items
+    others = ids_of_run(run.spec, hidden, "private")
+    renamed = [item.model_copy(update={"id": other}) for item, other in zip(items, others, strict=True)]
+    write_model(path, GradeResult(score=summarise(renamed), items=tuple(renamed)))
+
+    def matching(kind: str, event: dict[str, Any]) -> None:
+        if kind == "graded" and event["weights_digest"] == digest:
+            event["items_digest"] = file_digest(path)
+
+    forge(run, matching)
+
+
+def forged_private_score_everywhere_but_mlflow(finished: Finished) -> None:
+    """Forges the private score, with a matching grade file, record and chain."""
+    run = finished.run
+    ids = selected_ids("gsm8k", run.need("setup", SetupRecord).hidden, "private", run.spec.split_seed)
+    result = grade_result(item_results(ids, len(ids)), 0.5)
+    [private] = run.ledger.events(PrivateGraded)
+    path = run.items(private.weights_digest, "private")
+    write_model(path, result)
+
+    def better(kind: str, event: dict[str, Any]) -> None:
+        if kind == "private_graded":
+            event.update(result=result.score.model_dump(mode="json"), items_digest=file_digest(path))
+
+    forge(run, better)
+    edit_json(run.record_path("grade"), final=result.score.model_dump(mode="json"))
+
+
+def last_entries_cut_off(finished: Finished) -> None:
+    forge(finished.run, lambda kind, event: None, drop_last=1)
+
+
+def edited_checkpoint(finished: Finished) -> None:
+    path = next(finished.run.checkpoints.glob("*/model.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+
+
+def truncated_checkpoint(finished: Finished) -> None:
+    path = next(finished.run.checkpoints.glob("*/model.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def removed_checkpoint(finished: Finished) -> None:
+    shutil.rmtree(next(finished.run.checkpoints.iterdir()))
+
+
+def edited_grade_file(finished: Finished) -> None:
+    path = next(finished.run.grades.glob("*-public.json"))
+    path.write_text(path.read_text().replace('"wrong"', '"correct"', 1))
+
+
+def edited_private_grade_file(finished: Finished) -> None:
+    path = next(finished.run.grades.glob("*-private.json"))
+    path.write_text(path.read_text() + " ")
+
+
+def removed_grade_file(finished: Finished) -> None:
+    next(finished.run.grades.glob("*-public.json")).unlink()
+
+
+def edited_baseline_items(finished: Finished) -> None:
+    path = finished.run.baseline_items
+    ids = [item["id"] for item in json.loads(path.read_text())["items"]]
+    write_model(path, grade_result(item_results(ids, 0), 0.5))
+
+
+def record(finished: Finished) -> Path:
+    return finished.run.record_path("grade")
+
+
+def record_scores(finished: Finished) -> dict[str, Any]:
+    return cast(dict[str, Any], json.loads(record(finished).read_text()))
+
+
+def other_public_score(finished: Finished) -> None:
+    edit_json(record(finished), public={**record_scores(finished)["public"], "score": 99.0})
+
+
+def other_final_score(finished: Finished) -> None:
+    edit_json(record(finished), final={**record_scores(finished)["final"], "score": 99.0})
+
+
+def other_baseline(finished: Finished) -> None:
+    edit_json(record(finished), baseline={**record_scores(finished)["baseline"], "score": 0.0})
+
+
+def other_improvement(finished: Finished) -> None:
+    edit_json(record(finished), improvement=50.0)
+
+
+def other_interval(finished: Finished) -> None:
+    edit_json(record(finished), improvement_ci=[10.0, 60.0])
+
+
+def other_verdict(finished: Finished) -> None:
+    edit_json(record(finished), verdict="worse")
+
+
+def fewer_submissions_to_choose_among(finished: Finished) -> None:
+    edit_json(record(finished), chosen_among=2)
+
+
+def other_best(finished: Finished) -> None:
+    edit_json(record(finished), submission_id=record_scores(finished)["submission_id"] % 3 + 1)
+
+
+def unreadable_record(finished: Finished) -> None:
+    record(finished).write_text("{")
+
+
+def other_metric_of_a_submission(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'score'")
+
+
+def other_final_metric(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'final_score'")
+
+
+def other_improvement_metric(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'improvement'")
+
+
+def removed_from_mlflow(finished: Finished) -> None:
+    (finished.settings.mlruns / "mlflow.db").unlink()
+
+
+TAMPERING = {
+    longer_budget: SPEC,
+    other_split: SPEC,
+    edited_entry: CHAIN,
+    unreadable_entry: CHAIN,
+    removed_entry: CHAIN,
+    no_ledger: CHAIN,
+    garbage_ledger: CHAIN,
+    forged_score: ITEMS,
+    graded_on_other_items: ITEMS,
+    forged_private_score_everywhere_but_mlflow: MLFLOW,
+    last_entries_cut_off: MLFLOW,
+    edited_checkpoint: CHECKPOINTS,
+    truncated_checkpoint: CHECKPOINTS,
+    removed_checkpoint: CHECKPOINTS,
+    edited_grade_file: ITEMS,
+    edited_private_grade_file: ITEMS,
+    removed_grade_file: ITEMS,
+    edited_baseline_items: ITEMS,
+    other_public_score: RECORDS,
+    other_final_score: RECORDS,
+    other_baseline: RECORDS,
+    other_improvement: RECORDS,
+    other_interval: RECORDS,
+    other_verdict: RECORDS,
+    fewer_submissions_to_choose_among: RECORDS,
+    other_best: RECORDS,
+    unreadable_record: RECORDS,
+    other_metric_of_a_submission: MLFLOW,
+    other_final_metric: MLFLOW,
+    other_improvement_metric: MLFLOW,
+    removed_from_mlflow: MLFLOW,
+}
+
+
+@pytest.mark.parametrize(("tamper", "found_by"), TAMPERING.items(), ids=[each.__name__ for each in TAMPERING])
+def test_tampering_is_found(finished: Finished, tamper: Callable[[Finished], None], found_by: str) -> None:
+    tamper(finished)
+    found = problems(finished)
+    assert found_by in found
+    assert all("\n" not in problem for problem in found.values())

@@ -1,0 +1,45 @@
+"""Tests that a run whose checkpoints would not fit is refused before it begins, with the numbers and a way out."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from a2rl.core.errors import UsageError
+from a2rl.run.disk import MARGIN, check_disk, disk_need, weights_bytes
+from a2rl.run.grading_limits import MAX_WAITING, TYPICAL_SUBMISSIONS
+from a2rl.run.spec import Keep, RunSettings
+
+GB = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("keep", "submissions", "kept"),
+    [("all", None, TYPICAL_SUBMISSIONS), ("all", 20, 20), ("best", 20, 1 + MAX_WAITING),
+     ("none", 20, 1 + MAX_WAITING), ("best", 2, 2)],
+)  # fmt: skip
+def test_a_run_takes_what_it_keeps_and_two_more(keep: Keep, submissions: int | None, kept: int) -> None:
+    settings = RunSettings(keep=keep, max_submissions=submissions)
+    assert disk_need(settings, GB) == (kept, (kept + 2) * GB + MARGIN)
+
+
+def test_a_run_that_fits_begins_and_one_that_does_not_is_refused(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, size = RunSettings(max_submissions=20), weights_bytes(base_model)
+    free = [22 * size + MARGIN]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    check_disk(settings, size, tmp_path)
+    free[0] -= 1
+    with pytest.raises(
+        UsageError, match=r"20 submissions.*are free\. Free some space.*--keep best.*--max-submissions 19"
+    ):
+        check_disk(settings, size, tmp_path)
+    check_disk(settings.model_copy(update={"keep": "best"}), size, tmp_path)
+    check_disk(settings.model_copy(update={"max_submissions": 19}), size, tmp_path)
+    free[0] = MARGIN
+    with pytest.raises(UsageError) as refused:
+        check_disk(settings.model_copy(update={"keep": "none"}), size, tmp_path)
+    assert "--keep" not in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,228 @@
+"""Tests runs that cannot be finished: their result is `failed`, with a reason and a gain of zero."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from a2rl.cli.results import run_object, sentence, state_of
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError, MissingInputError, RunFailedError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.results.mirror import Mirror
+from a2rl.results.report import write_report
+from a2rl.results.verify import verify_run
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.run.events import RunFailed as Failed
+from a2rl.run.failure import forget_failure, record_failure
+from a2rl.run.owner import owned
+from a2rl.run.records import ExecuteRecord, GradeRecord
+from a2rl.scoring.score import summarise
+from flows import policies
+from stages.grade import grade
+from tests.run_maker import end_agent
+
+RECORDS = "the records follow from the ledger"
+
+
+class NoTracker:
+    """A fake tracker: MLflow has no runs."""
+
+    def mirrored(self, run: RunDir) -> dict[str, object]:
+        return {}
+
+
+def records_problem(run: RunDir) -> str:
+    checks = verify_run(run, NoTracker())  # type: ignore[arg-type]
+    return next(check.problem for check in checks if check.what == RECORDS)
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Exception], None]:
+    """Makes one stage fail, as Prefect reports it when all retries are used up; the other stages do nothing."""
+    names = ("setup", "baseline", "execute", "grade", "report")
+    for name in names:
+        monkeypatch.setattr(policies, f"{name}_stage", lambda *_: None)
+
+    def fail(name: str, error: Exception) -> None:
+        def stage(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(policies, f"{name}_stage", stage)
+
+    return fail
+
+
+def run_stages(run: RunDir, settings: Settings) -> None:
+    policies.benchmark_run.fn(run, settings, Mirror(lambda _: None), os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InfrastructureError("the grading service died 20 times"),
+        InfrastructureError("the agent's supervisor was killed; the agent was ended with it"),
+        PermissionError(13, "Permission denied", "workspace"),
+        RecursionError("a hostile transcript"),
+        OSError(28, "No space left on device"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_ends_a_stage_for_good_is_a_failed_run_with_its_reason(
+    run: RunDir, settings: Settings, stages: Callable[[str, Exception], None], error: Exception
+) -> None:
+    stages("execute", error)
+    with pytest.raises(RunFailedError) as told:
+        run_stages(run, settings)
+    assert len(str(told.value).splitlines()) == 1
+    record = run.need("grade", GradeRecord)
+    assert (record.verdict, record.failed_stage, record.gain) == ("failed", "execute", 0.0)
+    assert str(error) in record.reason
+    assert [event.stage for event in run.ledger.events(Failed)] == ["execute"]
+    assert records_problem(run) == ""
+    assert run.report.exists()
+
+
+def test_a_failed_run_is_shown_as_one_everywhere(run: RunDir, settings: Settings) -> None:
+    record_failure(run, "execute", InfrastructureError("the service is <b>gone</b>"))
+    facts = run_object(run)
+    assert (facts["verdict"], facts["gain"], facts["improvement"]) == ("failed", 0.0, None)
+    assert "the service is" in facts["reason"]
+    assert json.dumps(facts)
+    assert state_of(run) == "failed in execute"
+    assert "the run failed" in sentence(run)
+    assert "gain of zero" in sentence(run)
+    write_report(run, settings)
+    page = run.report.read_text()
+    assert "The run failed: execute: the service is &lt;b&gt;gone" in page
+    assert "gain of zero" in page
+
+
+def test_a_run_that_failed_before_its_baseline_has_a_result_too(run: RunDir) -> None:
+    run.record_path("baseline").unlink()
+    record = record_failure(run, "setup", InfrastructureError("the hub cannot be reached"))
+    assert record.baseline.score is None
+    assert "hub" in sentence(run)
+    assert run_object(run)["baseline"] is None
+
+
+def test_a_run_whose_ledger_is_gone_has_a_result_too(run: RunDir) -> None:
+    run.ledger.path.write_bytes(b"garbage " * 1000)
+    for path in run.root.glob("ledger.db-*"):
+        path.unlink()
+    record = record_failure(run, "execute", InfrastructureError("x"))
+    assert record.verdict == "failed"
+    assert "corrupt" in record.reason
+
+
+def test_resuming_tries_what_failed_again(
+    run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
+) -> None:
+    stages("execute", InfrastructureError("the disk is full"))
+    with pytest.raises(RunFailedError):
+        run_stages(run, settings)
+    stages("execute", InterruptedByUserError("stopped by the user"))
+    with pytest.raises(InterruptedByUserError):
+        run_stages(run, settings)
+    assert run.read("grade", GradeRecord) is None
+    assert len(run.ledger.events(Failed)) == 1
+
+
+def test_a_result_is_not_forgotten_when_its_run_is_resumed(run: RunDir, settings: Settings) -> None:
+    end_agent(run)
+    grade(run, settings)
+    forget_failure(run)
+    assert run.need("grade", GradeRecord).verdict == "no submission"
+
+
+def test_what_the_user_does_is_no_failure(
+    run: RunDir,
+    settings: Settings,
+    stages: Callable[[str, Exception], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stages("setup", UsageError("no such model"))
+    with pytest.raises(UsageError):
+        run_stages(run, settings)
+    stop = threading.Event()
+    stop.set()
+    monkeypatch.setattr(policies, "STOP", stop)
+    stages("setup", InfrastructureError("cut off in the middle"))
+    with pytest.raises(InterruptedByUserError):
+        run_stages(run, settings)
+    with owned(run), pytest.raises(UsageError, match="in use by"):
+        run_stages(run, settings)
+    assert run.read("grade", GradeRecord) is None
+    assert run.ledger.events(Failed) == []
+
+
+def test_a_run_whose_base_model_is_not_there_has_no_result_not_a_failed_one_either(
+    run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
+) -> None:
+    stages("grade", MissingInputError("the base model is not there"))
+    with pytest.raises(MissingInputError):
+        run_stages(run, settings)
+    assert run.read("grade", GradeRecord) is None
+    assert run.ledger.events(Failed) == []
+
+
+def test_a_stage_whose_record_is_there_is_done_whatever_prefect_says(
+    run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
+) -> None:
+    end_agent(run)
+    stages("execute", ConnectionError("the Prefect server is gone"))
+    run_stages(run, settings)
+
+
+def test_processes_that_outlive_their_agent_leave_a_run_without_a_result(run: RunDir, settings: Settings) -> None:
+    run.ledger.append(ProcessesSurvived(attempt=1, processes=((4711, "a"), (4712, "b"))))
+    end_agent(run)
+    record = grade(run, settings)
+    assert (record.verdict, record.failed_stage, record.gain) == ("failed", None, 0.0)
+    assert "4711" in record.reason
+    assert records_problem(run) == ""
+    write_report(run, settings)
+    assert "2 of its processes could not be killed" in run.report.read_text()
+
+
+def test_submissions_of_which_none_could_be_graded_are_a_failed_run(run: RunDir, settings: Settings) -> None:
+    run.ledger.append(
+        SubmissionAccepted(submission_id=1, elapsed_s=1, model_path="o", weights_digest="d" * 64, code_revision=None)
+    )
+    score = summarise([]).model_copy(update={"score": None, "reason": "the grader ran out of memory"})
+    run.ledger.append(Graded(weights_digest="d" * 64, elapsed_s=2, result=score, improvement=None, items_digest=""))
+    end_agent(run)
+    record = grade(run, settings)
+    assert record.verdict == "failed"
+    assert "out of memory" in record.reason
+    assert records_problem(run) == ""
+
+
+def test_an_agent_that_could_not_be_started_is_a_failed_run(run: RunDir, settings: Settings) -> None:
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=0, reason="unavailable", exit_code=None, why="no key"))
+    record = ExecuteRecord(
+        seconds=0, ended="unavailable", exit_code=None, why="no key", elapsed_s=0, waited_s=0, attempts=1,
+        submissions=0, refused=0,
+    )  # fmt: skip
+    run.write("execute", record)
+    assert (grade(run, settings).verdict, run.need("grade", GradeRecord).gain) == ("failed", 0.0)
+    assert "no key" in run.need("grade", GradeRecord).reason
+
+
+def test_a_failure_that_the_ledger_does_not_know_is_found(run: RunDir, settings: Settings) -> None:
+    end_agent(run)
+    record = record_failure(run, "execute", InfrastructureError("x"))
+    run.write("grade", record.model_copy(update={"failed_stage": "baseline"}))
+    assert "the ledger does not" in records_problem(run)
+
+
+def test_a_record_of_an_earlier_version_is_read(run: RunDir) -> None:
+    end_agent(run)
+    stored = json.loads(record_failure(run, "execute", InfrastructureError("x")).model_dump_json())
+    old = {name: value for name, value in stored.items() if name not in {"reason", "failed_stage"}}
+    run.record_path("grade").write_text(json.dumps(old | {"verdict": "no score"}))
+    assert run.need("grade", GradeRecord).verdict == "no score"
+    assert "could not be scored" in sentence(run)

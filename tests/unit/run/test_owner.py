@@ -1,0 +1,113 @@
+"""Tests that a run has one owner: a second process is refused at once, and is told which process owns the run."""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.run.directory import RunDir
+from a2rl.run.owner import LOCK, owned
+from tests.run_maker import REPOSITORY
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from a2rl.run.owner import owned
+from a2rl.run.directory import RunDir
+with owned(RunDir(Path(sys.argv[1]))):
+    print("mine", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def other(run: RunDir) -> "Iterator[subprocess.Popen[str]]":
+    """Starts another process that owns the run."""
+    command = [sys.executable, "-c", HOLD, str(run.root)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "mine\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_refused_and_told_who_owns_the_run(run: RunDir, other: "subprocess.Popen[str]") -> None:
+    with pytest.raises(UsageError, match=f"process {other.pid} on .*a2rl resume {run.id}"), owned(run):
+        raise AssertionError("two owners")
+
+
+def test_so_is_a_second_thread_of_the_same_process(run: RunDir) -> None:
+    with owned(run), pytest.raises(UsageError, match=f"process {os.getpid()}"), owned(run):
+        raise AssertionError("two owners")
+
+
+def test_a_run_is_free_again_when_its_owner_has_ended_or_was_killed(
+    run: RunDir, other: "subprocess.Popen[str]"
+) -> None:
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    for _ in range(2):
+        with owned(run):
+            pass
+
+
+def test_children_do_not_go_on_owning_it(run: RunDir) -> None:
+    with owned(run):
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    with owned(run):
+        child.kill()
+    child.wait()
+
+
+@pytest.mark.usefixtures("other")
+def test_a_copy_of_a_runs_directory_belongs_to_nobody(run: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(run.root, tmp_path / run.id)
+    with owned(RunDir(tmp_path / run.id)):
+        assert f'"pid": {os.getpid()}' in (tmp_path / run.id / LOCK).read_text()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\xff" * 5000])
+def test_what_the_file_says_does_not_matter(run: RunDir, text: str) -> None:
+    (run.root / LOCK).write_text(text)
+    with owned(run):
+        (run.root / LOCK).write_text(text)
+        with pytest.raises(UsageError, match="another process"), owned(run):
+            raise AssertionError("two owners")
+
+
+def test_a_link_in_its_place_is_not_followed(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (run.root / LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(InfrastructureError, match="cannot open"), owned(run):
+        pass
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_file_system_without_locks_is_said_to_be_one(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(InfrastructureError, match="does not support locks"), owned(run):
+        pass
+
+
+def test_a_run_that_is_not_there_is_said_not_to_be(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run"), owned(RunDir(tmp_path / "none")):
+        pass
+
+
+def test_the_stages_command_keeps_to_it_as_well(run: RunDir, other: "subprocess.Popen[str]") -> None:
+    command = [sys.executable, "-P", "-m", "stages", "grade", "--run", run.id]
+    environment = {**os.environ, "A2RL_ROOT": str(run.root.parent.parent), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"process {other.pid}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,170 @@
+"""Tests the choice of a sandbox's isolation: a sandbox weaker than the one asked for is an error."""
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.cli.results import run_object, sandbox_warning
+from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.linux import landlock
+from a2rl.run.directory import RunDir
+from a2rl.run.records import SetupRecord
+from a2rl.sandbox import machine as machines
+from a2rl.sandbox import selection
+from a2rl.sandbox.command import AgentCommand
+from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.isolation import NONE, REQUIRED, Isolation, Layer, SandboxKind
+from a2rl.sandbox.machine import Machine
+from a2rl.sandbox.process import AgentProcess
+from a2rl.sandbox.selection import reselect_sandbox, select_sandbox
+
+OWN: frozenset[Layer] = frozenset({"user", "devices", "processes"})
+WHOLE = Machine(landlock=7, seccomp=True, bwrap="/usr/bin/bwrap", own=OWN, why_not={})
+NO_OWN: frozenset[Layer] = frozenset()
+BARE: tuple[Layer, ...] = ("landlock", "scopes", "seccomp", "broker")
+TOO_WEAK: dict[str, tuple[SandboxKind, dict[str, Any], str]] = {
+    "no Landlock": ("landlock", {"landlock": 0}, "Landlock"),
+    "a Landlock without rules for ports": ("landlock", {"landlock": 3}, "Linux 6.7"),
+    "no seccomp": ("landlock", {"seccomp": False}, "seccomp"),
+    "no seccomp under bwrap": ("bwrap", {"seccomp": False}, "seccomp"),
+    "no bwrap": ("bwrap", {"bwrap": ""}, "apt-get install bubblewrap"),
+    "nothing that keeps signals in": ("landlock", {"landlock": 5, "own": NO_OWN}, "Linux 6.12"),
+}
+
+
+def use(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    monkeypatch.setattr(selection, "examine", lambda must_reach=(): machine)
+
+
+@pytest.mark.parametrize("case", TOO_WEAK)
+def test_a_weaker_sandbox_than_asked_for_is_an_error_that_says_how_to_mend_it(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, case: str
+) -> None:
+    kind, lack, mend = TOO_WEAK[case]
+    use(monkeypatch, WHOLE._replace(**lack))
+    starts: list[Callable[[], Isolation]] = [
+        lambda: select_sandbox(kind, settings),
+        lambda: reselect_sandbox(kind, NONE, settings),
+    ]
+    for start in starts:
+        with pytest.raises(UsageError) as raised:
+            start()
+        assert mend in str(raised.value)
+        assert "--sandbox none" in str(raised.value)
+    assert select_sandbox("none", settings) == NONE
+
+
+@pytest.mark.parametrize("layer", ["user", "processes"])
+def test_without_scopes_a_user_or_a_table_of_processes_keeps_signals_in(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, layer: Layer
+) -> None:
+    use(monkeypatch, WHOLE._replace(landlock=4, own=frozenset({layer})))
+    assert layer in reselect_sandbox("landlock", NONE, settings).layers
+
+
+def test_what_works_in_parts_but_not_as_a_whole_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, tmp_path: Path
+) -> None:
+    (broken := tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(A2rlError, match="no namespaces"):
+        select_sandbox("bwrap", settings)
+
+
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_a_machine_that_is_short_of_something_now_weakens_nothing(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    monkeypatch.setattr(machines, "_try_out", lambda: {"user": 0, "devices": error, "processes": 0})
+    with pytest.raises(InfrastructureError, match="try again"):
+        machines.examine()
+
+
+def test_a_trial_that_fails_for_any_reason_weakens_nothing(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    def fail(*arguments: object, **options: object) -> object:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    with pytest.raises(InfrastructureError):
+        select_sandbox("landlock", settings)
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.SCOPES_ABI, reason="this kernel has no Landlock with scopes")
+def test_a_process_with_a_name_that_is_no_text_changes_nothing(settings: Settings) -> None:
+    name = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xff) ', 0, 0, 0); print(flush=True); time.sleep(60)"
+    with subprocess.Popen(["python3", "-c", name], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            assert select_sandbox("landlock", settings).confines
+        finally:
+            other.kill()
+
+
+def test_a_run_goes_on_with_no_weaker_sandbox_than_it_began_with(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    began = Isolation.of("landlock", (*BARE, *OWN))
+    use(monkeypatch, WHOLE)
+    assert reselect_sandbox("landlock", began, settings) == began
+    use(monkeypatch, WHOLE._replace(own=NO_OWN))
+    with pytest.raises(UsageError, match=r"its own user.*Resume it where it began"):
+        reselect_sandbox("landlock", began, settings)
+
+
+def test_a_doctored_record_gains_nothing(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    use(monkeypatch, WHOLE)
+    for doctored in (NONE, Isolation(kind="landlock"), Isolation(kind="none", layers=("landlock",))):
+        assert reselect_sandbox("landlock", doctored, settings) == WHOLE.isolation("landlock")
+    with pytest.raises(IntegrityError, match=r"spec\.json"):
+        reselect_sandbox("none", Isolation(kind="landlock", layers=BARE), settings)
+
+
+def test_a_layer_that_cannot_be_had_starts_nothing(settings: Settings, tmp_path: Path) -> None:
+    (workspace := tmp_path / "workspace").mkdir()
+    wanted = Confinement((), (str(workspace),), (), (), (), "", landlock=99)
+    log = tmp_path / "log"
+    command = AgentCommand(["touch", "ran"], str(workspace), {"PATH": os.environ["PATH"]}, str(log), wanted)
+    with (
+        pytest.raises(InfrastructureError, match="Landlock is too old"),
+        AgentProcess(command, settings) as process,
+    ):
+        process.wait(30)
+    assert not (workspace / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "kind", "lacks", "warning"),
+    [
+        ("landlock", "landlock", 0, ""),
+        ("bwrap", "bwrap", 0, ""),
+        ("none", "none", 0, "No sandbox"),
+        ("none (this kernel has no Landlock)", "none", 0, "No sandbox"),
+        ("landlock (no seccomp notifications: connections are limited by port alone)", "landlock", 1, "weaker"),
+    ],
+)
+def test_records_of_older_runs_stay_readable(run: RunDir, old: str, kind: str, lacks: int, warning: str) -> None:
+    path = run.record_path("setup")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sandbox": old}))
+    found = run.need("setup", SetupRecord).sandbox
+    assert (found.kind, len(found.missing_layers)) == (kind, lacks)
+    assert warning in sandbox_warning(found)
+    assert bool(warning) == bool(sandbox_warning(found))
+    assert run_object(run)["sandbox"] == kind
+
+
+def test_a_record_keeps_the_layers_as_values(run: RunDir) -> None:
+    isolation = Isolation.of("landlock", (*REQUIRED["landlock"], "user", "scopes"))
+    record = run.need("setup", SetupRecord).model_copy(update={"sandbox": isolation})
+    run.write("setup", record)
+    assert json.loads(run.record_path("setup").read_text())["sandbox"] == {
+        "kind": "landlock", "layers": ["landlock", "scopes", "seccomp", "broker", "user"],
+    }  # fmt: skip
+    assert run.need("setup", SetupRecord).sandbox == isolation
+    assert run_object(run)["layers"] == list(isolation.layers)

@@ -1,0 +1,217 @@
+"""Tests the supervisor: no process of an agent is left, its exit status is right, its log is complete and limited."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.settings import Settings
+from a2rl.linux.orphans import MARKER
+from a2rl.sandbox.agent_log import MAX_BYTES
+from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.process import AgentProcess
+from tests.run_maker import alive, kill, wait_for
+
+# Becomes a daemon in a new session: two forks, with setsid in between.
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1] + ".tmp", "w").write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".tmp", sys.argv[1])
+        time.sleep(600)
+    os._exit(0)
+"""
+# Ignores SIGTERM, and stops itself, so that it could not even handle it.
+STUBBORN = """
+import os, signal, sys
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+open(sys.argv[1] + ".tmp", "w").write(str(os.getpid()))
+os.rename(sys.argv[1] + ".tmp", sys.argv[1])
+while True:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.fixture
+def start(settings: Settings, tmp_path: Path) -> Callable[..., AgentProcess]:
+    def start(*command: str) -> AgentProcess:
+        return AgentProcess(AgentCommand(list(command), str(tmp_path), dict(os.environ), log(tmp_path)), settings)
+
+    return start
+
+
+def log(folder: Path) -> str:
+    return str(folder / "agent.log")
+
+
+def ended(process: AgentProcess) -> AgentExit:
+    result = process.wait(30)
+    assert result is not None
+    return result
+
+
+def family(tmp_path: Path, stubborn: bool = False) -> tuple[str, list[Path]]:
+    """Returns a command that starts a daemon (and a child that ignores signals) and waits, and the pid files."""
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    files = [tmp_path / name for name in ("shell.pid", "daemon.pid", "stubborn.pid")]
+    python = sys.executable
+    command = f"echo $$ > shell.tmp; mv shell.tmp {files[0]}; {python} daemon.py {files[1]}; "
+    if stubborn:
+        return command + f"{python} stubborn.py {files[2]} & sleep 600", files
+    return command + "sleep 600", files[:2]
+
+
+def read_pids(files: list[Path]) -> list[int]:
+    wait_for(lambda: all(file.exists() for file in files))
+    return [int(file.read_text()) for file in files]
+
+
+def test_a_daemon_and_a_stopped_child_that_ignores_signals_are_gone_after_stop(
+    start: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    command, files = family(tmp_path, stubborn=True)
+    with start("sh", "-c", command) as process:
+        pids = read_pids(files)
+        assert process.wait(0.01) is None
+        assert all(alive(pid) for pid in pids)
+        result = process.stop()
+    assert not any(alive(pid) for pid in pids)
+    assert result.killed >= 4  # the shell, its sleep, the daemon, and the child that ignores signals
+    assert result.exit_code == -15
+
+
+def test_what_an_agent_leaves_behind_is_gone_when_it_ends_by_itself(
+    start: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    command, files = family(tmp_path)
+    ending = f"until [ -e {files[1]} ]; do sleep 0.01; done; exit 7"
+    with start("sh", "-c", command.replace("sleep 600", ending)) as process:
+        result = ended(process)
+    assert result.exit_code == 7
+    assert result.killed >= 1
+    assert not any(alive(pid) for pid in read_pids(files))
+
+
+def test_leaving_the_context_by_an_error_ends_the_agent(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    command, files = family(tmp_path)
+    pids = []
+
+    def fail_while_it_runs() -> None:
+        with start("sh", "-c", command):
+            pids.extend(read_pids(files))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_while_it_runs()
+    assert len(pids) == 2
+    assert not any(alive(pid) for pid in pids)
+
+
+PIPELINE = """
+import json, sys, time
+from pathlib import Path
+from a2rl.sandbox.agent_log import MAX_BYTES
+from a2rl.linux.orphans import MARKER
+from a2rl.sandbox.process import AgentProcess
+from a2rl.core.settings import Settings
+from a2rl.sandbox.command import AgentCommand
+
+process = AgentProcess(AgentCommand(*json.loads(sys.argv[1])), Settings.load())
+time.sleep(600)
+"""
+
+
+def test_killing_the_pipeline_ends_the_agent_and_all_it_started(
+    settings: Settings, tmp_path: Path, repository: Path
+) -> None:
+    command, files = family(tmp_path)
+    arguments = json.dumps([["sh", "-c", command], str(tmp_path), dict(os.environ), log(tmp_path)])
+    pipeline = subprocess.Popen([sys.executable, "-c", PIPELINE, arguments], cwd=repository)
+    try:
+        pids = read_pids(files)
+    finally:
+        kill(pipeline.pid)
+        pipeline.wait()
+    wait_for(lambda: not any(alive(pid) for pid in pids))
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code"),
+    [("true", 0), ("exit 3", 3), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("exit 255", 255)],
+)
+def test_the_exit_status_is_the_agents_own(start: Callable[..., AgentProcess], command: str, exit_code: int) -> None:
+    with start("sh", "-c", command) as process:
+        assert ended(process) == AgentExit(exit_code, "", 0)
+
+
+def test_an_agent_can_use_signals_as_any_program_can(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    # An ignored SIGTERM would be inherited, and `timeout 60 python train.py` would never end.
+    with start("timeout", "0.1", "sleep", "5") as process:
+        assert ended(process).exit_code == 124
+    status = tmp_path / "status"
+    with start("cp", "/proc/self/status", str(status)) as process:
+        ended(process)
+    ignored = next(line for line in status.read_text().splitlines() if line.startswith("SigIgn"))
+    mask = int(ignored.split()[1], 16)  # other descriptors may be inherited from the process that started the tests
+    assert not [each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE) if mask >> (each - 1) & 1]
+
+
+def test_a_command_that_is_not_there_is_reported(start: Callable[..., AgentProcess]) -> None:
+    with start("no-such-agent", "--fast") as process:
+        assert ended(process) == AgentExit(None, "no-such-agent: No such file or directory", 0)
+
+
+def test_a_file_that_may_not_be_run_is_reported(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    (tmp_path / "agent").write_text("#!/bin/sh\n")
+    with start(str(tmp_path / "agent")) as process:
+        assert ended(process) == AgentExit(None, f"{tmp_path}/agent: Permission denied", 0)
+
+
+def test_the_log_has_all_that_the_agent_printed_down_to_the_last_line(
+    start: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    with start("sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; echo to stderr >&2; echo the last line") as process:
+        ended(process)
+    text = Path(log(tmp_path)).read_text()
+    assert text.endswith("xto stderr\nthe last line\n")
+    assert text.count("x") == 3_000_000
+
+
+def test_the_log_is_limited_and_says_so_and_the_agent_goes_on(
+    start: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    with start("sh", "-c", f"head -c {MAX_BYTES + (4 << 20)} /dev/zero; touch done") as process:
+        assert ended(process).exit_code == 0
+    path = Path(log(tmp_path))
+    assert (tmp_path / "done").exists()
+    assert MAX_BYTES < path.stat().st_size < MAX_BYTES + 1000
+    with path.open("rb") as file:
+        file.seek(-60, os.SEEK_END)
+        assert b"the log is full" in file.read()
+    path.unlink()
+
+
+def test_a_second_attempt_adds_to_the_log(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        with start("echo", word) as process:
+            ended(process)
+    assert Path(log(tmp_path)).read_text() == "first\nsecond\n"
+
+
+def test_the_agent_gets_the_environment_and_folder_it_is_given_and_no_input(settings: Settings, tmp_path: Path) -> None:
+    command = AgentCommand(["sh", "-c", f"pwd; cat; env | grep -v -e ^{MARKER} -e ^PWD -e ^_ -e ^SHLVL"], str(tmp_path),
+                           {"PATH": os.environ["PATH"], "ONLY": "this"}, log(tmp_path))  # fmt: skip
+    with AgentProcess(command, settings) as process:
+        ended(process)
+    lines = Path(log(tmp_path)).read_text().splitlines()
+    assert lines[0] == str(tmp_path)
+    assert sorted(lines[1:]) == sorted([f"PATH={os.environ['PATH']}", "ONLY=this"])

@@ -1,0 +1,79 @@
+"""Tests gains over several runs: both runs and items are samples, and failed runs count as no gain."""
+
+import numpy as np
+import pytest
+
+from a2rl.scoring.paired import difference_interval
+from a2rl.scoring.seeds import Table, compare_agents, expected_best, holm, interquartile_mean, mean_gain
+
+
+def table(runs: int, items: int, gains: float, spread: float, seed: int = 0) -> Table:
+    rng = np.random.default_rng(seed)
+    chance = np.clip(gains + spread * rng.standard_normal((runs, 1)), 0, 1)
+    rows: Table = (rng.random((runs, items)) < chance).astype(float).tolist()
+    return rows
+
+
+def test_one_run_has_the_interval_of_its_items() -> None:
+    [row] = table(1, 80, 0.3, 0)
+    found = mean_gain([row])
+    assert found.ci == difference_interval(list(row), 0.95)
+    assert found.points == pytest.approx(100 * sum(row) / 80)
+
+
+def test_runs_that_differ_make_the_interval_longer_however_many_items_there_are() -> None:
+    alike, different = mean_gain(table(4, 2_000, 0.3, 0)), mean_gain(table(4, 2_000, 0.3, 0.2))
+    assert alike.ci.high - alike.ci.low < 6
+    assert different.ci.high - different.ci.low > 20
+
+
+def test_more_runs_make_the_interval_shorter() -> None:
+    widths = [mean_gain(table(runs, 1_000, 0.3, 0.1)).ci for runs in (3, 30)]
+    assert widths[0].high - widths[0].low > 1.5 * (widths[1].high - widths[1].low)
+
+
+def test_runs_without_a_result_count_as_no_gain_and_leave_some_doubt() -> None:
+    found = mean_gain([[0.0] * 50] * 3)
+    assert found.points == 0
+    assert found.ci.low < 0 < found.ci.high
+
+
+@pytest.mark.parametrize("wrong", [[], [[]], [[0.0], [0.0, 1.0]]])
+def test_a_table_without_cells_or_with_gaps_is_refused(wrong: Table) -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        mean_gain(wrong)
+
+
+def test_two_agents_are_compared_on_the_tasks_that_both_have_and_corrected_for_their_number() -> None:
+    weak = {name: table(5, 200, 0.2, 0.02, seed) for seed, name in enumerate(("gsm8k", "webshop", "alfworld"))}
+    strong = {"gsm8k": table(5, 200, 0.6, 0.02, 7), "webshop": table(5, 200, 0.2, 0.02, 8)}
+    found = compare_agents(weak, strong)
+    assert set(found) == {"gsm8k", "webshop"}
+    assert found["gsm8k"].ci.low > 20
+    assert found["gsm8k"].p < found["gsm8k"].holm_p < 0.01
+    assert found["webshop"].ci.low < 0 < found["webshop"].ci.high
+
+
+def test_agents_that_were_graded_on_different_items_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="different items"):
+        compare_agents({"gsm8k": [[0.0, 1.0]]}, {"gsm8k": [[0.0, 1.0, 1.0]]})
+
+
+def test_holms_correction_matches_a_worked_example() -> None:
+    found = holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
+
+
+def test_the_interquartile_mean_leaves_out_a_quarter_on_either_side() -> None:
+    assert interquartile_mean([0, 1, 2, 100]) == pytest.approx(1.5)
+    assert interquartile_mean([7]) == 7
+    assert interquartile_mean([0, 10, 20, 30, 40, 50]) == pytest.approx((0.5 * 10 + 20 + 30 + 0.5 * 40) / 3)
+
+
+def test_the_expected_best_is_the_mean_over_all_choices_of_runs() -> None:
+    gains = [1.0, 5.0, 2.0]
+    assert expected_best(gains, 1) == pytest.approx(8 / 3)
+    assert expected_best(gains, 2) == pytest.approx((5 + 2 + 5) / 3)
+    assert expected_best(gains, 3) == 5
+    assert expected_best(gains, 4) is None
+    assert expected_best([], 0) is None

@@ -1,0 +1,92 @@
+"""Tests the rollouts that the agent gets for online RL: their tokens, masks and probabilities are exact."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.alfworld import mini
+from tasks.alfworld.prepare import copy_tools
+from tests.small_model import build_base_model
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+data, model_path = Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, str(data))
+from alfred import Game, Play
+from alfred.transcript import opening
+from rollout import for_trl, play_games
+
+torch.set_num_threads(1)
+model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
+games = [Game.load(path) for path in sorted((data / "train").rglob("game.tw-pddl"))]
+settings = {"max_steps": 4, "max_new_tokens": 5, "temperature": 1.0}
+episodes = play_games(model, tokenizer, games * 2, **settings)
+assert len({tuple(episode.tokens) for episode in episodes}) == len(episodes), "each episode draws for itself"
+for episode in episodes:
+    play = Play(episode.game)
+    text = opening(play.intro)
+    assert tokenizer.decode(episode.prompt) == text
+    assert len(episode.tokens) == len(episode.logprobs) == len(episode.written)
+    assert 0 < sum(episode.written) <= 4 * 5
+    assert [play.step(command) for command in episode.commands].count("Nothing happens.") == episode.invalid
+    logits = model(torch.tensor([episode.prompt + episode.tokens])).logits[0, len(episode.prompt) - 1 : -1]
+    own = logits.log_softmax(-1).gather(-1, torch.tensor(episode.tokens)[:, None]).squeeze(-1)
+    written = torch.tensor(episode.written, dtype=torch.bool)
+    assert torch.allclose(own[written], torch.tensor(episode.logprobs)[written], atol=1e-4)
+    assert not torch.tensor(episode.logprobs)[~written].any()
+once, again = (play_games(model, tokenizer, games, **settings, seed=3) for _ in range(2))
+assert once == again
+stuck = play_games(model, tokenizer, games, max_steps=30, max_invalid=2)
+assert all(episode.invalid <= 2 and (episode.won or len(episode.commands) <= 30) for episode in stuck)
+
+class Trainer:
+    class state: global_step = 7
+    class accelerator: unwrap_model = staticmethod(lambda model: model)
+    processing_class = tokenizer
+Trainer.model = model
+named = {game.path.parent.name: game for game in games}
+output = for_trl(named, **settings)([*named] * 2, Trainer)
+assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
+for game, states, mask in zip(games * 2, output["states"], output["env_mask"]):
+    assert states[0] == Play(game).state
+    assert len(states) == sum(now > before for before, now in zip([0, *mask], mask)), "one for each turn"
+assert {len(rows) for rows in output.values()} == {2 * len(games)}
+shared = for_trl(named, **settings, processes=2)([*named] * 2, Trainer)
+assert shared["prompt_ids"] == output["prompt_ids"]
+assert {len(rows) for rows in shared.values()} == {2 * len(games)}
+print("all is well")
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for number, household in enumerate(mini.generate(6, 1, "train")):
+        mini.write(household, tmp_path / "data" / "train" / str(number))
+    copy_tools(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_a_rollout_says_what_was_written_with_which_probability_and_what_the_game_answered(
+    data: Path, tmp_path: Path
+) -> None:
+    model = build_base_model(tmp_path / "model")
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(data), str(model)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert ended.stdout.strip() == "all is well", ended.stderr
+
+
+def test_what_the_agent_gets_needs_nothing_of_this_project(data: Path, tmp_path: Path) -> None:
+    checks = (
+        "import sys, rollout, decoder, alfred; "
+        "print(sorted({module.split('.')[0] for module in sys.modules} & {'a2rl', 'tasks'}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", checks], capture_output=True, text=True, cwd=data, env={"PATH": ""}, check=True
+    )
+    assert ended.stdout.strip() == "[]"

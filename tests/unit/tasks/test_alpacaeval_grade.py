@@ -1,0 +1,341 @@
+"""Tests AlpacaEval's grader: from answers to preferences to win rates, with the package's statistics."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.cli.commands import app
+from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.files import read_jsonl, write_jsonl
+from a2rl.core.settings import Settings
+from a2rl.grading.job import score_items
+from a2rl.judge.params import JudgeConfig
+from a2rl.sampling import Completion, Message, SamplingParams
+from a2rl.scoring.score import ItemResult
+from a2rl.tasks.contract import Limits
+from tasks.alpacaeval import grade as grader
+from tasks.alpacaeval import package
+from tasks.alpacaeval.package import NotComputableError
+from tasks.alpacaeval.prepare import CALIBRATION, calibration, prepare, read_json
+from tests.fake_judge import FakeJudge, fake_judge
+from tests.fake_sampler import FakeSampler
+
+PUBLISHED = {"gemma-2b-it": (3.4020, 0.5390, 5.4375), "alpaca-7b": (2.5915, 0.4871, 5.8755)}
+"""Win rate, its standard error, length-controlled win rate (the leaderboard of alpaca-eval 0.6.6)."""
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeJudge]:
+    with fake_judge(tmp_path_factory.mktemp("judge")) as running:
+        yield running
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    rows = [
+        {"instruction": f"Tell me {n} facts.", "dataset": "koala" if n % 2 else "oasst", "reference": f"{n} facts." * n}
+        for n in range(1, 51)
+    ]
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    write_jsonl(folder / "eval.jsonl", rows)
+    return folder
+
+
+def generated_calibration(path: Path, items: int) -> Path:
+    """Makes a df_gamed.csv of a model with short answers and of one with long answers."""
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(
+            ("model", "index", "preference", "std_delta_len", "instruction_difficulty", "not_gamed_baseline")
+        )
+        for model, sign in (("concise", 1), ("verbose", -1)):
+            for index in range(items):
+                preference = 0.5 - 0.2 * sign + 0.001 * (index % 97)
+                length = sign * (1 + 0.01 * (index % 31))
+                table.writerow((model, index, preference, length, (index % 13 - 6) / 4, False))
+    return path
+
+
+def judging(judge: FakeJudge, folder: Path, mood: str = "kind", **changes: Any) -> JudgeConfig:
+    return JudgeConfig(judge.params(mood, attempts=1, **changes), folder / "judgements.db")
+
+
+def test_a_judged_item_is_correct_where_the_judge_prefers_it(hidden: Path, judge: FakeJudge, tmp_path: Path) -> None:
+    ids = grader.item_ids(hidden)
+    items = grader.score_outputs(dict.fromkeys(ids, "An answer."), hidden, ids, judging(judge, tmp_path))
+    assert {(item.verdict, round(item.value, 6)) for item in items} == {("correct", 0.75), ("wrong", 0.25)}
+    assert {item.group for item in items} == {"koala", "oasst"}
+    assert items[0].measures["judge's price, dollars"] == pytest.approx((100 * 10 + 30) / 1e6)
+
+
+@pytest.mark.parametrize("mood", ["no-logprobs", "garbled", "broken", "chatty", "forbidden"])
+def test_a_failed_judgement_is_errored_and_never_a_win_or_a_loss(
+    hidden: Path, judge: FakeJudge, tmp_path: Path, mood: str
+) -> None:
+    ids = grader.item_ids(hidden)
+    items = grader.score_outputs(dict.fromkeys(ids, "An answer."), hidden, ids, judging(judge, tmp_path, mood))
+    assert {item.verdict for item in items} == {"errored"}
+    assert all(item.reason for item in items)
+    score = score_items("alpacaeval", hidden, items)
+    assert score.score is None
+    assert "50 of 50 items could not be judged" in score.reason
+    assert score.correct + score.wrong + score.truncated + score.errored == score.total == 50
+
+
+def test_what_was_cut_by_length_and_lost_is_truncated(hidden: Path, judge: FakeJudge, tmp_path: Path) -> None:
+    ids = grader.item_ids(hidden)
+    sampler = FakeSampler(lambda prompt: Completion(" An answer", "length", 5, 7))
+    items = grader.grade(sampler, hidden, ids, Limits(max_new_tokens=7), {}, judging(judge, tmp_path))
+    assert {item.verdict for item in items} == {"correct", "truncated"}
+    assert sampler.params == [SamplingParams(max_new_tokens=7, stop=("### Instruction:",))]
+
+
+def test_an_empty_answer_is_lost_and_the_references_own_a_tie_without_asking(
+    hidden: Path, judge: FakeJudge, tmp_path: Path
+) -> None:
+    before = len(judge.asked())
+    outputs = {"0": "  \n", "1": grader.items_of(hidden)[1].reference}
+    lost, tied = grader.score_outputs(outputs, hidden, ["0", "1"], judging(judge, tmp_path))
+    assert (lost.verdict, lost.value, tied.verdict, tied.value) == ("wrong", 0.0, "wrong", 0.5)
+    assert len(judge.asked()) == before
+
+
+def test_base_models_get_headings_and_chat_models_a_turn() -> None:
+    assert grader.prompt("Say hello.", chat=False) == "### Instruction:\nSay hello.\n\n### Response:"
+    assert grader.prompt("Say hello.", chat=True) == (Message("user", "Say hello."),)
+
+
+def results(hidden: Path, values: list[float]) -> list[ItemResult]:
+    return [
+        ItemResult(
+            id=item.id,
+            verdict="correct" if value > 0.5 else "wrong",
+            value=value,
+            measures={grader.LENGTH: 10.0 + 7 * (place % 5), "judge's price, dollars": 0.01},
+        )
+        for place, (item, value) in enumerate(zip(grader.items_of(hidden), values, strict=False))
+    ]
+
+
+def test_the_score_is_the_packages_length_controlled_win_rate(hidden: Path) -> None:
+    path = generated_calibration(hidden / CALIBRATION, 50)
+    items = results(hidden, [(0.1, 0.9, 0.2, 0.6, 0.3)[place % 5] for place in range(50)])
+    score = score_items("alpacaeval", hidden, items)
+    annotations = [
+        {"preference": 1 + item.value, "output_1": known.reference, "output_2": "x" * int(item.measures[grader.LENGTH])}
+        | {"generator_1": "a", "generator_2": "b"}
+        for known, item in zip(grader.items_of(hidden), items, strict=True)
+    ]
+    assert score.score == pytest.approx(package.length_controlled(annotations, path), abs=1e-9)
+    assert score.measures["win rate"] == pytest.approx(42.0)
+    assert score.measures["judge's price, dollars in all"] == pytest.approx(0.5)
+    assert score.ci is not None
+    assert score.score is not None
+    assert 0 < score.ci.low < score.score < score.ci.high < 100
+
+
+def test_without_calibration_there_is_no_score_but_a_win_rate(hidden: Path) -> None:
+    score = score_items("alpacaeval", hidden, results(hidden, [0.5, 1.0] * 25))
+    assert score.score is None
+    assert CALIBRATION in score.reason
+    assert score.measures["win rate"] == 75
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [(0.0, 0, 20), (1.0, 80, 100)])
+def test_winning_all_or_nothing_has_a_score_and_an_interval(
+    hidden: Path, value: float, low: float, high: float
+) -> None:
+    generated_calibration(hidden / CALIBRATION, 50)
+    score = score_items("alpacaeval", hidden, results(hidden, [value] * 50))
+    assert score.score is not None
+    assert score.ci is not None
+    assert low <= score.ci.low <= score.score <= score.ci.high <= high
+
+
+def test_answers_that_are_all_equally_longer_cannot_be_length_controlled(tmp_path: Path) -> None:
+    rows = [{"preference": 1.5, "output_1": "a", "output_2": "bb", "generator_1": "x", "generator_2": "y"}] * 9
+    with pytest.raises(NotComputableError, match="length"):
+        package.length_controlled(rows, generated_calibration(tmp_path / CALIBRATION, 9))
+
+
+def annotations_of(shared_data: Path, name: str) -> Path:
+    return shared_data / "alpaca_eval" / f"annotations_{name}.json.xz"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_annotations_give_the_published_figures(
+    shared_data: Path, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    score = grader.score_annotations(annotations_of(shared_data, name), tmp_path, settings)
+    assert score.win_rate == pytest.approx(PUBLISHED[name][0], abs=5e-5)
+    assert score.win_rate_se == pytest.approx(PUBLISHED[name][1], abs=1e-3)
+    assert score.length_controlled_winrate is None
+    assert CALIBRATION in score.reason
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_length_control_is_the_packages_own_on_the_same_inputs(shared_data: Path, tmp_path: Path) -> None:
+    path = generated_calibration(tmp_path / CALIBRATION, 805)
+    rows = read_json(annotations_of(shared_data, "alpaca-7b"))
+    package.length_controlled(rows, path)  # the rest calls the package directly, with its download replaced
+    statistics = sys.modules["alpaca_eval.metrics.glm_winrate"]
+    kept, statistics.hf_hub_download = statistics.hf_hub_download, lambda **_: str(path)  # type: ignore[attr-defined]
+    try:
+        theirs = statistics.get_length_controlled_winrate(rows, save_weights_dir=None)
+    finally:
+        statistics.hf_hub_download = kept  # type: ignore[attr-defined]
+    assert package.length_controlled(rows, path) == theirs["length_controlled_winrate"]
+    assert kept.__module__.startswith("huggingface_hub")
+
+
+def test_a_calibration_that_is_not_the_published_one_is_refused(
+    shared_data: Path, settings: Settings, tmp_path: Path
+) -> None:
+    generated_calibration(tmp_path / CALIBRATION, 805)
+    with pytest.raises(IntegrityError, match="not the published"):
+        calibration(tmp_path)
+    score = grader.score_annotations(annotations_of(shared_data, "alpaca-7b"), tmp_path, settings)
+    assert score.length_controlled_winrate is None
+    assert "not the published" in score.reason
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_length_control_gives_the_published_figures(
+    shared_data: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    score = grader.score_annotations(annotations_of(shared_data, name), None, settings)
+    assert score.length_controlled_winrate == pytest.approx(PUBLISHED[name][2], abs=0.05)
+
+
+def test_annotations_with_a_failed_judgement_leave_it_out(tmp_path: Path, settings: Settings) -> None:
+    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y"}
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps([row | {"preference": each} for each in (1.0, 2.0, None, 1.5)]))
+    assert grader.score_annotations(path, tmp_path, settings).win_rate == 50
+    path.write_text(json.dumps([row | {"preference": None}]))
+    score = grader.score_annotations(path, tmp_path, settings)
+    assert (score.win_rate, score.reason.startswith("no preference")) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"preference": float("nan")}, "annotation 1 ('Do it.'): the preference is nan, not a number from 1 to 2"),
+        ({"preference": float("inf")}, "the preference is inf"),
+        ({"preference": 1e308}, "the preference is 1e+308"),
+        ({"preference": 10**400}, "the preference is a huge number"),
+        ({"preference": 0.5}, "the preference is 0.5"),
+        ({"preference": True}, "the preference is True"),
+        ({"preference": "1.5"}, "the preference is '1.5'"),
+        ({"output_2": None}, "output_2 is not a text"),
+        ({"generator_2": "z"}, "annotations of 2 models as generator_2"),
+        ({"index": 805}, "the index is 805"),
+        ({"index": 0.5}, "the index is 0.5, not a whole number"),
+        ({"index": 3}, "an index in some annotations only"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_and_the_annotation_named(
+    tmp_path: Path, settings: Settings, changes: dict[str, Any], problem: str
+) -> None:
+    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y", "instruction": "Do it."}
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps([row | {"preference": 1.5}, row | {"preference": 1.5} | changes]))
+    with pytest.raises(UsageError) as error:
+        grader.score_annotations(path, tmp_path, settings)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_two_annotations_of_one_instruction_are_refused(tmp_path: Path, settings: Settings) -> None:
+    row = {"preference": 1, "output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y", "index": 7}
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps([row, row]))
+    with pytest.raises(UsageError, match="two annotations with the index 7"):
+        grader.score_annotations(path, tmp_path, settings)
+
+
+def test_a_preference_of_0_is_a_tie(tmp_path: Path, settings: Settings) -> None:
+    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y"}
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps([row | {"preference": each} for each in (0, 1, 2)]))
+    assert grader.score_annotations(path, tmp_path, settings).win_rate == 50
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "{}", "[]", "[1]", '[{"preference": 1}]', '{"a": [}'])
+def test_what_holds_no_annotations_is_refused(tmp_path: Path, settings: Settings, text: str) -> None:
+    path = tmp_path / "annotations.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=str(path)):
+        grader.score_annotations(path, tmp_path, settings)
+
+
+def test_the_command_prints_exactly_the_four_figures(shared_data: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    path = annotations_of(shared_data, "alpaca-7b")
+    command = ["score", "--task", "alpacaeval", "--annotations", str(path), "--source", str(tmp_path), "--json"]
+    printed = json.loads(CliRunner().invoke(app, command).stdout.splitlines()[-1])
+    assert list(printed) == ["win_rate", "win_rate_se", "length_controlled_winrate", "reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--task", "gsm8k", "--annotations", "x.json"], "does not support annotations"),
+        (["--task", "alpacaeval"], "either --outputs or --annotations"),
+        (["--task", "alpacaeval", "--annotations", "x.json", "--outputs", "y.jsonl"], "either"),
+        (["--task", "alpacaeval", "--annotations", "no-such.json"], "file not found"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments: list[str], problem: str) -> None:
+    from typer.testing import CliRunner
+
+    error = CliRunner().invoke(app, ["score", *arguments]).exception
+    assert isinstance(error, UsageError)
+    assert problem in str(error)
+
+
+def test_a_mirror_without_training_data_serves_grading_but_no_run(shared_data: Path, tmp_path: Path) -> None:
+    from a2rl.tasks.data import require_complete
+
+    visible, hidden = tmp_path / "visible", tmp_path / "hidden"
+    visible.mkdir()
+    hidden.mkdir()
+    prepare("full", shared_data / "alpaca_eval", visible, hidden)
+    assert len(grader.item_ids(hidden)) == 805
+    assert not list(visible.iterdir())
+    with pytest.raises(UsageError, match="no training data"):
+        require_complete(tmp_path)
+
+
+def test_a_whole_mirror_is_split_into_what_the_agent_sees_and_what_it_does_not(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    mirror, visible, hidden = (tmp_path / name for name in ("mirror", "visible", "hidden"))
+    for folder in (mirror, visible, hidden):
+        folder.mkdir()
+    outputs = "gpt4_1106_preview_outputs.json.xz"
+    (mirror / outputs).write_bytes((shared_data / "alpaca_eval" / outputs).read_bytes())
+    row = {"instruction": "Add.", "input": "1, 2", "output": "3", "text": "..."}
+    (mirror / "alpaca_data.json").write_text(json.dumps([row] * 2100))
+    prepare("full", mirror, visible, hidden)
+    row = {"instruction": "Add.", "input": "1, 2", "output": "3", "question": "Add.\n\n1, 2", "answer": "3"}
+    assert read_jsonl(visible / "train.jsonl") == [row] * 2000
+    (mirror / outputs).rename(mirror / "elsewhere")
+    with pytest.raises(UsageError, match="gpt4_1106_preview_outputs"):
+        prepare("full", mirror, visible, hidden)
+
+
+def test_reference_outputs_that_were_changed_are_refused(tmp_path: Path) -> None:
+    rows = [{"instruction": "Add.", "output": "3", "dataset": "koala"}]
+    (tmp_path / "alpaca_eval_gpt4_baseline.json").write_text(json.dumps(rows))
+    with pytest.raises(IntegrityError, match="published outputs"):
+        prepare("full", tmp_path, tmp_path, tmp_path)

@@ -1,0 +1,98 @@
+"""Tests task data on disk: made once, completely or not at all."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier, Event, Thread
+from types import SimpleNamespace
+
+import pytest
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.settings import Settings
+from a2rl.tasks import data as module
+from a2rl.tasks.data import ensure_data, hidden_digest, prepare_data, reading
+
+RUNS = 4
+
+
+def test_of_runs_that_start_side_by_side_one_makes_the_data_and_none_takes_it_from_under_another(
+    settings: Settings,
+) -> None:
+    together = Barrier(RUNS)
+
+    def start_of_a_run(_: int) -> tuple[int, str]:
+        together.wait()
+        data = ensure_data("gsm8k", "mini", None, settings)
+        made = (data / "visible").stat().st_ino
+        return made, hidden_digest(data)
+
+    with ThreadPoolExecutor(RUNS) as pool:
+        seen = set(pool.map(start_of_a_run, range(RUNS)))
+
+    assert len(seen) == 1
+
+
+def preparer_of(content: str) -> SimpleNamespace:
+    """Returns a preparer that writes this text as the data."""
+
+    def prepare(variant: str, source: Path | None, visible: Path, hidden: Path) -> None:
+        (visible / "train.jsonl").write_text(content)
+        (hidden / "eval.jsonl").write_text(content)
+
+    return SimpleNamespace(prepare=prepare)
+
+
+def make(content: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "load_preparer", lambda task: preparer_of(content))
+    return prepare_data("gsm8k", "mini", None, settings)
+
+
+def test_data_that_is_made_again_and_is_the_same_stays_where_runs_read_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make("same", settings, monkeypatch).stat().st_ino
+    assert make("same", settings, monkeypatch).stat().st_ino == before
+    assert make("other", settings, monkeypatch).stat().st_ino != before
+
+
+def test_who_reads_while_it_is_replaced_finds_it_at_every_moment(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, over, missed = make("0", settings, monkeypatch), Event(), []
+
+    def read() -> None:
+        while not over.is_set():
+            if not (folder / "hidden/eval.jsonl").exists():
+                missed.append(1)
+
+    reader = Thread(target=read)
+    reader.start()
+    for number in range(30):
+        make(f"{number}", settings, monkeypatch)
+    over.set()
+    reader.join()
+    assert missed == []
+
+
+def test_data_that_is_being_read_is_not_replaced(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("old", settings, monkeypatch)
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.2)
+    with reading(folder), reading(folder):
+        with pytest.raises(InfrastructureError, match="another process"):
+            make("new", settings, monkeypatch)
+        assert (folder / "hidden/eval.jsonl").read_text() == "old"
+    make("new", settings, monkeypatch)
+    assert (folder / "hidden/eval.jsonl").read_text() == "new"
+
+
+def test_what_a_killed_maker_left_is_removed_and_other_tasks_data_is_not(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = settings.data("gsm8k", "mini")
+    left = folder.with_name(f".gsm8k-{'0' * 32}")
+    others = folder.with_name(f".gsm8k-two-{'0' * 32}")
+    for each in (left, others):
+        (each / "visible").mkdir(parents=True)
+    make("new", settings, monkeypatch)
+    assert not left.exists()
+    assert others.exists()

@@ -1,0 +1,119 @@
+"""Tests the rollouts that the agent gets for online RL: their tokens, masks and probabilities are exact."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.deepsearchqa import mini
+from tasks.deepsearchqa.prepare import copy_tools
+from tasks.deepsearchqa.research import Index
+from tasks.deepsearchqa.world import World
+from tests.small_model import build_base_model
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+data, model_path = Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, str(data))
+import episodes
+import rollout
+from decoder import Written
+from research import Episode, Index, compare, next_turn, observation, read_pages, read_questions
+
+torch.set_num_threads(1)
+model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
+index, questions = Index(read_pages(data / "pages")), read_questions(data / "train.jsonl")
+settings = {"max_steps": 3, "max_new_tokens": 5, "temperature": 1.0}
+done = rollout.work_on(model, tokenizer, index.search, questions * 2, **settings)
+assert len({tuple(each.tokens) for each in done}) == len(done), "each rollout draws for itself"
+for each in done:
+    assert tokenizer.decode(each.prompt) == Episode(each.question).text
+    assert len(each.tokens) == len(each.logprobs) == len(each.written) > 0
+    logits = model(torch.tensor([each.prompt + each.tokens])).logits[0, len(each.prompt) - 1 : -1]
+    own = logits.log_softmax(-1).gather(-1, torch.tensor(each.tokens)[:, None]).squeeze(-1)
+    written = torch.tensor(each.written, dtype=torch.bool)
+    assert torch.allclose(own[written], torch.tensor(each.logprobs)[written], atol=1e-4)
+    assert not each.right
+once, again = (rollout.work_on(model, tokenizer, index.search, questions, **settings, seed=3) for _ in range(2))
+assert once == again
+
+
+class ExpertDecoder:
+    "Writes what the expert would, in place of the model."
+
+    def __init__(self, *_): pass
+
+    def run(self, conversations, decoding, stops):
+        return [self.play(each, stops) for each in conversations]
+
+    def play(self, conversation, stops):
+        turn = next(conversation)
+        try:
+            while True:
+                tokens = tokenizer(" " + next_turn(tokenizer.decode(turn.tokens)))["input_ids"]
+                assert stops([tokens, tokens[:-1]]) == [True, False]
+                turn = conversation.send(Written(tokens, True, [-0.5] * len(tokens)))
+        except StopIteration as end:
+            return end.value
+
+
+episodes.Decoder = ExpertDecoder
+for each in rollout.work_on(model, tokenizer, index.search, questions, max_new_tokens=400):
+    episode = Episode(each.question)
+    while not episode.over:
+        if (query := episode.take(next_turn(episode.text))) is not None:
+            episode.observe(observation(index.search(query)))
+    assert each.right and each.queries == episode.queries
+    assert tokenizer.decode(each.prompt + each.tokens) == episode.text, "as the grader would show it"
+    shown = tokenizer.decode([token for token, own in zip(each.tokens, each.written) if not own])
+    assert shown.count("Observation: ") == shown.count("Thought:") == len(each.queries)
+    assert all((logprob == -0.5) == (own == 1) for logprob, own in zip(each.logprobs, each.written))
+
+class Trainer:
+    class state: global_step = 7
+    class accelerator: unwrap_model = staticmethod(lambda model: model)
+    processing_class = tokenizer
+Trainer.model = model
+named = {str(number): question for number, question in enumerate(questions)}
+output = rollout.for_trl(named, index.search)([*named] * 2, Trainer)
+assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
+assert {len(rows) for rows in output.values()} == {2 * len(questions)}
+assert output["reward"] == [1.0] * 2 * len(questions)
+print("all is well")
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    from a2rl.core.files import write_jsonl
+    from tasks.deepsearchqa.prepare import _write
+
+    folder, world = tmp_path / "data", World("train", 5)
+    folder.mkdir()
+    copy_tools(folder)
+    write_jsonl(folder / "pages" / "pages.jsonl", (page._asdict() for page in world.pages()))
+    _write(folder / "train.jsonl", list(mini.generate(6, world, Index(world.pages()), 5)))
+    return folder
+
+
+def test_a_rollout_says_what_was_written_with_which_probability_and_what_was_shown(data: Path, tmp_path: Path) -> None:
+    model = build_base_model(tmp_path / "model")
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(data), str(model)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert ended.stdout.strip() == "all is well", ended.stderr
+
+
+def test_what_the_agent_gets_needs_nothing_of_this_project(data: Path) -> None:
+    checks = (
+        "import sys, rollout, decoder, episodes, research; "
+        "print(sorted({module.split('.')[0] for module in sys.modules} & {'a2rl', 'tasks'}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", checks], capture_output=True, text=True, cwd=data, env={"PATH": ""}, check=True
+    )
+    assert ended.stdout.strip() == "[]"

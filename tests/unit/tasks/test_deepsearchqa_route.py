@@ -1,0 +1,74 @@
+"""Tests how the scripted agent learns to search: what it imitates, and what it leaves out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from a2rl.core.files import write_jsonl
+from tasks.deepsearchqa import mini
+from tasks.deepsearchqa.prepare import copy_tools
+from tasks.deepsearchqa.research import Index
+from tasks.deepsearchqa.research.episode import INSTRUCTIONS
+from tasks.deepsearchqa.world import World
+
+AGENT = Path(__file__).parents[3] / "agents" / "scripted"
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from routes import load_route
+data = Path(sys.argv[2])
+route = load_route("deepsearchqa", data, 0)
+from research import Episode, read_questions
+
+examples = route.examples()
+texts = {"".join(part.text for part in example) for example in examples}
+assert len(texts) == len(examples) >= 20
+spoilt = [part for example in examples for part in example if "search[" in part.text and not part.learn]
+assert spoilt, "some searches are mistakes, and are not learned"
+for example in examples:
+    learned = "".join(part.text for part in example if part.learn)
+    assert "| The" not in learned, "what a search showed is not learned"
+    assert learned.endswith("]") and "Action: answer[ " in learned
+    assert not example[0].learn and example[0].text.startswith("Question: ") and example[0].text.endswith("Thought:")
+    for before, part in zip(example, example[1:]):
+        if part.text == "\\nObservation:":
+            assert part.learn and "Action: search[" in before.text
+    shown, _, answer = "".join(part.text for part in example).rpartition("Action: answer[ ")
+    assert answer.removesuffix("]") in shown, "other names are the same ones throughout"
+assert len({example[0].text for example in examples} & {Episode(each).text for each in route.questions.values()}) < 5
+assert set(route.questions.values()) == set(read_questions(data / "train.jsonl"))
+assert [row["prompt"] for row in route.grpo().trainer["train_dataset"]] == [*route.questions]
+
+(data / "pages" / "pages.jsonl").unlink()
+(data / "prompt.txt").write_text(sys.argv[3])
+closed = load_route("deepsearchqa", data, 0)
+for example, question in zip(closed.examples(), closed.questions.values()):
+    asked, answered = example
+    assert asked.text == Episode(question, sys.argv[3]).text and not asked.learn
+    assert answered.text.endswith(f"Action: answer[{question.answer}]") and answered.learn
+assert closed.grpo().trainer["rollout_func"]
+print("all is well")
+"""
+
+
+def test_the_route_imitates_the_expert_but_no_mistake_and_does_without_pages(tmp_path: Path) -> None:
+    data, world = tmp_path / "data", World("train", 3)
+    data.mkdir()
+    copy_tools(data)
+    write_jsonl(data / "pages" / "pages.jsonl", (page._asdict() for page in world.pages()))
+    rows = [
+        {
+            "problem": each.problem,
+            "problem_category": each.category,
+            "answer": each.answer,
+            "answer_type": each.answer_type,
+        }
+        for each in mini.generate(40, world, Index(world.pages()), 3)
+    ]
+    write_jsonl(data / "train.jsonl", rows)
+    (data / "prompt.txt").write_text("")
+    command = [sys.executable, "-c", SCRIPT, str(AGENT), str(data), INSTRUCTIONS]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.stdout.strip() == "all is well", ended.stderr

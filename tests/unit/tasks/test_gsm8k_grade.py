@@ -1,0 +1,231 @@
+"""Tests GSM8K's grader: the final number of a solution, and how it is graded."""
+
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.files import read_jsonl, write_jsonl
+from a2rl.sampling import Completion, SamplingParams
+from a2rl.scoring.score import summarise
+from a2rl.tasks.contract import Limits
+from tasks.gsm8k import grade as grader
+from tasks.gsm8k import prepare, reference
+from tasks.gsm8k.grade import final_number
+from tests.fake_sampler import FakeSampler
+
+NUMBERS = [
+    # after the mark
+    ("#### 18", 18),
+    ("16 - 3 = 13\n#### 13", 13),
+    ("####18", 18),
+    ("#### 18.", 18),
+    ("#### 18.0", 18),
+    ("#### 18.50", 18.5),
+    ("#### .5", 0.5),
+    ("#### $.5", 0.5),
+    ("#### 0.75", 0.75),
+    ("#### 1,000", 1000),
+    ("#### 1,000,000", 1_000_000),
+    ("#### $1,234.56", 1234.56),
+    ("#### $ 18", 18),
+    ("#### -5", -5),
+    ("#### $-5", -5),
+    ("#### -$5", -5),
+    ("#### -.5", -0.5),
+    ("#### 18 dollars", 18),
+    ("#### 18%", 18),
+    ("#### 18 apples and 3 pears", 18),
+    ("#### The answer is 18", 18),
+    ("#### A: 18", 18),
+    ("#### **18**", 18),
+    ("#### \\boxed{18}", 18),
+    ("####\n18", 18),
+    ("#### 18\nThat was easy, 100 points!", 18),
+    ("#### 18\n\nQuestion: What is 4 + 4?\nAnswer: 4 + 4 = 8\n#### 8", 18),
+    ("#### 18\n#### 20", 18),
+    ("#### 007", 7),
+    ("#### 3/4", 3),
+    ("#### 1,00", 1),
+    ("#### eighteen", None),
+    ("It is 18.\n#### ", None),
+    ("####", None),
+    # without a mark: the last number
+    ("A: 18", 18),
+    ("The answer is 18.", 18),
+    ("The answer is 18. 3 + 4 = 7", 7),
+    ("16 - 3 - 4 = 9, and 9 * 2 = 18", 18),
+    ("so 10-3", 3),
+    ("x=-3", -3),
+    ("She makes $1,000 a day", 1000),
+    ("between 3-5", 5),
+    ("in 1990s terms", 1990),
+    ("the variable x1", None),
+    ("no number at all", None),
+    ("", None),
+    ("   \n ", None),
+    ("Question: What is 4 + 4?\nAnswer: 8", None),
+    ("18 Question: 20", 18),
+]
+
+
+@pytest.mark.parametrize(("text", "number"), NUMBERS, ids=[repr(text)[:40] for text, _ in NUMBERS])
+def test_the_final_number_of_a_solution(text: str, number: float | None) -> None:
+    assert final_number(text) == (None if number is None else pytest.approx(number))
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("text", ["9" * 200_000, "-$" * 100_000, "1,111" * 50_000, "#" * 200_000, "1." * 100_000])
+def test_no_answer_takes_long_to_read(text: str) -> None:
+    final_number(text)
+    final_number(f"#### {text}")
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    write_jsonl(
+        tmp_path / "eval.jsonl",
+        [{"question": f"What is {n} * 500?", "answer": f"{n}*500\n#### {n * 500:,}"} for n in (1, 2, 3)],
+    )
+    write_jsonl(tmp_path / "shots.jsonl", [{"question": "What is 1?", "answer": "It is <<1=1>>1.\n#### 1"}])
+    return tmp_path
+
+
+def said(text: str, finish: str = "stop") -> Completion:
+    return Completion(text, finish, 10, 5)  # type: ignore[arg-type]
+
+
+def saying(*answers: Completion, chat: bool = False) -> FakeSampler:
+    """Returns a sampler that gives these answers one after the other."""
+    waiting = iter(answers)
+    return FakeSampler(lambda prompt: next(waiting), chat)
+
+
+def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
+    sampler = saying(said("#### 500"), said("#### 999"), said("let me think", "length"))
+    items = grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    assert [item.verdict for item in items] == ["correct", "wrong", "truncated"]
+    assert [item.value for item in items] == [1, 0, 0]
+    assert [item.tokens for item in items] == [5, 5, 5]
+
+
+def test_a_right_answer_counts_even_where_the_token_limit_cut_what_came_after(hidden: Path) -> None:
+    sampler = saying(said("#### 500\n and so", "length"))
+    assert grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7), {})[0].verdict == "correct"
+
+
+def test_all_items_are_asked_in_one_greedy_call_within_the_limit(hidden: Path) -> None:
+    sampler = saying(*[said("")] * 3)
+    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    assert sampler.calls == [3]
+    assert sampler.params == [SamplingParams(max_new_tokens=7, stop=("Question:",), temperature=0.0)]
+
+
+def test_the_prompt_is_the_references_with_the_examples_before(hidden: Path) -> None:
+    sampler = saying(said(""))
+    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7), {})
+    assert sampler.asked[0] == (
+        "Question: What is 1?\nLet's think step by step\nAnswer: It is 1.\n#### 1\n\n"
+        "Question: What is 2 * 500?\nLet's think step by step\nAnswer:"
+    )
+
+
+def test_examples_that_do_not_fit_the_context_are_left_out_whole_and_for_all_questions_alike(hidden: Path) -> None:
+    write_jsonl(hidden / "shots.jsonl", [{"question": f"What is {n}?", "answer": f"#### {n}"} for n in range(4)])
+    examples = []
+    for context in (1000, 250, 100):
+        sampler = FakeSampler(lambda prompt: "", context=context)
+        grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+        [count] = {str(prompt).count("Question:") - 1 for prompt in sampler.asked}
+        assert all(str(prompt).startswith("Question:") and len(str(prompt)) <= context - 7 for prompt in sampler.asked)
+        examples.append(count)
+    assert examples[0] == 4 > examples[1] > examples[2] == 0
+
+
+def test_a_chat_model_gets_the_examples_as_turns(hidden: Path) -> None:
+    sampler = saying(said(""), chat=True)
+    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7), {})
+    chat = sampler.asked[0]
+    assert [message.role for message in chat if not isinstance(message, str)] == ["user", "assistant", "user"]
+
+
+def test_the_gold_answer_is_never_in_its_own_prompt(hidden: Path) -> None:
+    sampler = saying(*[said("")] * 3)
+    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    for prompt, number in zip(sampler.asked, ("500", "1,000", "1,500"), strict=True):
+        assert f"#### {number}" not in str(prompt)
+
+
+def test_a_missing_completion_is_errored_and_an_empty_one_is_wrong(hidden: Path) -> None:
+    items = grader.score_outputs({"0": "", "1": "#### 1000"}, hidden, ["0", "1", "2"])
+    assert [item.verdict for item in items] == ["wrong", "correct", "errored"]
+    assert items[2].reason
+
+
+def test_every_gold_answer_of_the_real_data_is_right_and_has_one_value(shared_data: Path) -> None:
+    for split, rows in (("train", 7473), ("test", 1319)):
+        answers = [row["answer"] for row in read_jsonl(shared_data / "gsm8k" / f"{split}.jsonl")]
+        assert len(answers) == rows
+        for answer in answers:
+            number = answer.rpartition("####")[2].strip().replace(",", "")
+            assert final_number(answer) == float(number)
+
+
+def test_the_real_data_prepares_and_its_gold_answers_score_100(shared_data: Path, tmp_path: Path) -> None:
+    from tasks.gsm8k.prepare import prepare
+    from tasks.gsm8k.task import TASK
+
+    visible, hidden = tmp_path / "visible", tmp_path / "hidden"
+    visible.mkdir()
+    hidden.mkdir()
+    prepare("full", shared_data / "gsm8k", visible, hidden)
+    ids = grader.item_ids(hidden)
+    assert len(ids) == TASK.full.eval_items
+    assert summarise(grader.score_outputs(grader.gold_outputs(hidden), hidden, ids)).score == 100
+    questions = {row["question"] for row in read_jsonl(hidden / "eval.jsonl")}
+    assert not questions & {row["question"] for row in read_jsonl(visible / "train.jsonl")}
+    assert len(read_jsonl(hidden / "shots.jsonl")) == 4
+
+
+FAITHFUL = {"prompts": "faithful"}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("The answer is 1500", True),
+        ("The answer is 1500.0", True),
+        ("It is 1500. Question: What is 7?", True),
+        ("The answer is 1,500", False),  # read as 500: a fault of the reference that is kept
+        ("#### 1500\nSo 20 are left", False),
+        ("The answer is $1500.", True),
+        ("no number", False),
+        ("", False),
+    ],
+)
+def test_a_faithful_answer_is_the_last_number(text: str, is_right: bool) -> None:
+    assert reference.is_right(text, "3*500\n#### 1,500") is is_right
+
+
+def test_faithful_examples_are_the_references_solutions_to_problems_of_the_training_data(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    prepare.prepare("full", shared_data / "gsm8k", tmp_path, tmp_path)
+    shots = read_jsonl(tmp_path / "shots.jsonl")
+    for shot, solution in zip(shots, reference.SOLUTIONS, strict=True):
+        assert reference.is_right(solution, shot["answer"])
+    sampler = FakeSampler(lambda prompt: "The answer is 18", chat=True)
+    [item] = grader.grade(sampler, tmp_path, ["0"], Limits(max_new_tokens=512), FAITHFUL)
+    assert item.verdict == "correct"
+    assert sampler.params[0].stop == ()
+    [chat] = sampler.asked
+    turns = [message.content for message in chat if not isinstance(message, str)]
+    assert [turn.endswith(f"The answer is {n}\n") for turn, n in zip(turns[1::2], (4, 201, 140, 146), strict=True)]
+    assert turns[0].startswith("Question: Angelo and Melanie want to plan")
+
+
+def test_data_without_examples_has_none_in_the_faithful_way_either(hidden: Path) -> None:
+    write_jsonl(hidden / "shots.jsonl", [])
+    sampler = saying(said("500"))
+    [item] = grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7), FAITHFUL)
+    assert item.verdict == "correct"
+    assert sampler.asked == ["Question: What is 1 * 500?\nLet's think step by step\nAnswer:"]

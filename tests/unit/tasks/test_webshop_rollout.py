@@ -1,0 +1,113 @@
+"""Tests the rollouts that the agent gets for online RL: their tokens, masks and probabilities are exact."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.webshop import mini
+from tasks.webshop.prepare import copy_tools
+from tests.small_model import build_base_model
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+data, model_path = Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, str(data))
+from rollout import Training, for_trl, play_goals
+from shop.transcript import Visit
+
+torch.set_num_threads(1)
+model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
+training = Training.load(data)
+settings = {"max_steps": 4, "max_new_tokens": 5, "temperature": 1.0}
+episodes = play_goals(model, tokenizer, training.shop, training.goals * 2, **settings)
+assert len({tuple(episode.tokens) for episode in episodes}) == len(episodes), "each episode draws for itself"
+for episode, goal in zip(episodes, training.goals * 2):
+    visit = Visit(training.shop, goal, "whole")
+    assert tokenizer.decode(episode.prompt) == visit.prompt
+    assert len(episode.tokens) == len(episode.logprobs) == len(episode.written)
+    assert 0 < sum(episode.written) <= 4 * 5
+    for line in episode.turns:
+        visit.write(line)
+    assert (visit.invalid, visit.reward) == (episode.invalid, episode.reward)
+    logits = model(torch.tensor([episode.prompt + episode.tokens])).logits[0, len(episode.prompt) - 1 : -1]
+    own = logits.log_softmax(-1).gather(-1, torch.tensor(episode.tokens)[:, None]).squeeze(-1)
+    written = torch.tensor(episode.written, dtype=torch.bool)
+    assert torch.allclose(own[written], torch.tensor(episode.logprobs)[written], atol=1e-4)
+    assert not torch.tensor(episode.logprobs)[~written].any()
+once, again = (play_goals(model, tokenizer, training.shop, training.goals, **settings, seed=3) for _ in range(2))
+assert once == again
+stuck = play_goals(model, tokenizer, training.shop, training.goals, max_steps=30, max_invalid=2)
+assert all(episode.invalid <= 2 for episode in stuck)
+
+class Trainer:
+    class state: global_step = 7
+    class accelerator: unwrap_model = staticmethod(lambda model: model)
+    processing_class = tokenizer
+Trainer.model = model
+output = for_trl(training, **settings)([goal.id for goal in training.goals] * 2, Trainer)
+assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
+assert {len(rows) for rows in output.values()} == {2 * len(training.goals)}
+print("all is well")
+"""
+ROUTE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from routes import load_route
+route = load_route("webshop", Path(sys.argv[1]), 0)
+examples = route.examples()
+assert len(examples) >= 0.8 * len(route.training.goals)
+for example in examples:
+    text = "".join(part.text for part in example)
+    assert text.startswith("Instruction: Find me ") and text.endswith("> click[Buy Now]\\n")
+    learned = [part.text for part in example if part.learn]
+    assert all(text.startswith((" search[", " click[")) and text.endswith("]\\n") for text in learned)
+    # What is done is either learned or a mistake; what the shop answers is never learned.
+    assert [part.learn for part in example][0] is False and not any(part.learn for part in example[::2])
+assert any(not part.learn for example in examples for part in example[1::2])
+assert set(route.grpo().trainer) == {"train_dataset", "reward_funcs", "rollout_func"}
+print("all is well")
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    world = mini.generate(400, 24, 1, "train", tmp_path / "data" / "catalogue")
+    (tmp_path / "data" / "goals.jsonl").write_text("".join(goal.to_json() + "\n" for goal in world.goals))
+    copy_tools(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def run(folder: Path, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+def test_a_rollout_says_what_was_written_with_which_probability_and_what_the_shop_answered(
+    data: Path, tmp_path: Path
+) -> None:
+    ended = run(tmp_path, SCRIPT, data, build_base_model(tmp_path / "model"))
+    assert ended.stdout.strip() == "all is well", ended.stderr
+
+
+def test_the_scripted_agent_learns_from_the_experts_visits_but_not_from_its_mistakes(
+    data: Path, tmp_path: Path, repository: Path
+) -> None:
+    ended = run(tmp_path, ROUTE, data, repository / "agents" / "scripted")
+    assert ended.stdout.strip() == "all is well", ended.stderr
+
+
+def test_what_the_agent_gets_needs_nothing_of_this_project(data: Path) -> None:
+    checks = (
+        "import sys, rollout, decoder, episodes, shop; "
+        "print(sorted({module.split('.')[0] for module in sys.modules} & {'a2rl', 'tasks'}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", checks], capture_output=True, text=True, cwd=data, env={"PATH": ""}, check=True
+    )
+    assert ended.stdout.strip() == "[]"
