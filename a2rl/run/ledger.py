@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
 from a2rl.core.errors import InfrastructureError, IntegrityError
@@ -45,6 +45,17 @@ class Entry:
     at: float
     """Wall-clock time in Unix seconds."""
     event: Event
+    previous: str
+    hash: str
+
+
+class Row(NamedTuple):
+    """An entry as it is stored, with its event as the text that the hash covers."""
+
+    seq: int
+    at: float
+    kind: str
+    body: str
     previous: str
     hash: str
 
@@ -85,11 +96,15 @@ class Ledger:
 
     def entries(self, after: int = 0) -> list[Entry]:
         """Returns all entries with a sequence number above `after`, in order; none if there is no ledger yet."""
+        return [_parse(row) for row in self.rows(after)]
+
+    def rows(self, after: int = 0) -> list[Row]:
+        """Returns the same entries as they are stored."""
         if not self.path.exists():
             return []
         with self._connect() as database:
             rows = database.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (after,)).fetchall()
-        return [_parse(row) for row in rows]
+        return [Row(*row) for row in rows]
 
     def events(self, kind: type[E]) -> list[E]:
         """Returns the events of one kind, in order."""
@@ -118,7 +133,7 @@ class Ledger:
                 raise IntegrityError(
                     f"{self.path}: the chain breaks at entry {expected}: one is missing or out of order"
                 )
-            if _chain_hash(seq, at, kind, body, previous) != claimed_hash:
+            if chain_hash(seq, at, kind, body, previous) != claimed_hash:
                 raise IntegrityError(f"{self.path}: entry {seq} ({kind}) was changed after it was written")
             previous = claimed_hash
         return previous
@@ -155,7 +170,7 @@ def _insert(database: sqlite3.Connection, event: Event) -> Entry:
     last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
     seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
     at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json")))
-    entry_hash = _chain_hash(seq, at, event.kind, body, previous)
+    entry_hash = chain_hash(seq, at, event.kind, body, previous)
     database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash))
     return Entry(seq, at, event, previous, entry_hash)
 
@@ -165,7 +180,8 @@ def grades_among(entries: Iterable[Entry]) -> dict[str, Graded]:
     return {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}
 
 
-def _chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str:
+def chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str:
+    """Returns the hash of an entry."""
     return digest_of([seq, at, kind, body, previous])
 
 
