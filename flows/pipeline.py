@@ -4,6 +4,7 @@ prefect deployment run a2rl/full-bench --param variant=full --param model=Qwen/Q
 """
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,13 +14,14 @@ from typing import Any
 from prefect import flow
 from prefect.futures import PrefectFuture
 
+from a2rl.anchor.follower import Anchor, mark_anchor_behind
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import A2rlError, InterruptedByUserError, RunFailedError
 from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
-from a2rl.results.mirror import Mirror
+from a2rl.results.mirror import Mirror, Mirrors
 from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
 from flows.parameters import with_suite_parameters
@@ -59,7 +61,7 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, **given: Any
 def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) -> dict[str, object]:
     """Executes the runs, each on its share of the cores, and returns what each one returned or raised."""
     tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
-    mirror = Mirror(tracker.sync, tracker.store.alive_at)
+    mirror = mirrors_of(tracker, settings)
     side_by_side = min(concurrency, len(runs))
     for cores in shares_of_cores(os.sched_getaffinity(0), side_by_side):
         slots.put(cores)
@@ -73,6 +75,16 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     mirror.close()
     return outcomes
+
+
+def mirrors_of(tracker: Tracker, settings: Settings) -> Mirrors:
+    """Returns what follows the runs: MLflow, and the anchor if the settings name one."""
+    followers, params = [Mirror(tracker.sync, tracker.store.alive_at)], load_params(settings.root).anchor
+    if params.is_used:
+        anchor = Anchor(params, settings.root)
+        # Each of its attempts has a time limit, so it is waited for at the end as if it answered.
+        followers.append(Mirror(anchor.update, time.monotonic, mark=mark_anchor_behind))
+    return Mirrors(*followers)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from a2rl.core.errors import (
 )
 from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
-from a2rl.results.mirror import Mirror
+from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.failure import forget_failure, mark_refused, record_failure
 from a2rl.run.gpu_share import dealt_gpus
@@ -69,7 +69,7 @@ report_stage = stage_task("report", report)
 
 @task(name="run", task_run_name="{run.id}", cache_policy=NO_CACHE, persist_result=False)
 def benchmark_run(
-    run: RunDir, settings: Settings, mirror: Mirror, cores: Collection[int], side_by_side: int = 1
+    run: RunDir, settings: Settings, mirror: Mirrors, cores: Collection[int], side_by_side: int = 1
 ) -> None:
     """Executes one benchmark run, from its spec to its report. Stages that are already done return their records.
 
@@ -78,7 +78,7 @@ def benchmark_run(
     Args:
         run: The run.
         settings: The settings of this checkout.
-        mirror: Copies the run to MLflow.
+        mirror: Follows the run: copies it to MLflow, and anchors its ledger.
         cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
         side_by_side: The number of runs at a time, which share the GPUs.
 
@@ -95,7 +95,7 @@ def benchmark_run(
             mirror.changed(run)
 
 
-def _run_stages(run: RunDir, settings: Settings, mirror: Mirror, side_by_side: int) -> None:
+def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: int) -> None:
     """Runs the stages in order. The run holds its GPUs from its baseline to its result, if these are not yet known."""
     with ExitStack() as gpus:
 

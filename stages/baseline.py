@@ -2,7 +2,7 @@
 
 import time
 
-from a2rl.core.files import digest_of, write_model
+from a2rl.core.files import digest_of, file_digest, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.baseline import baseline_key, load_or_grade
 from a2rl.grading.devices import devices_of
@@ -53,7 +53,10 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     )
     strict = spec.protocol == "strict"
     known = BaselineKnown(
-        key=record.key, public=record.public if strict else record.total, private=record.private if strict else None
+        key=record.key,
+        public=record.public if strict else record.total,
+        private=record.private if strict else None,
+        items_digest=file_digest(run.baseline_items),
     )
     run.ledger.append_unless(known, lambda _: True)
     return run.write("baseline", record)

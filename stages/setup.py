@@ -67,6 +67,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         spec_digest=digest_of(spec.model_dump(mode="json")),
         model_digest=record.model_digest,
         data_digest=record.data_digest,
+        closes=True,
     )
     run.ledger.append_unless(opened, lambda _: True)
     return run.write("setup", record.model_copy(update={"seconds": time.monotonic() - started}))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import psutil
 
 from a2rl.core.errors import InfrastructureError
-from a2rl.core.files import digest_of, write_jsonl, write_model
+from a2rl.core.files import digest_of, file_digest, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
 from a2rl.grading.pool import GraderPool
@@ -29,6 +29,8 @@ from a2rl.scoring.score import STATISTICS, ItemResult, summarise
 from a2rl.tasks.contract import Split
 from a2rl.tasks.data import hidden_digest
 from stages.grade import grade
+from stages.report import report
+from stages.validity import validity
 from tests.small_model import build_base_model, trained_copy
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -99,7 +101,12 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
     )
     run.clock.create(run.spec.budget_s, refunds=run.spec.protocol == "strict")
     run.ledger.append(
-        RunOpened(spec_digest=digest_of(run.spec.model_dump(mode="json")), model_digest=digest, data_digest=data_digest)
+        RunOpened(
+            spec_digest=digest_of(run.spec.model_dump(mode="json")),
+            model_digest=digest,
+            data_digest=data_digest,
+            closes=True,
+        )
     )
     _know_baseline(run, hidden)
     if started:
@@ -131,6 +138,7 @@ def _know_baseline(run: RunDir, hidden: Path) -> None:
             key=record.key,
             public=record.public if strict else record.total,
             private=record.private if strict else None,
+            items_digest=file_digest(run.baseline_items),
         )
     )
 
@@ -207,6 +215,8 @@ def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
     if run.spec.protocol == "strict":
         grade_private(run)
     grade(run, settings)
+    validity(run, settings)
+    report(run, settings)
     Tracker(settings).sync(run)
 
 

@@ -26,6 +26,7 @@ class AnchorParams(BaseModel):
     """How long one attempt to publish may take."""
 
     @property
-    def signs(self) -> bool:
-        """Whether heads are signed."""
-        return bool(self.signer or self.key)
+    def is_used(self) -> bool:
+        """Whether heads are signed or published."""
+        places = (self.publish_command, self.publish_git, self.publish_timestamp)
+        return any((self.signer, self.key, *places))

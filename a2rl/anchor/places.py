@@ -99,10 +99,9 @@ class _Git(NamedTuple):
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> str:
         left_s = max(0.1, self.deadline - time.monotonic())
-        environ = {"GIT_DIR": str(self.folder), "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "/bin/false", "LC_ALL": "C"}
-        return (
-            _run(["git", "--no-replace-objects", *arguments], stdin, left_s, environ).decode("utf-8", "replace").strip()
-        )
+        command = ["env", f"GIT_DIR={self.folder}", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false", "LC_ALL=C"]
+        done = _run([*command, "git", "--no-replace-objects", *arguments], stdin, left_s)
+        return done.decode("utf-8", "replace").strip()
 
 
 def _commit(git: _Git, url: str, run_id: str, head: Head) -> str:

@@ -2,7 +2,7 @@
 
 import typer
 
-from a2rl.cli import agents, comparing, grading, launching, machine, models, repeating, stored_runs
+from a2rl.cli import agents, comparing, grading, launching, machine, models, repeating, signing, stored_runs
 
 app = typer.Typer(
     name="a2rl",
@@ -29,6 +29,7 @@ app.command()(stored_runs.runs)
 app.command()(stored_runs.report)
 app.command()(comparing.compare)
 app.command()(machine.driver)
+app.command()(signing.signer)
 app.command(context_settings={**PASS_ON, "help_option_names": []}, short_help=machine.REDTEAM_HELP)(machine.redteam)
 app.command()(machine.doctor)
 app.add_typer(models.app, name="models")

@@ -1,6 +1,7 @@
 """`a2rl runs`, `a2rl verify` and `a2rl report`: what was run before."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,30 +10,36 @@ from a2rl.cli.options import Json
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 
+PublicKey = Annotated[
+    list[Path] | None,
+    typer.Option(help="Public key of the signer that must have signed the ledger, instead of those in params.yaml."),
+]
 
-def verify(run_id: str, as_json: Json = False) -> None:
-    """Check that a run is what it claims to be: its ledger, checkpoints, scores, records and MLflow entries.
+
+def verify(run_id: str, public_key: PublicKey = None, as_json: Json = False) -> None:
+    """Check that a run is what it claims to be: its ledger, signatures, files, scores, records and MLflow entries.
 
     Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2`
     """
-    from rich.text import Text
-
-    from a2rl.cli.console import out, print_json
+    from a2rl.cli.audit_output import show_checks
+    from a2rl.cli.console import print_json
     from a2rl.cli.results import find_run
-    from a2rl.core.printable import printable
     from a2rl.results.tracking import Tracker
-    from a2rl.results.verify import verify_run
+    from a2rl.results.verify import trust_of, verify_run
 
     settings = Settings.load()
-    checks = verify_run(find_run(run_id, settings), Tracker(settings))
-    for check in checks:
-        mark = ("FAILED ", "bold red") if check.problem else ("ok     ", "green")
-        out.print(
-            Text.assemble(mark, check.what, f": {printable(check.problem)}" if check.problem else ""), soft_wrap=True
-        )
+    checks = verify_run(find_run(run_id, settings), Tracker(settings), trust_of(settings, public_key or ()))
+    show_checks(checks)
     failed = [check for check in checks if check.problem]
     if as_json:
-        print_json({"run_id": run_id, "sound": not failed, "problems": [check.problem for check in failed]})
+        print_json(
+            {
+                "run_id": run_id,
+                "sound": not failed,
+                "problems": [check.problem for check in failed],
+                "not_checked": [f"{check.what}: {check.not_checked}" for check in checks if check.not_checked],
+            }
+        )
     if failed:
         sys.exit(1)
 
@@ -90,15 +97,21 @@ def _report_on_suites(names: list[str]) -> None:
 
 
 def _report_on_run(run_id: str) -> None:
+    from a2rl.anchor.follower import Anchor, anchor_behind, catch_up
     from a2rl.cli.console import out
     from a2rl.cli.results import find_run
+    from a2rl.config.params import load_params
     from a2rl.results.mirror import mark_behind
     from a2rl.results.report import write_report
     from a2rl.results.tracking import Tracker
 
     settings = Settings.load()
-    found = find_run(run_id, settings)
+    found, params = find_run(run_id, settings), load_params(settings.root).anchor
     write_report(found, settings)
     out.print(str(found.report), soft_wrap=True)
+    if params.is_used:
+        catch_up(found, Anchor(params, settings.root))
+        if late := anchor_behind(found):
+            out.print(late, style="yellow", soft_wrap=True, markup=False)
     Tracker(settings).sync(found)
     mark_behind(found, "")

@@ -5,6 +5,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from a2rl.anchor.params import AnchorParams
 from a2rl.config.generation import FamilyRule
 from a2rl.config.suite import Suite
 from a2rl.core.errors import UsageError, unknown_name
@@ -53,6 +54,8 @@ class Params(_Section):
     """The judge of each task that needs one, unless a run names another."""
     judges: dict[str, JudgeParams] = {}
     """Judges by name."""
+    anchor: AnchorParams = AnchorParams()
+    """Who signs the heads of ledgers, and where they are published."""
     suites: dict[str, Suite]
 
     def judge_for(self, task: Task, variant: Variant, name: str | None = None) -> JudgeParams | None:

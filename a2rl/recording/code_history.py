@@ -88,6 +88,28 @@ def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float =
         raise machine_failure("record the agent's code", error) from error
 
 
+def commits(repository: Path) -> list[str]:
+    """Returns the recorded commits, the newest first; none if no code was recorded.
+
+    Raises:
+        InfrastructureError: Git is missing, or the repository cannot be read.
+    """
+    git = repository / ".git"
+    if not git.is_dir() or not _git(git, "for-each-ref", CODE):
+        return []
+    return _git(git, "rev-list", CODE).split()
+
+
+def check_history(repository: Path) -> None:
+    """Checks that every object of the history has the content that its name stands for.
+
+    Raises:
+        InfrastructureError: Git is missing, or an object was changed or removed; the message says which.
+    """
+    if (repository / ".git").is_dir():
+        _git(repository / ".git", "fsck", "--full", "--no-dangling", "--no-progress")
+
+
 def _opened(code: Path) -> UntrustedFolder:
     with UntrustedFolder.at(code.parent) as workspace:
         return workspace.folder(code.name)

@@ -30,6 +30,7 @@ class Mirror:
         sync: Brings MLflow up to date with a run; it may take any time and may fail.
         alive_at: Returns when MLflow last answered, by the monotonic clock.
         pause_s: The pauses after one failure, after two, and after more, in seconds.
+        mark: Notes for a run what its mirror lacks; an empty text removes the note.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class Mirror:
         sync: Callable[[RunDir], None],
         alive_at: Callable[[], float] = lambda: 0.0,
         pause_s: tuple[float, ...] = PAUSE_S,
+        mark: Callable[[RunDir, str], None] | None = None,
     ) -> None:
         self._sync, self._alive_at, self._pause_s = sync, alive_at, pause_s
+        self._mark = mark or mark_behind
         self._changed: dict[str, RunDir] = {}
         self._current: RunDir | None = None
         self._seen: dict[str, int] = {}
@@ -73,12 +76,12 @@ class Mirror:
                 break
         with self._state:
             for run in {*self._changed.values(), *filter(None, [self._current])}:
-                mark_behind(run, "it does not answer")
+                self._mark(run, "it does not answer")
 
     def _work(self) -> None:
         while (run := self._next()) is not None:
             problem = self._try(run)
-            mark_behind(run, problem)
+            self._mark(run, problem)
             with self._state:
                 self._current = None
                 self._failures = self._failures + 1 if problem else 0
@@ -104,6 +107,31 @@ class Mirror:
         except Exception as error:  # noqa: BLE001 - MLflow raises many types, and none of them may end this thread
             return f"{type(error).__name__}: {error}"
         return ""
+
+
+class Mirrors:
+    """Several mirrors of the same runs, each with a thread of its own."""
+
+    def __init__(self, *mirrors: Mirror) -> None:
+        self._mirrors = mirrors
+
+    def look(self, run: RunDir) -> None:
+        """See `Mirror.look`."""
+        for mirror in self._mirrors:
+            mirror.look(run)
+
+    def changed(self, run: RunDir) -> None:
+        """See `Mirror.changed`."""
+        for mirror in self._mirrors:
+            mirror.changed(run)
+
+    def close(self) -> None:
+        """Closes all at once, so that none waits for another."""
+        closing = [threading.Thread(target=mirror.close, name="mirror closes") for mirror in self._mirrors]
+        for each in closing:
+            each.start()
+        for each in closing:
+            each.join()
 
 
 def mark_behind(run: RunDir, problem: str) -> None:

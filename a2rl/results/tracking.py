@@ -9,12 +9,14 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
+from a2rl.core.errors import IntegrityError
 from a2rl.core.settings import Settings
 from a2rl.results.figures import items_table, result_metrics, run_params, run_tags, sample_tag, score_metrics
+from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.mlflow_store import CHILD_TAG, RUN_ID_TAG, MlflowStore, TrackingError, short_text
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, SubmissionAccepted
@@ -22,9 +24,18 @@ from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.ranking import selection_note
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 
-COMPLETE_TAG = "a2rl.complete"
+COMPLETE_TAG, HEAD_TAG = "a2rl.complete", "a2rl.ledger_head"
 LOCK_TIMEOUT_S = 30
 TABLE = "items.json"
+RECORDS = "records/"
+
+
+class Mirrored(NamedTuple):
+    """What MLflow has of one of its runs."""
+
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
 
 
 class Tracker:
@@ -38,10 +49,13 @@ class Tracker:
 
         Raises:
             TrackingError: A request to MLflow failed; calling this again catches up.
+            IntegrityError: The run is not the one that MLflow has; nothing was changed there.
         """
         with self.store.errors(), self._locked(run):
             entries = run.ledger.entries()
+            _require_unchanged(run)
             parent = self._parent(run)
+            _require_grown(run, parent.data.tags.get(HEAD_TAG), entries)
             children = self.store.children(run, parent.info.run_id)
             self._sync_baseline(run, parent, children, entries)
             self._sync_submissions(run, parent, children, entries)
@@ -49,19 +63,22 @@ class Tracker:
 
     def mirrored(self, run: RunDir) -> dict[str, Mapping[str, float]]:
         """Returns the metrics that MLflow has for a run, by the name of the nested run; the parent is `result`."""
+        return {name: found.metrics for name, found in self.mirrored_runs(run).items()}
+
+    def mirrored_runs(self, run: RunDir) -> dict[str, Mirrored]:
+        """Returns what MLflow has for a run, by the name of the nested run; the parent is `result`."""
         with self.store.errors():
             parent = self.store.find(run)
             if parent is None:
                 return {}
             children = self.store.children(run, parent.info.run_id)
-            found: dict[str, Mapping[str, float]] = {"result": dict(parent.data.metrics)}
-            return found | {name: dict(child.data.metrics) for name, child in children.items()}
+            return {name: _mirrored(each) for name, each in {"result": parent, **children}.items()}
 
     def head(self, run: RunDir) -> str | None:
         """Returns the head of the ledger's hash chain that MLflow has; None if it has none."""
         with self.store.errors():
             parent = self.store.find(run)
-            return parent.data.tags.get("a2rl.ledger_head") if parent else None
+            return parent.data.tags.get(HEAD_TAG) if parent else None
 
     @contextmanager
     def _locked(self, run: RunDir) -> Iterator[None]:
@@ -127,7 +144,7 @@ class Tracker:
         found = result_metrics(result, executed)
         metrics = {name: value for name, value in found.items() if parent.data.metrics.get(name) != value}
         head = run.ledger.verify() if entries else ""
-        tags = {"a2rl.verdict": result.verdict, "a2rl.reason": result.reason, "a2rl.ledger_head": head}
+        tags = {"a2rl.verdict": result.verdict, "a2rl.reason": result.reason, HEAD_TAG: head}
         if result.final and (note := selection_note(run)):
             tags["a2rl.selection"] = note
         self.store.log(parent_id, metrics, at, tags=tags)
@@ -169,6 +186,34 @@ class Tracker:
         self.store.log(
             child_id, metrics, at, tags={COMPLETE_TAG: "true", "mlflow.loggedArtifacts": shown}
         )  # last: marks it as complete
+
+
+def _require_grown(run: RunDir, head: str | None, entries: list[Entry]) -> None:
+    """Refuses a ledger that does not contain the head that MLflow has: mirroring it would hide that it was replaced.
+
+    Raises:
+        IntegrityError: The head is not in the ledger.
+    """
+    if head and head not in {entry.hash for entry in entries}:
+        raise IntegrityError(
+            f"MLflow has another ledger of run {run.id}, with the head {head[:16]}: this one was rewritten or cut off. "
+            f"Nothing was changed in MLflow; `a2rl verify {run.id}` says more"
+        )
+
+
+def _require_unchanged(run: RunDir) -> None:
+    """Refuses records that are not those with which the run ended.
+
+    Raises:
+        IntegrityError: A record was changed.
+    """
+    manifest = read_manifest(run)
+    if manifest is not None and (changed := changed_files(run, manifest, RECORDS)):
+        raise IntegrityError(f"{changed[0]}, so nothing was changed in MLflow; `a2rl verify {run.id}` says more")
+
+
+def _mirrored(found: Any) -> Mirrored:
+    return Mirrored(dict(found.data.metrics), dict(found.data.tags), dict(found.data.params))
 
 
 def _is_complete(child: Any) -> bool:

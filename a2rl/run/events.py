@@ -22,6 +22,8 @@ class RunOpened(Event):
     spec_digest: str
     model_digest: str
     data_digest: str
+    closes: bool = False
+    """Whether the ledger ends with `run_closed`. Runs of earlier versions have no such event."""
 
 
 class BaselineKnown(Event):
@@ -31,6 +33,8 @@ class BaselineKnown(Event):
     key: str
     public: TaskScore
     private: TaskScore | None
+    items_digest: str = ""
+    """SHA-256 of the file with the per-item results. Runs of earlier versions have none here."""
 
 
 class AgentStarted(Event):
@@ -168,6 +172,16 @@ class ValidityDecided(Event):
     """The ids of the findings in `records/validity.json`, the heaviest first."""
     grade_digest: str
     """The digest of the grade record that was judged."""
+
+
+class RunClosed(Event):
+    """The run has ended, with these files. A run that failed in a stage can be resumed, and is then closed again."""
+
+    kind = "run_closed"
+    verdict: str
+    failed_stage: str | None
+    manifest_digest: str
+    """SHA-256 of `manifest.json`, which has the digests of the files."""
 
 
 class CheckpointPruned(Event):

@@ -95,7 +95,7 @@ def hidden_of(run: RunDir) -> Path:
         MissingInputError: It is not there.
     """
     spec = run.spec
-    usual = _settings(run).data(spec.task, spec.variant) / "hidden"
+    usual = settings_of(run).data(spec.task, spec.variant) / "hidden"
     wanted = run.checkout / run.need("setup", SetupRecord).hidden
     for folder in (wanted, usual):
         if folder.is_dir():
@@ -111,8 +111,9 @@ def _models(run: RunDir) -> Iterator[Path]:
     yield run.checkout / run.need("setup", SetupRecord).base_model
     yield given_model(run)
     with suppress(UsageError, InfrastructureError):
-        yield resolve_model(run.spec.model, _settings(run))
+        yield resolve_model(run.spec.model, settings_of(run))
 
 
-def _settings(run: RunDir) -> Settings:
+def settings_of(run: RunDir) -> Settings:
+    """Returns the settings of the checkout that contains a run."""
     return Settings(run.checkout, Settings.load(run.checkout).environ)  # a download needs the environment

@@ -53,6 +53,15 @@ def write_report(run: RunDir, settings: Settings) -> None:
     Raises:
         UsageError: The run has no baseline yet.
     """
+    write_atomically(run.report, report_page(run, settings))
+
+
+def report_page(run: RunDir, settings: Settings) -> str:
+    """Returns the page. It follows from the run's files alone, so that `a2rl verify` can draw it again and compare.
+
+    Raises:
+        UsageError: The run has no baseline yet.
+    """
     spec, entries = run.spec, run.ledger.entries()
     agent = find_agent(spec.agent, settings.root)
     register_run_secrets(agent, settings)
@@ -68,7 +77,7 @@ def write_report(run: RunDir, settings: Settings) -> None:
     counts = grade.submission_id if grade else None
     grades = grades_among(entries)
     points = _points(entries, grades, counts)
-    page = load_template("a2rl.results.report").render(
+    return load_template("a2rl.results.report").render(
         spec=spec,
         task=load_task(spec.task, settings.root),
         setup=ready,
@@ -92,10 +101,9 @@ def write_report(run: RunDir, settings: Settings) -> None:
         budget=format_duration(spec.budget_s),
         elapsed=format_duration(run.clock.elapsed_s()),
         settings=_settings(run, ready),
-        drawn_at=time.strftime("%Y-%m-%d %H:%M"),
+        as_of=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(entries[-1].at)),
         head=entries[-1].hash,
     )
-    write_atomically(run.report, page)
 
 
 def _verdict(grade: GradeRecord | None) -> str:

@@ -10,7 +10,7 @@ import pytest
 from a2rl.cli.results import state_of
 from a2rl.core.errors import InterruptedByUserError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.results.mirror import Mirror
+from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import forget_failure, refusal
 from flows import policies
@@ -50,7 +50,7 @@ class _NoMirror:
 
 
 def begin(run: RunDir, settings: Settings) -> None:
-    benchmark_run.fn(run, settings, cast(Mirror, _NoMirror()), os.sched_getaffinity(0))
+    benchmark_run.fn(run, settings, cast(Mirrors, _NoMirror()), os.sched_getaffinity(0))
 
 
 def test_a_run_that_setup_refuses_is_shown_as_refused_until_it_is_tried_again(

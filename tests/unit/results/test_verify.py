@@ -3,7 +3,7 @@
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +36,13 @@ CHECKPOINTS = "checkpoints are the ones that were graded"
 ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
 MLFLOW = "MLflow shows what the ledger says"
-EVERY = {CHAIN, SPEC, GRADES, CHECKPOINTS, ITEMS, RECORDS, MLFLOW}
+SIGNED = "the ledger's heads are signed"
+INPUTS = "the base model and the data are those the run began with"
+BASELINE = "the baseline is that of this base model and these items"
+FILES = "files are those with which the run ended"
+CODE = "the agent's code is that of its history"
+REPORT = "the report is that of the run"
+EVERY = {CHAIN, SIGNED, SPEC, INPUTS, GRADES, CHECKPOINTS, BASELINE, ITEMS, RECORDS, FILES, CODE, REPORT, MLFLOW}
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +96,13 @@ def written_like_before(run: Finished, spec: dict[str, Any], folder: Path) -> Fi
     def opened(kind: str, event: dict[str, Any]) -> None:
         if kind == "run_opened":
             event["spec_digest"] = digest_of(spec)
+            del event["closes"]
 
     (old.run.root / "spec.json").write_text(json.dumps(spec))
     kept = record_scores(old)
     del kept["chosen_among"]
     record(old).write_text(json.dumps(kept))
-    forge(old.run, opened)
+    forge(old.run, opened, without={"run_closed"})
     Tracker(old.settings).sync(old.run)
     return old
 
@@ -199,14 +206,15 @@ def test_a_run_from_before_there_were_receipts_and_quotas_is_sound(finished: Fin
         event.pop("receipt", None)
         if kind == "run_opened":
             event["spec_digest"] = digest_of(old_spec)
+            del event["closes"]
 
-    forge(run, as_it_was, without="submission_received")
+    forge(run, as_it_was, without={"submission_received", "run_closed"})
     assert problems(finished).keys() == {MLFLOW}, "which holds the head of the chain as it is now"
 
 
 @pytest.mark.parametrize("kind", ["graded", "submission_received"])
 def test_a_chain_of_a_submission_that_lacks_an_event_is_found(finished: Finished, kind: str) -> None:
-    forge(finished.run, lambda kind, event: None, without=kind)
+    forge(finished.run, lambda kind, event: None, without={kind})
     assert GRADES in problems(finished)
 
 
@@ -224,11 +232,13 @@ def mlflow_sql(finished: Finished, statement: str) -> None:
         database.commit()
 
 
-def forge(run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0, without: str = "") -> None:
+def forge(
+    run: RunDir, edit: Callable[[str, dict[str, Any]], None], drop_last: int = 0, without: Collection[str] = ()
+) -> None:
     """Rewrites the ledger with a chain that is valid."""
     with closing(sqlite3.connect(run.root / "ledger.db")) as database:
-        kept = database.execute("SELECT at, kind, body FROM events WHERE kind != ? ORDER BY seq", (without,)).fetchall()
-        rows = [(seq, *row) for seq, row in enumerate(kept, start=1)]
+        kept = database.execute("SELECT at, kind, body FROM events ORDER BY seq").fetchall()
+        rows = [(seq, *row) for seq, row in enumerate((row for row in kept if row[1] not in without), start=1)]
         database.execute("DROP TRIGGER no_delete")
         database.execute("DELETE FROM events")
         previous = GENESIS
@@ -435,7 +445,7 @@ TAMPERING = {
     edited_grade_file: ITEMS,
     edited_private_grade_file: ITEMS,
     removed_grade_file: ITEMS,
-    edited_baseline_items: ITEMS,
+    edited_baseline_items: BASELINE,
     other_public_score: RECORDS,
     other_final_score: RECORDS,
     other_baseline: RECORDS,

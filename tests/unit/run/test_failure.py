@@ -10,7 +10,7 @@ import pytest
 from a2rl.cli.results import run_object, sentence, state_of
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, MissingInputError, RunFailedError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.results.mirror import Mirror
+from a2rl.results.mirror import Mirror, Mirrors
 from a2rl.results.report import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
@@ -27,15 +27,8 @@ from tests.run_maker import end_agent
 RECORDS = "the records follow from the ledger"
 
 
-class NoTracker:
-    """A fake tracker: MLflow has no runs."""
-
-    def mirrored(self, run: RunDir) -> dict[str, object]:
-        return {}
-
-
 def records_problem(run: RunDir) -> str:
-    checks = verify_run(run, NoTracker())  # type: ignore[arg-type]
+    checks = verify_run(run, tracker=None)
     return next(check.problem for check in checks if check.what == RECORDS)
 
 
@@ -56,7 +49,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Exception], None]:
 
 
 def run_stages(run: RunDir, settings: Settings) -> None:
-    policies.benchmark_run.fn(run, settings, Mirror(lambda _: None), os.sched_getaffinity(0))
+    policies.benchmark_run.fn(run, settings, Mirrors(Mirror(lambda _: None)), os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""The manifest of a run: the digests of its files when it ended, in `manifest.json`, whose digest the ledger holds.
+
+Weights, the ledger itself, the inputs and the agent's workspace are left out: weights are in the ledger by their own
+digest, and the code history by its last commit.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import IntegrityError
+from a2rl.core.files import file_digest, read_model, write_model
+from a2rl.recording.code_history import commits
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunClosed, RunOpened
+from a2rl.run.records import GradeRecord
+
+FILE = "manifest.json"
+NOT_OF_THE_RUN = frozenset({"workspace", "given", "names"})
+"""Folders that belong to the agent, or are copies of inputs, which the ledger has by their digests."""
+CHANGING = frozenset({
+    FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "account.db", "clock.json",
+    "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
+})  # fmt: skip
+"""Files that may change after the end. The anchor's are checked by themselves."""
+WEIGHTS = ".safetensors"
+VALIDITY, REPORT = "records/validity.json", "report/index.html"
+"""Files that may lawfully differ later: an audit can lower the validity, and `a2rl report` draws the page anew."""
+
+
+class Manifest(BaseModel):
+    """The files of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    files: dict[str, str]
+    """SHA-256 (hex) by path, relative to the run directory."""
+    code: str
+    """The last commit of the agent's code; empty if none was recorded."""
+
+
+def close_run(run: RunDir) -> None:
+    """Writes the manifest of a finished run and closes its ledger; a run with a lasting result is closed once.
+
+    A run that failed in a stage may be resumed, and is then closed again.
+
+    Raises:
+        InfrastructureError: The disk or git failed.
+    """
+    graded = run.read("grade", GradeRecord)
+    if graded is None:
+        return
+    entries = run.ledger.entries()
+    past = [entry for entry in entries if isinstance(entry.event, RunClosed)]
+    if past and (is_final(past[-1].event) or past[-1] == entries[-1]):  # type: ignore[arg-type]
+        return
+    write_model(run.root / FILE, manifest_of(run))
+    closed = RunClosed(
+        verdict=graded.verdict,
+        failed_stage=graded.failed_stage,
+        manifest_digest=file_digest(run.root / FILE),
+    )
+    run.ledger.append(closed)
+
+
+def is_final(event: RunClosed) -> bool:
+    """Says whether a run cannot be resumed after this."""
+    return event.failed_stage is None
+
+
+def manifest_of(run: RunDir) -> Manifest:
+    """Reads all files of a run and returns their manifest."""
+    files = {str(path): file_digest(run.root / path) for path in files_of(run)}
+    history = commits(run.code)
+    return Manifest(files=files, code=history[0] if history else "")
+
+
+def files_of(run: RunDir) -> list[PurePosixPath]:
+    """Returns the files that the manifest lists, sorted, relative to the run directory. Links are left out."""
+    return sorted(_walk(run.root))
+
+
+def _walk(root: Path) -> Iterator[PurePosixPath]:
+    for folder, names, files in os.walk(root):
+        place = PurePosixPath(Path(folder).relative_to(root).as_posix())
+        names[:] = [name for name in names if _is_walked(place / name)]
+        for name in files:
+            path = place / name
+            if _is_listed(path) and not (root / path).is_symlink() and (root / path).is_file():
+                yield path
+
+
+def _is_walked(folder: PurePosixPath) -> bool:
+    if len(folder.parts) == 1:
+        return folder.name not in NOT_OF_THE_RUN
+    return folder != PurePosixPath("code/.git") and not folder.name.startswith(".received-")
+
+
+def _is_listed(path: PurePosixPath) -> bool:
+    name = path.name
+    is_weights = path.parts[0] == "submissions" and name.endswith(WEIGHTS)
+    is_lock = name.endswith((".lock", ".tmp", ".progress")) or name.startswith("ledger.db")
+    return not (is_weights or is_lock or str(path) in CHANGING or name.startswith("account.db"))
+
+
+def last_closing(run: RunDir) -> RunClosed | None:
+    """Returns the event that closed the run; None if it is not closed, or was resumed since.
+
+    Raises:
+        IntegrityError: It was closed again after it had ended for good.
+    """
+    entries = run.ledger.entries()
+    closings = [entry.event for entry in entries if isinstance(entry.event, RunClosed)]
+    if any(is_final(each) for each in closings[:-1]):
+        raise IntegrityError("the run was closed again after it had ended")
+    if not closings:
+        return None
+    is_resumed = entries[-1].event != closings[-1] or not run.record_path("grade").exists()
+    return None if is_resumed and not is_final(closings[-1]) else closings[-1]
+
+
+def read_manifest(run: RunDir) -> Manifest | None:
+    """Returns the manifest that the ledger vouches for; None if the run is not closed.
+
+    Raises:
+        IntegrityError: The manifest is missing or is another, or a run that has ended was never closed.
+    """
+    closed = last_closing(run)
+    if closed is None:
+        opened = run.ledger.events(RunOpened)
+        if opened and opened[0].closes and not run.ledger.events(RunClosed) and run.record_path("report").exists():
+            raise IntegrityError("the run has a report, but its ledger does not end with it: entries were cut off")
+        return None
+    path = run.root / FILE
+    if not path.exists() or file_digest(path) != closed.manifest_digest:
+        raise IntegrityError(f"{path} is not the list of files with which the run ended")
+    return read_model(path, Manifest)
+
+
+def changed_files(run: RunDir, manifest: Manifest, below: str = "") -> list[str]:
+    """Returns, in words, the files that are not as the manifest has them; files that may lawfully differ are not read.
+
+    Args:
+        run: The run.
+        manifest: Its manifest.
+        below: Only files whose paths begin with this.
+    """
+    here = {str(path) for path in files_of(run) if str(path).startswith(below)}
+    listed = {path for path in manifest.files if path.startswith(below)}
+    problems = [f"{path} is missing" for path in sorted(listed - here)]
+    problems += [f"{path} was added after the run had ended" for path in sorted(here - listed - {VALIDITY, REPORT})]
+    problems += [
+        f"{path} was changed after the run had ended"
+        for path in sorted(listed & here - {VALIDITY, REPORT})
+        if file_digest(run.root / path) != manifest.files[path]
+    ]
+    return problems

@@ -1,0 +1,11 @@
+"""`a2rl verify`: checks that a run's results are consistent and unchanged.
+
+It recomputes the ledger's hash chain, the digests of inputs, checkpoints and files, the scores from the per-item
+results, and the choice of the best submission. It compares all of these with the records, the signatures and MLflow.
+"""
+
+from a2rl.results.verify.check import Check
+from a2rl.results.verify.run import verify_run
+from a2rl.results.verify.trust import Trust, trust_of
+
+__all__ = ["Check", "Trust", "trust_of", "verify_run"]

@@ -1,0 +1,50 @@
+"""One check of a run, and what it found."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from a2rl.core.errors import A2rlError, IntegrityError
+
+TOLERANCE = 1e-6
+"""In points. A score that is fitted to data may differ in the last bits between machines."""
+
+
+class Check(NamedTuple):
+    """The outcome of one check."""
+
+    what: str
+    problem: str = ""
+    """Empty if the check passed."""
+    not_checked: str = ""
+    """Why it could not be made; empty if it was made."""
+    note: str = ""
+    """What a check that passed has found, if it is worth telling."""
+
+
+class NotCheckedError(A2rlError):
+    """A check cannot be made, because something that it needs is not here. That says nothing about the run."""
+
+
+def made(what: str, check: Callable[[], str | None]) -> Check:
+    """Makes a check, which raises for a problem, and may return a note."""
+    try:
+        return Check(what, note=check() or "")
+    except NotCheckedError as error:
+        return Check(what, not_checked=str(error))
+    except A2rlError as error:
+        return Check(what, problem=str(error))
+    except FileNotFoundError as error:
+        return Check(what, problem=f"{error.filename} is missing")
+
+
+def require(holds: bool, problem: str) -> None:
+    """Raises an IntegrityError unless something holds."""
+    if not holds:
+        raise IntegrityError(problem)
+
+
+def same(left: float | None, right: float | None) -> bool:
+    """Says whether two figures are the same; None is the same as None alone."""
+    if left is None or right is None:
+        return left is right
+    return abs(left - right) < TOLERANCE

@@ -1,0 +1,108 @@
+"""Checks of a run's files: inputs, checkpoints, code, logs, records and the report, by their digests."""
+
+from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, MissingInputError
+from a2rl.core.secrets import scrub
+from a2rl.grading.pruning import invalid_pruning, pruned
+from a2rl.models.base_model import model_digest
+from a2rl.models.checkpoint import weights_digest
+from a2rl.recording.code_history import check_history, commits
+from a2rl.results.manifest import REPORT, changed_files, read_manifest
+from a2rl.results.report import report_page
+from a2rl.results.verify.check import NotCheckedError, require
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunOpened, SubmissionAccepted
+from a2rl.run.inputs import base_model_of, hidden_of, settings_of
+from a2rl.run.records import SetupRecord
+from a2rl.tasks.data import hidden_digest
+
+SHOWN = 5
+"""The number of changed files that are named."""
+NOT_CLOSED = "the run is not finished, or was made by a version that recorded no digests of files"
+
+
+def check_inputs(run: RunDir) -> str:
+    """Compares the base model and the hidden data with the digests in the ledger."""
+    opened, ready = run.ledger.events(RunOpened), run.read("setup", SetupRecord)
+    if not opened or ready is None:
+        raise NotCheckedError("the run is not set up")
+    known = opened[0]
+    require(ready.model_digest == known.model_digest, "the setup record names another base model than the ledger")
+    require(ready.data_digest == known.data_digest, "the setup record names other data than the ledger")
+    hidden = hidden_of(run)
+    require(hidden_digest(hidden.parent) == known.data_digest, f"the data in {hidden} is not that of the run")
+    try:
+        base = base_model_of(run)
+    except MissingInputError as error:
+        return f"the data; not the base model: {error}"
+    require(model_digest(base) == known.model_digest, f"the base model in {base} is not that of the run")
+    return ""
+
+
+def check_checkpoints(run: RunDir, away: frozenset[str]) -> str:
+    """Recomputes the digests of the kept checkpoints."""
+    entries = run.ledger.entries()
+    require(not (problem := invalid_pruning(run.spec, entries)), problem)
+    accepted = {entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)}
+    kept = accepted - pruned(entries)
+    for digest in kept - away:
+        require(
+            weights_digest(run.checkpoint(digest)) == digest,
+            f"{run.checkpoint(digest)} was changed after it was submitted",
+        )
+    if kept and kept <= away:
+        raise NotCheckedError("the weights are not here")
+    return f"the weights of {len(kept & away)} checkpoints are not here" if kept & away else ""
+
+
+def check_files(run: RunDir) -> str:
+    """Compares all files with the manifest."""
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise NotCheckedError(NOT_CLOSED)
+    changed = changed_files(run, manifest)
+    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+    require(not changed, "; ".join(changed[:SHOWN]) + more)
+    return f"{len(manifest.files)} files"
+
+
+def check_code(run: RunDir) -> str:
+    """Checks the objects of the code's history, its end, and that it has the commit of every submission."""
+    try:
+        check_history(run.code)
+        known = commits(run.code)
+    except InfrastructureError as error:
+        raise IntegrityError(str(error)) from error
+    for event in run.ledger.events(SubmissionAccepted):
+        if event.code_revision and event.code_revision not in known:
+            raise IntegrityError(f"the code of submission {event.submission_id} is not in the history")
+    manifest = read_manifest(run)
+    if manifest is not None:
+        last = known[0] if known else ""
+        require(last == manifest.code, f"the history ends with {last[:12] or 'nothing'}, not {manifest.code[:12]}")
+    return f"{len(known)} commits"
+
+
+def check_report(run: RunDir) -> None:
+    """Checks that the page is the one of the run's end, or the one that follows from its files now."""
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise NotCheckedError(NOT_CLOSED)
+    if not run.report.exists():
+        raise NotCheckedError(f"there is no page: `a2rl report {run.id}` draws it")
+    if not changed_report(run, manifest.files.get(REPORT, "")):
+        return
+    try:
+        page = scrub(report_page(run, settings_of(run)))
+    except A2rlError as error:
+        raise IntegrityError(f"{run.report} is another page, and it cannot be drawn again: {error}") from error
+    require(
+        run.report.read_text(encoding="utf-8", errors="replace") == page,
+        f"{run.report} is not the page of this run: `a2rl report {run.id}` draws it again",
+    )
+
+
+def changed_report(run: RunDir, digest: str) -> bool:
+    """Says whether the page is another than the one with this digest."""
+    from a2rl.core.files import file_digest
+
+    return file_digest(run.report) != digest

@@ -1,0 +1,133 @@
+"""Checks of the records: that each follows from the ledger, and the result from the items."""
+
+from itertools import pairwise
+
+from a2rl.core.files import read_model
+from a2rl.grading.job import GradeResult
+from a2rl.results.comparison import cross_fitted_gain, improvement_of
+from a2rl.results.verify.check import require, same
+from a2rl.run.directory import RunDir
+from a2rl.run.events import (
+    AgentEnded,
+    BaselineKnown,
+    PrivateGraded,
+    RunFailed,
+    SubmissionAccepted,
+    SubmissionRefused,
+    ValidityDecided,
+)
+from a2rl.run.failure import why_no_result
+from a2rl.run.judge_record import judge_record
+from a2rl.run.ranking import best_submission, chosen_among
+from a2rl.run.records import ExecuteRecord, GradeRecord, verdict_of
+from a2rl.scoring.score import TaskScore
+from a2rl.validity.finding import is_lower
+from a2rl.validity.record import STAGE, ValidityRecord, event_of
+
+
+def check_records(run: RunDir) -> None:
+    """Compares the records of all stages with the ledger, and the result with what follows from the items."""
+    _check_execute(run)
+    _check_validity(run)
+    record = run.read("grade", GradeRecord)
+    if record is None:
+        return
+    _check_account(run, record)
+    if record.verdict == "failed" and record.final is None:
+        _check_failure(run, record)
+        return
+    best = best_submission(run.ledger)
+    require(record.baseline == _known_baseline(run), "the record's baseline is not the ledger's")
+    require(
+        record.submission_id == (best.submission.submission_id if best else None),
+        "the record names a different best submission than the ledger",
+    )
+    if best:
+        require(
+            record.public is not None and record.public.score == best.score.score,
+            "the record's public score is not the ledger's",
+        )
+    private = run.ledger.events(PrivateGraded)
+    if run.spec.protocol == "strict" and record.final is not None:
+        require(
+            len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
+        )
+    if best and record.final is not None:
+        _check_improvement(run, record)
+
+
+def _check_execute(run: RunDir) -> None:
+    """Compares the account of the agent's work with the events."""
+    record = run.read("execute", ExecuteRecord)
+    if record is None:
+        return
+    ended = run.ledger.events(AgentEnded)
+    require(bool(ended), "the record says how the agent ended, but the ledger does not")
+    require(record.ended == ended[-1].reason, f"the agent ended as {ended[-1].reason}, the record says {record.ended}")
+    accepted = len(run.ledger.events(SubmissionAccepted))
+    require(
+        record.submissions == accepted, f"the record counts {record.submissions} submissions, the ledger {accepted}"
+    )
+    refused = sum(event.count for event in run.ledger.events(SubmissionRefused))
+    require(record.refused == refused, f"the record counts {record.refused} refusals, the ledger {refused}")
+
+
+def _check_validity(run: RunDir) -> None:
+    """Checks that the validity is the last one in the ledger, and that it only got worse."""
+    record, decided = run.read(STAGE, ValidityRecord), run.ledger.events(ValidityDecided)
+    if record is None:
+        require(not decided, "the ledger has a validity, but its record is missing")
+        return
+    require(bool(decided) and event_of(record) == decided[-1], "the record's validity is not the ledger's")
+    for before, after in pairwise(decided):
+        if before.grade_digest == after.grade_digest:
+            raised = is_lower(before.validity, after.validity)  # type: ignore[arg-type]
+            require(not raised, f"the validity was raised from {before.validity} to {after.validity}")
+
+
+def _check_failure(run: RunDir, record: GradeRecord) -> None:
+    """Checks that the ledger also says that the run has failed."""
+    executed = run.read("execute", ExecuteRecord)
+    if record.failed_stage is not None:
+        known = any(event.stage == record.failed_stage for event in run.ledger.events(RunFailed))
+        require(known, "the record says that a stage failed, but the ledger does not")
+    else:
+        lacks_score = best_submission(run.ledger) is None
+        excused = executed is not None and why_no_result(run, executed) == record.reason
+        require(excused or lacks_score, "the record says that the run failed, but the ledger has a result")
+
+
+def _check_account(run: RunDir, record: GradeRecord) -> None:
+    if record.judge is None:
+        return
+    known = judge_record(run)
+    require(
+        known is not None and known.use == record.judge.use,
+        f"the record's judge was paid ${record.judge.use.dollars:.4f}, but {run.account.name} says something else",
+    )
+
+
+def _known_baseline(run: RunDir) -> TaskScore | None:
+    known = run.ledger.events(BaselineKnown)
+    if not known:
+        return None
+    return known[0].private if run.spec.protocol == "strict" else known[0].public
+
+
+def _check_improvement(run: RunDir, record: GradeRecord) -> None:
+    """Recomputes the improvement, its interval and the verdict from the items."""
+    accepted = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
+    path = run.items(accepted[record.submission_id or 0], run.spec.final_split)
+    final = read_model(path, GradeResult)
+    difference = improvement_of(run, final.items)
+    found = (difference.points, *difference.ci) if difference else (None, None, None)
+    claimed = (record.improvement, *(record.improvement_ci or (None, None)))
+    require(all(map(same, claimed, found)), "the record's improvement does not follow from the items")
+    if run.spec.statistics > 1:
+        require(record.chosen_among == chosen_among(run), "the record counts a different number of submissions")
+    if record.cross_fitted is not None:
+        problem = "the record's cross-fitted gain does not follow from the items"
+        require(same(record.cross_fitted, cross_fitted_gain(run)), problem)
+    require(
+        verdict_of(final.score, difference) == record.verdict, "the record's verdict does not follow from the items"
+    )

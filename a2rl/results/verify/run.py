@@ -1,0 +1,82 @@
+"""All checks of a run, in order."""
+
+from collections.abc import Callable
+
+from a2rl.anchor.check import check_signatures, check_with_signer
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import digest_of
+from a2rl.grading.submission_states import invalid_transition
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify.check import Check, NotCheckedError, made, require
+from a2rl.results.verify.files import check_checkpoints, check_code, check_files, check_inputs, check_report
+from a2rl.results.verify.mirrored import check_mlflow
+from a2rl.results.verify.records import check_records
+from a2rl.results.verify.scores import check_baseline, check_items
+from a2rl.results.verify.trust import NOBODY, Trust
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunOpened
+from a2rl.run.records import ExecuteRecord
+
+
+def verify_run(
+    run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away: frozenset[str] = frozenset()
+) -> list[Check]:
+    """Runs all checks of a run; the run is sound if none of them finds a problem.
+
+    Args:
+        run: The run.
+        tracker: MLflow; None if it is not here.
+        trust: Whom the reader trusts.
+        away: The digests of weights that are known to be elsewhere.
+    """
+    # A new object, so that the checks use what is on disk now and nothing that the caller has read before.
+    run = RunDir(run.root)
+    checks: list[tuple[str, Callable[[], str | None]]] = [
+        ("the ledger's hash chain", lambda: _check_chain(run)),
+        ("the ledger's heads are signed", lambda: _check_signed(run, trust)),
+        ("the settings are those the run was opened with", lambda: _check_spec(run)),
+        ("the base model and the data are those the run began with", lambda: check_inputs(run)),
+        ("every submission ends in exactly one way", lambda: _check_submissions(run)),
+        ("checkpoints are the ones that were graded", lambda: check_checkpoints(run, away)),
+        ("the baseline is that of this base model and these items", lambda: check_baseline(run)),
+        ("scores follow from the per-item results", lambda: check_items(run)),
+        ("the records follow from the ledger", lambda: check_records(run)),
+        ("files are those with which the run ended", lambda: check_files(run)),
+        ("the agent's code is that of its history", lambda: check_code(run)),
+        ("the report is that of the run", lambda: check_report(run)),
+        ("MLflow shows what the ledger says", lambda: check_mlflow(run, tracker)),
+    ]
+    return [made(what, check) for what, check in checks]
+
+
+def _check_chain(run: RunDir) -> str:
+    return f"{len(run.ledger.rows())} entries, head {run.ledger.verify()[:16]}"
+
+
+def _check_signed(run: RunDir, trust: Trust) -> str:
+    found = check_signatures(run, trust.keys)
+    if not found:
+        raise NotCheckedError("the run is not signed, so whoever can write its files could have rewritten all of them")
+    if trust.signer is not None:
+        try:
+            check_with_signer(run, trust.signer)
+        except InfrastructureError as error:
+            return f"{found}; {error}"
+    return found if trust.keys else f"{found}; nobody vouches for the key: give --public-key"
+
+
+def _check_spec(run: RunDir) -> None:
+    opened = run.ledger.events(RunOpened)
+    require(len(opened) == 1, "the ledger does not begin with one run")
+    require(
+        # Only fields in the file count: settings added by later versions are not part of the digest of an older run.
+        opened[0].spec_digest == digest_of(run.spec.model_dump(mode="json", exclude_unset=True)),
+        "spec.json was changed after the run began",
+    )
+    require(run.spec.run_id == run.id, f"spec.json is that of run {run.spec.run_id}")
+
+
+def _check_submissions(run: RunDir) -> None:
+    finished = run.read("execute", ExecuteRecord) is not None
+    problem = invalid_transition(run.ledger.entries(), finished)
+    require(not problem, problem)
