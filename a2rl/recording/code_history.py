@@ -110,6 +110,29 @@ def check_history(repository: Path) -> None:
         _git(repository / ".git", "fsck", "--full", "--no-dangling", "--no-progress")
 
 
+def export_history(repository: Path, target: Path) -> bool:
+    """Writes the whole history into one file, a git bundle; returns False if there is none.
+
+    Raises:
+        InfrastructureError: Git is missing or failed.
+    """
+    if not commits(repository):
+        return False
+    _git(repository / ".git", "bundle", "create", "--quiet", str(target), CODE)
+    return True
+
+
+def import_history(bundle: Path, repository: Path) -> None:
+    """Makes a new repository from a git bundle, which may be hostile: git checks each object that it takes.
+
+    Raises:
+        InfrastructureError: Git is missing, or the bundle is damaged.
+    """
+    git = repository / ".git"
+    _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))
+    _git(git, "-c", "transfer.fsckObjects=true", "fetch", "--quiet", "--no-tags", str(bundle), f"+{CODE}:{CODE}")
+
+
 def _opened(code: Path) -> UntrustedFolder:
     with UntrustedFolder.at(code.parent) as workspace:
         return workspace.folder(code.name)
