@@ -230,11 +230,14 @@ def grade_private(run: RunDir) -> None:
     write_model(run.items(best.submission.weights_digest, "private"), result)
 
 
-def finished_run(folder: Path, **changes: Any) -> Finished:
+def finished_run(folder: Path, with_code: bool = False, **changes: Any) -> Finished:
+    """Makes a checkout with a finished run; `with_code`, its agent wrote a program."""
     folder.mkdir()
     settings = checkout(folder)
     base_model = build_base_model(folder / "models" / "small")
     run = make_run(settings, base_model, **changes)
+    if with_code:
+        (run.workspace / "code" / "train.py").write_text("print(1)\n")
     finish(run, settings, base_model)
     return Finished(run, settings)
 

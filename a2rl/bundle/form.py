@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 INDEX, RUN, HIDDEN = "bundle.json", "run", "hidden"
 LEDGER, CODE = "run/ledger.jsonl", "run/code.bundle"
-"""The ledger as lines of JSON, and the code's history as a git bundle: readers open no database or repository of others."""
+"""The ledger as lines of JSON, and the code's history as a git bundle: readers open no database of others."""
 SUFFIX = ".tar.gz"
 MAX_FILES = 50_000
 MAX_NAME_CHARS = 400

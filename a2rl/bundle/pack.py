@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from a2rl import __version__
 from a2rl.bundle.form import CODE, HIDDEN, INDEX, LEDGER, RUN, Index, Member
@@ -100,20 +101,23 @@ def _index(run: RunDir, members: dict[str, Path], left_out: dict[str, str], away
 def _write(target: Path, index: Index, members: dict[str, Path]) -> None:
     making = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with making.open("wb") as file, gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-            with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                content = (index.model_dump_json(indent=1) + "\n").encode()
-                _add(archive, INDEX, len(content), lambda: io.BytesIO(content))
-                for name, member in index.files.items():
-                    _add(archive, name, member.bytes, members[name].open, "rb")
+        with (
+            making.open("wb") as file,
+            gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            content = (index.model_dump_json(indent=1) + "\n").encode()
+            _add(archive, INDEX, len(content), lambda: io.BytesIO(content))
+            for name, member in index.files.items():
+                _add(archive, name, member.bytes, members[name].open, "rb")
         making.replace(target)
     except OSError as error:
         making.unlink(missing_ok=True)
         raise machine_failure(f"write the bundle {target}", error) from error
 
 
-def _add(archive: tarfile.TarFile, name: str, size: int, opener: Callable[..., io.IOBase], *mode: str) -> None:
+def _add(archive: tarfile.TarFile, name: str, size: int, opener: Callable[..., IO[bytes]], *mode: str) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = size, 0o644
     with opener(*mode) as content:
-        archive.addfile(entry, content)  # type: ignore[arg-type]
+        archive.addfile(entry, content)

@@ -20,6 +20,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.files import machine_failure, validation_message
 
 BLOCK = 1 << 20
+DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError, RecursionError)
 MAX_READ = MAX_INDEX_BYTES
 """The most bytes that the library may ask for at once: a header that claims to be larger is an attack on memory."""
 
@@ -38,10 +39,13 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
     """
     folder.mkdir(mode=0o700)
     try:
-        with bundle.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
-            with tarfile.open(fileobj=_Bounded(packed, max_bytes), mode="r:") as archive:  # type: ignore[call-overload]
-                return _unpack(archive, folder, max_bytes)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError, RecursionError) as error:
+        with (
+            bundle.open("rb") as file,
+            gzip.GzipFile(fileobj=file) as packed,
+            tarfile.open(fileobj=_Bounded(packed, max_bytes), mode="r:") as archive,
+        ):
+            return _unpack(archive, folder, max_bytes)
+    except DAMAGED as error:
         raise UsageError(f"{bundle} is not a bundle of a2rl, or is damaged: {error}") from error
     except OSError as error:
         raise machine_failure(f"unpack {bundle}", error) from error
@@ -51,7 +55,9 @@ def _unpack(archive: tarfile.TarFile, folder: Path, max_bytes: int) -> Index:
     index = _read_index(archive)
     waiting = set(index.files)
     if len(waiting) > MAX_FILES or sum(member.bytes for member in index.files.values()) > max_bytes:
-        raise UsageError(f"the bundle has more than {MAX_FILES:,} files or {max_bytes:,} bytes: allow more with --max-gb")
+        raise UsageError(
+            f"the bundle has more than {MAX_FILES:,} files or {max_bytes:,} bytes: allow more with --max-gb"
+        )
     while (entry := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined] # otherwise it keeps every header
         if not entry.isreg() or entry.name not in waiting or entry.size != index.files[entry.name].bytes:

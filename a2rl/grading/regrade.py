@@ -17,14 +17,15 @@ from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import read_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device
-from a2rl.grading.job import GradeJob, GradeResult
+from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job
+from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import check_inputs
-from a2rl.run.records import GradeRecord
+from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult, TaskScore, Verdict
 from a2rl.tasks.contract import Split
 
@@ -95,11 +96,36 @@ def regrade(
     return compare(run.id, chosen, split, before, after)
 
 
+def regrade_baseline(run: RunDir, settings: Settings, on_progress: Progress = lambda done, total: None) -> Regrade:
+    """Grades the run's base model again, on the items that decide the result. Its number of a submission is 0.
+
+    Raises:
+        UsageError: It was not graded.
+        IntegrityError: The base model is another.
+        InfrastructureError: It cannot be graded on this machine now.
+    """
+    split, ready = run.spec.final_split, run.need("setup", SetupRecord)
+    base, hidden = check_inputs(run)
+    if model_digest(base) != ready.model_digest:
+        raise IntegrityError(f"the model in {base} is not the one that run {run.id} started with")
+    items = {item.id: item for item in read_model(run.baseline_items, GradeResult).items}
+    chosen = [items[each] for each in ids_of_run(run.spec, hidden, split) if each in items]
+    score = score_items(run.spec.task, hidden, chosen, statistics=run.spec.statistics)
+    with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
+        job = _elsewhere(grade_job(run, settings.root, base, split, Path(scratch) / "grade.json"), run, Path(scratch))
+        with held_device(run.spec.model, settings) as device:
+            after = grade_now(job, settings, on_progress, [device])
+    which = SubmissionAccepted(
+        submission_id=0, elapsed_s=0.0, model_path="", weights_digest=ready.model_digest, code_revision=None
+    )
+    return compare(run.id, which, split, GradeResult(score=score, items=tuple(chosen)), after)
+
+
 def compare(run_id: str, chosen: SubmissionAccepted, split: Split, before: GradeResult, after: GradeResult) -> Regrade:
     """Compares two grades of a submission on the same items."""
-    pairs = list(zip(before.items, after.items, strict=True))
-    if [old.id for old, _ in pairs] != [new.id for _, new in pairs]:
+    if [item.id for item in before.items] != [item.id for item in after.items]:
         raise IntegrityError(f"run {run_id} was graded on other items than those of its settings")
+    pairs = list(zip(before.items, after.items, strict=True))
     return Regrade(
         run_id=run_id,
         submission=chosen.submission_id,
@@ -165,6 +191,10 @@ def _kept(run: RunDir, chosen: SubmissionAccepted) -> Path:
 def _job(run: RunDir, settings: Settings, checkpoint: Path, split: Split, scratch: Path) -> GradeJob:
     """Returns the job of the first grade with its result, its log and its spending elsewhere."""
     first = grade_job(run, settings.root, checkpoint, split, run.items(weights_digest(checkpoint), split))
+    return _elsewhere(first, run, scratch)
+
+
+def _elsewhere(first: GradeJob, run: RunDir, scratch: Path) -> GradeJob:
     return first.model_copy(
         update={
             "result": scratch / "grade.json",

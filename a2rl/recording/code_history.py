@@ -130,7 +130,17 @@ def import_history(bundle: Path, repository: Path) -> None:
     """
     git = repository / ".git"
     _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))
-    _git(git, "-c", "transfer.fsckObjects=true", "fetch", "--quiet", "--no-tags", str(bundle), f"+{CODE}:{CODE}")
+    _git(
+        git,
+        "-c",
+        "transfer.fsckObjects=true",
+        "fetch",
+        "--quiet",
+        "--no-tags",
+        "--update-head-ok",
+        str(bundle),
+        f"+{CODE}:{CODE}",
+    )
 
 
 def _opened(code: Path) -> UntrustedFolder:

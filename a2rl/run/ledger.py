@@ -175,6 +175,19 @@ def _insert(database: sqlite3.Connection, event: Event) -> Entry:
     return Entry(seq, at, event, previous, entry_hash)
 
 
+def rebuild(path: Path, rows: Iterable[Row]) -> None:
+    """Makes a new ledger from stored entries, as they are; `verify` then says whether they are a chain.
+
+    Raises:
+        ValueError: They are not entries.
+    """
+    try:
+        with Ledger(path)._transaction() as database:
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+    except (InfrastructureError, IntegrityError) as error:
+        raise ValueError(str(error)) from error
+
+
 def grades_among(entries: Iterable[Entry]) -> dict[str, Graded]:
     """Returns the grade of each checkpoint that is graded in these entries, by the digest of its weights."""
     return {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}

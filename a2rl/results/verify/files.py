@@ -1,6 +1,7 @@
 """Checks of a run's files: inputs, checkpoints, code, logs, records and the report, by their digests."""
 
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, MissingInputError
+from a2rl.core.files import file_digest
 from a2rl.core.secrets import scrub
 from a2rl.grading.pruning import invalid_pruning, pruned
 from a2rl.models.base_model import model_digest
@@ -8,6 +9,7 @@ from a2rl.models.checkpoint import weights_digest
 from a2rl.recording.code_history import check_history, commits
 from a2rl.results.manifest import REPORT, changed_files, read_manifest
 from a2rl.results.report import report_page
+from a2rl.results.verify.away import Away
 from a2rl.results.verify.check import NotCheckedError, require
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened, SubmissionAccepted
@@ -20,7 +22,7 @@ SHOWN = 5
 NOT_CLOSED = "the run is not finished, or was made by a version that recorded no digests of files"
 
 
-def check_inputs(run: RunDir) -> str:
+def check_inputs(run: RunDir, away: Away) -> str:
     """Compares the base model and the hidden data with the digests in the ledger."""
     opened, ready = run.ledger.events(RunOpened), run.read("setup", SetupRecord)
     if not opened or ready is None:
@@ -34,35 +36,40 @@ def check_inputs(run: RunDir) -> str:
         base = base_model_of(run)
     except MissingInputError as error:
         return f"the data; not the base model: {error}"
-    require(model_digest(base) == known.model_digest, f"the base model in {base} is not that of the run")
-    return ""
+    if model_digest(base) == known.model_digest:
+        return ""
+    require(away.base_model, f"the base model in {base} is not that of the run")
+    return f"the data; not the base model: what is called {run.spec.model} here is another"
 
 
-def check_checkpoints(run: RunDir, away: frozenset[str]) -> str:
+def check_checkpoints(run: RunDir, away: Away) -> str:
     """Recomputes the digests of the kept checkpoints."""
     entries = run.ledger.entries()
     require(not (problem := invalid_pruning(run.spec, entries)), problem)
     accepted = {entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)}
     kept = accepted - pruned(entries)
-    for digest in kept - away:
+    for digest in kept - away.weights:
         require(
             weights_digest(run.checkpoint(digest)) == digest,
             f"{run.checkpoint(digest)} was changed after it was submitted",
         )
-    if kept and kept <= away:
+    if kept and kept <= away.weights:
         raise NotCheckedError("the weights are not here")
-    return f"the weights of {len(kept & away)} checkpoints are not here" if kept & away else ""
+    missing = len(kept & away.weights)
+    return f"the weights of {missing} checkpoints are not here" if missing else ""
 
 
-def check_files(run: RunDir) -> str:
+def check_files(run: RunDir, away: Away) -> str:
     """Compares all files with the manifest."""
     manifest = read_manifest(run)
     if manifest is None:
         raise NotCheckedError(NOT_CLOSED)
-    changed = changed_files(run, manifest)
+    changed = changed_files(run, manifest, away=away.files)
     more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
     require(not changed, "; ".join(changed[:SHOWN]) + more)
-    return f"{len(manifest.files)} files"
+    return f"{len(manifest.files) - len(away.files)} files" + (
+        ", without " + ", ".join(sorted(away.files)) if away.files else ""
+    )
 
 
 def check_code(run: RunDir) -> str:
@@ -103,6 +110,4 @@ def check_report(run: RunDir) -> None:
 
 def changed_report(run: RunDir, digest: str) -> bool:
     """Says whether the page is another than the one with this digest."""
-    from a2rl.core.files import file_digest
-
     return file_digest(run.report) != digest

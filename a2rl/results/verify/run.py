@@ -7,6 +7,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import digest_of
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.tracking import Tracker
+from a2rl.results.verify.away import NOTHING, Away
 from a2rl.results.verify.check import Check, NotCheckedError, made, require
 from a2rl.results.verify.files import check_checkpoints, check_code, check_files, check_inputs, check_report
 from a2rl.results.verify.mirrored import check_mlflow
@@ -18,16 +19,14 @@ from a2rl.run.events import RunOpened
 from a2rl.run.records import ExecuteRecord
 
 
-def verify_run(
-    run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away: frozenset[str] = frozenset()
-) -> list[Check]:
+def verify_run(run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away: Away = NOTHING) -> list[Check]:
     """Runs all checks of a run; the run is sound if none of them finds a problem.
 
     Args:
         run: The run.
         tracker: MLflow; None if it is not here.
         trust: Whom the reader trusts.
-        away: The digests of weights that are known to be elsewhere.
+        away: What is known not to be here.
     """
     # A new object, so that the checks use what is on disk now and nothing that the caller has read before.
     run = RunDir(run.root)
@@ -35,13 +34,13 @@ def verify_run(
         ("the ledger's hash chain", lambda: _check_chain(run)),
         ("the ledger's heads are signed", lambda: _check_signed(run, trust)),
         ("the settings are those the run was opened with", lambda: _check_spec(run)),
-        ("the base model and the data are those the run began with", lambda: check_inputs(run)),
+        ("the base model and the data are those the run began with", lambda: check_inputs(run, away)),
         ("every submission ends in exactly one way", lambda: _check_submissions(run)),
         ("checkpoints are the ones that were graded", lambda: check_checkpoints(run, away)),
         ("the baseline is that of this base model and these items", lambda: check_baseline(run)),
         ("scores follow from the per-item results", lambda: check_items(run)),
         ("the records follow from the ledger", lambda: check_records(run)),
-        ("files are those with which the run ended", lambda: check_files(run)),
+        ("files are those with which the run ended", lambda: check_files(run, away)),
         ("the agent's code is that of its history", lambda: check_code(run)),
         ("the report is that of the run", lambda: check_report(run)),
         ("MLflow shows what the ledger says", lambda: check_mlflow(run, tracker)),

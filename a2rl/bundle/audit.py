@@ -1,0 +1,161 @@
+"""An independent audit of a run or of a bundle: every check, the validity with its evidence, and grading anew."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from a2rl.bundle.form import CODE, HIDDEN, LEDGER, MAX_BYTES, RUN, Index
+from a2rl.bundle.unpack import unpack
+from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.grading.regrade import Progress, Regrade, regrade, regrade_baseline
+from a2rl.recording.code_history import import_history
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify import NOTHING, Away, Check, Trust, verify_run
+from a2rl.run.directory import RunDir
+from a2rl.run.ledger import Row, rebuild
+from a2rl.validity.finding import Validity
+from a2rl.validity.record import read_validity
+
+SHARED = ("a2rl", "agents", "flows", "models", "params.yaml", "stages", "tasks")
+"""What an unpacked run takes from the reader's own checkout."""
+SOUND, UNSOUND, FLAGGED, VOID, DIFFERENT = 0, 1, 3, 4, 5
+"""The exit codes of `a2rl audit`; 2 is that of every command that could not do what was asked."""
+
+
+class Audit(BaseModel):
+    """What an audit found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    checks: tuple[Check, ...]
+    validity: Validity | None
+    """None: it was not decided, or its record cannot be read."""
+    regrades: tuple[Regrade, ...] = Field(default=())
+    not_regraded: tuple[str, ...] = Field(default=())
+    """Why something could not be graded anew, although that was asked."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether no check failed."""
+        return not any(check.problem for check in self.checks)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: docs/audit.md."""
+        if not self.sound:
+            return UNSOUND
+        if not all(each.is_same for each in self.regrades):
+            return DIFFERENT
+        word = self.validity.word if self.validity else "flagged"
+        return {"valid": SOUND, "flagged": FLAGGED}.get(word, VOID)
+
+
+def audit(
+    run: RunDir,
+    settings: Settings,
+    trust: Trust,
+    tracker: Tracker | None,
+    grades_anew: bool = False,
+    away: Away = NOTHING,
+    on_progress: Progress = lambda done, total: None,
+) -> Audit:
+    """Audits a run.
+
+    Args:
+        run: The run.
+        settings: The settings of the checkout that the run is in.
+        trust: Whom the reader trusts.
+        tracker: MLflow; None if it is not here.
+        grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
+        away: What is known not to be here.
+        on_progress: Called with the numbers of finished and of all items.
+
+    Raises:
+        UsageError: There is no such run, or the run has nothing that could be graded anew.
+        InfrastructureError: Grading failed.
+    """
+    checks = verify_run(run, tracker, trust, away)
+    regrades: list[Regrade] = []
+    problems: list[str] = []
+    if grades_anew:
+        regrades.append(regrade(run, settings, on_progress=on_progress))
+        if away.base_model:
+            problems.append("the base model: only its name is in the bundle")
+        else:
+            regrades.append(regrade_baseline(run, settings, on_progress))
+    return Audit(
+        run_id=run.id,
+        checks=tuple(checks),
+        validity=_validity(run),
+        regrades=tuple(regrades),
+        not_regraded=tuple(problems),
+    )
+
+
+def _validity(run: RunDir) -> Validity | None:
+    try:
+        return read_validity(run)
+    except A2rlError:
+        return None  # the check of the records says why
+
+
+class Opened(BaseModel):
+    """A bundle that was unpacked into a checkout of its own."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    run: RunDir
+    settings: Settings
+    index: Index
+    away: Away
+
+
+@contextmanager
+def opened_bundle(bundle: Path, settings: Settings, max_bytes: int = MAX_BYTES) -> Iterator[Opened]:
+    """Unpacks a bundle beside links to the reader's code; all of it is removed at the end.
+
+    Raises:
+        UsageError: It is not a bundle, or is damaged.
+        InfrastructureError: The disk or git failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="a2rl-audit-") as scratch:
+        unpacked, root = Path(scratch) / "unpacked", Path(scratch) / "checkout"
+        index = unpack(bundle, unpacked, max_bytes)
+        root.mkdir()
+        for name in SHARED:
+            if (settings.root / name).exists():
+                (root / name).symlink_to(settings.root / name)
+        run = RunDir(root / "runs" / index.run_id)
+        run.root.parent.mkdir()
+        (unpacked / RUN).rename(run.root)
+        _restore(run, index)
+        here = Settings(root, settings.environ)
+        if (unpacked / HIDDEN).is_dir():
+            data = here.data(index.task, index.variant)
+            data.mkdir(parents=True)
+            (unpacked / HIDDEN).rename(data / "hidden")
+        away = Away(frozenset(index.weights_away), True, frozenset(index.left_out))
+        yield Opened(run=run, settings=here, index=index, away=away)
+
+
+def _restore(run: RunDir, index: Index) -> None:
+    """Makes the ledger and the code's repository from their safe forms."""
+    if LEDGER not in index.files:
+        raise UsageError("the bundle has no ledger")
+    lines = run.root / Path(LEDGER).name
+    try:
+        rows = [Row(*json.loads(line)) for line in lines.read_bytes().splitlines()]
+        rebuild(run.ledger.path, rows)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"the ledger in the bundle cannot be read: {error}") from error
+    lines.unlink()
+    if CODE in index.files:
+        packed = run.root / Path(CODE).name
+        import_history(packed, run.code)
+        packed.unlink()

@@ -1,0 +1,103 @@
+"""`a2rl bundle` and `a2rl audit`: a result that somebody else can check."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from a2rl.cli.options import Json
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+
+if TYPE_CHECKING:
+    from a2rl.bundle.audit import Audit
+    from a2rl.grading.regrade import Progress
+    from a2rl.results.verify import Trust
+
+GIB = 1 << 30
+
+
+def bundle(
+    run_id: Annotated[str, typer.Argument(help="Run id.")],
+    out_file: Annotated[Path | None, typer.Option("-o", "--out", help="The file; RUN.tar.gz unless given.")] = None,
+    with_weights: Annotated[bool, typer.Option(help="Include the kept checkpoints, to grade them anew.")] = False,
+) -> None:
+    """Make one file of a run that a stranger can check with `a2rl audit`, without secrets.
+
+    Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2 --with-weights`
+    """
+    from a2rl.agents.catalog import find_agent
+    from a2rl.bundle.form import SUFFIX
+    from a2rl.bundle.pack import pack
+    from a2rl.cli.console import out
+    from a2rl.cli.results import find_run
+    from a2rl.llm.keys import register_run_secrets
+
+    settings = Settings.load()
+    found = find_run(run_id, settings)
+    register_run_secrets(find_agent(found.spec.agent, settings.root), settings)
+    target = out_file or Path(f"{found.id}{SUFFIX}")
+    index = pack(found, target, with_weights)
+    for path, why in index.left_out.items():
+        out.print(f"left out {path}: {why}", style="yellow", soft_wrap=True, markup=False)
+    size = target.stat().st_size / (1 << 20)
+    out.print(f"{target}: {len(index.files)} files, {size:.1f} MiB", soft_wrap=True, markup=False)
+
+
+def audit(
+    run: Annotated[str, typer.Argument(help="Run id, or a bundle.")],
+    regrade: Annotated[bool, typer.Option(help="Grade the kept checkpoint anew, and compare item by item.")] = False,
+    public_key: Annotated[
+        list[Path] | None, typer.Option(help="Public key of the signer that must have signed the ledger.")
+    ] = None,
+    max_gb: Annotated[float, typer.Option(min=0, help="The most that a bundle may unpack to, in GiB.")] = 64.0,
+    as_json: Json = False,
+) -> None:
+    """Check a run or a bundle independently: every digest, signature and score, and its validity with the evidence.
+
+    It ends with 0 (sound and valid), 1 (not sound), 2 (it could not be audited), 3 (flagged), 4 (void, or no result) or
+    5 (an item differs when it is graded anew).
+
+    Examples: `a2rl audit gsm8k-scripted-20260412-093015-a1b2`,
+    `a2rl audit result.tar.gz --public-key signer.pub --regrade --json`
+    """
+    from a2rl.cli.console import print_json, progress_bar
+    from a2rl.results.verify import trust_of
+
+    settings = Settings.load()
+    trust = trust_of(settings, public_key or ())
+    with progress_bar("grading anew") if regrade else nullcontext(lambda done, total: None) as on_progress:
+        found = _audit(run, settings, trust, regrade, int(max_gb * GIB), on_progress)
+    _show(found)
+    if as_json:
+        known = {"sound": found.sound, "exit_code": found.exit_code}
+        print_json(found.model_dump(mode="json") | known)
+    sys.exit(found.exit_code)
+
+
+def _audit(
+    name: str, settings: Settings, trust: "Trust", regrade: bool, max_bytes: int, on_progress: "Progress"
+) -> "Audit":
+    from a2rl.bundle.audit import audit as audited
+    from a2rl.bundle.audit import opened_bundle
+    from a2rl.cli.results import find_run
+    from a2rl.results.tracking import Tracker
+
+    if not Path(name).is_file():
+        if name.endswith((".gz", ".tar")):
+            raise UsageError(f"there is no file {name}: give a bundle or the id of a run")
+        return audited(find_run(name, settings), settings, trust, Tracker(settings), regrade, on_progress=on_progress)
+    with opened_bundle(Path(name), settings, max_bytes) as opened:
+        trust = trust._replace(signer=None)  # it knows the runs of this machine, not those of others
+        return audited(opened.run, opened.settings, trust, None, regrade, opened.away, on_progress)
+
+
+def _show(found: "Audit") -> None:
+    from a2rl.cli.audit_output import show_checks, show_regrade, show_validity
+
+    show_checks(found.checks)
+    for each in found.regrades:
+        show_regrade(each)
+    show_validity(found)

@@ -1,0 +1,202 @@
+"""Tests bundles: a run survives the way to another machine, and hostile bundles do no harm."""
+
+import gzip
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.anchor.keys import SigningKey, load_public_key, public_path
+from a2rl.anchor.signer import LocalSigner
+from a2rl.anchor.signing import sign_heads
+from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit, opened_bundle
+from a2rl.bundle.form import INDEX
+from a2rl.bundle.pack import pack
+from a2rl.bundle.unpack import unpack
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.results.verify import Trust
+from a2rl.validity.finding import Finding
+from a2rl.validity.record import lower
+from tests.run_maker import Finished, checkout, finished_run, make_run
+from tests.small_model import build_base_model
+
+KEY = "sk-ant-" + "a1b2c3d4" * 4
+
+
+class Given:
+    """A bundle that was made in another checkout, which is gone, and what its reader knows."""
+
+    def __init__(self, bundle: Path, settings: Settings, key: str) -> None:
+        self.bundle, self.settings, self.trust = bundle, settings, Trust(frozenset({key}))
+
+    def audit(self, bundle: Path | None = None) -> Audit:
+        with opened_bundle(bundle or self.bundle, self.settings) as opened:
+            return audit(opened.run, opened.settings, self.trust, None, away=opened.away)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
+    folder = tmp_path_factory.mktemp("bundle")
+    theirs: Finished = finished_run(folder / "theirs", with_code=True)
+    SigningKey.make(folder / "key")
+    sign_heads(theirs.run, LocalSigner(folder / "key"))
+    pack(theirs.run, folder / "run.tar.gz", with_weights=True)
+    shutil.rmtree(folder / "theirs")
+    (folder / "mine").mkdir()
+    return Given(folder / "run.tar.gz", checkout(folder / "mine"), load_public_key(public_path(folder / "key")))
+
+
+def test_a_stranger_finds_a_run_sound_from_its_bundle_alone(given: Given) -> None:
+    found = given.audit()
+    assert [f"{each.what}: {each.problem}" for each in found.checks if each.problem] == []
+    assert {each.what for each in found.checks if each.not_checked} == {"MLflow shows what the ledger says"}
+    assert found.validity is not None
+    assert found.exit_code == {"valid": SOUND, "flagged": FLAGGED}[found.validity.word]
+
+
+def test_a_bundle_without_weights_is_sound_and_says_what_is_not_checked(tmp_path: Path, given: Given) -> None:
+    with opened_bundle(given.bundle, given.settings) as opened:
+        index = pack(opened.run, tmp_path / "small.tar.gz", with_weights=False)
+        again = pack(opened.run, tmp_path / "again.tar.gz", with_weights=False)
+    assert (tmp_path / "small.tar.gz").read_bytes() == (tmp_path / "again.tar.gz").read_bytes()
+    assert index == again
+    assert not any(name.endswith(".safetensors") for name in index.files)
+    found = given.audit(tmp_path / "small.tar.gz")
+    assert found.sound
+    assert [each.not_checked for each in found.checks if "checkpoints" in each.what] == ["the weights are not here"]
+
+
+def test_a_file_with_a_key_is_left_out_and_named(tmp_path: Path, given: Given) -> None:
+    with opened_bundle(given.bundle, given.settings) as opened:
+        opened.run.logs.mkdir()
+        (opened.run.logs / "agent.log").write_text(f"key {KEY}\n")
+        index = pack(opened.run, tmp_path / "run.tar.gz", with_weights=False)
+    assert list(index.left_out) == ["logs/agent.log"]
+    assert KEY.encode() not in gzip.decompress((tmp_path / "run.tar.gz").read_bytes())
+
+
+def test_a_lowered_validity_is_what_the_audit_ends_with(tmp_path: Path, given: Given) -> None:
+    key = tmp_path / "key"
+    SigningKey.make(key)
+    for level, code in (("flag", FLAGGED), ("void", VOID)):
+        with opened_bundle(given.bundle, given.settings) as opened:
+            lower(opened.run, [Finding.of("test", level, "A test found something.")])  # type: ignore[arg-type]
+            found = audit(opened.run, opened.settings, Trust(), None, away=opened.away)
+            assert found.sound
+            assert found.exit_code == code
+
+
+def test_another_key_than_the_trusted_one_makes_a_bundle_unsound(tmp_path: Path, given: Given) -> None:
+    other = Given(given.bundle, given.settings, SigningKey.make(tmp_path / "other").id)
+    assert other.audit().exit_code == UNSOUND
+
+
+def test_the_code_of_the_agent_comes_along_with_its_history(given: Given) -> None:
+    with opened_bundle(given.bundle, given.settings) as opened:
+        assert (opened.run.code / "train.py").read_text() == "print(1)\n"
+        assert not [each for each in given.audit().checks if "code" in each.what and each.problem]
+
+
+def test_a_run_that_has_not_begun_is_not_bundled(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    run = make_run(settings, build_base_model(tmp_path / "models" / "small"))
+    run.ledger.path.unlink()
+    with pytest.raises(UsageError, match="has not begun"):
+        pack(run, tmp_path / "run.tar.gz", with_weights=False)
+
+
+def _rewritten(given: Given, target: Path, edit: Callable[[list[tuple[tarfile.TarInfo, bytes]]], None]) -> Path:
+    with tarfile.open(given.bundle) as archive:
+        members = [(each, archive.extractfile(each).read()) for each in archive]  # type: ignore[union-attr]
+    edit(members)
+    with tarfile.open(target, "w:gz") as archive:
+        for entry, content in members:
+            entry.size = len(content) if entry.isreg() else 0
+            archive.addfile(entry, io.BytesIO(content) if entry.isreg() else None)
+    return target
+
+
+def _link(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    entry = members[1][0]
+    entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+
+
+def _device(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    members[1][0].type = tarfile.CHRTYPE
+
+
+def _twice(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    members.append(members[1])
+
+
+def _not_listed(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    members.append((tarfile.TarInfo("run/more"), b"more"))
+
+
+def _missing(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    members.pop()
+
+
+def _changed(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    entry, content = members[-1]
+    members[-1] = entry, content[:-1] + b"!"
+
+
+def _named(name: str) -> Callable[[list[tuple[tarfile.TarInfo, bytes]]], None]:
+    def rename(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+        index, old = json.loads(members[0][1]), members[1][0].name
+        index["files"][name] = index["files"].pop(old)
+        members[0] = members[0][0], json.dumps(index).encode()
+        members[1][0].name = name
+
+    return rename
+
+
+def _no_index(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    members.pop(0)
+
+
+def _other_run_id(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    index = json.loads(members[0][1])
+    members[0] = members[0][0], json.dumps({**index, "run_id": "../../x"}).encode()
+
+
+HOSTILE = {
+    "link": _link, "device": _device, "twice": _twice, "not listed": _not_listed, "missing": _missing,
+    "changed": _changed, "absolute": _named("/tmp/a2rl-was-here"), "parent": _named("run/../../was-here"),
+    "git": _named("run/code/.git/config"), "elsewhere": _named("tasks/gsm8k/task.py"), "no index": _no_index,
+    "long": _named("run/" + "x" * 500), "dot": _named("run/./x"), "control": _named("run/a\x1b[2Jb"),
+    "run id": _other_run_id,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_bundle_is_refused_in_one_line(tmp_path: Path, given: Given, name: str) -> None:
+    hostile = _rewritten(given, tmp_path / "hostile.tar.gz", HOSTILE[name])
+    with pytest.raises(UsageError) as caught:
+        unpack(hostile, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "was-here").exists()
+    assert not Path("/tmp/a2rl-was-here").exists()
+
+
+def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path, given: Given) -> None:
+    with pytest.raises(UsageError, match="more than"):
+        unpack(given.bundle, tmp_path / "out", max_bytes=1000)
+    (tmp_path / "huge.tar.gz").write_bytes(_tar_with_size(INDEX, 1 << 40))
+    (tmp_path / "header.tar.gz").write_bytes(_tar_with_size("x", 1 << 33, tarfile.XHDTYPE))
+    (tmp_path / "noise.tar.gz").write_bytes(b"noise" * 100)
+    for name in ("huge", "header", "noise"):
+        with pytest.raises(UsageError):
+            unpack(tmp_path / f"{name}.tar.gz", tmp_path / name)
+
+
+def _tar_with_size(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.type = size, kind
+    return gzip.compress(entry.tobuf(tarfile.GNU_FORMAT) + bytes(10240))
