@@ -559,7 +559,7 @@ def test_a_vllm_worker_that_dies_is_an_infrastructure_error_with_the_end_of_its_
 
 FAKE_VLLM = """#!{python}
 import json
-import sys, sys, time
+import sys, time
 def say(**message):
     print(json.dumps(message), flush=True)
 say(alive=True)
@@ -585,7 +585,7 @@ def test_nobody_waits_for_a_vllm_worker_that_is_stuck_or_breaks_off(
     python.chmod(0o755)
     monkeypatch.setenv("A2RL_VLLM_PYTHON", str(python))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("a2rl.sampling.vllm_backend.SILENCE_S", 0.5)
+    monkeypatch.setattr("a2rl.sampling.vllm_process.SILENCE_S", 0.5)
     with open_sampler(model, "vllm") as sampler:
         with pytest.raises(InfrastructureError, match=says):
             sampler.generate(["a"], SamplingParams(max_new_tokens=4))
