@@ -96,6 +96,34 @@ def one_turn(prompt: Prompt) -> Conversation[Completion]:
     return (yield prompt)
 
 
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+
+
+def translated(
+    conversation: Conversation[T],
+    ask: Callable[[Prompt], Generator[Asked, Told, Completion]],
+) -> Generator[Asked | Future[Any], Told, T]:
+    """Returns the same conversation with other prompts or completions. What it waits for passes through unchanged.
+
+    Args:
+        conversation: The conversation.
+        ask: Called with each prompt. It yields what is asked instead, is sent the answer, and returns the completion.
+    """
+    try:
+        prompt = next(conversation)
+        while True:
+            if isinstance(prompt, Future):
+                yield prompt
+                prompt = next(conversation)
+            else:
+                completion = yield from ask(prompt)
+                prompt = conversation.send(completion)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 class Sampler(Protocol):
     """A loaded model. Results come in the order of the prompts or conversations."""
 
