@@ -2,7 +2,19 @@
 
 import typer
 
-from a2rl.cli import agents, auditing, comparing, grading, launching, machine, models, repeating, signing, stored_runs
+from a2rl.cli import (
+    agents,
+    auditing,
+    comparing,
+    grading,
+    labelling,
+    launching,
+    machine,
+    models,
+    repeating,
+    signing,
+    stored_runs,
+)
 
 app = typer.Typer(
     name="a2rl",
@@ -26,6 +38,7 @@ app.command()(stored_runs.verify)
 app.command()(auditing.bundle)
 app.command()(auditing.audit)
 app.command()(repeating.regrade)
+app.command()(labelling.label)
 app.command()(grading.tasks)
 app.command()(stored_runs.runs)
 app.command()(stored_runs.report)

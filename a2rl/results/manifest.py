@@ -27,8 +27,10 @@ CHANGING = frozenset({
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""
 WEIGHTS = ".safetensors"
-VALIDITY, REPORT = "records/validity.json", "report/index.html"
-"""Files that may lawfully differ later: an audit can lower the validity, and `a2rl report` draws the page anew."""
+VALIDITY, REPORT, LABELS = "records/validity.json", "report/index.html", "records/labels.json"
+"""Files that may lawfully differ later: an audit can lower the validity, `a2rl report` draws the page anew, and labels
+follow from the rest by rules that may improve."""
+LAWFUL = frozenset({VALIDITY, REPORT, LABELS})
 
 
 class Manifest(BaseModel):
@@ -153,10 +155,10 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", away: frozen
     here = {str(path) for path in files_of(run) if str(path).startswith(below)}
     listed = {path for path in manifest.files if path.startswith(below)} - away
     problems = [f"{path} is missing" for path in sorted(listed - here)]
-    problems += [f"{path} was added after the run had ended" for path in sorted(here - listed - {VALIDITY, REPORT})]
+    problems += [f"{path} was added after the run had ended" for path in sorted(here - listed - LAWFUL)]
     problems += [
         f"{path} was changed after the run had ended"
-        for path in sorted(listed & here - {VALIDITY, REPORT})
+        for path in sorted(listed & here - LAWFUL)
         if file_digest(run.root / path) != manifest.files[path]
     ]
     return problems
