@@ -18,18 +18,20 @@ from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
+from a2rl.results.manifest import close_run
+from a2rl.results.report import write_report
 from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, RunOpened, SubmissionAccepted
+from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, RunOpened, SubmissionAccepted, SubmissionRefused
+from a2rl.run.inputs import hidden_of, place_in
 from a2rl.run.ranking import best_submission
-from a2rl.run.records import BaselineRecord, ExecuteRecord, SetupRecord
+from a2rl.run.records import BaselineRecord, ExecuteRecord, ReportRecord, SetupRecord
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.score import STATISTICS, ItemResult, summarise
 from a2rl.tasks.contract import Split
 from a2rl.tasks.data import hidden_digest
 from stages.grade import grade
-from stages.report import report
 from stages.validity import validity
 from tests.small_model import build_base_model, trained_copy
 
@@ -80,8 +82,13 @@ def grade_result(items: Sequence[ItemResult], seconds: float) -> GradeResult:
     return GradeResult(score=summarise(items, seconds), items=tuple(items))
 
 
-def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool = True, **changes: Any) -> RunDir:
-    """Makes a run after setup and baseline (2 correct items in each half); with `started`, its agent is working."""
+def make_run(
+    settings: Settings, base_model: Path, items: int = 8, started: bool = True, movable: bool = False, **changes: Any
+) -> RunDir:
+    """Makes a run after setup and baseline (2 correct items in each half).
+
+    With `started`, its agent is working; if it is `movable`, a copy of its checkout is complete.
+    """
     run = RunDir.create(settings.runs, spec(**changes))
     hidden = make_hidden(settings.root / "data-of" / run.id / "hidden", items)
     for name in ("code", "output", "data"):
@@ -91,9 +98,9 @@ def make_run(settings: Settings, base_model: Path, items: int = 8, started: bool
         "setup",
         SetupRecord(
             seconds=0,
-            base_model=base_model,
+            base_model=place_in(settings.root, base_model) if movable else base_model,
             model_digest=digest,
-            hidden=hidden,
+            hidden=place_in(settings.root, hidden) if movable else hidden,
             data_digest=data_digest,
             eval_items=items,
             sandbox=NONE,
@@ -156,7 +163,7 @@ def end_agent(run: RunDir) -> None:
         waited_s=0,
         attempts=1,
         submissions=count,
-        refused=0,
+        refused=sum(event.count for event in run.ledger.events(SubmissionRefused)),
     )
     run.write("execute", record)
 
@@ -216,7 +223,9 @@ def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
         grade_private(run)
     grade(run, settings)
     validity(run, settings)
-    report(run, settings)
+    write_report(run, settings)  # the stage would also start a process for the labels
+    run.write("report", ReportRecord(seconds=0, path=run.report))
+    close_run(run)
     Tracker(settings).sync(run)
 
 
@@ -224,20 +233,21 @@ def grade_private(run: RunDir) -> None:
     """Writes the private grade to where the stage reads it, so that no real grader is needed."""
     best = best_submission(run.ledger)
     assert best is not None
-    hidden = run.need("setup", SetupRecord).hidden
-    ids = ids_of_run(run.spec, hidden, "private")
+    ids = ids_of_run(run.spec, hidden_of(run), "private")
     result = grade_result(item_results(ids, 3), 0.5)
     write_model(run.items(best.submission.weights_digest, "private"), result)
 
 
-def finished_run(folder: Path, with_code: bool = False, **changes: Any) -> Finished:
-    """Makes a checkout with a finished run; `with_code`, its agent wrote a program."""
+def finished_run(folder: Path, in_full: bool = False, **changes: Any) -> Finished:
+    """Makes a checkout with a finished run; `in_full`, its agent also wrote code and a log, and was refused once."""
     folder.mkdir()
     settings = checkout(folder)
     base_model = build_base_model(folder / "models" / "small")
-    run = make_run(settings, base_model, **changes)
-    if with_code:
+    run = make_run(settings, base_model, movable=in_full, **changes)
+    if in_full:
         (run.workspace / "code" / "train.py").write_text("print(1)\n")
+        (run.logs / "agent.log").write_text("step 1\nstep 2\n")
+        GradingService(run, settings.root, cast(GraderPool, FakePool())).refuse_unreceived("output/v0", "not a folder")
     finish(run, settings, base_model)
     return Finished(run, settings)
 

@@ -52,6 +52,9 @@ def audit(
     public_key: Annotated[
         list[Path] | None, typer.Option(help="Public key of the signer that must have signed the ledger.")
     ] = None,
+    published: Annotated[
+        Path | None, typer.Option(help="File with published heads, one JSON object in each line.")
+    ] = None,
     max_gb: Annotated[float, typer.Option(min=0, help="The most that a bundle may unpack to, in GiB.")] = 64.0,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +72,7 @@ def audit(
     settings = Settings.load()
     trust = trust_of(settings, public_key or ())
     with progress_bar("grading anew") if regrade else nullcontext(lambda done, total: None) as on_progress:
-        found = _audit(run, settings, trust, regrade, int(max_gb * GIB), on_progress)
+        found = _audit(run, settings, trust, published, regrade, int(max_gb * GIB), on_progress)
     _show(found)
     if as_json:
         known = {"sound": found.sound, "exit_code": found.exit_code}
@@ -78,7 +81,13 @@ def audit(
 
 
 def _audit(
-    name: str, settings: Settings, trust: "Trust", regrade: bool, max_bytes: int, on_progress: "Progress"
+    name: str,
+    settings: Settings,
+    trust: "Trust",
+    published: Path | None,
+    regrade: bool,
+    max_bytes: int,
+    on_progress: "Progress",
 ) -> "Audit":
     from a2rl.bundle.audit import audit as audited
     from a2rl.bundle.audit import opened_bundle
@@ -88,10 +97,19 @@ def _audit(
     if not Path(name).is_file():
         if name.endswith((".gz", ".tar")):
             raise UsageError(f"there is no file {name}: give a bundle or the id of a run")
-        return audited(find_run(name, settings), settings, trust, Tracker(settings), regrade, on_progress=on_progress)
+        found = find_run(name, settings)
+        trust = _with_published(trust, published, found.id)
+        return audited(found, settings, trust, Tracker(settings), regrade, on_progress=on_progress)
     with opened_bundle(Path(name), settings, max_bytes) as opened:
-        trust = trust._replace(signer=None)  # it knows the runs of this machine, not those of others
+        # The signer of this machine knows nothing of the runs of others.
+        trust = _with_published(trust, published, opened.run.id)._replace(signer=None)
         return audited(opened.run, opened.settings, trust, None, regrade, opened.away, on_progress)
+
+
+def _with_published(trust: "Trust", published: Path | None, run_id: str) -> "Trust":
+    from a2rl.results.verify import read_published
+
+    return trust if published is None else trust._replace(published=read_published(published, run_id))
 
 
 def _show(found: "Audit") -> None:

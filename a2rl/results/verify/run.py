@@ -33,6 +33,7 @@ def verify_run(run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away
     checks: list[tuple[str, Callable[[], str | None]]] = [
         ("the ledger's hash chain", lambda: _check_chain(run)),
         ("the ledger's heads are signed", lambda: _check_signed(run, trust)),
+        ("the ledger has the heads that were published", lambda: _check_published(run, trust)),
         ("the settings are those the run was opened with", lambda: _check_spec(run)),
         ("the base model and the data are those the run began with", lambda: check_inputs(run, away)),
         ("every submission ends in exactly one way", lambda: _check_submissions(run)),
@@ -62,6 +63,15 @@ def _check_signed(run: RunDir, trust: Trust) -> str:
         except InfrastructureError as error:
             return f"{found}; {error}"
     return found if trust.keys else f"{found}; nobody vouches for the key: give --public-key"
+
+
+def _check_published(run: RunDir, trust: Trust) -> str:
+    if not trust.published:
+        raise NotCheckedError("none were given")
+    hashes = {row.seq: row.hash for row in run.ledger.rows()}
+    for head in trust.published:
+        require(hashes.get(head.seq) == head.hash, f"entry {head.seq} is not the one that was published")
+    return f"{len(trust.published)} heads"
 
 
 def _check_spec(run: RunDir) -> None:

@@ -37,12 +37,28 @@ ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
 MLFLOW = "MLflow shows what the ledger says"
 SIGNED = "the ledger's heads are signed"
+PUBLISHED = "the ledger has the heads that were published"
 INPUTS = "the base model and the data are those the run began with"
 BASELINE = "the baseline is that of this base model and these items"
 FILES = "files are those with which the run ended"
 CODE = "the agent's code is that of its history"
 REPORT = "the report is that of the run"
-EVERY = {CHAIN, SIGNED, SPEC, INPUTS, GRADES, CHECKPOINTS, BASELINE, ITEMS, RECORDS, FILES, CODE, REPORT, MLFLOW}
+EVERY = {
+    CHAIN,
+    SIGNED,
+    PUBLISHED,
+    SPEC,
+    INPUTS,
+    GRADES,
+    CHECKPOINTS,
+    BASELINE,
+    ITEMS,
+    RECORDS,
+    FILES,
+    CODE,
+    REPORT,
+    MLFLOW,
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,106 @@
+"""The table of forgeries by an operator: which check notices each, and which none does.
+
+python -m tests.forgery_table                 # every forgery at every level
+python -m tests.forgery_table new_chain       # some
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+from a2rl.anchor.keys import load_public_key, public_path
+from a2rl.anchor.signer import LocalSigner
+from a2rl.core.errors import A2rlError
+from a2rl.grading import regrade as regrading
+from a2rl.results.tracking import Tracker
+from a2rl.results.verify import Check, Trust, verify_run
+from tests.forgeries import AFTERWARDS, FORGERIES, LEVELS, Forgery, Level, Original, Scene
+
+SIGNED, PUBLISHED = "the ledger's heads are signed", "the ledger has the heads that were published"
+
+
+class Noticed(NamedTuple):
+    """What noticed a forgery."""
+
+    verify: tuple[str, ...]
+    """The checks of `a2rl verify` that need neither a key nor a published head."""
+    signature: bool
+    """A check of the signatures with the signer's public key."""
+    published: bool
+    """A comparison with the heads that were published during the run."""
+    regrade: bool
+    """Grading anew the checkpoint that counts, and the base model."""
+
+    def __str__(self) -> str:
+        names = {"verify": bool(self.verify), "signature": self.signature, "published head": self.published}
+        found = [name for name, noticed in {**names, "grading anew": self.regrade}.items() if noticed]
+        return ", ".join(found) or "NOTHING"
+
+
+def noticed(scene: Scene, with_regrade: bool = True, with_mlflow: bool = True) -> Noticed:
+    """Makes every check of a forged run."""
+    key = load_public_key(public_path(scene.original.key))
+    trust = Trust(frozenset({key}), LocalSigner(scene.original.key), scene.original.published)
+    checks = {
+        each.what: each for each in verify_run(scene.run, Tracker(scene.settings) if with_mlflow else None, trust)
+    }
+    signed, published = checks.pop(SIGNED), checks.pop(PUBLISHED)
+    return Noticed(
+        tuple(_failed(checks.values())),
+        bool(signed.problem),
+        bool(published.problem),
+        with_regrade and _regrade_differs(scene),
+    )
+
+
+def _failed(checks: Collection[Check]) -> list[str]:
+    return [check.what for check in checks if check.problem]
+
+
+def _regrade_differs(scene: Scene) -> bool:
+    """Grades anew with a grader whose scores follow from the weights alone."""
+    with patch.object(regrading, "grade_now", scene.grade):
+        try:
+            found = regrading.regrade(scene.run, scene.settings), regrading.regrade_baseline(scene.run, scene.settings)
+        except (A2rlError, KeyError, FileNotFoundError, ValueError):
+            return True
+        return not all(each.is_same for each in found)
+
+
+def forge(forgery: Forgery, level: Level, scene: Scene) -> None:
+    """Makes a forgery and hides it."""
+    if forgery not in AFTERWARDS:
+        forgery(scene)
+    scene.finish(level)
+    if forgery in AFTERWARDS:
+        forgery(scene)
+
+
+def main(names: Collection[str]) -> None:
+    """Prints the table."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        original = Original.make(Path(scratch))
+        honest = noticed(original.copy(Path(scratch) / "honest"))
+        sys.stdout.write(f"the honest run: {honest} {', '.join(honest.verify)}\n\n| forgery | {' | '.join(LEVELS)} |\n")
+        sys.stdout.write("|---" * (1 + len(LEVELS)) + "|\n")
+        for forgery in FORGERIES:
+            if names and forgery.__name__ not in names:
+                continue
+            cells = []
+            for level in LEVELS:
+                scene = original.copy(Path(scratch) / f"{forgery.__name__}-{level.replace(' ', '-')}")
+                forge(forgery, level, scene)
+                cells.append(str(noticed(scene)))
+            about = (forgery.__doc__ or "").partition("`")[0].strip()
+            sys.stdout.write(f"| {about} | {' | '.join(cells)} |\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"\n{time.monotonic() - started:.0f} s\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
