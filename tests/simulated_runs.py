@@ -1,6 +1,6 @@
 """Simulates finished runs: real run directories with the ledgers and records of runs that nobody trained for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +11,11 @@ from pydantic import BaseModel
 from a2rl.core.files import digest_of, file_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
+from a2rl.run.budget import ClockState
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Event, Graded, PrivateGraded, SubmissionAccepted
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, Usage, verdict_of
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, Usage, verdict_of
+from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.paired import compare
 from a2rl.scoring.score import ItemResult, TaskScore, summarise
 from tests.run_maker import spec
@@ -37,17 +39,23 @@ class Tried(NamedTuple):
 
 
 def simulate_run(
-    settings: Settings, number: int, *, skill: float = 0.4, submissions: int = 4, **changes: Any
+    settings: Settings,
+    number: int,
+    *,
+    skill: float = 0.4,
+    submissions: int = 4,
+    revisions: Sequence[str] = (),
+    **changes: Any,
 ) -> RunDir:
     """Writes a run whose submissions come to answer a share `skill` of the items; with none, it has no result.
 
-    Only the items of the base model and of the result are written.
+    Only the items of the base model and of the result are written. `revisions` are those of the code, by submission.
     """
     rng = np.random.default_rng(number)
     values = {"run_id": f"{changes.get('task', 'gsm8k')}-sim-{number:05}", "launch": "sim-launch", **changes}
     run = RunDir(settings.runs / values["run_id"])
     _write(run.root / "spec.json", spec(**values))
-    run.logs.mkdir()
+    run.logs.mkdir(exist_ok=True)
     baseline = _results(rng, BASE_SHARE)
     _write(run.baseline_items, GradeResult(score=summarise(baseline), items=baseline))
     tried = list(_tries(rng, number, skill, submissions, run.spec.budget_s))
@@ -55,7 +63,7 @@ def simulate_run(
     if best is not None:
         for split in {run.spec.public_split, run.spec.final_split}:
             _write(run.items(best.digest, split), GradeResult(score=best.score, items=best.items))
-    write_ledger(run.root / "ledger.db", list(_events(run, baseline, tried, best)))
+    write_ledger(run.root / "ledger.db", list(_events(run, baseline, tried, best, revisions)))
     _write_records(run, baseline, best, submissions)
     return run
 
@@ -87,14 +95,16 @@ def _results(rng: np.random.Generator, share: float) -> tuple[ItemResult, ...]:
     )
 
 
-def _events(run: RunDir, baseline: tuple[ItemResult, ...], tried: list[Tried], best: Tried | None) -> Iterator[Event]:
+def _events(
+    run: RunDir, baseline: tuple[ItemResult, ...], tried: list[Tried], best: Tried | None, revisions: Sequence[str]
+) -> Iterator[Event]:
     base = summarise(baseline)
     yield BaselineKnown(key="k", public=base, private=base)
     yield AgentStarted(attempt=1, elapsed_s=0)
     for each in tried:
         yield SubmissionAccepted(
             submission_id=each.number, elapsed_s=each.elapsed_s, model_path="output", weights_digest=each.digest,
-            code_revision=None,
+            code_revision=revisions[each.number - 1] if revisions else None,
         )  # fmt: skip
         yield Graded(
             weights_digest=each.digest, elapsed_s=each.elapsed_s, result=each.score, improvement=0.0, items_digest="d"
@@ -124,7 +134,12 @@ def _write_records(run: RunDir, baseline: tuple[ItemResult, ...], best: Tried | 
             seconds=1, verdict=verdict_of(best.score, difference), submission_id=best.number, public=best.score,
             final=best.score, baseline=base, improvement=difference.points, improvement_ci=difference.ci,
         )  # fmt: skip
-    records: dict[str, Record] = {"baseline": known, "execute": executed, "grade": graded}
+    ready = SetupRecord(
+        seconds=1, base_model=run.root, model_digest="m" * 64, hidden=run.root, data_digest="d" * 64,
+        eval_items=ITEMS, sandbox=NONE,
+    )  # fmt: skip
+    _write(run.clock.path, ClockState(budget_s=run.spec.budget_s, refunds=False, consumed_s=run.spec.budget_s))
+    records: dict[str, Record] = {"setup": ready, "baseline": known, "execute": executed, "grade": graded}
     for stage, record in records.items():
         _write(run.record_path(stage), record)
 
