@@ -75,7 +75,7 @@ def simulate_suite(settings: Settings, runs: int, submissions: int) -> None:
         task, (agent, driver) = grid[number % len(grid)]
         skill = 0.2 + 0.1 * (number % 5)
         seed = number // len(grid)
-        changes = {"task": task, "agent": agent, "driver": driver, "seed": seed}
+        changes: dict[str, Any] = {"task": task, "agent": agent, "driver": driver, "seed": seed}
         simulate_run(settings, number, skill=skill, submissions=submissions, **changes)
 
 
