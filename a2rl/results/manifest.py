@@ -27,10 +27,9 @@ CHANGING = frozenset({
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""
 WEIGHTS = ".safetensors"
-VALIDITY, REPORT, LABELS = "records/validity.json", "report/index.html", "records/labels.json"
-"""Files that may lawfully differ later: an audit can lower the validity, `a2rl report` draws the page anew, and labels
-follow from the rest by rules that may improve."""
-LAWFUL = frozenset({VALIDITY, REPORT, LABELS})
+LAWFUL = ("records/validity.json", "records/labels.json", "report/")
+"""Files that may lawfully differ later: an audit can lower the validity, labels follow from the rest by rules that may
+improve, and `a2rl report` draws the page anew. Those of the first and the last kind are checked by themselves."""
 
 
 class Manifest(BaseModel):
@@ -152,13 +151,17 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", away: frozen
         below: Only files whose paths begin with this.
         away: Files that are known not to be here.
     """
-    here = {str(path) for path in files_of(run) if str(path).startswith(below)}
-    listed = {path for path in manifest.files if path.startswith(below)} - away
+    here = {str(path) for path in files_of(run) if _must_stay(str(path), below)}
+    listed = {path for path in manifest.files if _must_stay(path, below)} - away
     problems = [f"{path} is missing" for path in sorted(listed - here)]
-    problems += [f"{path} was added after the run had ended" for path in sorted(here - listed - LAWFUL)]
+    problems += [f"{path} was added after the run had ended" for path in sorted(here - listed)]
     problems += [
         f"{path} was changed after the run had ended"
-        for path in sorted(listed & here - LAWFUL)
+        for path in sorted(listed & here)
         if file_digest(run.root / path) != manifest.files[path]
     ]
     return problems
+
+
+def _must_stay(path: str, below: str) -> bool:
+    return path.startswith(below) and not path.startswith(LAWFUL)

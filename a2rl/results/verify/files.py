@@ -7,8 +7,8 @@ from a2rl.grading.pruning import invalid_pruning, pruned
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.recording.code_history import check_history, commits
-from a2rl.results.manifest import REPORT, changed_files, read_manifest
-from a2rl.results.report import report_page
+from a2rl.results.manifest import changed_files, read_manifest
+from a2rl.results.report import report_files
 from a2rl.results.verify.away import Away
 from a2rl.results.verify.check import NotCheckedError, require
 from a2rl.run.directory import RunDir
@@ -90,24 +90,27 @@ def check_code(run: RunDir) -> str:
 
 
 def check_report(run: RunDir) -> None:
-    """Checks that the page is the one of the run's end, or the one that follows from its files now."""
+    """Checks that the report is the one of the run's end, or the one that follows from its files now."""
     manifest = read_manifest(run)
     if manifest is None:
         raise NotCheckedError(NOT_CLOSED)
     if not run.report.exists():
         raise NotCheckedError(f"there is no page: `a2rl report {run.id}` draws it")
-    if not changed_report(run, manifest.files.get(REPORT, "")):
+    folder = run.report.parent
+    changed = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and file_digest(path) != manifest.files.get(f"{folder.name}/{path.name}")
+    ]
+    if not changed:
         return
     try:
-        page = scrub(report_page(run, settings_of(run)))
+        drawn = report_files(run, settings_of(run))
     except A2rlError as error:
-        raise IntegrityError(f"{run.report} is another page, and it cannot be drawn again: {error}") from error
-    require(
-        run.report.read_text(encoding="utf-8", errors="replace") == page,
-        f"{run.report} is not the page of this run: `a2rl report {run.id}` draws it again",
-    )
-
-
-def changed_report(run: RunDir, digest: str) -> bool:
-    """Says whether the page is another than the one with this digest."""
-    return file_digest(run.report) != digest
+        raise IntegrityError(f"{changed[0]} is another file, and it cannot be drawn again: {error}") from error
+    for path in changed:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        require(
+            text == scrub(drawn.get(path.name, "")),
+            f"{path} is not that of this run: `a2rl report {run.id}` draws it again",
+        )

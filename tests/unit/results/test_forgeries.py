@@ -8,6 +8,7 @@ from tests.forgeries import (
     AFTERWARDS,
     FORGERIES,
     Forgery,
+    Level,
     Original,
     better_private_score,
     cut_off,
@@ -31,10 +32,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     return Original.make(tmp_path_factory.mktemp("forgeries"))
 
 
-def look(original: Original, forgery: Forgery, level: str, folder: Path, *, with_mlflow: bool = False) -> Noticed:
+def look(original: Original, forgery: Forgery, level: Level, folder: Path, *, with_mlflow: bool = False) -> Noticed:
     scene = original.copy(folder / "copy")
-    forge(forgery, level, scene)  # type: ignore[arg-type]
-    return noticed(scene, with_mlflow=with_mlflow)
+    forge(forgery, level, scene)
+    return noticed(scene, level, with_mlflow=with_mlflow)
 
 
 def test_nothing_is_noticed_of_an_honest_run(original: Original, tmp_path: Path) -> None:
