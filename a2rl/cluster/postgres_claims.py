@@ -158,7 +158,7 @@ class PostgresClaims:
 
     def _change(self, statement: str, *values: Any) -> int:
         """Executes a statement and returns the number of rows that it changed."""
-        return self._patiently(lambda database: database.execute(statement.encode(), values).rowcount)
+        return int(self._patiently(lambda database: database.execute(statement.encode(), values).rowcount))
 
     def _patiently(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
         """Does work in a transaction, again if the database does not answer."""

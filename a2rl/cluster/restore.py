@@ -115,6 +115,8 @@ def _fetch_folder(store: ObjectStore, key: str, folder: Path, digest: str) -> No
 def _set_aside(run: RunDir) -> None:
     """Ends what is left of an earlier attempt on this machine, and moves its state out of the way."""
     end_orphans(run.logs / TRACE)
+    if not run.ledger.path.exists():  # only the settings were fetched
+        (run.root / "spec.json").unlink(missing_ok=True)
     keep = run.root / REPLACED / time.strftime("%Y%m%d-%H%M%S")
     number = 1
     while keep.exists():
