@@ -62,7 +62,7 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
         runs = [RunDir.create(settings.runs, spec) for spec in specs]
     else:
         runs = [RunDir(settings.runs / run_id) for run_id in dict.fromkeys(run_ids)]
-    if chosen.concurrency > 1:
+    if chosen.concurrency > 1 and len(runs) > 1:
         runs.sort(key=lambda run: -run.spec.budget_s)  # the longest first, so that the last runs end at similar times
     outcomes = _run_side_by_side(runs, chosen.concurrency, settings)
     errors = {run_id: outcome for run_id, outcome in outcomes.items() if isinstance(outcome, BaseException)}

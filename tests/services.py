@@ -58,7 +58,9 @@ def running(folder: Path, *names: str) -> Iterator[Services]:
     """Runs services within the context; a test that needs what is not installed is skipped."""
     have = subprocess.run([SCRIPT, "env"], capture_output=True, check=False).returncode == 0
     missing = [name for name in ("redis-server",) if "redis" in names and not _has(name)]
-    missing += ["postgres"] if "postgres" in names and not (_has("postgres") or Path("/usr/lib/postgresql").is_dir()) else []
+    missing += (
+        ["postgres"] if "postgres" in names and not (_has("postgres") or Path("/usr/lib/postgresql").is_dir()) else []
+    )
     if missing or not have:
         pytest.skip(f"{', '.join(missing)} is not installed")
     services = Services(folder)
