@@ -48,7 +48,7 @@ def bench(
     ] = False,
     pool: Annotated[
         str | None,
-        typer.Option(help="Only submit the runs: the workers of this Prefect work pool do them (docs/scale.md)."),
+        typer.Option(help="Only submit the runs: the workers of this Prefect work pool do them (docs/cluster.md)."),
     ] = None,
     as_json: Json = False,
     **given: Any,

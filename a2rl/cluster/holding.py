@@ -1,11 +1,11 @@
 """Holds a run while this process works on it: its lock here, and where a store is configured its claim and its copy."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, this_owner
+from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, taken, this_owner
 from a2rl.cluster.copies import Manifest, read_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.lease import Lease
@@ -101,23 +101,18 @@ def held(run: RunDir, settings: Settings, on_lost: Callable[[], None] = STOP.set
         with owned(run):
             yield Tenure()
         return
-    is_new = not run.root.exists()
     spec = run.spec if (run.root / "spec.json").exists() else read_spec(cluster.store, run.id)
     if spec is None:
         run.load_spec()  # raises UsageError
         return
+    row = cluster.claims.row(run.id)
+    if row is not None and (row.live or row.done):
+        raise taken(row)
     run.root.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(run):
-            claim = cluster.claims.take(new_run(spec), this_owner())
-            is_new = False
-            with _claimed(run, cluster, claim, on_lost) as lease:
-                yield Tenure(lease)
-    finally:
-        if is_new:
-            (run.root / "owner.lock").unlink(missing_ok=True)
-            with suppress(OSError):
-                run.root.rmdir()
+    with locked(run):
+        claim = cluster.claims.take(new_run(spec), this_owner())
+        with _claimed(run, cluster, claim, on_lost) as lease:
+            yield Tenure(lease)
 
 
 @contextmanager

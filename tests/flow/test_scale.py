@@ -31,7 +31,7 @@ TAKE_AND_APPEND = """
 import sys, time
 from pathlib import Path
 from a2rl.cluster.holding import held
-from a2rl.cluster.claims import ClaimTakenError
+from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
@@ -46,7 +46,7 @@ try:
         run.ledger.append(RunInterrupted(stage=sys.argv[3]))
         print("won", time.monotonic() - began, flush=True)
         sys.stdin.readline()
-except ClaimTakenError:
+except UsageError:
     print("refused", time.monotonic() - began, flush=True)
 """
 
@@ -79,7 +79,11 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         shutil.copytree(one.root, folder / "two", symlinks=True)
         two = object.__new__(Checkout)
         two.root, two._items = folder / "two", one._items
-        yield Machines(services, one, two)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in services.variables.items():
+                if name.startswith("AWS_"):  # botocore reads the environment of this process
+                    patch.setenv(name, value)
+            yield Machines(services, one, two)
 
 
 def racer(machines: Machines, checkout: Checkout, run_id: str, name: str) -> "subprocess.Popen[str]":
