@@ -143,7 +143,7 @@ class Scene(NamedTuple):
             self._make_consistent()
         if level == "with the key":
             self._sign_again()
-        with suppress(A2rlError):
+        with suppress(Exception):  # a page of forged items may not be drawn at all
             write_report(self.run, self.settings)
         with suppress(A2rlError):
             sign_heads(self.run, LocalSigner(self.original.key))  # a daemon does this whenever it is asked

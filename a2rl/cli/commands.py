@@ -14,6 +14,7 @@ from a2rl.cli import (
     repeating,
     signing,
     stored_runs,
+    suites,
 )
 
 app = typer.Typer(
@@ -47,5 +48,6 @@ app.command()(machine.driver)
 app.command()(signing.signer)
 app.command(context_settings={**PASS_ON, "help_option_names": []}, short_help=machine.REDTEAM_HELP)(machine.redteam)
 app.command()(machine.doctor)
+app.add_typer(suites.app, name="suite")
 app.add_typer(models.app, name="models")
 app.add_typer(agents.app, name="agents")

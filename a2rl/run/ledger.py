@@ -106,6 +106,16 @@ class Ledger:
             rows = database.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (after,)).fetchall()
         return [Row(*row) for row in rows]
 
+    def restore(self, rows: Iterable[Row]) -> str:
+        """Writes the entries of a copy into a new ledger and returns the head of their chain.
+
+        Raises:
+            IntegrityError: The chain of the copy is broken.
+        """
+        with self._transaction() as database:
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+        return self.verify()
+
     def events(self, kind: type[E]) -> list[E]:
         """Returns the events of one kind, in order."""
         return [entry.event for entry in self.entries() if isinstance(entry.event, kind)]
@@ -198,7 +208,7 @@ def chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str:
     return digest_of([seq, at, kind, body, previous])
 
 
-def _parse(row: tuple[int, float, str, str, str, str]) -> Entry:
+def _parse(row: Row) -> Entry:
     seq, at, kind, body, previous, entry_hash = row
     if kind not in EVENTS:
         raise IntegrityError(f"entry {seq} of the ledger has an unknown kind {kind!r}: written by a newer version?")
