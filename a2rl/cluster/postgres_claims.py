@@ -57,6 +57,11 @@ class PostgresClaims:
         self._url, self._lease_s, self._patience_s = url, lease_s, patience_s
         self._is_ready = False
 
+    @property
+    def lease_s(self) -> float:
+        """For how long a claim holds without being renewed, in seconds."""
+        return self._lease_s
+
     def register(self, runs: Sequence[NewRun]) -> None:
         """Adds runs; those that are known stay as they are."""
 
