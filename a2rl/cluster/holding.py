@@ -104,13 +104,13 @@ def held(
         with owned(run):
             yield Tenure()
         return
+    row = cluster.claims.row(run.id)
+    if row is not None and (row.live or row.done):
+        raise taken(row)
     spec = run.spec if (run.root / "spec.json").exists() else read_spec(cluster.store, run.id)
     if spec is None:
         run.load_spec()  # raises UsageError
         return
-    row = cluster.claims.row(run.id)
-    if row is not None and (row.live or row.done):
-        raise taken(row)
     run.root.mkdir(parents=True, exist_ok=True)
     with locked(run):
         claim = cluster.claims.take(new_run(spec), this_owner())

@@ -186,9 +186,7 @@ class PostgresClaims:
         try:
             with driver.connect(self._url, **OPTIONS) as database:
                 if not self._is_ready:
-                    database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
-                    database.execute(SCHEMA)
-                    database.commit()
+                    _make_tables(database)
                     self._is_ready = True
                 yield database
         except driver.Error as error:
@@ -208,6 +206,15 @@ class PostgresClaims:
 
 class _UnreachableError(InfrastructureError):
     """The database does not answer; a later call may succeed."""
+
+
+def _make_tables(database: "psycopg.Connection[Any]") -> None:
+    """Makes the tables if they are missing."""
+    known = database.execute("SELECT to_regclass('a2rl_entries')").fetchone()
+    if known is None or known[0] is None:
+        database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+        database.execute(SCHEMA)
+        database.commit()
 
 
 def _key(claim: Claim) -> tuple[str, str, int]:
