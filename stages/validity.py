@@ -4,6 +4,7 @@ import time
 
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
+from a2rl.run.reveal import reveal_draw
 from a2rl.validity.checks import Check, run_checks
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.record import STAGE, ValidityRecord, decide
@@ -22,4 +23,5 @@ def validity(run: RunDir, settings: Settings) -> ValidityRecord:
         return done
     started = time.monotonic()
     checked = run_checks(RunEvidence(run, settings), CHECKS)
+    reveal_draw(run)
     return decide(run, checked, time.monotonic() - started)

@@ -276,7 +276,9 @@ def _settings(run: RunDir, ready: SetupRecord) -> list[tuple[str, str]]:
         "grading": f"{spec.backend}{', exact' if spec.exact else ''}",
         "answers": spec.generation.in_words(),
         **spec.options,
-        "split seed": str(spec.split_seed),
+        "draw of the eval set": f"SHA-256 {spec.draw.commitment[:16]}"
+        if spec.draw
+        else f"split seed {spec.split_seed}",
         "created": spec.created_at,
         "git commit": spec.git_commit or "-",
         **spec.versions,

@@ -12,7 +12,7 @@ from a2rl.core.files import digest_of, read_model, write_model
 from a2rl.grading.job import GradeResult
 from a2rl.results.comparison import contributions_of
 from a2rl.run.directory import RunDir
-from a2rl.run.events import BaselineKnown, SubmissionAccepted
+from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
@@ -65,7 +65,7 @@ class RunSummary(BaseModel):
     tokens: int | None
     tries: tuple[Try, ...]
     items_digest: str
-    """Identifies the items that decide. Empty for a run without a result."""
+    """Identifies the items that decide: the data, and which of its items. Empty for a run without a result."""
     gains: tuple[float, ...]
     """What each of these items gained, -1 to 1, sorted by id. Empty for a run without a result."""
 
@@ -186,7 +186,7 @@ def _tries(entries: Sequence[Entry]) -> Iterator[Try]:
 
 
 def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) -> tuple[str, tuple[float, ...]]:
-    """Returns the digest of the ids of the items that decide, and what each item gained."""
+    """Returns the digest of the items that decide, and what each item gained."""
     if graded is None or not run.baseline_items.exists():
         return "", ()
     before = {item.id: item for item in read_model(run.baseline_items, GradeResult).items}
@@ -199,7 +199,12 @@ def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) ->
     if values[0] is None or values[1] is None:
         return "", ()
     gains = dict(zip(judged, (new - old for old, new in zip(values[0], values[1], strict=True)), strict=True))
-    return digest_of(ids), tuple(round(gains.get(each, 0.0), 6) for each in ids)
+    return digest_of([_data_digest(entries), ids]), tuple(round(gains.get(each, 0.0), 6) for each in ids)
+
+
+def _data_digest(entries: Sequence[Entry]) -> str:
+    """Returns the digest of the eval set: items of two draws have the same ids."""
+    return next((entry.event.data_digest for entry in entries if isinstance(entry.event, RunOpened)), "")
 
 
 def _final_items(run: RunDir, graded: GradeRecord, entries: Sequence[Entry]) -> dict[str, ItemResult] | None:
