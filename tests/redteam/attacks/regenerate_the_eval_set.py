@@ -34,10 +34,11 @@ def held(after):
     from a2rl.core.files import read_jsonl
     from a2rl.run.inputs import hidden_of
     from a2rl.tasks.split import split_ids
-    from tasks.gsm8k import mini, prepare
+    from tasks.gsm8k import mini
 
-    own = {mini.canonical(row["question"]) for row in read_jsonl(hidden_of(after.run) / "eval.jsonl")}
-    known = {mini.canonical(each.question) for each in mini.generate(400, prepare.MINI_SEED, "eval")}
+    rows = read_jsonl(hidden_of(after.run) / "eval.jsonl")
+    own = {mini.canonical(row["question"]) for row in rows}
+    known = {mini.canonical(each.question) for each in mini.generate(len(rows), 2604, "eval")}
     if own & known:
         return f"it knows {len(own & known)} of {len(own)} items"
     ids = [str(number) for number in range(400)]
