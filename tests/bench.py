@@ -29,7 +29,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.run.ledger import Ledger
 from a2rl.sampling import SamplingParams
-from a2rl.sampling.engine_params import Dtype
+from a2rl.sampling.engine_params import Dtype, VllmParams
 from a2rl.sampling.transformers_backend import TransformersSampler
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.confinement import Confinement
@@ -43,6 +43,7 @@ from a2rl.tasks.data import ensure_data
 from tasks.alfworld.verify import verify
 from tasks.gsm8k.grade import prompt
 from tasks.humaneval.grade import program, published_items
+from tests.suite_scale import measure as measure_suite
 from tests.webshop.scale import measure
 
 ITEMS = 200
@@ -71,6 +72,7 @@ print(min(step() for _ in range(500)))
 """
 """Prints the time of its fastest step: the others were held up by somebody else."""
 RECORDED_S = 60
+SUITE_RUNS, SUITE_SUBMISSIONS = 2_000, 40
 ANSWERS = 8
 """To each problem of humaneval."""
 
@@ -104,6 +106,23 @@ def grading(settings: Settings, folder: Path) -> list[tuple[str, str]]:
             f"{cold_s / warm_s:.1f}x ({cold_s:.1f} s, {warm_s:.1f} s)",
         ),
     ]
+
+
+def kept_engine(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """Compares an engine of vLLM that takes other weights with one that is started anew; nothing without vLLM."""
+    if not settings.vllm_python.is_file():
+        return []
+    starts = []
+    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+        for name in ("cold-engine", "warm-engine"):
+            work = job(settings, folder, name).model_copy(update={"backend": "vllm", "vllm": VllmParams()})
+            result = pool.submit(work).result()
+            assert result.engine_start is not None
+            starts.append(result.engine_start)
+    cold, warm = starts
+    assert (cold.kind, warm.kind) == ("cold", "warm"), warm.why
+    ratio = cold.seconds / warm.seconds
+    return [("vLLM: new engine / other weights", f"{ratio:.0f}x ({cold.seconds:.1f} s, {warm.seconds:.2f} s)")]
 
 
 def shared_prefix(settings: Settings) -> list[tuple[str, str]]:
@@ -322,6 +341,18 @@ def _cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
+def suite_report() -> list[tuple[str, str]]:
+    """Measures the report over many runs, and what one more run adds."""
+    found = measure_suite(SUITE_RUNS, SUITE_SUBMISSIONS)
+    return [
+        (
+            f"report over {SUITE_RUNS:,} runs of {SUITE_SUBMISSIONS} submissions; again after one more run",
+            f"{found.first.wall_s:.0f} s, {found.one_more.wall_s:.1f} s ({found.first.cpu_s:.0f} s, "
+            f"{found.one_more.cpu_s:.1f} s of CPU time), {found.peak_mib:.0f} MiB",
+        )
+    ]
+
+
 def main() -> None:
     settings, table = Settings.load(), Table(box=None)
     sys.path.insert(0, str(settings.root))
@@ -330,10 +361,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for row in [
-            *grading(settings, folder), *shared_prefix(settings), *alfworld(settings, folder), *webshop(),
+            *grading(settings, folder), *kept_engine(settings, folder), *shared_prefix(settings),
+            *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
             *isolation(settings, folder), *recorder(folder), *code_answers(settings), *ledger(folder),
-            *digest(settings, folder), *command_line(),
+            *digest(settings, folder), *command_line(), *suite_report(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of, read_model, write_model
 from a2rl.grading.job import GradeResult
+from a2rl.labels.records import labels_of
 from a2rl.results.comparison import contributions_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
@@ -18,9 +19,15 @@ from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import ItemResult
+from a2rl.validity.finding import Word
+from a2rl.validity.record import counted_gain, read_validity
 
-STATE_FILES = ("spec.json", "ledger.db", "records/grade.json", "records/execute.json")
-"""A summary is computed anew if one of these files has changed."""
+STATE_FILES = (
+    "spec.json", "ledger.db", "ledger.db-wal", "records/grade.json", "records/execute.json", "records/labels.json",
+    "records/validity.json",
+    "grades/baseline.json", "grades",
+)  # fmt: skip
+"""A summary is computed anew if one of these has changed. The folder stands for the files in it, which are replaced."""
 
 
 class Try(BaseModel):
@@ -50,9 +57,11 @@ class RunSummary(BaseModel):
     """The fields of `RunSettings`."""
     verdict: RunVerdict | None
     """None if the run is not finished."""
+    validity: Word | None
+    """What the result is worth; None if it was not decided."""
     reason: str
     gain: float
-    """Points; 0 for a run without a result."""
+    """Points; 0 for a run without a result, and for a void one that gained."""
     ci: Interval | None
     cross_fitted: float | None
     baseline: float | None
@@ -63,6 +72,10 @@ class RunSummary(BaseModel):
     agent_s: float
     cost_usd: float | None
     tokens: int | None
+    route: tuple[str, ...] = ()
+    """The labels of the route to the result, in order: see a2rl/labels/. Empty for a run that has no labels."""
+    failures: tuple[str, ...] = ()
+    """Why the model did not improve, in the paper's types."""
     tries: tuple[Try, ...]
     items_digest: str
     """Identifies the items that decide: the data, and which of its items. Empty for a run without a result."""
@@ -127,7 +140,8 @@ def _state(root: Path) -> str:
             status = (root / name).stat()
         except FileNotFoundError:
             continue
-        found.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+        # A program can set the time of the last change of contents, but not that of the last change of any kind.
+        found.append(f"{name} {status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}")
     return digest_of(found)
 
 
@@ -136,6 +150,9 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
     executed = run.read("execute", ExecuteRecord)
     seen, usage = (executed.seen, executed.usage) if executed else (None, None)
     digest, gains = _gains(run, graded, entries)
+    labels, validity = labels_of(run), read_validity(run)
+    gain = counted_gain(run, graded) if graded else 0.0
+    counts = graded is not None and gain == graded.gain
     return RunSummary(
         state=state,
         run_id=run.id,
@@ -144,9 +161,10 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         settings=spec.model_dump(mode="json", include=set(RunSettings.model_fields)),
         verdict=graded.verdict if graded else None,
         reason=graded.reason if graded else "",
-        gain=graded.gain if graded else 0.0,
-        ci=graded.improvement_ci if graded else None,
-        cross_fitted=graded.cross_fitted if graded else None,
+        validity=validity.word if validity else None,
+        gain=gain,
+        ci=graded.improvement_ci if graded and counts else None,
+        cross_fitted=graded.cross_fitted if graded and counts else None,
         baseline=graded.baseline.score if graded else None,
         final=graded.final.score if graded and graded.final else None,
         public_baseline=_public_baseline(entries),
@@ -157,9 +175,11 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         agent_s=executed.elapsed_s if executed else 0.0,
         cost_usd=usage.cost_usd if usage else None,
         tokens=seen.tokens if seen else _reported_tokens(usage),
+        route=tuple(label.route for label in labels.chain) if labels else (),
+        failures=tuple(failure.kind for failure in labels.failures) if labels else (),
         tries=tuple(_tries(entries)),
         items_digest=digest,
-        gains=gains,
+        gains=gains if counts else (0.0,) * len(gains),
     )
 
 
