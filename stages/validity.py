@@ -10,9 +10,10 @@ from a2rl.validity.ending import confinement, survivors, ungraded
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.halves import halves_agree
 from a2rl.validity.record import STAGE, ValidityRecord, decide
+from a2rl.validity.rules_check import hosts, teachers
 from a2rl.validity.traces import code, leaked_keys
 
-CHECKS: tuple[Check, ...] = (confinement, survivors, ungraded, code, leaked_keys, halves_agree)
+CHECKS: tuple[Check, ...] = (confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree)
 """The checks of a run, the cheap ones first. To add one, add its function."""
 
 

@@ -1,5 +1,6 @@
 """The checks of the stage `validity` on runs that deserve their findings, and on one that deserves none."""
 
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,13 +18,14 @@ from a2rl.run.events import (
     SubmissionAccepted,
     ValidityDecided,
 )
-from a2rl.run.records import GradeRecord
+from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, ModelUse
 from a2rl.sandbox.isolation import NONE
 from a2rl.validity.checks import Check
 from a2rl.validity.ending import confinement, survivors, ungraded
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Finding
 from a2rl.validity.halves import halves_agree
+from a2rl.validity.rules_check import hosts, teachers
 from a2rl.validity.traces import code, leaked_keys
 from stages.validity import CHECKS, validity
 from tests.run_maker import Finished, finished_run, grade_result, item_results
@@ -142,3 +144,22 @@ def test_the_stage_makes_every_check_and_says_what_each_took(finished: Finished)
     assert file_digest(finished.run.record_path("validity"))
     assert finished.run.ledger.events(Graded)
     assert finished.run.ledger.events(PrivateGraded)
+
+
+def test_hosts_that_an_agent_was_refused_are_noted_with_their_lines(finished: Finished) -> None:
+    log = finished.run.logs / "proxy.jsonl"
+    assert found(finished, hosts) == []
+    rows = [{"host": "a.example", "allowed": True}, {"host": "b.example", "port": 443, "allowed": False}]
+    log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, rows[1])) + '{"host": "cut')
+    (finding,) = hosts(RunEvidence(finished.run, finished.settings))
+    assert (finding.kind, finding.level) == ("refused-hosts", "note")
+    assert [(place.what, place.line) for place in finding.evidence] == [("b.example", 2)]
+
+
+def test_llms_besides_the_driver_are_noted(finished: Finished) -> None:
+    executed = finished.run.need("execute", ExecuteRecord)
+    seen = LlmUse(models={"driver": ModelUse(requests=9), "teacher": ModelUse(requests=2)})
+    finished.run.write("execute", executed.model_copy(update={"seen": seen}))
+    (finding,) = teachers(RunEvidence(finished.run, finished.settings))
+    assert (finding.kind, finding.level) == ("other-llm", "note")
+    assert ("requests to teacher", 2) in [(place.what, place.value) for place in finding.evidence]
