@@ -89,8 +89,9 @@ def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
     data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
     with reading(data):
         require_complete(data)
-        if hidden_digest(data) != done.data_digest:
-            raise MissingInputError(f"{data} is not the data that run {run.id} began with: `dvc pull` gets it")
+        graded_on = eval_set(spec, settings) or data
+        if hidden_digest(graded_on) != done.data_digest:
+            raise MissingInputError(f"{graded_on} is not the data that run {run.id} began with: `dvc pull` gets it")
         if model_digest(base_model) != done.model_digest:
             raise MissingInputError(
                 f"{base_model} is not the model that run {run.id} began with: `dvc pull` or `a2rl models get` gets it"
@@ -100,5 +101,5 @@ def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
     if run.code.is_dir():
         ours = shutil.ignore_patterns(".git")
         shutil.copytree(run.code, run.workspace / "code", ignore=ours, symlinks=True, dirs_exist_ok=True)
-    here = {"base_model": place_in(settings.root, base_model), "hidden": place_in(settings.root, data / "hidden")}
+    here = {"base_model": place_in(settings.root, base_model), "hidden": place_in(settings.root, graded_on / "hidden")}
     return run.write("setup", done.model_copy(update={**here, "agent_python": str(provision.python)}))
