@@ -12,6 +12,7 @@ from a2rl.execution.workspace import build_workspace
 from a2rl.grading.base_trial import BaseTrial, try_base_model
 from a2rl.grading.job import ids_of_run
 from a2rl.grading.judge_check import check_judge_of
+from a2rl.grading.prompt_check import check_prompts
 from a2rl.models.base_model import TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk, weights_bytes
@@ -44,6 +45,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         with suppress(OSError):  # if it is another user's or read-only, its owner decides who may read it
             (data / "hidden").chmod(0o700)
         ids_of_run(spec, data / "hidden", spec.public_split)  # refuses a sample that the data is too small for
+        check_prompts(spec, base_model, data / "hidden", settings.root)
         digest = model_digest(base_model)
         # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
         trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)

@@ -109,6 +109,16 @@ def _model(spec: RunSpec, here: Here) -> str:
     return str(resolve_model(spec.model, here.settings))
 
 
+def _prompts(spec: RunSpec, here: Here) -> str:
+    """Checks that a model that is on this machine can take the task's prompts; setup does so for others."""
+    folder, hidden = local_folder(spec.model, here.settings), here.settings.data(spec.task, spec.variant) / "hidden"
+    if folder is None or not folder.is_dir():
+        return ""
+    from a2rl.grading.prompt_check import check_prompts  # takes a tenth of a second
+
+    return check_prompts(spec, folder, hidden, here.settings.root)
+
+
 def _disk(spec: RunSpec, here: Here) -> str:
     """Checks the space for the checkpoints of one run. The size of a model that is not here yet comes from its name."""
     size = model_size(spec.model, here.settings).bytes
@@ -190,6 +200,11 @@ def _services_answer(spec: RunSpec, here: Here) -> str:
 CHECKS = (
     Check("sandbox", lambda spec: spec.sandbox, _sandbox),
     Check("base model", lambda spec: spec.model, _model),
+    Check(
+        "prompts",
+        lambda spec: (spec.task, spec.variant, spec.model, spec.backend, str(spec.options), str(spec.generation)),
+        _prompts,
+    ),
     Check("disk", lambda spec: (spec.model, spec.keep, spec.max_submissions), _disk),
     Check("API key", lambda spec: (spec.agent, spec.base_url), _key),
     Check("agent", lambda spec: (spec.agent, spec.sandbox, spec.python, spec.read), _program),
