@@ -76,7 +76,7 @@ def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:
     """Grades the submission on the final items. An existing grade is reused."""
     split = run.spec.final_split
     job = grade_job(run, settings.root, run.checkpoint(digest), split, run.items(digest, split))
-    result = grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
+    result = grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all, run.spec.gpus_for_one))
     if judge_failed(job, result):
         job.result.unlink()
         raise InfrastructureError(

@@ -49,7 +49,7 @@ def main() -> None:
     run, settings, channel = RunDir(Path(sys.argv[1])), Settings.load(), int(sys.argv[3])
     os.set_blocking(channel, False)
     share = share_of(run, settings)
-    devices = devices_of(share.graders)
+    devices = devices_of(share.graders, run.spec.gpus_for_one)
     with GraderPool(settings, devices) as pool, services_of(run, settings) as services:
         service = GradingService(run, settings.root, pool)
         log = EventLog(run.logs / "api.jsonl", MAX_LOG_BYTES)

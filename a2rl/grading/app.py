@@ -280,8 +280,9 @@ def _gpu_of(submission: Submission, gpus: list[str]) -> str:
     if submission.gpu is None:
         return ""
     by_position = {str(place): gpu for place, gpu in enumerate(gpus)}
-    wanted = {by_position.get(each, each) for each in named_devices(str(submission.gpu))}
-    if not wanted or wanted - set(gpus):
+    chosen = [by_position.get(each, each) for each in named_devices(str(submission.gpu))]
+    wanted = named_devices(",".join(chosen))  # several GPUs may be one device
+    if not wanted or wanted - named_devices(",".join(gpus)):
         there = f"grading uses the GPUs {', '.join(gpus)}; name one of them" if gpus else "grading uses no GPU here"
         what = f'"gpu" cannot be {str(submission.gpu)!r}'
         raise _BadRequestError(f'{what}: {there}, or leave "gpu" out', {"available_gpus": gpus})
