@@ -99,12 +99,8 @@ def check_prompts(spec: RunSpec, model: Path, hidden: Path, root: Path) -> str:
     answer = spec.generation.max_new_tokens or limits.max_new_tokens
     limits = limits.model_copy(update={"max_new_tokens": answer})
     context, has_template = context_of(spec, model), has_chat_template(model)
-    if spec.generation.chat_template_kwargs and not has_template:
-        given = ", ".join(spec.generation.chat_template_kwargs)
-        raise UsageError(
-            f"the tokenizer of {spec.model} has no chat template, which {given} (generation.chat_template_kwargs) is "
-            "for: take the model's instruct version, or leave that setting out"
-        )
+    if not has_template:
+        _require_no_arguments(spec)
     if context is None:
         return ""
     seen = Seen(0, False) if task.level == EPISODES else _seen(spec, limits, model, hidden, context, has_template)
@@ -122,6 +118,15 @@ def check_prompts(spec: RunSpec, model: Path, hidden: Path, root: Path) -> str:
             "context, or shorter answers with --generation max_new_tokens=N"
         )
     return f"{seen.longest + answer:,} of {context:,} tokens"
+
+
+def _require_no_arguments(spec: RunSpec) -> None:
+    if spec.generation.chat_template_kwargs:
+        given = ", ".join(spec.generation.chat_template_kwargs)
+        raise UsageError(
+            f"the tokenizer of {spec.model} has no chat template, which {given} (generation.chat_template_kwargs) is "
+            "for: take the model's instruct version, or leave that setting out"
+        )
 
 
 def context_of(spec: RunSpec, model: Path) -> int | None:
