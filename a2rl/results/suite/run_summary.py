@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of, read_model, write_model
 from a2rl.grading.job import GradeResult
+from a2rl.labels.records import labels_of
 from a2rl.results.comparison import contributions_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, SubmissionAccepted
@@ -19,8 +20,11 @@ from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import ItemResult
 
-STATE_FILES = ("spec.json", "ledger.db", "records/grade.json", "records/execute.json")
-"""A summary is computed anew if one of these files has changed."""
+STATE_FILES = (
+    "spec.json", "ledger.db", "ledger.db-wal", "records/grade.json", "records/execute.json", "records/labels.json",
+    "grades/baseline.json", "grades",
+)  # fmt: skip
+"""A summary is computed anew if one of these has changed. The folder stands for the files in it, which are replaced."""
 
 
 class Try(BaseModel):
@@ -63,6 +67,10 @@ class RunSummary(BaseModel):
     agent_s: float
     cost_usd: float | None
     tokens: int | None
+    route: tuple[str, ...] = ()
+    """The labels of the route to the result, in order: see a2rl/labels/. Empty for a run that has no labels."""
+    failures: tuple[str, ...] = ()
+    """Why the model did not improve, in the paper's types."""
     tries: tuple[Try, ...]
     items_digest: str
     """Identifies the items that decide. Empty for a run without a result."""
@@ -127,7 +135,8 @@ def _state(root: Path) -> str:
             status = (root / name).stat()
         except FileNotFoundError:
             continue
-        found.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+        # A program can set the time of the last change of contents, but not that of the last change of any kind.
+        found.append(f"{name} {status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}")
     return digest_of(found)
 
 
@@ -136,6 +145,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
     executed = run.read("execute", ExecuteRecord)
     seen, usage = (executed.seen, executed.usage) if executed else (None, None)
     digest, gains = _gains(run, graded, entries)
+    labels = labels_of(run)
     return RunSummary(
         state=state,
         run_id=run.id,
@@ -157,6 +167,8 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         agent_s=executed.elapsed_s if executed else 0.0,
         cost_usd=usage.cost_usd if usage else None,
         tokens=seen.tokens if seen else _reported_tokens(usage),
+        route=tuple(label.route for label in labels.chain) if labels else (),
+        failures=tuple(failure.kind for failure in labels.failures) if labels else (),
         tries=tuple(_tries(entries)),
         items_digest=digest,
         gains=gains,
