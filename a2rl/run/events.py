@@ -16,7 +16,7 @@ class Event(BaseModel):
 
 
 class RunOpened(Event):
-    """The run was opened: digests of its settings, base model and data."""
+    """The run was opened: digests of its settings, base model and data, and the commitment to its draw."""
 
     kind = "run_opened"
     spec_digest: str
@@ -24,6 +24,8 @@ class RunOpened(Event):
     data_digest: str
     closes: bool = False
     """Whether the ledger ends with `run_closed`. Runs of earlier versions have no such event."""
+    draw: str = ""
+    """SHA-256 over the secret seed and a salt: see a2rl/run/draw.py. Runs from before there was a draw have none."""
 
 
 class BaselineKnown(Event):
@@ -182,6 +184,14 @@ class RunClosed(Event):
     failed_stage: str | None
     manifest_digest: str
     """SHA-256 of `manifest.json`, which has the digests of the files."""
+
+
+class DrawRevealed(Event):
+    """The secret seed of the eval set. It is written when the agent's work can no longer go on."""
+
+    kind = "draw_revealed"
+    seed: str
+    salt: str
 
 
 class CheckpointPruned(Event):

@@ -9,6 +9,7 @@ from a2rl.results.verify.check import NotCheckedError, require, same
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.validity.record import counted_gain, read_validity
 
 
 def check_mlflow(run: RunDir, tracker: Tracker | None) -> None:
@@ -54,8 +55,12 @@ def _check_result(run: RunDir, record: GradeRecord, shown: Mirrored) -> None:
     if executed is None and record.failed_stage is None:
         return
     always = {"final_score": record.final.score if record.final else None, "improvement": record.improvement}
-    _check_figures("the result", shown, always | result_metrics(record, executed))
-    _check_tags("the result", shown, {"a2rl.verdict": record.verdict, "a2rl.reason": record.reason})
+    gain = {"gain": counted_gain(run, record)}
+    _check_figures("the result", shown, always | result_metrics(record, executed) | gain)
+    tags = {"a2rl.verdict": record.verdict, "a2rl.reason": record.reason}
+    if (validity := read_validity(run)) is not None:
+        tags["a2rl.validity"] = validity.word
+    _check_tags("the result", shown, tags)
 
 
 def _check_figures(what: str, shown: Mirrored, figures: Mapping[str, float | None]) -> None:

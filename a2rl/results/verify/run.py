@@ -6,6 +6,7 @@ from a2rl.anchor.check import check_signatures, check_with_signer
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import digest_of
 from a2rl.grading.submission_states import invalid_transition
+from a2rl.results.draw_check import check_draw
 from a2rl.results.tracking import Tracker
 from a2rl.results.verify.away import NOTHING, Away
 from a2rl.results.verify.check import Check, NotCheckedError, made, require
@@ -35,6 +36,7 @@ def verify_run(run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away
         ("the ledger's heads are signed", lambda: _check_signed(run, trust)),
         ("the ledger has the heads that were published", lambda: _check_published(run, trust)),
         ("the settings are those the run was opened with", lambda: _check_spec(run)),
+        ("the eval set follows from the draw that the run committed to", lambda: check_draw(run)),
         ("the base model and the data are those the run began with", lambda: check_inputs(run, away)),
         ("every submission ends in exactly one way", lambda: _check_submissions(run)),
         ("checkpoints are the ones that were graded", lambda: check_checkpoints(run, away)),

@@ -36,6 +36,7 @@ CHECKPOINTS = "checkpoints are the ones that were graded"
 ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
 MLFLOW = "MLflow shows what the ledger says"
+DRAW = "the eval set follows from the draw that the run committed to"
 SIGNED = "the ledger's heads are signed"
 PUBLISHED = "the ledger has the heads that were published"
 INPUTS = "the base model and the data are those the run began with"
@@ -48,6 +49,7 @@ EVERY = {
     SIGNED,
     PUBLISHED,
     SPEC,
+    DRAW,
     INPUTS,
     GRADES,
     CHECKPOINTS,
