@@ -33,6 +33,7 @@ from stages.execute import execute
 from stages.grade import grade
 from stages.report import report
 from stages.setup import setup
+from stages.validity import validity
 
 RETRIES = 2
 RETRY_DELAYS_S = [2, 10]
@@ -62,6 +63,7 @@ setup_stage = stage_task("setup", setup)
 baseline_stage = stage_task("baseline", baseline)
 execute_stage = stage_task("execute", execute)
 grade_stage = stage_task("grade", grade)
+validity_stage = stage_task("validity", validity)
 report_stage = stage_task("report", report)
 
 
@@ -110,6 +112,7 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirror, side_by_side: i
             "baseline": baseline_on_gpus,
             "execute": lambda: execute_stage(run, settings, mirror.look),
             "grade": lambda: grade_stage(run, settings),
+            "validity": lambda: validity_stage(run, settings),
             "report": report_without_gpus,
         }
         for name, stage in stages.items():
@@ -128,14 +131,15 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirror, side_by_side: i
 
 
 def _gpus(run: RunDir, settings: Settings, side_by_side: int) -> AbstractContextManager[object]:
-    return nullcontext() if run.record_path("grade").exists() else dealt_gpus(run, settings, side_by_side)
+    return nullcontext() if run.record_path("validity").exists() else dealt_gpus(run, settings, side_by_side)
 
 
 def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> NoReturn:
     """Records the failure, writes the report if possible, and raises the error for the user."""
     record = record_failure(run, stage, error)
-    with suppress(Exception):  # the failed stage may be the report itself; only the record is essential
-        report(run, settings)
+    for last in (validity, report):
+        with suppress(Exception):  # the failed stage may be one of these; only the record is essential
+            last(run, settings)
     raise RunFailedError(f"{record.reason}; the run counts as failed until `a2rl resume {run.id}` succeeds") from error
 
 

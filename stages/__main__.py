@@ -5,7 +5,7 @@ python -m stages corpus --task gsm8k
 python -m stages tiny
 python -m stages model --model smollm2-135m
 python -m stages baseline --task gsm8k --variant mini
-python -m stages setup|baseline|execute|grade|report --run RUN
+python -m stages setup|baseline|execute|grade|validity|report --run RUN
 """
 
 import argparse
@@ -22,8 +22,8 @@ from a2rl.run.directory import Record, RunDir
 from a2rl.run.gpu_share import dealt_gpus
 from a2rl.run.owner import owned
 
-RUN_STAGES = ("setup", "baseline", "execute", "grade", "report")
-ON_GPUS = ("baseline", "execute", "grade")
+RUN_STAGES = ("setup", "baseline", "execute", "grade", "validity", "report")
+ON_GPUS = ("baseline", "execute", "grade", "validity")
 
 
 def main() -> None:
@@ -79,13 +79,14 @@ def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
 
 def _run_stage_of_run(stage: str, run_id: str, settings: Settings) -> str:
     """Runs a stage of one run and returns its record as JSON."""
-    from stages import baseline, execute, grade, report, setup
+    from stages import baseline, execute, grade, report, setup, validity
 
     run_stages: dict[str, Callable[[RunDir, Settings], Record]] = {
         "setup": setup.setup,
         "baseline": baseline.baseline,
         "execute": execute.execute,
         "grade": grade.grade,
+        "validity": validity.validity,
         "report": report.report,
     }
     run = RunDir(settings.runs / run_id)

@@ -2,7 +2,7 @@
 
 import typer
 
-from a2rl.cli import agents, comparing, grading, launching, machine, models, stored_runs
+from a2rl.cli import agents, comparing, grading, launching, machine, models, repeating, stored_runs
 
 app = typer.Typer(
     name="a2rl",
@@ -23,6 +23,7 @@ app.command(context_settings=PASS_ON)(grading.grade)
 app.command()(grading.score)
 app.command()(grading.prepare)
 app.command()(stored_runs.verify)
+app.command()(repeating.regrade)
 app.command()(grading.tasks)
 app.command()(stored_runs.runs)
 app.command()(stored_runs.report)

@@ -82,7 +82,7 @@ def state_of(run: RunDir) -> str:
     graded = run.read("grade", GradeRecord)
     if graded is not None and graded.failed_stage is not None:
         return f"failed in {graded.failed_stage}"
-    for stage in ("report", "grade", "execute", "baseline", "setup"):
+    for stage in ("report", "validity", "grade", "execute", "baseline", "setup"):
         if run.record_path(stage).exists():
             return "done" if stage == "report" else f"after {stage}"
     return "refused" if refusal(run) else "new"

@@ -159,6 +159,17 @@ class PrivateGraded(Event):
     items_digest: str
 
 
+class ValidityDecided(Event):
+    """What the result is worth: `valid`, `flagged`, `void` or `no result`. For the same result, it only gets worse."""
+
+    kind = "validity_decided"
+    validity: str
+    findings: tuple[str, ...]
+    """The ids of the findings in `records/validity.json`, the heaviest first."""
+    grade_digest: str
+    """The digest of the grade record that was judged."""
+
+
 class CheckpointPruned(Event):
     """A graded checkpoint that the run no longer needs was removed, as the setting `keep` says."""
 

@@ -87,7 +87,7 @@ def forget_failure(run: RunDir) -> None:
     except A2rlError:
         return  # an unreadable record is reported by the stage that needs it
     if record is not None and record.failed_stage is not None:
-        for stage in ("grade", "report"):
+        for stage in ("grade", "validity", "report"):
             run.record_path(stage).unlink(missing_ok=True)
 
 

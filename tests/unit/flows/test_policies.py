@@ -85,14 +85,14 @@ def test_a_run_holds_its_gpus_from_its_baseline_to_its_result_and_gives_them_bac
 
         return work
 
-    for name in ("setup", "baseline", "execute", "grade", "report"):
+    for name in ("setup", "baseline", "execute", "grade", "validity", "report"):
         monkeypatch.setattr(policies, f"{name}_stage", stage(name))
     try:
         begin(run, fake.seen_by(settings))
     except InterruptedByUserError:
         assert ends is not None
-    expected = [("setup", 0), ("baseline", 1), ("execute", 1), ("grade", 1), ("report", 0)]
-    assert held == expected[: 3 if ends else 5]
+    expected = [("setup", 0), ("baseline", 1), ("execute", 1), ("grade", 1), ("validity", 1), ("report", 0)]
+    assert held == expected[: 3 if ends else 6]
     assert _locks_held() == 0
 
 

@@ -42,7 +42,7 @@ def records_problem(run: RunDir) -> str:
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Exception], None]:
     """Makes one stage fail, as Prefect reports it when all retries are used up; the other stages do nothing."""
-    names = ("setup", "baseline", "execute", "grade", "report")
+    names = ("setup", "baseline", "execute", "grade", "validity", "report")
     for name in names:
         monkeypatch.setattr(policies, f"{name}_stage", lambda *_: None)
 

@@ -1,0 +1,175 @@
+"""Grades a checkpoint of a run anew, with the run's own settings, and compares the results item by item.
+
+    found = regrade(run, settings, submission=2)
+    found.is_same, found.differences
+
+The run is not changed: the new result is written to a temporary folder, and what the judge costs is not charged to the
+run. Judgements that the run has paid for are in the cache and are not asked for again.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.files import read_model
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import held_device
+from a2rl.grading.job import GradeJob, GradeResult
+from a2rl.grading.pool import grade_now
+from a2rl.grading.service import grade_job
+from a2rl.models.checkpoint import weights_digest
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted
+from a2rl.run.inputs import check_inputs
+from a2rl.run.records import GradeRecord
+from a2rl.scoring.score import ItemResult, TaskScore, Verdict
+from a2rl.tasks.contract import Split
+
+Progress = Callable[[int, int], None]
+
+
+class ItemDifference(BaseModel):
+    """An item whose second result differs from the first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    before: Verdict
+    after: Verdict
+    value_before: float
+    value_after: float
+    answer_before: str
+    answer_after: str
+
+
+class Regrade(BaseModel):
+    """The first and the second grade of a checkpoint."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    submission: int
+    weights_digest: str
+    split: Split
+    before: TaskScore
+    after: TaskScore
+    differences: tuple[ItemDifference, ...]
+    """The items with another verdict or value."""
+    other_answers: int
+    """The number of items whose recorded answer differs, also where verdict and value are the same."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both grades agree in the score and in the verdict and value of every item."""
+        return not self.differences and self.before.score == self.after.score
+
+
+def regrade(
+    run: RunDir, settings: Settings, submission: int | None = None, on_progress: Progress = lambda done, total: None
+) -> Regrade:
+    """Grades the kept checkpoint of a submission again.
+
+    Args:
+        run: A run with grades.
+        settings: The settings of this checkout.
+        submission: The number of the submission, which is graded on the items whose score the agent was told. None:
+            the submission that counts, on the items that decided the result.
+        on_progress: Called with the numbers of finished and of all items.
+
+    Raises:
+        UsageError: There is no such submission or grade, or the checkpoint was not kept.
+        IntegrityError: The checkpoint has changed.
+        InfrastructureError: It cannot be graded on this machine now.
+    """
+    chosen, split = _choose(run, submission)
+    before = _first_grade(run, chosen, split)
+    check_inputs(run)
+    checkpoint = _kept(run, chosen)
+    with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
+        job = _job(run, settings, checkpoint, split, Path(scratch))
+        with held_device(run.spec.model, settings) as device:
+            after = grade_now(job, settings, on_progress, [device])
+    return compare(run.id, chosen, split, before, after)
+
+
+def compare(run_id: str, chosen: SubmissionAccepted, split: Split, before: GradeResult, after: GradeResult) -> Regrade:
+    """Compares two grades of a submission on the same items."""
+    pairs = list(zip(before.items, after.items, strict=True))
+    if [old.id for old, _ in pairs] != [new.id for _, new in pairs]:
+        raise IntegrityError(f"run {run_id} was graded on other items than those of its settings")
+    return Regrade(
+        run_id=run_id,
+        submission=chosen.submission_id,
+        weights_digest=chosen.weights_digest,
+        split=split,
+        before=before.score,
+        after=after.score,
+        differences=_differences(pairs),
+        other_answers=sum(old.answer != new.answer for old, new in pairs),
+    )
+
+
+def _differences(pairs: Sequence[tuple[ItemResult, ItemResult]]) -> tuple[ItemDifference, ...]:
+    return tuple(
+        ItemDifference(
+            id=old.id,
+            before=old.verdict,
+            after=new.verdict,
+            value_before=old.value,
+            value_after=new.value,
+            answer_before=old.answer,
+            answer_after=new.answer,
+        )
+        for old, new in pairs
+        if (old.verdict, old.value) != (new.verdict, new.value)
+    )
+
+
+def _choose(run: RunDir, number: int | None) -> tuple[SubmissionAccepted, Split]:
+    accepted = {event.submission_id: event for event in run.ledger.events(SubmissionAccepted)}
+    if number is not None:
+        if number not in accepted:
+            known = f"it has 1 to {max(accepted)}" if accepted else "it has none"
+            raise UsageError(f"run {run.id} has no submission {number}: {known}")
+        return accepted[number], run.spec.public_split
+    record = run.read("grade", GradeRecord)
+    if record is None or record.submission_id is None or record.final is None:
+        raise UsageError(f"run {run.id} has no result to grade again: give the number of a submission")
+    return accepted[record.submission_id], run.spec.final_split
+
+
+def _first_grade(run: RunDir, chosen: SubmissionAccepted, split: Split) -> GradeResult:
+    try:
+        return read_model(run.items(chosen.weights_digest, split), GradeResult)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"submission {chosen.submission_id} of run {run.id} has no grade that could be compared"
+        ) from error
+
+
+def _kept(run: RunDir, chosen: SubmissionAccepted) -> Path:
+    checkpoint = run.checkpoint(chosen.weights_digest)
+    if not checkpoint.is_dir():
+        raise UsageError(
+            f"the checkpoint of submission {chosen.submission_id} was not kept (--keep {run.spec.keep}), so it cannot "
+            "be graded again; runs with --keep all keep every checkpoint"
+        )
+    if weights_digest(checkpoint) != chosen.weights_digest:
+        raise IntegrityError(f"{checkpoint} was changed after it was submitted")
+    return checkpoint
+
+
+def _job(run: RunDir, settings: Settings, checkpoint: Path, split: Split, scratch: Path) -> GradeJob:
+    """Returns the job of the first grade with its result, its log and its spending elsewhere."""
+    first = grade_job(run, settings.root, checkpoint, split, run.items(weights_digest(checkpoint), split))
+    return first.model_copy(
+        update={
+            "result": scratch / "grade.json",
+            "log": scratch / "grader.log",
+            "account": scratch / "account.db" if first.account else None,
+            "judge_usd": run.spec.max_judge_usd,
+        }
+    )

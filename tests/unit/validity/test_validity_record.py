@@ -1,0 +1,113 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.errors import InterruptedByUserError
+from a2rl.run.events import ValidityDecided
+from a2rl.run.records import GradeRecord
+from a2rl.validity.checks import Checked, run_checks
+from a2rl.validity.evidence import RunEvidence
+from a2rl.validity.finding import Finding, Level
+from a2rl.validity.record import counted_gain, decide, lower, read_validity
+from stages.validity import validity
+from tests.run_maker import Finished, finished_run
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Finished:
+    return finished_run(tmp_path / "checkout")
+
+
+def finding(level: Level) -> Finding:
+    return Finding.of(f"a-{level}", level, f"Something that is a {level}.")
+
+
+def checked(*levels: Level) -> Checked:
+    return Checked([finding(level) for level in levels], [])
+
+
+def test_the_stage_writes_a_record_and_an_event_that_agree(finished: Finished) -> None:
+    record = validity(finished.run, finished.settings)
+    (event,) = finished.run.ledger.events(ValidityDecided)
+    assert event.validity == record.validity.word
+    assert event.findings == tuple(each.id for each in record.validity.findings)
+
+
+def test_a_repeated_stage_changes_nothing(finished: Finished) -> None:
+    first = validity(finished.run, finished.settings)
+    assert validity(finished.run, finished.settings) == first
+    finished.run.record_path("validity").unlink()  # killed between the event and the record
+    assert validity(finished.run, finished.settings).validity == first.validity
+    assert len(finished.run.ledger.events(ValidityDecided)) == 1
+
+
+def test_what_was_found_once_stays_for_the_same_result(finished: Finished) -> None:
+    decide(finished.run, checked("flag"), 0)
+    assert decide(finished.run, checked(), 0).validity.word == "flagged"
+    assert lower(finished.run, [finding("void")]).validity.word == "void"
+    assert lower(finished.run, []).validity.word == "void"
+    words = [event.validity for event in finished.run.ledger.events(ValidityDecided)]
+    assert words == ["flagged", "void"]
+
+
+def test_another_result_is_judged_anew(finished: Finished) -> None:
+    run = finished.run
+    graded = run.need("grade", GradeRecord)
+    run.write("grade", graded.model_copy(update={"verdict": "failed", "final": None, "improvement": None}))
+    assert decide(run, checked(), 0).validity.word == "no result"
+    run.write("grade", graded)
+    assert decide(run, checked(), 0).validity.word == "valid"
+
+
+@pytest.mark.parametrize(
+    ("level", "improvement", "counted"),
+    [("note", 9.0, 9.0), ("flag", 9.0, 9.0), ("void", 9.0, 0.0), ("void", -9.0, -9.0)],
+)
+def test_a_void_gain_counts_as_zero_and_a_void_loss_as_a_loss(
+    finished: Finished, level: Level, improvement: float, counted: float
+) -> None:
+    graded = finished.run.need("grade", GradeRecord).model_copy(update={"improvement": improvement})
+    finished.run.write("grade", graded)
+    decide(finished.run, checked(level), 0)
+    assert counted_gain(finished.run, graded) == counted
+
+
+def test_a_run_of_an_earlier_version_has_no_validity_and_keeps_its_gain(finished: Finished) -> None:
+    graded = finished.run.need("grade", GradeRecord)
+    assert read_validity(finished.run) is None
+    assert counted_gain(finished.run, graded) == graded.gain
+
+
+def test_a_check_that_fails_is_a_flag_and_the_others_are_still_made(finished: Finished) -> None:
+    def broken(evidence: RunEvidence) -> Iterator[Finding]:
+        yield finding("note")
+        raise ZeroDivisionError("made by an agent")
+
+    def whole(evidence: RunEvidence) -> list[Finding]:
+        return [finding("void")]
+
+    done = run_checks(RunEvidence(finished.run, finished.settings), [broken, whole])
+    assert [each.kind for each in done.findings] == ["not-checked", "a-void"]
+    assert "broken" in done.findings[0].text
+    assert done.findings[0].evidence[0].value == "made by an agent"
+    assert [each.name for each in done.runs] == ["broken", "whole"]
+
+
+def test_a_user_can_stop_the_checks(finished: Finished) -> None:
+    def stopped(evidence: RunEvidence) -> list[Finding]:
+        raise InterruptedByUserError("stopped by the user")
+
+    with pytest.raises(InterruptedByUserError):
+        run_checks(RunEvidence(finished.run, finished.settings), [stopped])
+
+
+def test_the_evidence_has_the_records_and_items_of_the_run(finished: Finished) -> None:
+    evidence = RunEvidence(finished.run, finished.settings)
+    assert evidence.best is not None
+    digest = evidence.best.submission.weights_digest
+    assert len(evidence.accepted) == 3
+    assert len(evidence.baseline_items) == 8
+    assert len(evidence.items(digest, "public") or ()) == len(evidence.items(digest, "private") or ()) == 4
+    assert evidence.items("0" * 64, "public") is None
+    assert evidence.grade.final is not None
