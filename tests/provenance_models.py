@@ -17,7 +17,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 State = dict[str, torch.Tensor]
 LENGTH, BATCH = 48, 8
-DROPPED = ("rotary_emb", "lm_head_tied")
 
 
 def stored_state(folder: Path) -> State:
@@ -86,7 +85,7 @@ class Origin:
         return self.state_of(model.merge_and_unload())
 
     def reinforced(self, rate: float, steps: int, seed: int) -> State:
-        """Returns the state after steps of GRPO: answers that the model samples, weighted by their reward in a group."""
+        """Returns the state after steps of GRPO: sampled answers, weighted by their reward in a group."""
         model, vocabulary = self.model(), AutoConfig.from_pretrained(self.base).vocab_size
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
         torch.manual_seed(seed)
@@ -151,14 +150,13 @@ def rounded(state: Mapping[str, torch.Tensor], bits: int, group: int = 16) -> St
 def _rounded(weight: torch.Tensor, bits: int, group: int) -> torch.Tensor:
     parts = weight.reshape(-1, group) if weight.numel() % group == 0 else weight.reshape(1, -1)
     scale = parts.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
-    return ((parts / scale).round() * scale).reshape(weight.shape)
+    found: torch.Tensor = ((parts / scale).round() * scale).reshape(weight.shape)
+    return found
 
 
-def mixed(
-    states: Mapping[float, Mapping[str, torch.Tensor]] | Iterable[tuple[float, Mapping[str, torch.Tensor]]],
-) -> State:
+def mixed(parts: Iterable[tuple[float, Mapping[str, torch.Tensor]]]) -> State:
     """Returns the weighted sum of states."""
-    pairs = list(states.items() if isinstance(states, Mapping) else states)
+    pairs = list(parts)
     return {name: sum((share * state[name] for share, state in pairs), torch.zeros(())) for name in pairs[0][1]}
 
 

@@ -1,15 +1,18 @@
 """Measures how well the kinds of checkpoints are told apart: a confusion table over models that set no threshold.
 
-python -m tests.provenance_table               # more than 100 models: 10 to 15 minutes on two cores
-python -m tests.provenance_table --calibrate   # the figures of the models from which the thresholds were chosen
-python -m tests.provenance_table --without-smollm2
+python -m tests.provenance_table                    # more than 100 models: 10 to 15 minutes on two cores
+python -m tests.provenance_table tiny --into FILE   # a part of them; FILE collects the outcomes of several parts
+python -m tests.provenance_table --calibrate        # the models from which the thresholds were chosen
 """
 
+import argparse
+import json
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,12 +58,15 @@ class Outcome(NamedTuple):
     """What one checkpoint was taken for."""
 
     scene: str
-    case: Case
-    found: Provenance
+    what: str
+    detail: str
+    kind: str
+    is_right: bool
+    figures: str
 
-    @property
-    def is_right(self) -> bool:
-        return self.found.kind in self.case.expected
+    def __str__(self) -> str:
+        word = "" if self.is_right else "WRONG "
+        return f"{word}{self.scene} | {self.what}: {self.detail} | {self.kind} | {self.figures}"
 
 
 def texts(task: str) -> tuple[str, ...]:
@@ -82,24 +88,20 @@ def training(origin: Origin, rates: tuple[float, ...], steps: tuple[int, ...], s
     """Yields full fine-tunes, short and long, with low and high rates."""
     for rate in rates:
         for count in steps:
-            yield _honest(
-                f"full fine-tune, rate {rate:g}, {count} steps", lambda r=rate, c=count: origin.tuned(r, c, seed)
-            )
+            yield _honest(f"full fine-tune, rate {rate:g}, {count} steps", partial(origin.tuned, rate, count, seed))
 
 
 def adapters(origin: Origin, steps: int, seed: int, ranks: tuple[int, ...] = (2, 8, 16)) -> Iterator[Case]:
     """Yields merged LoRA adapters."""
     for rank in ranks:
         for rate in (1e-4, 2e-3):
-            yield _honest(
-                f"LoRA of rank {rank}, rate {rate:g}", lambda k=rank, r=rate: origin.adapted(r, steps, seed, k)
-            )
+            yield _honest(f"LoRA of rank {rank}, rate {rate:g}", partial(origin.adapted, rate, steps, seed, rank))
 
 
 def reinforcement(origin: Origin, rates: tuple[float, ...], steps: int, seed: int) -> Iterator[Case]:
     """Yields updates by GRPO."""
     for rate in rates:
-        yield _honest(f"GRPO, rate {rate:g}, {steps} steps", lambda r=rate: origin.reinforced(r, steps, seed))
+        yield _honest(f"GRPO, rate {rate:g}, {steps} steps", partial(origin.reinforced, rate, steps, seed))
 
 
 def copies(origin: Origin, seed: int) -> Iterator[Case]:
@@ -107,9 +109,9 @@ def copies(origin: Origin, seed: int) -> Iterator[Case]:
     base = make.stored_state(origin.base)
     yield _other("the base model", "as it is", lambda: base, Kind.BASE)
     for size in (3e-3, 2e-2, 0.1):
-        yield _other("base plus noise", f"{size:g}", lambda s=size: make.noisy(base, s, seed), Kind.NEAR_COPY)
+        yield _other("base plus noise", f"{size:g}", partial(make.noisy, base, size, seed), Kind.NEAR_COPY)
     for bits in (8, 4):
-        yield _other("quantised and back", f"{bits} bits", lambda b=bits: make.rounded(base, b), Kind.NEAR_COPY)
+        yield _other("quantised and back", f"{bits} bits", partial(make.rounded, base, bits), Kind.NEAR_COPY)
     if any("gate_proj" in name for name in base):
         yield _other("permuted", "neurons", lambda: make.neurons_permuted(base, seed), Kind.NEAR_COPY)
         yield _other("permuted", "hidden dimensions", lambda: make.hidden_permuted(base, seed), Kind.NEAR_COPY)
@@ -141,41 +143,35 @@ def relatives(origin: Origin, known: Mapping[str, State], seed: int, steps: int)
     base, (first, second) = make.stored_state(origin.base), known.values()
     yield _other("sibling", "as it is", lambda: dict(first), Kind.SIBLING)
     for rate in (1e-5, 1e-4, 5e-4):
-        yield _other(
-            "sibling", f"trained at {rate:g}", lambda r=rate: origin.tuned(r, steps, seed, first), Kind.SIBLING
-        )
+        yield _other("sibling", f"trained at {rate:g}", partial(origin.tuned, rate, steps, seed, first), Kind.SIBLING)
     yield _other("sibling", "the other, rounded", lambda: make.rounded(second, 8), Kind.SIBLING)
     for share in (0.3, 0.5):
-        yield _other("merge", f"{share:g} of one", lambda s=share: make.mixed([(s, first), (1 - s, base)]), Kind.MERGE)
+        yield _other("merge", f"{share:g} of one", partial(make.mixed, [(share, first), (1 - share, base)]), Kind.MERGE)
     yield _other("merge", "of two", lambda: make.mixed([(0.5, first), (0.5, second)]), Kind.MERGE)
     yield _other("merge", "of three", lambda: make.mixed([(0.3, first), (0.4, second), (0.3, base)]), Kind.MERGE)
     soup = lambda: make.mixed([(0.5, origin.tuned(1e-3, steps, n, None)) for n in (seed, seed + 1)])  # noqa: E731
     yield _honest("mean of two checkpoints of one's own", soup)
 
 
-def tiny_scenes(seed: int, tasks: tuple[str, ...]) -> Iterator[Scene]:
-    """Yields the base model `tiny`, trained on the texts of some tasks."""
+def tiny_scenes(seed: int, tasks: tuple[str, ...], with_others: bool = True) -> Iterator[Scene]:
+    """Yields the base model `tiny`, trained on the texts of some tasks; with the first, also other models."""
     folder = Settings.load().models / "tiny"
     known_from = Origin(folder, texts("webshop"))
     known = {
-        "instruct-a": known_from.tuned(1e-3, 150, 100 + seed),
-        "instruct-b": Origin(folder, texts("alfworld")).tuned(1e-3, 150, 101 + seed),
+        "instruct-a": known_from.tuned(1e-3, 120, 100 + seed),
+        "instruct-b": Origin(folder, texts("alfworld")).tuned(1e-3, 120, 101 + seed),
     }
     for place, task in enumerate(tasks):
         origin = Origin(folder, texts(task))
         cases = [
-            *training(origin, (1e-5, 1e-4, 1e-3, 5e-3), (5, 60), seed + place),
-            _honest(
-                "continued pretraining, rate 0.001, 500 steps", lambda o=origin: o.tuned(1e-3, 500, seed, None, 16)
-            ),
-            _honest(
-                "full fine-tune in bfloat16, rate 0.0003", lambda o=origin: o.tuned(3e-4, 60, seed), torch.bfloat16
-            ),
-            *adapters(origin, 40, seed + place),
-            *reinforcement(origin, (1e-6, 1e-5, 1e-4), 10, seed + place),
+            *training(origin, (1e-5, 1e-4, 1e-3, 5e-3), (5, 40), seed + place),
+            _honest("continued pretraining, rate 0.001, 150 steps", partial(origin.tuned, 1e-3, 150, seed)),
+            _honest("full fine-tune in bfloat16, rate 0.0003", partial(origin.tuned, 3e-4, 40, seed), torch.bfloat16),
+            *adapters(origin, 25, seed + place),
+            *reinforcement(origin, (1e-6, 1e-5, 1e-4), 8, seed + place),
         ]
-        if place == 0:
-            cases += [*copies(origin, seed), *strangers(origin, seed, 200), *relatives(origin, known, seed, 60)]
+        if place == 0 and with_others:
+            cases += [*copies(origin, seed), *strangers(origin, seed, 100), *relatives(origin, known, seed, 40)]
         yield Scene(f"tiny, {task}", origin, known, cases)
 
 
@@ -210,78 +206,92 @@ def smollm2_scene(seed: int) -> Iterator[Scene]:
     yield Scene("smollm2-135m", origin, {}, cases)
 
 
-def outcomes(
-    scenes: Iterator[Scene], folder: Path, say: Callable[[str], None] = lambda line: None
-) -> Iterator[Outcome]:
+def outcomes(scenes: Iterable[Scene], folder: Path) -> Iterator[Outcome]:
     """Makes every checkpoint, one at a time, and compares it with its base model."""
     for scene in scenes:
         known = {name: scene.origin.save(state, folder / name) for name, state in scene.known.items()}
         for case in scene.cases:
             checkpoint = scene.origin.save(case.made(), folder / "checkpoint", case.dtype)
-            outcome = Outcome(
-                scene.name, case, compare(checkpoint, scene.origin.base, weights_digest(checkpoint), known)
-            )
-            say(_line(outcome))
-            yield outcome
+            found = compare(checkpoint, scene.origin.base, weights_digest(checkpoint), known)
+            yield Outcome(scene.name, case.what, case.detail, found.kind, found.kind in case.expected, _figures(found))
 
 
-def _line(outcome: Outcome) -> str:
-    found = outcome.found
+def _figures(found: Provenance) -> str:
     lowest = min((trace.kept for trace in found.traces if trace.kept is not None), default=0.0)
     highest = max((each.cosine for each in found.relatives.each), default=0.0)
     rough = "-" if found.roughness is None else f"{found.roughness:.2f}"
     return (
-        f"{'' if outcome.is_right else 'WRONG '}{outcome.scene} | {outcome.case.what}: {outcome.case.detail} | {found.kind}"
-        f" | kept at least {lowest:.2f}, delta {found.delta:.4f}, roughness {rough}, nearest known {highest:.2f},"
+        f"kept at least {lowest:.2f}, delta {found.delta:.4f}, roughness {rough}, nearest known {highest:.2f},"
         f" explained {found.relatives.explained:.2f}"
     )
 
 
-def table(found: list[Outcome]) -> str:
+def table(found: Sequence[Outcome]) -> str:
     """Returns the confusion table, and the rate of false alarms, in Markdown."""
-    kinds = [kind for kind in Kind if any(each.found.kind is kind for each in found)]
+    kinds = [kind for kind in Kind if any(each.kind == kind for each in found)]
     rows = [f"| made as | models | {' | '.join(kinds)} | right |", f"|---|{'---|' * (len(kinds) + 2)}"]
-    for what in dict.fromkeys(each.case.what for each in found):
-        chosen = [each for each in found if each.case.what == what]
-        counts = Counter(each.found.kind for each in chosen)
-        right = sum(each.is_right for each in chosen)
+    for what in dict.fromkeys(each.what for each in found):
+        chosen = [each for each in found if each.what == what]
+        counts = Counter(each.kind for each in chosen)
         cells = " | ".join(str(counts[kind] or "") for kind in kinds)
-        rows.append(f"| {what} | {len(chosen)} | {cells} | {right} |")
-    honest = [each for each in found if each.case.what == HONEST]
-    alarms = sum(each.found.kind in ALARMS for each in honest)
+        rows.append(f"| {what} | {len(chosen)} | {cells} | {sum(each.is_right for each in chosen)} |")
+    honest = [each for each in found if each.what == HONEST]
+    alarms = sum(each.kind in ALARMS for each in honest)
     rows.append(f"\nfalse alarms: {alarms} of {len(honest)} honest models; {len(found)} models in all")
     return "\n".join(rows)
 
 
-def chosen_scenes(folder: Path, is_calibration: bool, with_real: bool) -> Iterator[Scene]:
-    """Yields the scenes of the calibration, or others."""
-    if is_calibration:
-        yield from tiny_scenes(1, ("gsm8k",))
-        yield from family_scenes(1, ("qwen2.5-0.5b", "olmo-2"), folder)
-        return
-    yield from tiny_scenes(50, ("humaneval", "alpacaeval", "deepsearchqa"))
-    yield from family_scenes(50, ("qwen3-0.6b", "llama-3.2-1b", "mistral-v0.3", "phi-3", "gemma-3-270m"), folder)
-    if with_real:
-        yield from smollm2_scene(50)
+def calibration(folder: Path) -> dict[str, Callable[[], Iterable[Scene]]]:
+    """Returns what makes the scenes from which the thresholds were chosen, by name."""
+    return {
+        "tiny": lambda: tiny_scenes(1, ("gsm8k",)),
+        "families": lambda: family_scenes(1, ("qwen2.5-0.5b", "olmo-2"), folder),
+    }
 
 
-def main(arguments: list[str]) -> None:
+def measured(folder: Path) -> dict[str, Callable[[], Iterable[Scene]]]:
+    """Returns what makes the scenes on which the errors are measured, by name."""
+    families = ("qwen3-0.6b", "llama-3.2-1b", "mistral-v0.3", "phi-3", "gemma-3-270m")
+    return {
+        "tiny": lambda: tiny_scenes(50, ("humaneval",)),
+        "tiny-more": lambda: tiny_scenes(60, ("alpacaeval", "deepsearchqa"), with_others=False),
+        "families": lambda: family_scenes(50, families, folder),
+        "smollm2": lambda: smollm2_scene(50),
+    }
+
+
+def main() -> None:
     """Prints one line for each model, and the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenes", nargs="*", help="some of them: tiny, tiny-more, families, smollm2")
+    parser.add_argument("--calibrate", action="store_true", help="the models from which the thresholds were chosen")
+    parser.add_argument("--into", type=Path, help="a file to which the outcomes are added; the table is of all in it")
+    chosen = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # so small a model trains as fast, and does not suffer from other work on the machine
+    started, found = time.monotonic(), _earlier(chosen.into)
+    with tempfile.TemporaryDirectory() as place:
+        scenes = (calibration if chosen.calibrate else measured)(Path(place))
+        for name in chosen.scenes or scenes:
+            for outcome in outcomes(scenes[name](), Path(place) / "made"):
+                found.append(outcome)
+                _say(str(outcome), chosen.into, outcome)
+    _say(table(found))
+    _say(f"{time.monotonic() - started:.0f} s")
 
-    def say(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
 
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        scenes = chosen_scenes(Path(folder), "--calibrate" in arguments, "--without-smollm2" not in arguments)
-        found = list(outcomes(scenes, Path(folder) / "made", say))
-    say(table(found))
-    say(f"{time.monotonic() - started:.0f} s")
+def _earlier(file: Path | None) -> list[Outcome]:
+    return [Outcome(**row) for row in read_jsonl(file)] if file and file.exists() else []
+
+
+def _say(line: str, file: Path | None = None, outcome: Outcome | None = None) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    if file and outcome:
+        with file.open("a", encoding="utf-8") as rows:
+            rows.write(json.dumps(outcome._asdict()) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
