@@ -2,13 +2,15 @@
 
 import time
 
+from a2rl.contamination.check import length_gaming, text_hits, twins_gap
 from a2rl.core.settings import Settings
+from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
 from a2rl.validity.checks import Check, run_checks
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.record import STAGE, ValidityRecord, decide
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (length_gaming, provenance, tries, text_hits, twins_gap)
 """The checks of a run, the cheap ones first. To add one, add its function."""
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 State = dict[str, torch.Tensor]
-LENGTH, BATCH = 48, 8
+LENGTH, BATCH = 48, 4
 
 
 def stored_state(folder: Path) -> State:

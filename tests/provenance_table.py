@@ -1,7 +1,7 @@
 """Measures how well the kinds of checkpoints are told apart: a confusion table over models that set no threshold.
 
 python -m tests.provenance_table                    # more than 100 models: 10 to 15 minutes on two cores
-python -m tests.provenance_table tiny --into FILE   # a part of them; FILE collects the outcomes of several parts
+python -m tests.provenance_table smollm2 --into FILE   # a part of them; FILE collects the outcomes of several parts
 python -m tests.provenance_table --calibrate        # the models from which the thresholds were chosen
 """
 
@@ -153,40 +153,45 @@ def relatives(origin: Origin, known: Mapping[str, State], seed: int, steps: int)
     yield _honest("mean of two checkpoints of one's own", soup)
 
 
-def tiny_scenes(seed: int, tasks: tuple[str, ...], with_others: bool = True) -> Iterator[Scene]:
-    """Yields the base model `tiny`, trained on the texts of some tasks; with the first, also other models."""
+def _tiny(task: str, seed: int) -> tuple[Origin, dict[str, State]]:
+    """Returns `tiny` with the texts of a task, and two models that are known beside it."""
     folder = Settings.load().models / "tiny"
-    known_from = Origin(folder, texts("webshop"))
-    known = {
-        "instruct-a": known_from.tuned(1e-3, 120, 100 + seed),
-        "instruct-b": Origin(folder, texts("alfworld")).tuned(1e-3, 120, 101 + seed),
-    }
-    for place, task in enumerate(tasks):
-        origin = Origin(folder, texts(task))
-        cases = [
-            *training(origin, (1e-5, 1e-4, 1e-3, 5e-3), (5, 40), seed + place),
-            _honest("continued pretraining, rate 0.001, 150 steps", partial(origin.tuned, 1e-3, 150, seed)),
-            _honest("full fine-tune in bfloat16, rate 0.0003", partial(origin.tuned, 3e-4, 40, seed), torch.bfloat16),
-            *adapters(origin, 25, seed + place),
-            *reinforcement(origin, (1e-6, 1e-5, 1e-4), 8, seed + place),
-        ]
-        if place == 0 and with_others:
-            cases += [*copies(origin, seed), *strangers(origin, seed, 100), *relatives(origin, known, seed, 40)]
-        yield Scene(f"tiny, {task}", origin, known, cases)
+    made_from = (Origin(folder, texts(other)) for other in ("webshop", "alfworld"))
+    known = {f"instruct-{place}": each.tuned(1e-3, 80, 100 + seed) for place, each in enumerate(made_from)}
+    return Origin(folder, texts(task)), known
 
 
-def family_scenes(seed: int, names: tuple[str, ...], folder: Path) -> Iterator[Scene]:
-    """Yields randomly initialised base models in the layouts of families."""
-    for name in names:
-        origin = Origin(FAMILIES[name].build(folder / name), texts("gsm8k")[:200], torch.bfloat16)
-        cases = [
-            *training(origin, (1e-3, 1e-2), (40,), seed),
-            *adapters(origin, 30, seed, (4,)),
-            *reinforcement(origin, (1e-3,), 4, seed),
-            *list(copies(origin, seed))[1:5],
-            *list(strangers(origin, seed, 20))[:4],
-        ]
-        yield Scene(name, origin, {}, cases)
+def tiny_trained(task: str, seed: int) -> Iterator[Scene]:
+    """Yields the base model `tiny`, trained on the texts of a task."""
+    origin, known = _tiny(task, seed)
+    cases = [
+        *training(origin, (1e-5, 1e-4, 1e-3, 5e-3), (5, 30), seed),
+        _honest("continued pretraining, rate 0.001, 100 steps", partial(origin.tuned, 1e-3, 100, seed)),
+        _honest("full fine-tune in bfloat16, rate 0.0003", partial(origin.tuned, 3e-4, 30, seed), torch.bfloat16),
+        *adapters(origin, 20, seed),
+        *reinforcement(origin, (1e-6, 1e-5, 1e-4), 6, seed),
+    ]
+    yield Scene(f"tiny, {task}", origin, known, cases)
+
+
+def tiny_others(task: str, seed: int) -> Iterator[Scene]:
+    """Yields copies of `tiny`, strangers and relatives."""
+    origin, known = _tiny(task, seed)
+    cases = [*copies(origin, seed), *strangers(origin, seed, 60), *relatives(origin, known, seed, 25)]
+    yield Scene("tiny", origin, known, cases)
+
+
+def family_scene(name: str, seed: int, folder: Path) -> Iterator[Scene]:
+    """Yields a randomly initialised base model in the layout of a family."""
+    origin = Origin(FAMILIES[name].build(folder / name), texts("gsm8k")[:200], torch.bfloat16)
+    cases = [
+        *training(origin, (1e-3, 1e-2), (40,), seed),
+        *adapters(origin, 30, seed, (4,)),
+        *reinforcement(origin, (1e-3,), 4, seed),
+        *list(copies(origin, seed))[1:],
+        *list(strangers(origin, seed, 20))[:4],
+    ]
+    yield Scene(name, origin, {}, cases)
 
 
 def smollm2_scene(seed: int) -> Iterator[Scene]:
@@ -241,29 +246,35 @@ def table(found: Sequence[Outcome]) -> str:
     return "\n".join(rows)
 
 
-def calibration(folder: Path) -> dict[str, Callable[[], Iterable[Scene]]]:
+Scenes = dict[str, Callable[[], Iterable[Scene]]]
+
+
+def calibration(folder: Path) -> Scenes:
     """Returns what makes the scenes from which the thresholds were chosen, by name."""
+    families = ("qwen2.5-0.5b", "olmo-2")
     return {
-        "tiny": lambda: tiny_scenes(1, ("gsm8k",)),
-        "families": lambda: family_scenes(1, ("qwen2.5-0.5b", "olmo-2"), folder),
+        "tiny-trained": partial(tiny_trained, "gsm8k", 1),
+        "tiny-others": partial(tiny_others, "gsm8k", 1),
+        **{name: partial(family_scene, name, 1, folder) for name in families},
     }
 
 
-def measured(folder: Path) -> dict[str, Callable[[], Iterable[Scene]]]:
+def measured(folder: Path) -> Scenes:
     """Returns what makes the scenes on which the errors are measured, by name."""
-    families = ("qwen3-0.6b", "llama-3.2-1b", "mistral-v0.3", "phi-3", "gemma-3-270m")
+    families = ("qwen3-0.6b", "llama-3.2-1b", "mistral-v0.3", "gemma-3-270m", "smollm3")
     return {
-        "tiny": lambda: tiny_scenes(50, ("humaneval",)),
-        "tiny-more": lambda: tiny_scenes(60, ("alpacaeval", "deepsearchqa"), with_others=False),
-        "families": lambda: family_scenes(50, families, folder),
-        "smollm2": lambda: smollm2_scene(50),
+        "tiny-others": partial(tiny_others, "humaneval", 50),
+        **{name: partial(family_scene, name, 50, folder) for name in families},
+        "tiny-trained": partial(tiny_trained, "humaneval", 51),
+        "tiny-more": partial(tiny_trained, "alpacaeval", 52),
+        "smollm2": partial(smollm2_scene, 50),
     }
 
 
 def main() -> None:
     """Prints one line for each model, and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenes", nargs="*", help="some of them: tiny, tiny-more, families, smollm2")
+    parser.add_argument("scenes", nargs="*", help=f"some of them: {', '.join(measured(Path()))}")
     parser.add_argument("--calibrate", action="store_true", help="the models from which the thresholds were chosen")
     parser.add_argument("--into", type=Path, help="a file to which the outcomes are added; the table is of all in it")
     chosen = parser.parse_args()

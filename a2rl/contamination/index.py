@@ -12,6 +12,7 @@ MinHash would save nothing.
 """
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
@@ -29,6 +30,8 @@ FEWEST_WORDS = 8
 THRESHOLDS: Mapping[Way, float] = {"verbatim": 0.8, "renumbered": 0.8, "paraphrased": 0.7}
 FEWEST: Mapping[Way, int] = {"verbatim": 4, "renumbered": 4, "paraphrased": 8}
 """Items with fewer features of their own cannot be found in this way."""
+QUOTED = re.compile(r"(?<=[\"'])[^\"'\n]{8,}(?=[\"'])")
+"""Strings in code."""
 RARE = 40
 """A feature of more items does not bring an item into consideration..."""
 FEWEST_RARE = 2
@@ -119,10 +122,12 @@ class ItemIndex:
             known: Texts that the agent was given, such as the rows of the training data.
         """
         found = {item: words(text) for item, text in items.items()}
-        given = [words(text) for text in known]
+        listed = list(known)
+        given = [words(text) for text in listed]
         self._lines = {_line(each): item for item, each in found.items() if len(each) > 2}
-        for each in given:
-            self._lines.pop(_line(each), None)
+        for text in listed:
+            for line in text.splitlines():
+                self._lines.pop(_line(words(line)), None)
         long = {item: each for item, each in found.items() if len(each) >= FEWEST_WORDS}
         self._tables = {way: _Table(way, long, given) for way in WAYS}
 
@@ -140,8 +145,9 @@ class ItemIndex:
         return list(best.values())
 
     def _hits(self, text: str) -> Iterator[Hit]:
-        if (item := self._lines.get(_line(words(text)))) is not None:
-            yield Hit(item, "verbatim", 1.0)
+        for line in {*text.splitlines(), *QUOTED.findall(text)}:
+            if (item := self._lines.get(_line(words(line)))) is not None:
+                yield Hit(item, "verbatim", 1.0)
         found = words(text)
         for table in self._tables.values():
             yield from table.hits(found)

@@ -112,7 +112,10 @@ def _kind(
 
 def _own(matrices: Sequence[Trace], rough: float | None) -> tuple[Kind, str]:
     """Distinguishes training from copies of the base model that look different."""
-    if all(trace.scaled_delta < SAME for trace in matrices):
+    moved = [trace for trace in matrices if trace.delta >= SAME or trace.arrangement is not Arrangement.IN_PLACE]
+    if not moved:
+        return Kind.DESCENDANT, "only vectors differ from the base model, such as norms"
+    if all(trace.scaled_delta < SAME for trace in moved):
         return Kind.NEAR_COPY, f"the base model with rows or columns {_arrangements(matrices)}, and no other change"
     if rough is not None and rough < WHITE:
         return Kind.NEAR_COPY, f"the difference from the base model is noise: roughness {rough:.2f}, of noise 1"

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.provenance.compare import compare
-from a2rl.provenance.kinds import Kind
+from a2rl.provenance.kinds import Kind, Provenance
 
 COPIES = (Kind.BASE, Kind.NEAR_COPY)
 LIMIT_S = 120.0
+NEARER = 0.5
+"""A copy is nearer to its original than to the base model, by this factor."""
 MOST = 24
 """The number of submissions that are compared at most."""
 
@@ -48,13 +50,19 @@ def count_tries(folders: Mapping[str, Path], base: Path, limit_s: float = LIMIT_
     for place, digest in enumerate(chosen):
         if time.monotonic() > deadline:
             return Tries(tuple(of_base), _frozen(groups), len(folders) - place)
-        if compare(folders[digest], base, digest).kind in COPIES:
+        trained = compare(folders[digest], base, digest)
+        if trained.kind in COPIES:
             of_base.append(digest)
-        elif groups and compare(folders[digest], folders[groups[-1][-1]], digest).kind in COPIES:
+        elif groups and _is_copy(compare(folders[digest], folders[groups[-1][-1]], digest), trained):
             groups[-1].append(digest)
         else:
             groups.append([digest])
     return Tries(tuple(of_base), _frozen(groups), len(folders) - len(chosen))
+
+
+def _is_copy(from_last: Provenance, from_base: Provenance) -> bool:
+    """Returns whether a checkpoint is the last one with noise that is small beside what training changed."""
+    return from_last.kind in COPIES and from_last.delta < NEARER * from_base.delta
 
 
 def _spread(digests: list[str], most: int) -> list[str]:
