@@ -33,7 +33,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.run.ledger import Ledger
 from a2rl.sampling import SamplingParams
-from a2rl.sampling.engine_params import Dtype
+from a2rl.sampling.engine_params import Dtype, VllmParams
 from a2rl.sampling.transformers_backend import TransformersSampler
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.confinement import Confinement
@@ -109,6 +109,23 @@ def grading(settings: Settings, folder: Path) -> list[tuple[str, str]]:
             f"{cold_s / warm_s:.1f}x ({cold_s:.1f} s, {warm_s:.1f} s)",
         ),
     ]
+
+
+def kept_engine(settings: Settings, folder: Path) -> list[tuple[str, str]]:
+    """Compares an engine of vLLM that takes other weights with one that is started anew; nothing without vLLM."""
+    if not settings.vllm_python.is_file():
+        return []
+    starts = []
+    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+        for name in ("cold-engine", "warm-engine"):
+            work = job(settings, folder, name).model_copy(update={"backend": "vllm", "vllm": VllmParams()})
+            result = pool.submit(work).result()
+            assert result.engine_start is not None
+            starts.append(result.engine_start)
+    cold, warm = starts
+    assert (cold.kind, warm.kind) == ("cold", "warm"), warm.why
+    ratio = cold.seconds / warm.seconds
+    return [("vLLM: new engine / other weights", f"{ratio:.0f}x ({cold.seconds:.1f} s, {warm.seconds:.2f} s)")]
 
 
 def shared_prefix(settings: Settings) -> list[tuple[str, str]]:
@@ -361,7 +378,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for row in [
-            *grading(settings, folder), *shared_prefix(settings), *alfworld(settings, folder), *webshop(),
+            *grading(settings, folder), *kept_engine(settings, folder), *shared_prefix(settings),
+            *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
             *isolation(settings, folder), *recorder(folder), *code_answers(settings), *ledger(folder),
             *digest(settings, folder), *provenance(folder / "provenance"), *command_line(),

@@ -2,7 +2,7 @@
 
 import typer
 
-from a2rl.cli import agents, comparing, grading, launching, machine, models, repeating, stored_runs
+from a2rl.cli import agents, comparing, grading, labelling, launching, machine, models, repeating, stored_runs
 
 app = typer.Typer(
     name="a2rl",
@@ -24,6 +24,7 @@ app.command()(grading.score)
 app.command()(grading.prepare)
 app.command()(stored_runs.verify)
 app.command()(repeating.regrade)
+app.command()(labelling.label)
 app.command()(grading.tasks)
 app.command()(stored_runs.runs)
 app.command()(stored_runs.report)

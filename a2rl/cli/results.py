@@ -6,6 +6,7 @@ from typing import Any
 from a2rl.cli.console import out, print_json, print_table
 from a2rl.core.errors import A2rlError, unknown_name
 from a2rl.core.settings import Settings
+from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.mirror import behind
 from a2rl.run.directory import RunDir
@@ -53,6 +54,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "judge": graded.judge.model_dump(mode="json") if graded and graded.judge else None,
         "sandbox": ready.sandbox.kind if ready else None,
         "layers": list(ready.sandbox.layers) if ready else None,
+        "labels": labels_object(run),
         "report": str(run.report) if run.report.exists() else None,
     }
 

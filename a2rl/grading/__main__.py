@@ -19,7 +19,7 @@ from a2rl.core.event_log import EventLog
 from a2rl.core.serving import serve_for_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.agent_services import services_of
-from a2rl.grading.app import create_app, describe_gpus
+from a2rl.grading.app import create_app, describe_gpus, kept_share
 from a2rl.grading.devices import devices_of
 from a2rl.grading.http_limits import MAX_HEAD_BYTES, Connection
 from a2rl.grading.pool import GraderPool
@@ -54,7 +54,7 @@ def main() -> None:
         service = GradingService(run, settings.root, pool)
         log = EventLog(run.logs / "api.jsonl", MAX_LOG_BYTES)
         gpus = devices if share.graders else []
-        app = create_app(service, run.spec.task, gpus, log, describe_gpus(share), services)
+        app = create_app(service, run.spec.task, gpus, log, describe_gpus(share, kept_share(run.spec)), services)
 
         async def say_alive() -> None:
             with suppress(OSError):  # the parent is busy or has ended

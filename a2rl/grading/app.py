@@ -38,6 +38,7 @@ from a2rl.linux.resources import GIB
 from a2rl.run.events import SubmissionReceived
 from a2rl.run.gpu_share import GpuShare
 from a2rl.run.grading_limits import MAX_WAITING
+from a2rl.run.spec import RunSpec
 
 USAGE = (
     'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}, to /submit, or to /submit?wait=0 for an '
@@ -50,12 +51,9 @@ MAX_KEY, MAX_GPU = 200, 200
 """The number of characters of an idempotency key, and of a list of GPUs."""
 MAX_ID_DIGITS = 9
 QUICK_THREADS = 4
-QUEUE_POLL_INTERVAL_S = 0.1
-"""How often a request in the queue checks whether it can be served."""
-CLIENT_CLOSED_REQUEST = 499
 NO_ROOM = (
     f"this submission was not received: at most {MAX_WAITING} are copied and graded at a time, and repeated mistakes "
-    "are slowed down; send it again later"
+    "are slowed down; send it again later, or without wait=0: then it is received at once, and waits for its turn"
 )
 RETRY_AFTER_S = "5"
 T = TypeVar("T")
@@ -112,6 +110,11 @@ def describe_gpus(share: GpuShare, kept: float | None = None) -> tuple[AgentGpu,
         )
         for gpu in share.agent
     )
+
+
+def kept_share(spec: RunSpec) -> float | None:
+    """Returns the share of a GPU's memory that the graders of a run keep; None: what is free when they grade."""
+    return spec.vllm.gpu_memory_utilization if spec.backend == "vllm" else None
 
 
 def _gib(size: int | None, share: float | None = 1.0) -> float | None:
@@ -182,7 +185,7 @@ def _add_submissions(app: FastAPI, service: GradingService, gpus: list[str], qui
             reason = str(bad)
             await _in(quick, lambda: service.refuse_unreceived(submission.model_path, reason))
             return problem(400, reason, more=bad.more)
-        received = await _receive(service, wanted, request, quick)
+        received = await _receive(service, wanted, quick)
         outcome = service.start(received)
         if not wait:
             status = await _in(quick, lambda: service.status(received.receipt))
@@ -285,20 +288,12 @@ def _gpu_of(submission: Submission, gpus: list[str]) -> str:
     return ",".join(sorted(wanted))
 
 
-async def _receive(service: GradingService, wanted: _Wanted, request: Request, quick: Executor) -> SubmissionReceived:
-    """Waits in the queue and returns the receipt. A request that does not wait for a grade does not queue either."""
-    is_first = True  # a repeated request need not queue, so the first attempt is made in any case
-    while True:
-        if is_first or service.has_room:
-            try:
-                return await _in(quick, lambda: service.receive(wanted.model_path, wanted.key, wanted.gpu))
-            except SubmissionDeferredError:  # or another request was faster
-                if not wanted.wait:
-                    raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
-        is_first = False
-        await asyncio.sleep(QUEUE_POLL_INTERVAL_S)
-        if await request.is_disconnected():
-            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+async def _receive(service: GradingService, wanted: _Wanted, quick: Executor) -> SubmissionReceived:
+    """Returns the receipt. A request that waits for a grade gets it at once, and queues afterwards."""
+    try:
+        return await _in(quick, lambda: service.receive(wanted.model_path, wanted.key, wanted.gpu, queues=wanted.wait))
+    except SubmissionDeferredError:
+        raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
 
 
 async def _in(threads: Executor, work: Callable[[], T]) -> T:

@@ -23,6 +23,8 @@ from a2rl.run.spec import RunSpec
 from a2rl.sampling import Backend, Sampler, open_sampler
 from a2rl.sampling.engine_params import Dtype, DtypeSetting, VllmParams, computing_type
 from a2rl.sampling.generation import GeneratingSampler, Generation
+from a2rl.sampling.vllm_backend import engine_start_of
+from a2rl.sampling.vllm_process import EngineLease, EngineStart
 from a2rl.scoring.samples import mean_of_samples
 from a2rl.scoring.score import STATISTICS, ItemResult, Statistics, TaskScore, mean_value, summarise
 from a2rl.tasks.catalog import load_grader, load_task
@@ -93,6 +95,8 @@ class GradeResult(BaseModel):
     schema_version: Literal[1] = 1
     dtype: Dtype | None = None
     """The job's type of numbers. Results from before it was recorded have none either."""
+    engine_start: EngineStart | None = None
+    """How the engine got the weights, with the back end vllm."""
     score: TaskScore
     items: tuple[ItemResult, ...]
 
@@ -164,8 +168,12 @@ def ids_of_job(job: GradeJob) -> list[str]:
     return selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit, job.statistics)
 
 
-def run_job(job: GradeJob) -> None:
+def run_job(job: GradeJob, lease: EngineLease | None = None) -> None:
     """Grades a checkpoint and writes the result.
+
+    Args:
+        job: The job.
+        lease: A running engine of vLLM to use instead of starting one.
 
     Raises:
         A2rlError: It could not be graded.
@@ -177,15 +185,16 @@ def run_job(job: GradeJob) -> None:
     progress = _Progress(job, len(ids) * samples)
     judging = _judging(job)
     engine = open_sampler(
-        job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, on_end=progress.one_more
+        job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, lease=lease, on_end=progress.one_more
     )
     with engine as sampler:
+        start = engine_start_of(sampler)
         rounds = [_grade(job, _answering(job, sampler, number), ids, limits, judging) for number in range(samples)]
     items = mean_of_samples(rounds)
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
     score = score_items(job.task, job.hidden, items, time.monotonic() - started, job.statistics)
-    write_model(job.result, GradeResult(dtype=job.dtype, score=score, items=tuple(items)))
+    write_model(job.result, GradeResult(dtype=job.dtype, engine_start=start, score=score, items=tuple(items)))
     progress_path(job.result).unlink(missing_ok=True)
 
 

@@ -37,7 +37,7 @@ def merged(job: GradeJob, parts: Sequence[GradeJob], results: Sequence[GradeResu
     # The sum of the parts is the time that one device would have needed, from which the limits of grades are computed.
     seconds = sum(result.score.seconds for result in results)
     score = score_items(job.task, job.hidden, items, seconds, job.statistics)
-    whole = GradeResult(dtype=job.dtype, score=score, items=tuple(items))
+    whole = GradeResult(dtype=job.dtype, engine_start=results[0].engine_start, score=score, items=tuple(items))
     write_model(job.result, whole)
     for part in parts:
         part.result.unlink(missing_ok=True)

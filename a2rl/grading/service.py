@@ -115,18 +115,13 @@ class GradingService:
         """Why a submission received before the agent's end cannot be copied; empty if there is no problem."""
         self._recover()
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a submission can probably be received now."""
-        return self._submissions.has_room
-
     def submit(self, model_path: str) -> "tuple[SubmissionAccepted, Future[Graded]]":
         """Receives, copies, checks and queues a submission. Raises the same errors as `receive` and `accept`."""
         return self.accept(self.receive(model_path))
 
-    def receive(self, model_path: str, key: str = "", gpu: str = "") -> SubmissionReceived:
+    def receive(self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False) -> SubmissionReceived:
         """Gives a submission its receipt. From then on, the submission counts. See `Submissions.receive`."""
-        return self._submissions.receive(model_path, key, gpu)
+        return self._submissions.receive(model_path, key, gpu, queues=queues)
 
     def start(self, received: SubmissionReceived, *, again: bool = False) -> "Future[Outcome]":
         """Begins the work on a received submission in a thread of its own, or joins the work that has begun.

@@ -22,6 +22,7 @@ from a2rl.grading.pruning import mark_unneeded, pruned, sweep
 from a2rl.grading.quota import quota_left
 from a2rl.grading.refusals import MAX_PATH, MAX_REASON, Refusals, bounded
 from a2rl.grading.submission_states import is_agent_at_work, open_receipts
+from a2rl.grading.turns import Turns
 from a2rl.grading.validation import Kept, copy_submission
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code
@@ -53,7 +54,7 @@ class BudgetSpentError(InvalidSubmissionError):
 
 
 class SubmissionDeferredError(A2rlError):
-    """The submission has to wait: too many are being copied or graded, or too many were refused."""
+    """The submission would have to wait: too many are copied or graded, or too many were refused."""
 
 
 class _RepeatedError(Exception):
@@ -78,19 +79,20 @@ class Submissions:
         self._copy_lock = threading.Lock()
         """One copy at a time: two would each count on the same free disk space."""
         self._busy: set[int] = set()
-        """Receipts that this process is working on."""
+        """Receipts that this process is working on, or that wait for their turn."""
         self.copying: int | None = None
         """The receipt of the submission that is being copied now."""
         self._sources = FrozenSources(run.checkpoints)
-        self._now, self._mistakes, self._paused_until = now, 0, 0.0
+        self._turns = Turns(MAX_WAITING, now)
+        self._now, self._mistakes = now, 0
         self.refusals = Refusals(run.ledger, now)
 
     @property
     def has_room(self) -> bool:
-        """Whether another submission can be received now."""
-        return len(self._busy) < MAX_WAITING and self._now() >= self._paused_until
+        """Whether another submission would be copied at once."""
+        return len(self._busy) < MAX_WAITING and not self._turns.are_paused
 
-    def receive(self, model_path: str, key: str = "", gpu: str = "") -> SubmissionReceived:
+    def receive(self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False) -> SubmissionReceived:
         """Gives a submission its receipt and freezes its files.
 
         Args:
@@ -98,15 +100,16 @@ class Submissions:
             key: The request's idempotency key, if it has one. If a request with this key was received before, its
                 receipt is returned.
             gpu: The GPUs that the agent asks for, separated by commas; empty: any.
+            queues: Whether it is received although it has to wait for its turn.
 
         Raises:
-            SubmissionDeferredError: It has to wait.
+            SubmissionDeferredError: It has to wait, and does not queue.
             InvalidSubmissionError: It is refused; this is recorded.
         """
         try:
             if (known := _known(self._run.ledger.entries() if key else [], key, model_path, gpu)) is not None:
                 return known
-            received = self._receive(model_path, key, gpu)
+            received = self._receive(model_path, key, gpu, queues)
         except InvalidSubmissionError as refusal:
             self.refuse_unreceived(model_path, str(refusal))
             raise
@@ -115,9 +118,9 @@ class Submissions:
         self._sources.freeze(received.receipt, self._run.workspace, received.model_path)
         return received
 
-    def _receive(self, model_path: str, key: str, gpu: str) -> SubmissionReceived:
+    def _receive(self, model_path: str, key: str, gpu: str, queues: bool) -> SubmissionReceived:
         with self._lock:
-            if not self.has_room:
+            if not (queues or self.has_room):
                 raise SubmissionDeferredError("others are being graded")
             self._check_path(model_path)
             received = self._run.ledger.append_next(lambda entries: self._receipt(model_path, key, gpu, entries))
@@ -140,9 +143,10 @@ class Submissions:
     def release(self, received: SubmissionReceived) -> None:
         """Ends the work of this process on a submission, which makes room for another."""
         self._busy.discard(received.receipt)
+        self._turns.end(received.receipt)
 
     def accept(self, received: SubmissionReceived, *, again: bool = False) -> SubmissionAccepted:
-        """Copies and checks a received submission.
+        """Copies and checks a received submission, when it is its turn.
 
         Args:
             received: The submission's receipt.
@@ -153,6 +157,7 @@ class Submissions:
             InfrastructureError: The grader's machine failed. While the agent is running and can submit again, this is
                 recorded as a refusal, too; after its end, the receipt stays open for another try.
         """
+        self._turns.take(received.receipt)
         try:
             accepted = self._accept(received)
             self._sources.release(received.receipt)
@@ -178,7 +183,7 @@ class Submissions:
     def _note_mistake(self) -> None:
         self._mistakes += 1
         if self._mistakes > MISTAKES:
-            self._paused_until = self._now() + min(LONGEST_PAUSE_S, self._mistakes / 10)
+            self._turns.pause(min(LONGEST_PAUSE_S, self._mistakes / 10))
 
     def _check_path(self, model_path: str) -> None:
         """Refuses the most frequent mistakes of agents before they cost anything."""

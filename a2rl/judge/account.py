@@ -7,8 +7,9 @@ durable when `add` returns, so what was used before a restart counts afterwards.
     account.require_money()                         # before each judgement; raises SpendLimitError
     account.add("judgement", "1f2e-public", prompt_tokens=900, completion_tokens=30, dollars=0.002)
 
-Judgements that are in progress are not counted yet. So the limit may be exceeded by the price of the requests that are
-in progress when it is reached, and by no more.
+A request whose reply did not arrive is counted with the highest price that it can have had, since the provider may
+charge for it. Judgements that are in progress are not counted yet. So the limit may be exceeded by the price of the
+requests that are in progress when it is reached, and by no more.
 """
 
 import sqlite3

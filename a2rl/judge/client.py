@@ -35,6 +35,12 @@ NO_MORE_QUOTA = "insufficient_quota"
 """OpenAI's code for an account without money. Its status is that of a rate limit, but waiting does not help."""
 CHARS_PER_TOKEN = 3
 """A low estimate, for what a reply cost that does not say it."""
+UNANSWERED = (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError)
+"""Errors after which the endpoint may have answered, and charged for it, although no whole reply has arrived."""
+MOST_TOKENS = ("max_tokens", "max_completion_tokens")
+"""The names under which a request limits its reply."""
+UNLIMITED_TOKENS = 4_096
+"""What a reply is taken to have where the request has no limit and the reply did not arrive."""
 SECOND_ASKING = 2
 DOLLARS = "judge's price, dollars"
 """The measure of an item with the price of its judgement."""
@@ -206,6 +212,12 @@ class Judge:
         try:
             with self._http.stream("POST", self._url, json=body) as response:
                 text = read_body(response.iter_bytes(), MAX_REPLY_BYTES, self._params.timeout_s)
+        except RetryableError:  # the reply is too long, or too slow
+            self._charge_unanswered(body)
+            raise
+        except UNANSWERED as error:
+            self._charge_unanswered(body)
+            raise RetryableError(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:  # RuntimeError: the client was closed
             raise RetryableError(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
         if not response.is_success:
@@ -229,6 +241,16 @@ class Judge:
             prompt, completion = 0, 0
         if not prompt:  # the endpoint does not say
             prompt, completion = len(json.dumps(body)) // CHARS_PER_TOKEN, reply_bytes // CHARS_PER_TOKEN
+        config = self._config
+        self._account.add(config.purpose, config.job, prompt, completion, self._params.price(prompt, completion))
+
+    def _charge_unanswered(self, body: Mapping[str, Any]) -> None:
+        """Adds the highest price of a request without a whole reply: the provider may charge for it all the same."""
+        if self._account is None:
+            return
+        prompt = len(json.dumps(body))  # a token has at least one character
+        asked_for = [body.get(name) for name in MOST_TOKENS]
+        completion = next((most for most in asked_for if isinstance(most, int)), UNLIMITED_TOKENS)
         config = self._config
         self._account.add(config.purpose, config.job, prompt, completion, self._params.price(prompt, completion))
 

@@ -2,6 +2,7 @@
 
 - `code/`: a git history of the agent's code, with one commit for each recorded state;
 - `logs/output.jsonl`: which files were created, changed and removed in its output folder;
+- `logs/processes.jsonl`: command lines, start and end of processes, and files that they had open;
 - `logs/telemetry.jsonl`: processor time, memory and processes; `logs/gpu.csv` if there are NVIDIA GPUs;
 - `logs/transcript-<attempt>/`: copies of the transcript that the agent system keeps in its HOME.
 
@@ -30,6 +31,7 @@ from a2rl.core.processes import tied_to_parent
 from a2rl.core.secrets import scrub, scrub_file
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
 from a2rl.recording.code_history import code_state, snapshot_code
+from a2rl.recording.processes import ProcessLog
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import dealt_to
 
@@ -82,6 +84,7 @@ class Recorder:
             self._supervisor = psutil.Process(supervisor)
         self._output = EventLog(run.logs / "output.jsonl")
         self._telemetry = EventLog(run.logs / "telemetry.jsonl")
+        self._processes = ProcessLog(EventLog(run.logs / "processes.jsonl"), supervisor, run.workspace)
         self._code: object = None
         self._files: dict[str, FileState] = {}
         self._copies = TranscriptCopies(run, agent, attempt, since_ns)
@@ -110,8 +113,12 @@ class Recorder:
                 self._gpus.kill()
                 self._gpus.wait(GPU_TIMEOUT_S)
         self._look()
+        with self._part("processes"):
+            self._processes.close(self._run.clock.elapsed_s())
 
     def _look(self) -> None:
+        with self._part("processes"):
+            self._processes.look(self._run.clock.elapsed_s())
         with self._part("code"):
             self._look_at_code()
         with self._part("output"):

@@ -147,6 +147,9 @@ class RunSettings(BaseModel):
     backend: Backend | None = Field(
         default=None, description="What grades: transformers or vllm; unless given, the one in params.yaml."
     )
+    dtype: DtypeSetting | None = Field(
+        default=None, description="Numbers that models are graded with; unless given, those in params.yaml."
+    )
 
 
 class RunSpec(RunSettings):

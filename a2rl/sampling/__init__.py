@@ -30,10 +30,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 from a2rl.core.errors import UsageError
 from a2rl.sampling.engine_params import Dtype, VllmParams
+
+if TYPE_CHECKING:
+    from a2rl.sampling.vllm_process import EngineLease
 
 Backend = Literal["transformers", "vllm"]
 
@@ -93,6 +96,34 @@ def one_turn(prompt: Prompt) -> Conversation[Completion]:
     return (yield prompt)
 
 
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+
+
+def translated(
+    conversation: Conversation[T],
+    ask: Callable[[Prompt], Generator[Asked, Told, Completion]],
+) -> Generator[Asked | Future[Any], Told, T]:
+    """Returns the same conversation with other prompts or completions. What it waits for passes through unchanged.
+
+    Args:
+        conversation: The conversation.
+        ask: Called with each prompt. It yields what is asked instead, is sent the answer, and returns the completion.
+    """
+    try:
+        prompt = next(conversation)
+        while True:
+            if isinstance(prompt, Future):
+                yield prompt
+                prompt = next(conversation)
+            else:
+                completion = yield from ask(prompt)
+                prompt = conversation.send(completion)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 class Sampler(Protocol):
     """A loaded model. Results come in the order of the prompts or conversations."""
 
@@ -129,6 +160,7 @@ def open_sampler(
     exact: bool = False,
     dtype: Dtype | None = None,
     vllm: VllmParams | None = None,
+    lease: "EngineLease | None" = None,
     on_end: OnEnd = lambda: None,
 ) -> Iterator[Sampler]:
     """Loads the model folder and yields its sampler; everything is freed on exit.
@@ -140,6 +172,7 @@ def open_sampler(
             where two tokens tie numerically.
         dtype: the type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU.
         vllm: options of the back end vllm.
+        lease: a running engine of vLLM to use instead of starting one; it stays when the sampler is closed.
         on_end: called in this thread.
 
     Raises:
@@ -154,7 +187,7 @@ def open_sampler(
     elif backend == "vllm":
         from a2rl.sampling.vllm_backend import VllmSampler
 
-        sampler = VllmSampler(model, exact, on_end, dtype, vllm or VllmParams())
+        sampler = VllmSampler(model, exact, on_end, dtype, vllm or VllmParams(), lease)
     else:
         raise UsageError(f"no sampling back end {backend!r}: known ones are {', '.join(get_args(Backend))}")
     try:

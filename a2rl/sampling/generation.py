@@ -4,15 +4,14 @@ A task gives its own limit and stop strings and knows nothing of these settings,
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, one_turn
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, one_turn, translated
 
 T = TypeVar("T")
 REASONING = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -163,18 +162,12 @@ def _value(text: str) -> Any:
 
 def _without_reasoning(conversation: Conversation[T], stop: Sequence[str]) -> Conversation[T]:
     """The same conversation, whose caller is sent answers without reasoning and up to the first stop string."""
-    try:
-        prompt = next(conversation)
-        while True:
-            if isinstance(prompt, Future):
-                yield prompt
-                prompt = next(conversation)
-                continue
-            completion = yield prompt
-            prompt = conversation.send(_stopped(replace(completion, text=answer_in(completion.text)), stop))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def ask(prompt: Prompt) -> Generator[Prompt, Completion, Completion]:
+        completion = yield prompt
+        return _stopped(replace(completion, text=answer_in(completion.text)), stop)
+
+    return translated(conversation, ask)
 
 
 def answer_in(text: str) -> str:

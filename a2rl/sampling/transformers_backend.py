@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn, translated
 from a2rl.sampling.decoder import (
     SHARED_FROM,
     Decoder,
@@ -117,19 +117,13 @@ class TransformersSampler:
         self, conversation: Conversation[T], params: SamplingParams
     ) -> Generator[Turn | Future[Any], Written, T]:
         """Translates a conversation from texts to tokens for the decoder."""
-        try:
-            prompt = next(conversation)
-            while True:
-                if isinstance(prompt, Future):
-                    yield prompt
-                    prompt = next(conversation)
-                    continue
-                turn = self._turn(prompt, params)
-                written = yield turn
-                prompt = conversation.send(self._completion(turn, written, params))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+
+        def ask(prompt: Prompt) -> Generator[Turn, Written, Completion]:
+            turn = self._turn(prompt, params)
+            written = yield turn
+            return self._completion(turn, written, params)
+
+        return translated(conversation, ask)
 
     def _turn(self, prompt: Prompt, params: SamplingParams) -> Turn:
         """Makes a turn for the decoder; a prompt that is too long for the context loses its beginning."""

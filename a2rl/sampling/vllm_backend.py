@@ -4,35 +4,28 @@ vLLM needs other versions of torch and transformers than the rest of the project
 `make setup-vllm` installs it into `.venv-vllm`; A2RL_VLLM_PYTHON names another interpreter that has it.
 """
 
-import json
-import os
 import random
-import select
-import signal
-import subprocess
-import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-import psutil
-
-from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.core.settings import Settings
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn
+from a2rl.core.errors import UsageError
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, one_turn
 from a2rl.sampling.engine_params import Dtype, VllmParams
+from a2rl.sampling.vllm_process import (
+    CLOSE_TIMEOUT_S,
+    EngineConnection,
+    EngineLease,
+    EngineLostError,
+    EngineProcess,
+    EngineStart,
+    Json,
+)
 
-WORKER = Path(__file__).with_name("vllm_worker.py")
-CLOSE_TIMEOUT_S = 10
-LOG_TAIL_LINES = 25
-SILENCE_S = 120.0
-"""A worker that is silent for so long (it reports every few seconds) is stuck."""
-BLOCK = 1 << 16
-
-Json = dict[str, Any]
+VERIFIED = "every weight in the engine was compared with the files"
 T = TypeVar("T")
 
 
@@ -40,46 +33,40 @@ class VllmSampler:
     """A checkpoint folder served by a vLLM worker; see `a2rl.sampling.Sampler` for the contract."""
 
     def __init__(
-        self, model: Path, exact: bool, on_end: OnEnd, dtype: Dtype | None = None, params: VllmParams | None = None
+        self,
+        model: Path,
+        exact: bool,
+        on_end: OnEnd,
+        dtype: Dtype | None = None,
+        params: VllmParams | None = None,
+        lease: EngineLease | None = None,
     ) -> None:
-        self._on_end = on_end
-        settings = Settings.load()
-        python = settings.vllm_python
-        if not python.is_file():
-            raise InfrastructureError("vLLM is not installed: run `make setup-vllm`")
+        """Starts a worker, or takes a lent one, which then stays when the sampler is closed."""
         _check_folder(model)
-        options = {
-            "exact": exact,
-            "engine": (params or VllmParams()).engine_options() | ({"dtype": dtype} if dtype else {}),
-        }
-        descriptor, log = tempfile.mkstemp(prefix="a2rl-vllm-", suffix=".log")
-        self._log = Path(log)
-        with os.fdopen(descriptor, "wb") as stderr:
-            self._worker = subprocess.Popen(
-                # -I: neither PYTHONPATH nor the current folder may add modules to vLLM's environment.
-                [python, "-I", WORKER, model.resolve(), json.dumps(options)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=_worker_environment(settings),
-                # Its own group, so that close() can end whatever vLLM started, and a Ctrl-C reaches us first.
-                start_new_session=True,
-            )
-        assert self._worker.stdin is not None
-        assert self._worker.stdout is not None
-        self._requests = self._worker.stdin
-        self._answers = self._worker.stdout
-        self._said = b""
+        self._on_end = on_end
+        began = time.monotonic()
+        self._own = None if lease else EngineProcess.start(model, exact, dtype, params)
+        self._connection = self._own.connection if self._own else _lent(lease)
+        is_warm = lease is not None and lease.is_warm
         try:
-            self._has_chat_template = bool(self._receive()["has_chat_template"])
+            about = self._connection.load(model) if is_warm else self._receive()
         except BaseException:
             self.close()
             raise
+        self._has_chat_template = bool(about["has_chat_template"])
+        why = VERIFIED if is_warm else lease.why if lease else "it is not kept"
+        seconds = round(time.monotonic() - began, 3)
+        self.engine_start = EngineStart(kind="warm" if is_warm else "cold", why=why, seconds=seconds)
 
     @property
     def has_chat_template(self) -> bool:
         """See `Sampler`."""
         return self._has_chat_template
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The process id of the sampler's own worker; None if it is lent."""
+        return self._own.pid if self._own else None
 
     def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         """See `Sampler`."""
@@ -94,55 +81,32 @@ class VllmSampler:
         """See `Sampler`.
 
         Raises:
-            InfrastructureError: The worker has died or is stuck.
+            EngineLostError: The worker has died or is stuck.
         """
-        decoding = {
-            "max_new_tokens": params.max_new_tokens,
-            "stop": params.stop,
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k,
-            "chat_template_kwargs": dict(params.chat_template_kwargs),
-        }
-        seeds = [random.Random(f"{params.seed}/{index}") for index in range(len(conversations))]
-        results: dict[int, T] = {}
+        work = _Conversations(conversations, params.seed, self._on_end)
+        decoding = _decoding(params)
         in_work: set[int] = set()
-        away: dict[int, Future[Any]] = {}
-
-        def go_on(index: int, completion: Completion | None) -> None:
-            """Asks for the conversation's next turn, or keeps its result."""
-            conversation = conversations[index]
-            try:
-                prompt = next(conversation) if completion is None else conversation.send(completion)
-            except StopIteration as end:
-                results[index] = end.value
-                self._on_end()
-                return
-            if isinstance(prompt, Future):
-                away[index] = prompt
-                return
-            request = {"id": index, "prompt": self._in_json(prompt), "seed": seeds[index].getrandbits(63), **decoding}
-            in_work.add(index)
-            self._send(request)
-
         try:
-            for index in range(len(conversations)):
-                go_on(index, None)
-            while len(results) < len(conversations):
+            while True:
+                for index, prompt, seed in work.asked():
+                    request = {"id": index, "prompt": self._in_json(prompt), "seed": seed, **decoding}
+                    in_work.add(index)
+                    self._send(request)
                 if in_work:
                     answer = self._receive()
                     in_work.remove(answer["id"])
-                    go_on(answer["id"], Completion(**answer["completion"]))
-                else:
-                    wait(away.values(), return_when=FIRST_COMPLETED)
-                for index in [index for index, pending in away.items() if pending.done()]:
-                    del away[index]
-                    go_on(index, None)
+                    work.answer(answer["id"], Completion(**answer["completion"]))
+                elif not work.wait_for_futures():
+                    return work.results()
         except BaseException:
             if in_work:
                 self.close()  # answers that are still to come would be taken for those of the next call
             raise
-        return [results[index] for index in range(len(conversations))]
+
+    def close(self) -> None:
+        """Ends the sampler's own worker."""
+        if self._own is not None:
+            self._own.close()
 
     def _in_json(self, prompt: Prompt) -> Any:
         if isinstance(prompt, str):
@@ -151,64 +115,93 @@ class VllmSampler:
             raise UsageError("the model's tokenizer has no chat template: give it one, or send plain text")
         return [asdict(message) for message in prompt]
 
-    def close(self) -> None:
-        """Ends the worker, if necessary by force. Its log is kept only if it failed."""
-        with suppress(BrokenPipeError):
-            self._requests.close()
-        try:
-            code = self._worker.wait(CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            code = -signal.SIGKILL
-        with suppress(ProcessLookupError):
-            os.killpg(self._worker.pid, signal.SIGKILL)
-        self._worker.wait()
-        self._answers.close()
-        if code == 0:
-            self._log.unlink(missing_ok=True)
-
     def _send(self, request: Json) -> None:
         try:
-            self._requests.write(json.dumps(request).encode() + b"\n")
-            self._requests.flush()
-        except (BrokenPipeError, ValueError) as error:
-            # ValueError: the sampler was closed, or an earlier failure closed it.
-            raise self._death() from error
+            self._connection.send(request)
+        except EngineLostError as lost:
+            raise self._with_ending(lost) from lost
 
     def _receive(self) -> Json:
-        """The next answer."""
-        while True:
-            line = self._line()
-            if not line.endswith(b"\n"):  # also one that broke off
-                raise self._death()
-            answer: Json = json.loads(line)
-            if "error" in answer:
-                raise UsageError(answer["error"])
-            if "alive" not in answer:
-                return answer
+        try:
+            return self._connection.receive()
+        except EngineLostError as lost:
+            raise self._with_ending(lost) from lost
 
-    def _line(self) -> bytes:
-        """The next line, or what there is of it at the end."""
-        while b"\n" not in self._said:
-            if not select.select([self._answers], [], [], SILENCE_S)[0]:
-                os.killpg(self._worker.pid, signal.SIGKILL)
-                raise self._death(f"it gave no sign of life for {SILENCE_S:.0f} s")
-            block = os.read(self._answers.fileno(), BLOCK)
-            if not block:
-                return self._said
-            self._said += block
-        line, _, self._said = self._said.partition(b"\n")
-        return line + b"\n"
+    def _with_ending(self, lost: EngineLostError) -> EngineLostError:
+        """Ends the sampler's own worker, and adds to the error how it ended."""
+        if self._own is None:
+            return lost
+        ended = self._own.close(0 if lost.why else CLOSE_TIMEOUT_S)
+        return self._connection.lost(lost.why, ended)
 
-    def _death(self, why: str = "") -> InfrastructureError:
-        """Returns the error for a dead worker, with the end of its log as a note."""
-        self.close()
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        last = why or (lines[-1].strip() if lines else "it wrote nothing")
-        error = InfrastructureError(
-            f"the vLLM worker ended (exit code {self._worker.returncode}): {last}; log: {self._log}"
-        )
-        error.add_note("\n".join(lines[-LOG_TAIL_LINES:]))
-        return error
+
+class _Conversations(Generic[T]):
+    """Conversations in progress: which prompts they ask for, and what they returned."""
+
+    def __init__(self, conversations: Sequence[Conversation[T]], seed: int, on_end: OnEnd) -> None:
+        self._conversations, self._on_end = conversations, on_end
+        self._seeds = [random.Random(f"{seed}/{index}") for index in range(len(conversations))]
+        self._results: dict[int, T] = {}
+        self._away: dict[int, Future[Any]] = {}
+        self._asked: list[tuple[int, Prompt, int]] = []
+        for index in range(len(conversations)):
+            self._go_on(index, None)
+
+    def asked(self) -> list[tuple[int, Prompt, int]]:
+        """Returns the prompts that were not asked for before, each with the number of its conversation and a seed."""
+        for index in [index for index, pending in self._away.items() if pending.done()]:
+            del self._away[index]
+            self._go_on(index, None)
+        asked, self._asked = self._asked, []
+        return asked
+
+    def answer(self, index: int, completion: Completion) -> None:
+        """Continues a conversation with the completion of its prompt."""
+        self._go_on(index, completion)
+
+    def wait_for_futures(self) -> bool:
+        """Waits until a conversation can go on that waits for something else than the model; False if none does."""
+        if self._away:
+            wait(self._away.values(), return_when=FIRST_COMPLETED)
+        return bool(self._away)
+
+    def results(self) -> list[T]:
+        """Returns what the conversations returned, when all have ended."""
+        return [self._results[index] for index in range(len(self._conversations))]
+
+    def _go_on(self, index: int, completion: Completion | None) -> None:
+        conversation = self._conversations[index]
+        try:
+            prompt = next(conversation) if completion is None else conversation.send(completion)
+        except StopIteration as end:
+            self._results[index] = end.value
+            self._on_end()
+            return
+        if isinstance(prompt, Future):
+            self._away[index] = prompt
+        else:
+            self._asked.append((index, prompt, self._seeds[index].getrandbits(63)))
+
+
+def engine_start_of(sampler: Sampler) -> EngineStart | None:
+    """Returns how the engine of a sampler got its weights; None with another back end."""
+    return sampler.engine_start if isinstance(sampler, VllmSampler) else None
+
+
+def _decoding(params: SamplingParams) -> Json:
+    return {
+        "max_new_tokens": params.max_new_tokens,
+        "stop": params.stop,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "chat_template_kwargs": dict(params.chat_template_kwargs),
+    }
+
+
+def _lent(lease: EngineLease | None) -> EngineConnection:
+    assert lease is not None
+    return lease.connection
 
 
 def _check_folder(folder: Path) -> None:
@@ -216,16 +209,3 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"{folder} is not a checkpoint folder: it has no config.json")
     if (folder / "adapter_config.json").exists():
         raise UsageError(f"{folder} is an adapter (adapter_config.json): merge it into its base model first")
-
-
-def _worker_environment(settings: Settings) -> dict[str, str]:
-    available_gib = psutil.virtual_memory().available >> 30
-    return {
-        **{name: value for name, value in settings.environ.items() if name not in Settings.handed_over()},
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": str(min(max(available_gib // 4, 1), 8)),
-        # OpenMP threads that spin at their barriers slow down twentyfold when another process wants the same cores.
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }

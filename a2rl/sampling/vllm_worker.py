@@ -5,6 +5,7 @@
 Speaks JSON lines. The first it writes is one of
     {"ready": true, "has_chat_template": bool}
     {"error": "..."}    the folder cannot be loaded as a checkpoint
+    {"machine": "..."}  this machine cannot do what was asked for
 Then it answers each request line on stdin with one line on stdout, in the order in which they are finished:
     {"id": int, "prompt": "text" | [{"role": ..., "content": ...}, ...], "seed": int,
      "max_new_tokens": int, "stop": [str, ...], "temperature": float, "top_p": float, "top_k": int,
@@ -15,7 +16,14 @@ or, for a request for the number of tokens that a prompt leaves free,
     {"room": int}
 or, if the request is wrong,
     {"error": "..."}
-Requests that arrive while others are in progress join their batch. Every few seconds it also writes
+Requests that arrive while others are in progress join their batch. Two more requests concern the engine itself:
+    {"load": <model folder>, "nonce": "..."}    takes the weights in the folder, in place of those that it has
+    {"loaded": <the nonce>, "problem": "...", "has_chat_template": bool}
+The problem is empty if every weight was replaced and compared with the files. Otherwise the engine is of no more use.
+    {"rest": true}
+Until the next load, the engine leaves a GPU's memory to others. There is no answer. A worker that still generates ends.
+
+Every few seconds the worker also writes
     {"alive": true}
 so that the parent does not wait for a worker that was stopped.
 
@@ -29,14 +37,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from a2rl.sampling import vllm_weights
+else:  # the folder of this file is not searched for modules, so that none of them can hide another one
+    _found = spec_from_file_location("vllm_weights", Path(__file__).with_name("vllm_weights.py"))
+    vllm_weights = module_from_spec(_found)
+    _found.loader.exec_module(vllm_weights)
 
 Json = dict[str, Any]
 ALIVE_EVERY_S = 5
+ABANDONED = 3
+"""The exit code of a worker whose parent went away while it generated."""
 
 
 class RequestError(Exception):
     """The request is wrong; the parent raises a UsageError with this text."""
+
+
+class MachineError(Exception):
+    """This machine cannot do it; the parent raises an InfrastructureError with this text."""
 
 
 class Engine:
@@ -45,42 +68,51 @@ class Engine:
     def __init__(self, model: str, exact: bool, options: Json) -> None:
         # Read when vllm is imported. In one process, so that no other has to be ended and scheduling is repeatable.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        import torch
-
-        has_gpu = torch.cuda.is_available()
+        has_gpu = finds_gpu()
         if exact and has_gpu:
             os.environ["VLLM_BATCH_INVARIANT"] = "1"
-        from huggingface_hub.errors import StrictDataclassError
-        from safetensors import SafetensorError
-        from transformers import AutoConfig, AutoTokenizer
-
-        try:
-            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, StrictDataclassError) as error:
-            raise RequestError(f"{model} cannot be loaded as a checkpoint: {first_line(error)}") from error
-        if not self._tokenizer("a")["input_ids"]:
-            raise RequestError(f"{model} has no tokenizer: save the base model's tokenizer next to the weights")
-        from vllm import LLM
-
-        try:
-            self._llm = LLM(
-                model=model,
-                trust_remote_code=False,
-                load_format="safetensors",
-                # The numbers of a prompt must not depend on earlier content of the cache.
-                enable_prefix_caching=not exact,
-                **{
-                    "max_model_len": -1,  # the model's own context, or as much of it as fits into memory
-                    **(gpu_options() if has_gpu else cpu_options(exact)),
-                    **options,
-                },
-            )
-        except SafetensorError as error:
-            raise RequestError(f"{model} cannot be loaded as a checkpoint: {first_line(error)}") from error
+        self._tokenizer = load_tokenizer(model)
+        defaults = gpu_options() if has_gpu else cpu_options(exact)
+        self._llm = load_engine(model, exact, {**defaults, **options})
+        self._sleeps = has_gpu
+        self._is_asleep = False
         self._context: int = self._llm.llm_engine.model_config.max_model_len
         self._added = 0
         self._callers: dict[str, int] = {}
+
+    def load(self, model: str) -> str:
+        """Replaces the weights by those of another folder of the same architecture.
+
+        Returns:
+            Why that failed, or could not be verified; empty if it succeeded.
+        """
+        if self.busy:
+            return "the engine still generates"
+        try:
+            if self._is_asleep:
+                self._llm.wake_up(tags=["weights"])
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": model})
+            self._llm.apply_model(vllm_weights.pack_again)
+            self._require_weights_of(model)
+            if self._is_asleep:
+                self._llm.wake_up(tags=["kv_cache"])
+                self._is_asleep = False
+            if not self._llm.reset_prefix_cache():
+                return "the cache of prefixes could not be emptied"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller starts a new engine
+            return f"{type(error).__name__}: {first_line(error)}"
+        return ""
+
+    def rest(self) -> None:
+        """Leaves the memory of a GPU to others, and forgets the weights."""
+        if self._sleeps and not self._is_asleep:
+            self._llm.sleep(level=2)
+            self._is_asleep = True
+
+    def _require_weights_of(self, model: str) -> None:
+        config = self._llm.llm_engine.model_config
+        tied = bool(getattr(config.hf_text_config, "tie_word_embeddings", False))
+        self._llm.apply_model(lambda module: vllm_weights.require_equal(model, module, config.dtype, tied))
 
     @property
     def has_chat_template(self) -> bool:
@@ -160,6 +192,66 @@ class Engine:
         }
 
 
+def finds_gpu() -> bool:
+    """Says whether there is a GPU.
+
+    Raises:
+        MachineError: One was given to this process, but CUDA does not see it.
+    """
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not given or torch.cuda.is_available():
+        return torch.cuda.is_available()
+    if torch.version.cuda is None:
+        why, remedy = "is a build without CUDA", "run `make setup-vllm` again where `nvidia-smi` lists the GPU"
+    else:
+        why, remedy = "sees no GPU", "`nvidia-smi` may say what has happened to it"
+    raise MachineError(f"vLLM was given the GPU {given}, but its torch {torch.__version__} {why}: {remedy}")
+
+
+def load_tokenizer(model: str) -> Any:
+    """Returns the tokenizer of a checkpoint folder.
+
+    Raises:
+        RequestError: The folder has none, or is not a checkpoint.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, StrictDataclassError) as error:
+        raise RequestError(f"{model} cannot be loaded as a checkpoint: {first_line(error)}") from error
+    if not tokenizer("a")["input_ids"]:
+        raise RequestError(f"{model} has no tokenizer: save the base model's tokenizer next to the weights")
+    return tokenizer
+
+
+def load_engine(model: str, exact: bool, options: Json) -> Any:
+    """Starts an engine of vLLM on a checkpoint folder.
+
+    Raises:
+        RequestError: The folder is not a checkpoint.
+    """
+    from safetensors import SafetensorError
+    from vllm import LLM
+
+    try:
+        return LLM(
+            model=model,
+            trust_remote_code=False,
+            load_format="safetensors",
+            # The numbers of a prompt must not depend on earlier content of the cache.
+            enable_prefix_caching=not exact,
+            # -1: the model's own context, or as much of it as fits into memory.
+            **{"max_model_len": -1, **options},
+        )
+    except SafetensorError as error:
+        raise RequestError(f"{model} cannot be loaded as a checkpoint: {first_line(error)}") from error
+
+
 def cpu_options(exact: bool) -> Json:
     """Returns the options of vLLM for a machine without a GPU."""
     return {
@@ -178,7 +270,8 @@ def gpu_options() -> Json:
 
     # vLLM refuses to start when its share of the whole memory is not free, and others may use the GPU as well.
     free_bytes, total_bytes = torch.cuda.mem_get_info()
-    return {"dtype": "bfloat16", "gpu_memory_utilization": round(0.9 * free_bytes / total_bytes, 3)}
+    share = round(0.9 * free_bytes / total_bytes, 3)
+    return {"dtype": "bfloat16", "gpu_memory_utilization": share, "enable_sleep_mode": True}
 
 
 def first_line(error: Exception) -> str:
@@ -238,19 +331,39 @@ def main() -> None:
     except RequestError as error:
         say({"error": str(error)})
         return
+    except MachineError as error:
+        say({"machine": str(error)})
+        return
     say({"ready": True, "has_chat_template": engine.has_chat_template})
+    serve(engine, requests, say)
+
+
+def serve(engine: Engine, requests: "queue.Queue[Json]", say: Callable[[Json], None]) -> None:
+    """Answers requests for ever."""
     while True:
         while not (engine.busy and requests.empty()):
             request = requests.get()
             try:
-                if "count" in request:
-                    say({"room": engine.room_after(request)})
-                else:
-                    engine.add(request)
+                take(engine, request, say)
             except RequestError as error:
                 say({"error": str(error)})
         for answer in engine.step():
             say(answer)
+
+
+def take(engine: Engine, request: Json, say: Callable[[Json], None]) -> None:
+    """Answers one request, or adds it to the batch. Raises RequestError."""
+    if "count" in request:
+        say({"room": engine.room_after(request)})
+    elif "load" in request:
+        problem = engine.load(request["load"])
+        say({"loaded": request["nonce"], "problem": problem, "has_chat_template": engine.has_chat_template})
+    elif "rest" in request:
+        if engine.busy:
+            os._exit(ABANDONED)
+        engine.rest()
+    else:
+        engine.add(request)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The model is `models/tiny` if it exists, else the one that A2RL_TEST_MODEL names
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from typing import Any, cast
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.sampling import NO_KWARGS, Conversation, Message, Prompt, Sampler, SamplingParams, T, open_sampler
 from a2rl.sampling.vllm_backend import VllmSampler
+from a2rl.sampling.vllm_process import EngineLease, EngineProcess, EngineRefusedError
 from a2rl.scoring.score import ItemResult
 from a2rl.tasks.contract import Limits
 from tasks.alfworld import grade as alfworld
@@ -207,6 +210,32 @@ def test_chats_go_through_the_template(vllm: Sampler) -> None:
                 vllm.generate([chat], SamplingParams(max_new_tokens=8))
 
 
+def test_an_engine_that_took_other_weights_answers_as_one_that_began_with_them(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(MODEL, other)
+    for file in other.glob("*.safetensors"):
+        torch.manual_seed(1)
+        tensors = load_file(file)
+        noise = {name: 0.02 * tensor.float().std() * torch.randn(tensor.shape) for name, tensor in tensors.items()}
+        save_file({name: tensor + noise[name].to(tensor.dtype) for name, tensor in tensors.items()}, file)
+    params = SamplingParams(max_new_tokens=32)
+    with open_sampler(other, "vllm") as sampler:
+        expected = sampler.generate(PROMPTS, params)
+    engine = EngineProcess.start(MODEL, exact=False, dtype=None, params=None, log=tmp_path / "log")
+    try:
+        with open_sampler(MODEL, "vllm", lease=EngineLease(engine.connection, is_warm=False, why="")) as sampler:
+            before = sampler.generate(PROMPTS, params)
+        for model, texts in ((other, expected), (MODEL, before)):
+            engine.connection.rest()
+            with open_sampler(model, "vllm", lease=EngineLease(engine.connection, is_warm=True, why="")) as sampler:
+                assert sampler.generate(PROMPTS, params) == texts
+        with pytest.raises(EngineRefusedError):
+            engine.connection.load(tmp_path)
+        assert before != expected
+    finally:
+        engine.close()
+
+
 def test_a_broken_tokenizer_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((MODEL / "config.json").read_text())
     with pytest.raises(UsageError, match="tokenizer"), open_sampler(tmp_path, "vllm"):
@@ -219,7 +248,7 @@ def test_a_killed_worker_is_an_infrastructure_error_and_leaves_no_process(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the log of a dead worker is kept
     with open_sampler(MODEL, "vllm") as sampler:
         assert isinstance(sampler, VllmSampler)
-        worker = psutil.Process(sampler._worker.pid)
+        worker = psutil.Process(sampler.worker_pid)
         worker.send_signal(signal.SIGKILL)
         with pytest.raises(InfrastructureError, match="worker ended"):
             sampler.generate(PROMPTS[:1], SamplingParams(max_new_tokens=8))
@@ -230,7 +259,7 @@ def test_the_worker_ends_with_its_parent() -> None:
     script = (
         "import sys, time; from pathlib import Path; from a2rl.sampling.vllm_backend import VllmSampler\n"
         f"sampler = VllmSampler(Path({str(MODEL)!r}), False, print)\n"
-        "print(sampler._worker.pid, flush=True); time.sleep(600)"
+        "print(sampler.worker_pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], cwd=Settings.load().root, stdout=subprocess.PIPE, text=True

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of, read_model, write_model
 from a2rl.grading.job import GradeResult
+from a2rl.labels.records import labels_of
 from a2rl.results.comparison import contributions_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, SubmissionAccepted
@@ -19,7 +20,7 @@ from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import ItemResult
 
-STATE_FILES = ("spec.json", "ledger.db", "records/grade.json", "records/execute.json")
+STATE_FILES = ("spec.json", "ledger.db", "records/grade.json", "records/execute.json", "records/labels.json")
 """A summary is computed anew if one of these files has changed."""
 
 
@@ -63,6 +64,10 @@ class RunSummary(BaseModel):
     agent_s: float
     cost_usd: float | None
     tokens: int | None
+    route: tuple[str, ...] = ()
+    """The labels of the route to the result, in order: see a2rl/labels/. Empty for a run that has no labels."""
+    failures: tuple[str, ...] = ()
+    """Why the model did not improve, in the paper's types."""
     tries: tuple[Try, ...]
     items_digest: str
     """Identifies the items that decide. Empty for a run without a result."""
@@ -136,6 +141,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
     executed = run.read("execute", ExecuteRecord)
     seen, usage = (executed.seen, executed.usage) if executed else (None, None)
     digest, gains = _gains(run, graded, entries)
+    labels = labels_of(run)
     return RunSummary(
         state=state,
         run_id=run.id,
@@ -157,6 +163,8 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         agent_s=executed.elapsed_s if executed else 0.0,
         cost_usd=usage.cost_usd if usage else None,
         tokens=seen.tokens if seen else _reported_tokens(usage),
+        route=tuple(label.route for label in labels.chain) if labels else (),
+        failures=tuple(failure.kind for failure in labels.failures) if labels else (),
         tries=tuple(_tries(entries)),
         items_digest=digest,
         gains=gains,

@@ -1,6 +1,6 @@
 """Submits 24 different checkpoints in the last two seconds, to make the grader work long after the deadline.
 
-A few are received and graded; the others are refused after the deadline, and the run does not wait minutes for them.
+Those that arrive in time are received and graded, as far as the quota of grading time allows, and no others.
 """
 
 import threading
@@ -21,14 +21,16 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.grading.submission_states import ungraded
+    from a2rl.grading.quota import usual_s
+    from a2rl.grading.submission_states import open_receipts, ungraded
     from a2rl.run.events import AgentEnded, SubmissionReceived
-    from a2rl.run.grading_limits import MAX_WAITING
 
     entries = after.run.ledger.entries()
     given = sum(isinstance(entry.event, SubmissionReceived) for entry in entries)
     if not given:
         return "none of them was received"
     ended = next((place for place, entry in enumerate(entries) if isinstance(entry.event, AgentEnded)), len(entries))
-    left = len(ungraded(entries[:ended]))
-    return f"{left} grades were left for after the deadline" if left > MAX_WAITING else ""
+    before = entries[:ended]
+    left = len(ungraded(before)) + len(open_receipts(before))
+    left_s, quota_s = (left - 1) * usual_s(after.run, before), after.run.spec.grading_quota_s
+    return f"{left} grades were left for after the deadline, about {left_s:.0f} s" if left_s > quota_s else ""

@@ -149,6 +149,15 @@ def test_all_runs_of_a_launch_carry_its_id_and_the_next_launch_has_another(setti
     assert launch not in {spec.launch for spec in second}
 
 
+def test_the_type_of_numbers_is_that_of_the_run_or_else_of_the_file(settings: Settings) -> None:
+    params = load_params(settings.root)
+    given = {"task": "gsm8k", "agent": "noop"}
+    [plain], [chosen] = (
+        plan_runs(single_run({**given, **more}), "runs", params, settings) for more in ({}, {"dtype": "float16"})
+    )
+    assert (plain.dtype, chosen.dtype) == (params.grading.dtype, "float16")
+
+
 def test_settings_that_contradict_each_other_are_refused_also_in_single_runs(settings: Settings) -> None:
     params = load_params(settings.root)
     with pytest.raises(UsageError, match="--trials is for --mode multi"):

@@ -59,6 +59,26 @@ def test_an_answer_that_hides_its_price_or_cannot_be_read_is_counted_by_its_leng
     assert 0 < use.dollars < 0.1
 
 
+def test_a_request_without_a_reply_is_counted_with_the_highest_price_that_it_can_have(
+    judge: FakeJudge, tmp_path: Path
+) -> None:
+    params = judge.params("slow", timeout_s=0.02, attempts=3, decoding={"max_tokens": 7})
+    with Judge(JudgeConfig(params, tmp_path / "answers.db", account=tmp_path / "account.db")) as client:
+        [answer] = client.ask(questions(1), 10**6)
+    assert answer.verdict is None
+    use = Account(tmp_path / "account.db").use()
+    assert (use.requests, use.completion_tokens) == (3, 3 * 7)
+    assert use.prompt_tokens > 3 * len("pair 0")
+    assert use.dollars == pytest.approx(params.price(use.prompt_tokens, use.completion_tokens))
+
+
+def test_a_judge_that_cannot_be_reached_costs_nothing(judge: FakeJudge, tmp_path: Path) -> None:
+    params = judge.params(base_url="http://127.0.0.1:9", attempts=2)
+    with Judge(JudgeConfig(params, tmp_path / "answers.db", account=tmp_path / "account.db")) as client:
+        client.ask(questions(1), 10**6)
+    assert Account(tmp_path / "account.db").use().requests == 0
+
+
 def test_at_the_limit_nothing_more_is_asked_but_for_what_is_under_way(judge: FakeJudge, tmp_path: Path) -> None:
     before, limit = len(judge.asked()), 10 * PRICE
     with pytest.raises(SpendLimitError, match="--max-judge-usd"):

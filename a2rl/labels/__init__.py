@@ -1,0 +1,1 @@
+"""Labels: by which route an agent trained, and why a run failed, each with evidence."""

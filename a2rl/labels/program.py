@@ -1,0 +1,101 @@
+"""The files of a program, as an agent wrote them: parsed within limits, and found by the names that imports use."""
+
+import ast
+import warnings
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import PurePosixPath
+
+MAX_CHARS = 400_000
+"""A larger file is not parsed."""
+MAX_FILES = 400
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+class Program:
+    """The code of an agent at one moment.
+
+    Args:
+        files: Text by path, relative to the folder of the code.
+    """
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files = dict(sorted(files.items())[:MAX_FILES])
+        self._parsed: dict[str, ast.Module | None] = {}
+
+    def tree(self, path: str) -> ast.Module | None:
+        """Returns the syntax tree of a Python file; None if it cannot be parsed."""
+        if path not in self._parsed:
+            self._parsed[path] = _parse(self.files[path])
+        return self._parsed[path]
+
+    @property
+    def modules(self) -> list[str]:
+        """The paths of all Python files."""
+        return [path for path in self.files if path.endswith(".py")]
+
+    @property
+    def scripts(self) -> list[str]:
+        """The paths of all shell scripts."""
+        return [path for path in self.files if path.endswith((".sh", ".bash"))]
+
+    def module(self, dotted: str, near: str = "") -> str | None:
+        """Finds the file of a module, as an import in the file `near` would; None if it is not part of the program."""
+        tail = dotted.replace(".", "/")
+        folder = PurePosixPath(near).parent
+        for base in dict.fromkeys((str(folder), ".", *map(str, folder.parents))):
+            for candidate in (f"{tail}.py", f"{tail}/__init__.py"):
+                path = candidate if base == "." else f"{base}/{candidate}"
+                if path in self.files:
+                    return path
+        found = [path for path in self.modules if path.endswith((f"/{tail}.py", f"/{tail}/__init__.py"))]
+        return found[0] if len(found) == 1 else None
+
+    def relative(self, near: str, level: int, name: str) -> str | None:
+        """Finds the file of a relative import."""
+        folder = PurePosixPath(near).parent
+        for _ in range(level - 1):
+            folder = folder.parent
+        tail = name.replace(".", "/")
+        base = "" if str(folder) == "." else f"{folder}/"
+        choices = [f"{base}{tail}.py", f"{base}{tail}/__init__.py"] if tail else [f"{base}__init__.py"]
+        return next((path for path in choices if path in self.files), None)
+
+    def file(self, name: str) -> str | None:
+        """Finds a file by a path as a command line gives it: whole, or relative to some folder."""
+        name = name.removeprefix("./")
+        if name in self.files:
+            return name
+        ends = [path for path in self.files if name.endswith(f"/{path}") or path.endswith(f"/{name}")]
+        return max(ends, key=len) if ends else None
+
+    @cached_property
+    def imported(self) -> set[str]:
+        """The paths of the modules that other modules import."""
+        return {target for path in self.modules for target in self._imports(path) if target != path}
+
+    def _imports(self, path: str) -> set[str]:
+        found: set[str | None] = set()
+        for node in ast.walk(self.tree(path) or ast.Module([], [])):
+            if isinstance(node, ast.Import):
+                found |= {self.module(alias.name, path) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level:
+                found.add(self.relative(path, node.level, node.module or ""))
+                found |= {
+                    self.relative(path, node.level, f"{node.module or ''}.{a.name}".strip(".")) for a in node.names
+                }
+            elif isinstance(node, ast.ImportFrom):
+                found.add(self.module(node.module or "", path))
+                found |= {self.module(f"{node.module}.{alias.name}", path) for alias in node.names}
+        return {each for each in found if each is not None}
+
+
+def _parse(text: str) -> ast.Module | None:
+    if len(text) > MAX_CHARS:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes
+            return ast.parse(text)
+    except UNREADABLE:
+        return None

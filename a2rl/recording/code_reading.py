@@ -1,0 +1,62 @@
+"""Reads the recorded states of an agent's code from the run's git repository `code/`.
+
+Git only lists and prints objects here: no work tree, attributes, filters or hooks are used.
+"""
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from a2rl.recording.code_history import CODE, ENVIRONMENT, GIT_TIMEOUT_S
+
+MAX_FILE_BYTES = 400_000
+MAX_FILES = 400
+
+
+class State(NamedTuple):
+    """A recorded state of the code."""
+
+    commit: str
+    at: float
+    """Unix time, in whole seconds."""
+    message: str
+
+
+def states(repository: Path) -> list[State]:
+    """Returns the recorded states, oldest first; empty if there are none or git cannot read them."""
+    lines = _git(repository, "log", "--reverse", "--format=%H %ct %s", CODE).decode("utf-8", "replace").splitlines()
+    found = (line.split(" ", 2) for line in lines)
+    return [State(commit, float(at), "".join(message)) for commit, at, *message in found]
+
+
+def code_at(repository: Path, commit: str) -> dict[str, str]:
+    """Returns the files of a state: text by path. Large files and those that are no text are left out."""
+    listing = _git(repository, "ls-tree", "-r", "-l", "-z", commit).decode("utf-8", "surrogateescape")
+    wanted: dict[str, str] = {}
+    for line in listing.split("\0"):
+        about, _, path = line.partition("\t")
+        fields = about.split()
+        if len(fields) == 4 and fields[1] == "blob" and fields[3].isdigit() and int(fields[3]) <= MAX_FILE_BYTES:
+            wanted[path] = fields[2]
+    chosen = dict(list(wanted.items())[:MAX_FILES])
+    texts = {path: _git(repository, "cat-file", "blob", blob) for path, blob in chosen.items()}
+    return {
+        path.encode("utf-8", "replace").decode(): text.decode("utf-8", "replace")
+        for path, text in texts.items()
+        if b"\0" not in text
+    }
+
+
+def _git(repository: Path, *arguments: str) -> bytes:
+    git = repository / ".git"
+    if not git.is_dir():
+        return b""
+    environment = {**ENVIRONMENT, "HOME": str(git), "GIT_DIR": str(git)}
+    command = ["git", "--no-replace-objects", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd="/", env=environment, capture_output=True, check=False, timeout=GIT_TIMEOUT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return b""
+    return done.stdout if done.returncode == 0 else b""

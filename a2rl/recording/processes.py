@@ -1,0 +1,151 @@
+"""Records the processes of an agent: command lines with start and end, processor time, and the files that were open.
+
+    {"event": "started", "started_s": 3.1, "pid": 812, "parent": 790, "command": ["python", "code/train.py"]}
+    {"event": "ended", "ended_s": 65.0, "pid": 812, "cpu_s": 120.4, "read": ["data/train.jsonl"], "wrote": [...]}
+
+Each pass of the recorder looks once. So a process that lives for less than the pause between two passes may be missed,
+a process is seen to end at the next pass, and files are known only if they were open at the moment of a pass.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from a2rl.core.event_log import EventLog
+from a2rl.core.printable import printable
+from a2rl.linux.process_tree import descendants
+
+MAX_ARGUMENTS, MAX_ARGUMENT_CHARS = 64, 500
+MAX_COMMAND_BYTES = 1 << 16
+MAX_PROCESSES = 500
+"""Processes that are looked at in a pass."""
+MAX_LINES = 20_000
+"""Processes of an attempt that are recorded."""
+MAX_OPEN, MAX_FILES = 128, 60
+"""Open files that are examined in a pass, and files that are recorded, for each process."""
+WRITES = os.O_WRONLY | os.O_RDWR
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class _Seen:
+    """What is known of a running process."""
+
+    pid: int
+    command: list[str]
+    cpu_s: float = 0.0
+    read: set[str] = field(default_factory=set)
+    wrote: set[str] = field(default_factory=set)
+
+
+class ProcessLog:
+    """Notes which processes there are below a supervisor.
+
+    Args:
+        log: Where to write.
+        supervisor: Process id of the agent's supervisor.
+        workspace: The agent's folder; only files in it are recorded.
+    """
+
+    def __init__(self, log: EventLog, supervisor: int, workspace: Path) -> None:
+        self._log, self._supervisor, self._workspace = log, supervisor, str(workspace)
+        self._running: dict[tuple[int, int], _Seen] = {}
+        self._lines = 0
+
+    def look(self, elapsed_s: float) -> None:
+        """Notes what has started and ended since the last call; `elapsed_s` is the budget clock, in seconds."""
+        present = dict(self._present())
+        for key in [key for key in self._running if key not in present]:
+            self._end(self._running.pop(key), elapsed_s)
+        for key, (parent, cpu_s) in present.items():
+            self._examine(key, parent, cpu_s, elapsed_s)
+
+    def close(self, elapsed_s: float) -> None:
+        """Notes the end of all processes; call it when the agent has ended."""
+        for seen in self._running.values():
+            self._end(seen, elapsed_s)
+        self._running.clear()
+
+    def _present(self) -> Iterator[tuple[tuple[int, int], tuple[int, float]]]:
+        for place, pid in enumerate(descendants(self._supervisor)):
+            if place >= MAX_PROCESSES:
+                return
+            stat = _stat(pid)
+            if stat is not None:
+                parent, started, cpu_s = stat
+                yield (pid, started), (parent, cpu_s)
+
+    def _examine(self, key: tuple[int, int], parent: int, cpu_s: float, elapsed_s: float) -> None:
+        command = _command(key[0])
+        if command is None:
+            return
+        seen = self._running.get(key)
+        if seen is None or seen.command != command:  # a new process, or one that executes another program
+            if seen is not None:
+                self._end(seen, elapsed_s)
+            elif self._lines >= MAX_LINES:
+                return
+            seen = self._running[key] = _Seen(key[0], command)
+            self._lines += 1
+            age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - key[1] / TICKS_PER_S)
+            started_s = round(max(0.0, elapsed_s - age_s), 1)
+            self._log.write(event="started", started_s=started_s, pid=key[0], parent=parent, command=command)
+        seen.cpu_s = cpu_s
+        self._note_files(seen)
+
+    def _note_files(self, seen: _Seen) -> None:
+        for path, is_written in _open_files(seen.pid, self._workspace):
+            files = seen.wrote if is_written else seen.read
+            if len(files) < MAX_FILES:
+                files.add(path)
+
+    def _end(self, seen: _Seen, elapsed_s: float) -> None:
+        self._log.write(
+            event="ended",
+            ended_s=round(elapsed_s, 1),
+            pid=seen.pid,
+            cpu_s=round(seen.cpu_s, 2),
+            read=sorted(seen.read),
+            wrote=sorted(seen.wrote),
+        )
+
+
+def _stat(pid: int) -> tuple[int, int, float] | None:
+    """Returns parent, start time in ticks since boot and processor time of a process; None if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        if fields[0] in {b"Z", b"X"}:
+            return None
+        return int(fields[1]), int(fields[19]), (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _command(pid: int) -> list[str] | None:
+    """Returns the command line; None if the process has ended or has none yet."""
+    try:
+        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+            raw = file.read(MAX_COMMAND_BYTES)
+    except OSError:
+        return None
+    words = raw.rstrip(b"\0").split(b"\0")[:MAX_ARGUMENTS]
+    return [printable(word.decode("utf-8", "replace"), MAX_ARGUMENT_CHARS) for word in words] if raw else None
+
+
+def _open_files(pid: int, workspace: str) -> Iterable[tuple[str, bool]]:
+    """Yields the open files in the workspace, relative to it, and whether each is open for writing."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        numbers = os.listdir(folder)[:MAX_OPEN]  # noqa: PTH208 - names alone
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            path = os.readlink(f"{folder}/{number}")  # noqa: PTH115 - text
+            if path.startswith(f"{workspace}/"):
+                flags = Path(f"/proc/{pid}/fdinfo/{number}").read_text().split("flags:", 1)[1].split(None, 1)[0]
+                yield printable(path.removeprefix(f"{workspace}/"), MAX_ARGUMENT_CHARS), bool(int(flags, 8) & WRITES)
+        except (OSError, ValueError, IndexError):
+            continue

@@ -1,0 +1,2 @@
+llamafactory-cli train code/one.yaml
+llamafactory-cli train code/two.yaml

@@ -1,0 +1,4 @@
+import phases
+
+start = phases.warm_up("models/base")
+phases.improve(start)

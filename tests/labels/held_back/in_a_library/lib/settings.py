@@ -1,0 +1,7 @@
+from dataclasses import dataclass
+
+
+@dataclass
+class Settings:
+    steps: int
+    rate: float

@@ -1,0 +1,176 @@
+"""Tests that a grader keeps one engine of vLLM, and never grades a checkpoint with the weights of another.
+
+The engine is a program that speaks like the worker of vLLM. It answers with a number that its weights alone decide.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeJob, GradeResult
+from a2rl.grading.pool import GraderPool, GradingError
+from a2rl.sampling.engine_params import VllmParams
+from tests.run_maker import REPOSITORY, alive, make_hidden, wait_for
+
+SOON_S = 200
+FAKE_ENGINE = """#!{python} -u
+import hashlib, json, os, sys
+from pathlib import Path
+here = Path({here!r})
+def say(**message):
+    print(json.dumps(message), flush=True)
+def number_of(folder):
+    return int(hashlib.sha256((Path(folder) / "model.safetensors").read_bytes()).hexdigest()[:6], 16)
+with (here / "starts").open("a") as starts:
+    starts.write(json.dumps([os.getpid(), sys.argv[4]]) + chr(10))
+number = number_of(sys.argv[3])
+say(ready=True, has_chat_template=False)
+for line in sys.stdin:
+    request = json.loads(line)
+    if "load" in request:
+        print('{{"late": "answer of an earlier grade"}}', flush=True)
+        refuses = (here / "refuse").exists()
+        number = number if refuses else number_of(request["load"])
+        say(loaded=request["nonce"], problem="the weights differ" if refuses else "", has_chat_template=False)
+    elif "count" in request:
+        say(room=1000)
+    elif "id" in request:
+        if (here / "die").exists():
+            (here / "die").unlink()
+            sys.exit(9)
+        completion = dict(text="#### " + str(number), finish="stop", prompt_tokens=1, tokens=1)
+        say(id=request["id"], completion=completion)
+"""
+Grade = Callable[..., GradeResult]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    """The folder with the program and with what it notes, and finds noted for it."""
+    folder = tmp_path / "fake"
+    folder.mkdir()
+    (folder / "python").write_text(FAKE_ENGINE.format(python=sys.executable, here=str(folder)))
+    (folder / "python").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def pool(settings: Settings, fake: Path) -> Iterator[GraderPool]:
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    environ = {**settings.environ, "A2RL_VLLM_PYTHON": str(fake / "python")}
+    with GraderPool(replace(settings, environ=environ), ["cpu"], worker="tests.light_worker") as pool:
+        yield pool
+
+
+@pytest.fixture
+def grade(tmp_path: Path, settings: Settings, base_model: Path, pool: GraderPool) -> Grade:
+    hidden = make_hidden(tmp_path / "hidden", items=2)
+    number = iter(range(99))
+
+    def grade(seed: int, **changes: object) -> GradeResult:
+        model = checkpoint(tmp_path / f"model-{seed}", base_model, seed)
+        job = GradeJob(
+            root=settings.root, task="gsm8k", variant="mini", hidden=hidden, model=model, split="all", split_seed=0,
+            backend="vllm", options={}, result=tmp_path / f"{next(number)}.json", log=tmp_path / "grader.log",
+        )  # fmt: skip
+        return pool.submit(job.model_copy(update=changes)).result(SOON_S)
+
+    return grade
+
+
+def checkpoint(folder: Path, base_model: Path, seed: int) -> Path:
+    if not folder.exists():
+        shutil.copytree(base_model, folder)
+        tensors = load_file(folder / "model.safetensors")
+        random = torch.Generator().manual_seed(seed)
+        noisy = {name: torch.randn(tensor.shape, generator=random) for name, tensor in tensors.items()}
+        save_file(noisy, folder / "model.safetensors")
+    return folder
+
+
+def kind(result: GradeResult) -> str:
+    assert result.engine_start is not None
+    return result.engine_start.kind
+
+
+def why(result: GradeResult) -> str:
+    assert result.engine_start is not None
+    return result.engine_start.why
+
+
+def pids(fake: Path) -> list[int]:
+    """Returns the process ids of all engines that were started."""
+    lines = (fake / "starts").read_text().splitlines() if (fake / "starts").exists() else []
+    return [json.loads(line)[0] for line in lines]
+
+
+def starts(fake: Path) -> int:
+    return len(pids(fake))
+
+
+def test_checkpoints_are_graded_by_one_engine_each_with_its_own_weights(grade: Grade, fake: Path) -> None:
+    first, second, again = grade(1), grade(2), grade(1)
+    assert [kind(each) for each in (first, second, again)] == ["cold", "warm", "warm"]
+    assert starts(fake) == 1
+    assert first.items == again.items
+    assert first.items[0].answer != second.items[0].answer
+
+
+def test_an_engine_that_dies_or_refuses_weights_is_replaced_within_the_grade(
+    grade: Grade, fake: Path, base_model: Path
+) -> None:
+    grade(1)
+    (fake / "die").touch()
+    after_death = grade(2)
+    assert (kind(after_death), starts(fake)) == ("cold", 2)
+    assert "given up: the vLLM worker ended" in why(after_death)
+    expected = grade(3)
+    assert kind(expected) == "warm"
+    (fake / "refuse").touch()
+    refused = grade(2)
+    assert (kind(refused), starts(fake)) == ("cold", 3)
+    assert "could not take other weights: the weights differ" in why(refused)
+    assert refused.items == after_death.items
+    assert refused.items != expected.items
+    assert kind(grade(3)) == "cold"
+    assert kind(grade(2)) == "cold"
+    assert why(grade(3)) == "it is not kept"  # after two refusals, nobody tries again
+
+
+def test_another_configuration_or_other_options_get_an_engine_of_their_own(
+    grade: Grade, fake: Path, tmp_path: Path, base_model: Path
+) -> None:
+    assert kind(grade(1)) == "cold"
+    other = checkpoint(tmp_path / "other", base_model, seed=1)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rope_theta": 5.0}))
+    assert kind(changed := grade(1, model=other)) == "cold"
+    assert "another configuration" in why(changed)
+    assert kind(grade(1, model=other, vllm=VllmParams(max_model_len=64))) == "cold"
+    assert starts(fake) == 3
+
+
+def test_a_killed_engine_costs_one_start_and_the_pool_leaves_none(grade: Grade, fake: Path, pool: GraderPool) -> None:
+    grade(1)
+    psutil.Process(pids(fake)[0]).kill()
+    assert kind(grade(2)) == "cold"
+    pool.close()
+    assert starts(fake) == 2
+    wait_for(lambda: not any(map(alive, pids(fake))))
+
+
+def test_a_grade_that_takes_too_long_ends_its_engine_too(grade: Grade, fake: Path) -> None:
+    hanging = (fake / "python").read_text().replace("say(id=", "__import__('time').sleep(600); say(id=")
+    (fake / "python").write_text(hanging)
+    with pytest.raises(GradingError, match="longer than its limit"):
+        grade(2, time_limit_s=5.0)
+    wait_for(lambda: not any(map(alive, pids(fake))))

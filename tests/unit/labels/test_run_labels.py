@@ -1,0 +1,157 @@
+"""Tests the labels of whole runs: from code states, processes, logs and digests of weights."""
+
+import shutil
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from a2rl.cli.results import run_object
+from a2rl.core.event_log import EventLog
+from a2rl.core.settings import Settings
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.service import GradingService
+from a2rl.labels.labelling import write_labels
+from a2rl.labels.records import LabelsRecord, SecondRating, labels_of
+from a2rl.labels.routes import in_words
+from a2rl.labels.run_labels import label_run
+from a2rl.recording.code_history import snapshot_code
+from a2rl.recording.code_reading import code_at, states
+from a2rl.results.suite.run_summary import summary_of
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted
+from stages.grade import grade
+from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run
+from tests.small_model import build_base_model, trained_copy
+
+SFT = "import trl\ntrl.SFTTrainer('models/base').train()\n"
+GRPO = "import trl\ntrl.GRPOTrainer('output/sft', reward_funcs=len).train()\n"
+
+
+class Scene:
+    """A run at work, whose agent writes code and submits."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.settings: Settings = checkout(folder)
+        self.base = build_base_model(folder / "models" / "small")
+        self.run: RunDir = make_run(self.settings, self.base)
+        self._service = GradingService(self.run, self.settings.root, cast(GraderPool, FakePool()))
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.run.workspace / "code" / f"{name}.py").write_text(text)
+        snapshot_code(self.run.workspace / "code", self.run.code, "after 1 s")
+
+    def submit(self, seed: int | None) -> None:
+        target = self.run.workspace / "output" / f"v{seed}"
+        if seed is None:
+            shutil.copytree(self.base, target)
+        else:
+            trained_copy(self.base, target, seed)
+        self._service.submit(f"output/v{seed}")
+
+    def finish(self) -> None:
+        end_agent(self.run)
+        if self.run.ledger.events(SubmissionAccepted):
+            grade_private(self.run)
+        grade(self.run, self.settings)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "checkout")
+
+
+def test_each_submission_is_labelled_with_the_code_of_its_time_and_the_place_that_shows_it(scene: Scene) -> None:
+    scene.write(train=SFT)
+    scene.submit(1)
+    scene.write(train=GRPO)
+    scene.submit(2)
+    scene.finish()
+    found = label_run(scene.run)
+    assert [in_words(each.chain) for each in found.submissions] == ["SFT", "GRPO"]
+    [evidence] = found.submissions[0].chain[0].evidence
+    first = scene.run.ledger.events(SubmissionAccepted)[0]
+    assert (evidence.commit, evidence.file, evidence.line) == (first.code_revision, "train.py", 2)
+
+
+def test_processes_say_what_was_run_and_in_which_order(scene: Scene) -> None:
+    scene.write(a_second=GRPO, b_first=SFT, never=SFT.replace("SFT", "DPO"))
+    log = EventLog(scene.run.logs / "processes.jsonl")
+    log.write(event="started", started_s=2.0, command=["/usr/bin/python3", "code/a_second.py"])
+    log.write(event="started", started_s=1.0, command=["python", "b_first.py", "--fast"])
+    log.write(event="started", started_s=1.5, command=["ls", "-l"])
+    end_agent(scene.run)
+    assert in_words(label_run(scene.run).chain) == "SFT > GRPO"
+
+
+def test_the_weights_of_the_base_model_are_a_copy_whatever_the_code_says(scene: Scene) -> None:
+    scene.write(train=GRPO)
+    scene.submit(None)
+    scene.finish()
+    found = label_run(scene.run)
+    [label] = found.chain
+    assert (label.route, label.confidence, label.evidence[0].source) == ("copy", 1.0, "weights")
+    assert found.training_type == "copy_model"
+    assert found.failures[0].kind == "copy_model_fallback"
+
+
+def test_trained_weights_are_no_copy_whatever_the_code_says(scene: Scene) -> None:
+    scene.write(copy="import shutil\nshutil.copytree('models/base', 'output/v1')\n")
+    scene.submit(1)
+    scene.finish()
+    assert in_words(label_run(scene.run).chain) == "unknown"
+
+
+def test_a_log_supports_a_label_and_shows_why_training_failed(scene: Scene) -> None:
+    scene.write(train=GRPO)
+    lines = [*("{'loss': 0.1, 'reward': 0.0, 'reward_std': 0.0}" for _ in range(6)), "step 7 loss nan"]
+    (scene.run.logs / "agent.log").write_text("\n".join(lines))
+    end_agent(scene.run)
+    grade(scene.run, scene.settings)
+    found = label_run(scene.run)
+    assert [piece.source for piece in found.chain[0].evidence] == ["code", "log"]
+    kinds = {failure.kind: failure.evidence[0].line for failure in found.failures}
+    assert kinds == {"training_diverged": 7, "rollout_logic_wrong": 6}
+
+
+def test_an_agent_without_code_or_log_is_unknown(scene: Scene) -> None:
+    end_agent(scene.run)
+    grade(scene.run, scene.settings)
+    found = label_run(scene.run)
+    assert in_words(found.chain) == "unknown"
+    assert [failure.kind for failure in found.failures] == ["unknown"]
+
+
+def test_the_record_is_written_and_json_outputs_and_the_summary_have_it(scene: Scene) -> None:
+    scene.write(train=SFT)
+    scene.submit(1)
+    scene.finish()
+    assert run_object(scene.run)["labels"] is None
+    record = write_labels(scene.run, scene.settings)
+    assert record.reason == ""
+    assert labels_of(scene.run) == record
+    assert run_object(scene.run)["labels"]["route"] == ["SFT"]
+    assert summary_of(scene.run).route == ("SFT",)
+
+
+def test_a_second_rating_survives_when_the_labels_are_computed_again(scene: Scene) -> None:
+    end_agent(scene.run)
+    second = SecondRating(model="m", routes=("DPO",))
+    known = LabelsRecord(seconds=0, chain=(), training_type="unknown", second=second)
+    scene.run.write("labels", known)
+    assert write_labels(scene.run, scene.settings).second == second
+
+
+def test_the_history_of_the_code_is_read_without_large_files_and_binaries(scene: Scene) -> None:
+    code = scene.run.workspace / "code"
+    (code / "large.py").write_text("#" * 500_000)
+    (code / "binary.bin").write_bytes(b"\0\1")
+    (code / ".gitattributes").write_text("*.py export-ignore\n")
+    scene.write(train=SFT)
+    scene.submit(1)
+    [state] = states(scene.run.code)
+    assert state.message == "after 1 s"
+    assert set(code_at(scene.run.code, state.commit)) == {".gitattributes", "train.py"}
+    assert states(scene.run.root / "nothing") == []

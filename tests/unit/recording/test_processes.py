@@ -1,0 +1,100 @@
+"""Tests the record of an agent's processes, with real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.core.event_log import EventLog
+from a2rl.recording.processes import ProcessLog
+from tests.run_maker import wait_for
+
+CHILD = """
+import subprocess, sys
+inner = [sys.executable, "-c", "import sys; f = open('data.txt'); g = open('out.bin', 'wb'); input()", "--steps", "3"]
+child = subprocess.Popen(inner, stdin=subprocess.PIPE)
+print("started", flush=True)
+sys.stdin.readline()
+child.communicate(b"\\n")
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process with one child, which has two files open and ends when the first line is sent."""
+    (tmp_path / "data.txt").write_text("x")
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdout.close()
+
+
+def rows(log: EventLog) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.path.read_text().splitlines()] if log.path.exists() else []
+
+
+def test_a_process_is_recorded_with_its_command_line_files_start_and_end(
+    tmp_path: Path, supervisor: "subprocess.Popen[str]"
+) -> None:
+    log = EventLog(tmp_path / "processes.jsonl")
+    processes = ProcessLog(log, supervisor.pid, tmp_path)
+
+    def has_opened_its_files() -> bool:
+        processes.look(100.0)
+        [seen] = processes._running.values()
+        return bool(seen.read and seen.wrote)
+
+    wait_for(has_opened_its_files)
+    started = rows(log)[-1]
+    assert started["event"] == "started"
+    assert started["command"][-2:] == ["--steps", "3"]
+    assert started["parent"] == supervisor.pid
+    assert 0 <= started["started_s"] <= 100
+    assert supervisor.stdin is not None
+    supervisor.stdin.write("\n")
+    supervisor.stdin.flush()
+
+    def has_ended() -> bool:
+        processes.look(130.0)
+        return bool(rows(log)[-1]["event"] == "ended")
+
+    wait_for(has_ended)
+    ended = rows(log)[-1]
+    assert (ended["pid"], ended["ended_s"]) == (started["pid"], 130.0)
+    assert (ended["read"], ended["wrote"]) == (["data.txt"], ["out.bin"])
+
+
+def test_what_still_runs_is_ended_when_the_record_is_closed(
+    tmp_path: Path, supervisor: "subprocess.Popen[str]"
+) -> None:
+    log = EventLog(tmp_path / "processes.jsonl")
+    processes = ProcessLog(log, supervisor.pid, tmp_path)
+
+    def is_seen() -> bool:
+        processes.look(1.0)
+        return bool(processes._running)
+
+    wait_for(is_seen)
+    processes.close(2.0)
+    assert [row["event"] for row in rows(log)][-1] == "ended"
+
+
+def test_a_supervisor_that_has_ended_has_no_processes(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "processes.jsonl")
+    processes = ProcessLog(log, 2**22 + os.getpid(), tmp_path)
+    processes.look(1.0)
+    processes.close(2.0)
+    assert rows(log) == []
