@@ -21,16 +21,17 @@ from a2rl.contamination.check import LEAST_GAP, LEVEL
 from a2rl.contamination.items import given_texts, item_texts
 from a2rl.contamination.permutation import unpaired_gap
 from a2rl.contamination.sources import Piece
-from a2rl.contamination.text_search import search
+from a2rl.contamination.text_search import TextSearch
 from a2rl.core.files import read_jsonl
 from a2rl.core.settings import Settings
 
 SHARES = (0.01, 0.05, 0.2, 1.0)
 SEEDS = (0, 1, 2)
+CLEAN_SEEDS = range(6)
 TASKS = ("gsm8k", "humaneval", "alpacaeval", "webshop", "deepsearchqa")
-HONEST_ROWS = 600
+HONEST_ROWS = 500
 REMEMBERED = 0.9
-SIMULATED = 40
+SIMULATED = 500
 SYNONYMS = {
     "buys": "purchases", "has": "owns", "gives": "hands", "how many": "what number of", "total": "overall",
     "each": "every", "sells": "trades", "find": "look for", "return": "give back", "write": "compose",
@@ -91,18 +92,19 @@ def honest_rows(known: Sequence[str], rng: random.Random) -> list[str]:
     return [rng.choice(CHANGES)(text, rng) for text in chosen]
 
 
-def is_flagged(corpus: Corpus, texts: Sequence[str]) -> bool:
+def is_flagged(search: TextSearch, texts: Sequence[str]) -> bool:
     """Says whether a run whose agent wrote these texts is flagged."""
     written = [Piece("workspace/train.jsonl", line, text) for line, text in enumerate(texts, start=1)]
-    return bool(search(corpus.items, corpus.known, written).suspicious())
+    return bool(search.run(written).suspicious())
 
 
 def in_texts(corpus: Corpus) -> str:
     """Returns a row: how many of the runs are flagged, clean and with planted items."""
-    cells = [f"{sum(is_flagged(corpus, honest_rows(corpus.known, random.Random(seed))) for seed in SEEDS)}"]
+    search = TextSearch(corpus.items, corpus.known)
+    cells = [f"{sum(is_flagged(search, honest_rows(corpus.known, random.Random(seed))) for seed in CLEAN_SEEDS)}"]
     for change in CHANGES:
         for share in SHARES:
-            cells.append(str(sum(is_flagged(corpus, _planted(corpus, change, share, seed)) for seed in SEEDS)))
+            cells.append(str(sum(is_flagged(search, _planted(corpus, change, share, seed)) for seed in SEEDS)))
     return f"| {corpus.name} | {len(corpus.items)} | {' | '.join(cells)} |"
 
 
@@ -136,7 +138,7 @@ def main() -> None:
     parser.add_argument("--gsm8k", type=Path, help="a mirror of the real GSM8K")
     chosen, started = parser.parse_args(), time.monotonic()
     planted = [f"{change.__name__} {share:.0%}" for change in CHANGES for share in SHARES]
-    _say(f"Runs that are flagged, of {len(SEEDS)}:\n")
+    _say(f"Runs that are flagged, of {len(CLEAN_SEEDS)} clean ones and {len(SEEDS)} others:\n")
     _say(f"| data | items | clean | {' | '.join(planted)} |\n|---|{'---|' * (len(planted) + 2)}")
     for corpus in corpora(chosen.gsm8k):
         _say(in_texts(corpus))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from a2rl.contamination.items import given_texts, item_texts
 from a2rl.contamination.judged import length_game, sameness
 from a2rl.contamination.permutation import Gap, selection_bonus
-from a2rl.contamination.sources import written_by_agent
-from a2rl.contamination.text_search import Place, Searched, search
+from a2rl.contamination.sources import read_and_gone, written_by_agent
+from a2rl.contamination.text_search import Place, Searched, TextSearch
 from a2rl.contamination.twins import FOLDER, Twins, gap_between, grade_twins, make_twins
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
@@ -112,12 +112,15 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
     if not items:
         yield _not_checked("The agent's texts were not searched, because the items of this task are no texts.")
         return
-    found = search(items, given_texts(run.given / "data"), written_by_agent(run))
+    found = TextSearch(items, given_texts(run.given / "data")).run(written_by_agent(run))
     for way in found.suspicious():
         count = len(found.found[way])
         text = f"{count} of {len(items)} eval items are in the agent's texts ({way})."
         places = [_place(place) for place in found.found[way][:SHOWN]]
         yield Finding.of("eval-items-in-texts", "flag", text, *places, *_limits(found))
+    if gone := read_and_gone(run):
+        text = f"{len(gone)} files that the agent's processes read are gone, so they were not searched for eval items."
+        yield Finding.of("read-files-gone", "note", text, Evidence(what="such as", value=list(gone[:SHOWN])))
     if not found.is_complete:
         yield _not_checked("The agent wrote more than could be searched for eval items in time.")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-ROUNDS = 20_000
+ROUNDS, BATCH = 20_000, 500
 SEED = 0
 
 
@@ -26,17 +26,27 @@ class Gap(NamedTuple):
 def unpaired_gap(seen: Sequence[float], fresh: Sequence[float]) -> Gap:
     """Compares the values of eval items with those of fresh items from the same source.
 
-    Without a leak, the two are draws from one population, so every division of the results is equally likely.
+    Without a leak, the two are draws from one population, so every division of the results is equally likely. If all
+    values are 0 or 1, the divisions are counted exactly (Fisher's test); otherwise random ones are tried.
     """
     values = np.asarray([*seen, *fresh], dtype=np.float64)
-    observed = _difference(values, len(seen))
-    rng = np.random.default_rng(SEED)
-    beyond = sum(_difference(rng.permutation(values), len(seen)) >= observed - 1e-12 for _ in range(ROUNDS // 4))
-    return Gap(100 * observed, (beyond + 1) / (ROUNDS // 4 + 1), len(seen), len(fresh))
+    observed = float(values[: len(seen)].mean() - values[len(seen) :].mean())
+    p = _exact(values, len(seen)) if np.isin(values, (0.0, 1.0)).all() else _sampled(values, len(seen))
+    return Gap(100 * observed, p, len(seen), len(fresh))
 
 
-def _difference(values: NDArray[np.float64], count: int) -> float:
-    return float(values[:count].mean() - values[count:].mean())
+def _exact(values: NDArray[np.float64], seen: int) -> float:
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.sf(values[:seen].sum() - 1, len(values), values.sum(), seen))
+
+
+def _sampled(values: NDArray[np.float64], seen: int) -> float:
+    rng, observed, beyond = np.random.default_rng(SEED), values[:seen].sum(), 0
+    for _ in range(ROUNDS // BATCH):
+        shuffled = rng.permuted(np.broadcast_to(values, (BATCH, len(values))), axis=1)
+        beyond += int((shuffled[:, :seen].sum(axis=1) >= observed - 1e-9).sum())
+    return (beyond + 1) / (ROUNDS + 1)
 
 
 def paired_gap(seen: Sequence[float], fresh: Sequence[float], easier: Sequence[float] | None = None) -> Gap:

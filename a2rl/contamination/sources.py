@@ -1,9 +1,10 @@
 """Every text that the agent wrote: the history of its code, what is in its workspace, and what it printed.
 
-No record says which files its processes opened. So all texts that are left in the workspace are read, training files
-included, except those that it was given.
+All texts that are left in the workspace are read, training files included. Of files that its processes were seen to
+open and that are gone since, only the names are known.
 """
 
+import os
 import subprocess
 from collections.abc import Iterator
 from itertools import islice
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import read_jsonl
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
 from a2rl.recording.code_history import ENVIRONMENT
 from a2rl.run.directory import RunDir
@@ -44,6 +46,15 @@ def written_by_agent(run: RunDir) -> Iterator[Piece]:
         if left < 0:
             return
         yield from pieces(file, content)
+
+
+def read_and_gone(run: RunDir) -> list[str]:
+    """Returns the files of the workspace that the agent's processes were seen to read, and that are gone."""
+    log = run.logs / "processes.jsonl"
+    rows = read_jsonl(log) if log.is_file() else []
+    names = {str(name) for row in rows for name in row.get("read", ())}
+    kept = (name for name in names if not name.lower().endswith(NOT_TEXT) and not set(name.split("/")) & SKIPPED)
+    return sorted(name for name in kept if not os.path.lexists(run.workspace / name))
 
 
 def pieces(file: str, content: bytes) -> Iterator[Piece]:

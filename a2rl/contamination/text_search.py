@@ -57,41 +57,50 @@ def chance_hits(items: Mapping[str, str], known: Sequence[str]) -> dict[Way, int
     return {way: len(each) for way, each in found.items()}
 
 
-def search(
-    items: Mapping[str, str], known: Sequence[str], written: Iterable[Piece], limit_s: float = LIMIT_S
-) -> Searched:
-    """Looks for items in texts.
+class TextSearch:
+    """Looks for the items of an eval set in texts."""
 
-    Args:
-        items: The text of each item by id.
-        known: The texts that the agent was given.
-        written: What it wrote.
-        limit_s: When this time is over, the rest is not read.
-    """
-    deadline = time.monotonic() + limit_s
-    index, chance = ItemIndex(items, known), chance_hits(items, known)
-    best: dict[tuple[Way, str], Place] = {}
-    is_complete, given = True, set(known)
-    for piece in written:
-        if time.monotonic() > deadline:
-            is_complete = False
-            break
+    def __init__(self, items: Mapping[str, str], known: Sequence[str]) -> None:
+        """Makes the tables.
+
+        Args:
+            items: The text of each item by id.
+            known: The texts that the agent was given.
+        """
+        self._index, chance = ItemIndex(items, known), chance_hits(items, known)
+        self._given = set(known)
+        self._needed = {way: _needed(way, len(items), chance[way]) for way in WAYS}
+
+    def run(self, written: Iterable[Piece], limit_s: float = LIMIT_S) -> Searched:
+        """Searches texts.
+
+        Args:
+            written: What the agent wrote.
+            limit_s: When this time is over, the rest is not read.
+        """
+        deadline, is_complete = time.monotonic() + limit_s, True
+        best: dict[tuple[Way, str], Place] = {}
+        for piece in written:
+            if time.monotonic() > deadline:
+                is_complete = False
+                break
+            for hit in self._hits(piece):
+                held = best.get((hit.way, hit.item))
+                if held is None or hit.score > held.hit.score:
+                    best[hit.way, hit.item] = Place(hit, piece)
+        found: dict[Way, list[Place]] = defaultdict(list)
+        for (way, _), place in best.items():
+            found[way].append(place)
+        return Searched(
+            found={way: sorted(found[way], key=lambda each: -each.hit.score) for way in WAYS},
+            needed=self._needed,
+            findable={way: self._index.findable(way) for way in WAYS},
+            is_complete=is_complete,
+        )
+
+    def _hits(self, piece: Piece) -> list[Hit]:
         text = plain_text(piece.text)
-        if text in given:
-            continue
-        for hit in index.search(text):
-            held = best.get((hit.way, hit.item))
-            if held is None or hit.score > held.hit.score:
-                best[hit.way, hit.item] = Place(hit, piece)
-    found: dict[Way, list[Place]] = defaultdict(list)
-    for (way, _), place in best.items():
-        found[way].append(place)
-    return Searched(
-        found={way: sorted(found[way], key=lambda each: -each.hit.score) for way in WAYS},
-        needed={way: _needed(way, len(items), chance[way]) for way in WAYS},
-        findable={way: index.findable(way) for way in WAYS},
-        is_complete=is_complete,
-    )
+        return [] if text in self._given else self._index.search(text)
 
 
 def _needed(way: Way, items: int, by_chance: int) -> int:

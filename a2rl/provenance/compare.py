@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from threadpoolctl import threadpool_limits
+
 from a2rl.models.checkpoint import Tensor, tensors_of
 from a2rl.models.tensor_names import find_embedding, find_head
 from a2rl.provenance.arrays import is_readable, matrix_shape
@@ -49,7 +51,10 @@ def compare(checkpoint: Path, base: Path, digest: str, known: Mapping[str, Path]
     Raises:
         InvalidSubmissionError: The files are not valid.
     """
-    return _Comparison(tensors_of(checkpoint), tensors_of(base), digest).run(known)
+    with threadpool_limits(
+        1, user_api="blas"
+    ):  # on matrices as small as the samples, threads cost more than they bring
+        return _Comparison(tensors_of(checkpoint), tensors_of(base), digest).run(known)
 
 
 class _Comparison:

@@ -1,4 +1,5 @@
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tasks.humaneval import twins as humaneval
 
 
 def draws(share: float, count: int, seed: int) -> list[float]:
-    return (np.random.default_rng(seed).random(count) < share).astype(float).tolist()
+    return [float(each) for each in np.random.default_rng(seed).random(count) < share]
 
 
 def test_a_model_that_has_seen_the_items_shows_a_gap() -> None:
@@ -27,11 +28,19 @@ def test_a_model_that_has_seen_the_items_shows_a_gap() -> None:
 def test_a_clean_model_seldom_shows_a_gap() -> None:
     small = [unpaired_gap(draws(0.5, 60, 2 * seed), draws(0.5, 60, 2 * seed + 1)).p for seed in range(60)]
     assert sum(p < 0.05 for p in small) <= 8
-    assert min(small) > 0.0005
+    assert min(small) > 0.0001
 
 
 def test_a_gap_to_worse_items_is_none_on_the_other_side() -> None:
     assert unpaired_gap(draws(0.2, 200, 1), draws(0.8, 200, 2)).p > 0.99
+
+
+def test_values_between_0_and_1_are_compared_like_those_at_the_ends() -> None:
+    seen, fresh = draws(0.6, 80, 1), draws(0.4, 80, 2)
+    exact = unpaired_gap(seen, fresh)
+    sampled = unpaired_gap([0.5 + each / 4 for each in seen], [0.5 + each / 4 for each in fresh])
+    assert sampled.p == pytest.approx(exact.p, abs=0.01)
+    assert sampled.points == pytest.approx(exact.points / 4)
 
 
 def test_pairs_find_smaller_gaps() -> None:
@@ -87,7 +96,7 @@ ANSWER = "She sells 16-5=<<16-5=11>>11 eggs.\nShe gets 11*3=<<11*3=33>>33 dollar
 def test_the_twin_of_a_word_problem_has_other_numbers_and_the_answer_that_follows_from_them() -> None:
     twin = twin_of(QUESTION, ANSWER, random.Random(1))
     assert twin is not None
-    eggs, used, price = (int(each) for each in __import__("re").findall(r"\d+", twin[0]))
+    eggs, used, price = (int(each) for each in re.findall(r"\d+", twin[0]))
     assert (eggs, used, price) != (16, 5, 3)
     assert twin[1].endswith(f"#### {(eggs - used) * price}")
     assert "Nora" not in twin[0] or twin[0].startswith("Nora")
@@ -112,7 +121,7 @@ def test_what_cannot_be_followed_has_no_twin(question: str, answer: str) -> None
 def test_the_twin_of_a_function_has_other_names_and_passes_its_tests() -> None:
     row = {
         "task_id": "HumanEval/0", "entry_point": "add",
-        "prompt": 'def add(first: int, second: int) -> int:\n    """Adds first and second.\n    >>> add(1, 2)\n    3\n    """\n',
+        "prompt": 'def add(first: int, second: int) -> int:\n    """Adds first and second."""\n',
         "canonical_solution": "    return first + second\n",
         "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
     }  # fmt: skip

@@ -7,8 +7,8 @@ import pytest
 
 from a2rl.contamination.index import ItemIndex
 from a2rl.contamination.items import given_texts, item_texts
-from a2rl.contamination.sources import Piece, pieces, written_by_agent
-from a2rl.contamination.text_search import search
+from a2rl.contamination.sources import Piece, pieces, read_and_gone, written_by_agent
+from a2rl.contamination.text_search import TextSearch
 from a2rl.core.files import write_jsonl
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
@@ -17,6 +17,11 @@ from tests.stories import stories
 
 ITEMS = {str(place): text for place, text in enumerate(stories(200, seed=1))}
 KNOWN = stories(400, seed=2)
+
+
+@pytest.fixture(scope="module")
+def text_search() -> TextSearch:
+    return TextSearch(ITEMS, KNOWN)
 
 
 @pytest.fixture(scope="module")
@@ -60,25 +65,25 @@ def _pieces(texts: list[str]) -> list[Piece]:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 1.0])
-def test_planted_items_are_reported_with_their_places(share: float) -> None:
+def test_planted_items_are_reported_with_their_places(text_search: TextSearch, share: float) -> None:
     planted = [ITEMS[str(place)] for place in range(max(2, round(share * len(ITEMS))))]
     texts = [*stories(200, seed=4), *planted]
     random.Random(0).shuffle(texts)
-    found = search(ITEMS, KNOWN, _pieces(texts))
+    found = text_search.run(_pieces(texts))
     assert "verbatim" in found.suspicious()
     assert {place.hit.item for place in found.found["verbatim"]} >= {str(place) for place in range(len(planted))}
     best = found.found["verbatim"][0]
     assert texts[best.piece.line - 1] == ITEMS[best.hit.item]
 
 
-def test_clean_texts_are_not_reported() -> None:
-    found = search(ITEMS, KNOWN, _pieces(stories(500, seed=5)))
+def test_clean_texts_are_not_reported(text_search: TextSearch) -> None:
+    found = text_search.run(_pieces(stories(500, seed=5)))
     assert found.suspicious() == []
     assert found.is_complete
 
 
-def test_a_search_without_time_says_that_it_is_incomplete() -> None:
-    assert not search(ITEMS, KNOWN, _pieces(stories(5, seed=6)), limit_s=0.0).is_complete
+def test_a_search_without_time_says_that_it_is_incomplete(text_search: TextSearch) -> None:
+    assert not text_search.run(_pieces(stories(5, seed=6)), limit_s=0.0).is_complete
 
 
 def test_items_and_training_data_are_read_as_texts(tmp_path: Path) -> None:
@@ -130,3 +135,12 @@ def test_a_broken_code_history_is_an_error_not_a_clean_result(tmp_path: Path) ->
     (run.code / ".git" / "HEAD").write_text("nonsense")
     with pytest.raises(Exception, match="git rev-list failed"):
         list(written_by_agent(run))
+
+
+def test_files_that_were_read_and_are_gone_are_named(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, spec())
+    (run.workspace / "code").mkdir(parents=True)
+    (run.workspace / "code" / "kept.jsonl").write_text("{}")
+    rows = [{"event": "ended", "read": ["code/kept.jsonl", "code/gone.jsonl", "output/model.safetensors"]}]
+    write_jsonl(run.logs / "processes.jsonl", rows)
+    assert read_and_gone(run) == ["code/gone.jsonl"]
