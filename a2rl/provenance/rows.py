@@ -1,5 +1,6 @@
 """Compares rows of two matrices: which base row is nearest to each row, and how far the matched rows are apart."""
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ TIE = 1e-5
 """Base rows that are equally near, such as those of tokens that never occur, are one row."""
 SMALLEST = 1e-12
 FEWEST_MOVED = 8
+NOISE_DRAWS = 4
 
 
 class Columns(NamedTuple):
@@ -83,11 +85,11 @@ def fit_columns(rows: Matrix, base: Matrix) -> Columns:
 
 
 def roughness(rows: Matrix, base: Matrix) -> float | None:
-    """Returns how far the difference of two matrices is from white noise, which has about 1; training gives more.
+    """Returns how far the difference of two matrices is from white noise, which has 1.
 
-    It is the largest eigenvalue of the difference over the largest that noise of the same size has (the edge of the
-    law of Marchenko and Pastur). Rows and columns are brought to the same scale first, since rounding errors grow with
-    the weights.
+    It is the largest eigenvalue of the difference over that of noise of the same size. AdamW moves weights along few
+    directions and gives more; optimisers that make all directions equal, such as Muon, give less. Rows and columns are
+    brought to the same scale first, since rounding errors grow with the weights.
 
     Returns:
         The figure; None if the matrices are equal or too small.
@@ -96,8 +98,17 @@ def roughness(rows: Matrix, base: Matrix) -> float | None:
     moved = difference[np.linalg.norm(difference, axis=1) > SMALLEST]
     if len(moved) < FEWEST_MOVED or moved.shape[1] < FEWEST_MOVED:
         return None
-    plain = np.asarray(unit(moved).T)
-    plain = unit(np.asarray(unit(plain).T)).astype(np.float64)
-    count, width = plain.shape
-    largest = float(np.linalg.eigvalsh(plain @ plain.T)[-1])
-    return float(largest * width / (count**0.5 + width**0.5) ** 2)
+    return _largest(moved) / _of_noise(*moved.shape)
+
+
+def _largest(matrix: Matrix) -> float:
+    """Returns the largest eigenvalue after rows and columns were brought to one scale."""
+    plain = unit(np.asarray(unit(np.asarray(unit(matrix).T)).T)).astype(np.float64)
+    return float(np.linalg.eigvalsh(plain @ plain.T)[-1])
+
+
+@cache
+def _of_noise(count: int, width: int) -> float:
+    rng = np.random.default_rng(0)
+    draws = [rng.standard_normal((count, width)).astype(np.float32) for _ in range(NOISE_DRAWS)]
+    return sum(map(_largest, draws)) / NOISE_DRAWS

@@ -1,5 +1,6 @@
 """Tests the checks of weights and texts on whole run directories."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,9 +20,16 @@ from tests.run_maker import Finished, finished_run, grade_result
 from tests.small_model import random_weights, read_weights, write_safetensors
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return finished_run(tmp_path_factory.mktemp("original") / "checkout")
+
+
 @pytest.fixture
-def finished(tmp_path: Path) -> Finished:
-    return finished_run(tmp_path / "checkout")
+def finished(original: Finished, tmp_path: Path) -> Finished:
+    """A copy of the run, for a test to change."""
+    root = shutil.copytree(original.run.root, tmp_path / "runs" / original.run.id, symlinks=True)
+    return Finished(RunDir(root), original.settings)
 
 
 def evidence(finished: Finished) -> RunEvidence:

@@ -159,6 +159,15 @@ def test_noise_has_a_roughness_of_about_one_and_a_low_rank_has_more() -> None:
     assert spiked > 1.5
 
 
+def test_a_difference_with_equal_directions_as_muon_makes_is_no_noise() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((64, 128)).astype(np.float32)
+    left, _, right = np.linalg.svd(rng.standard_normal(base.shape), full_matrices=False)
+    flat = roughness(base + 0.1 * (left @ right).astype(np.float32), base)
+    assert flat is not None
+    assert flat < 0.7
+
+
 def test_copies_of_one_checkpoint_are_one_try(origin: Origin, base: State, tmp_path: Path) -> None:
     trained = origin.tuned(3e-3, 15, seed=3)
     states = [make.noisy(base, 0.01, 1), trained, make.noisy(trained, 0.01, 2), make.noisy(trained, 0.01, 3)]
