@@ -22,6 +22,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import check_gpus
 from a2rl.scoring.score import ItemResult
 from a2rl.tasks.catalog import load_preparer, load_twins
+from a2rl.tasks.contract import DrawingPreparer
 
 FOLDER = "twins"
 SEED = "seed.txt"
@@ -65,9 +66,9 @@ def make_twins(task: str, variant: str, hidden: Path, folder: Path) -> Twins | N
 
 def _write(task: str, variant: str, hidden: Path, seed: str, target: Path) -> list[str] | None:
     """Writes twins; returns whose twins they are, None for another draw, and nothing if there are none."""
-    draw, module = getattr(load_preparer(task), "draw", None), load_twins(task)
-    if variant == "mini" and draw is not None:
-        draw(f"{seed}/twins", target)
+    preparer, module = load_preparer(task), load_twins(task)
+    if variant == "mini" and isinstance(preparer, DrawingPreparer):
+        preparer.draw(f"{seed}/twins", target)
         return None
     return module.write_twins(hidden, seed, target) if module is not None else []
 
