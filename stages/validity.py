@@ -16,8 +16,8 @@ from a2rl.validity.rules_check import hosts, teachers
 from a2rl.validity.traces import code, leaked_keys
 
 CHECKS: tuple[Check, ...] = (
-    confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree, length_gaming, provenance, tries,
-    text_hits, twins_gap,
+    confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree,
+    length_gaming, provenance, tries, text_hits, twins_gap,
 )  # fmt: skip
 """The checks of a run, the cheap ones first. To add one, add its function."""
 
