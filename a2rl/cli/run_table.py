@@ -11,12 +11,12 @@ from a2rl.run.directory import RunDir
 
 COLUMNS = (
     "run", "suite", "driver", "mode", "seed", "state", "baseline", "result", "gain", "95% interval", "submissions",
-    "verdict", "sandbox",
+    "verdict", "validity", "sandbox",
 )  # fmt: skip
 NUMBERS = ("seed", "baseline", "result", "gain", "submissions")
 ORDERS = ("run", "created", "suite", "task", "agent", "driver", "seed", "gain", "submissions")
 """What runs can be sorted by."""
-FILTERS = ("suite", "launch", "task", "agent", "driver", "mode", "state", "verdict")
+FILTERS = ("suite", "launch", "task", "agent", "driver", "mode", "state", "verdict", "validity")
 
 
 class Listed(NamedTuple):
@@ -76,7 +76,7 @@ def _is_wanted(listed: Listed, filters: dict[str, str]) -> bool:
 def _row(listed: Listed) -> tuple[str, ...]:
     facts = listed.facts
     if not facts:
-        return listed.run.id, "-", "-", "-", "-", listed.state, *["-"] * 7
+        return listed.run.id, "-", "-", "-", "-", listed.state, *["-"] * 8
     ci = f"[{facts['ci'][0]:+.1f}, {facts['ci'][1]:+.1f}]" if facts["ci"] else "-"
     final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
     return (
@@ -92,6 +92,7 @@ def _row(listed: Listed) -> tuple[str, ...]:
         ci,
         str(facts["submissions"]),
         "; ".join(filter(None, (facts["verdict"], facts["selection"], facts["sample"]))) or "-",
+        facts["validity"] or "-",
         facts["sandbox"] or "-",
     )
 

@@ -52,6 +52,7 @@ def runs(
     mode: Only = None,
     state: Only = None,
     verdict: Only = None,
+    validity: Only = None,
     sort: Annotated[str, typer.Option(help="run, created, suite, task, agent, driver, seed, gain, submissions.")] = (
         "run"
     ),
@@ -68,7 +69,7 @@ def runs(
 
     found = list_runs(
         RunDir.all(Settings.load().runs), sort, reverse, suite=suite, launch=launch, task=task, agent=agent,
-        driver=driver, mode=mode, state=state, verdict=verdict,
+        driver=driver, mode=mode, state=state, verdict=verdict, validity=validity,
     )  # fmt: skip
     if as_json:
         print_json([{"id": each.run.id, "state": each.state, **each.facts} for each in found])
