@@ -15,6 +15,7 @@ from a2rl.cli import (
     signing,
     stored_runs,
     suites,
+    watching,
 )
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ app.command()(repeating.regrade)
 app.command()(labelling.label)
 app.command()(grading.tasks)
 app.command()(stored_runs.runs)
+app.command()(watching.watch)
 app.command()(stored_runs.report)
 app.command()(comparing.compare)
 app.command()(machine.driver)
