@@ -17,6 +17,7 @@ from a2rl.models.checkpoint import weights_digest
 from a2rl.results.comparison import cross_fitted_gain, improvement_of
 from a2rl.results.draw_check import check_draw
 from a2rl.results.tracking import Tracker
+from a2rl.results.validity_check import check_validity
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, PrivateGraded, RunFailed, RunOpened, SubmissionAccepted
 from a2rl.run.failure import why_no_result
@@ -51,6 +52,7 @@ def verify_run(run: RunDir, tracker: Tracker) -> list[Check]:
         ("checkpoints are the ones that were graded", _check_checkpoints),
         ("scores follow from the per-item results", _check_items),
         ("the records follow from the ledger", _check_records),
+        ("the validity only became worse, and its findings are unchanged", check_validity),
         ("MLflow shows what the ledger says", lambda run: _check_mlflow(run, tracker)),
     ]
     return [Check(what, _problem(check, run)) for what, check in checks]

@@ -37,7 +37,8 @@ ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
 MLFLOW = "MLflow shows what the ledger says"
 DRAW = "the eval set follows from the draw that the run committed to"
-EVERY = {CHAIN, SPEC, DRAW, GRADES, CHECKPOINTS, ITEMS, RECORDS, MLFLOW}
+VALIDITY = "the validity only became worse, and its findings are unchanged"
+EVERY = {CHAIN, SPEC, DRAW, VALIDITY, GRADES, CHECKPOINTS, ITEMS, RECORDS, MLFLOW}
 
 
 @pytest.fixture(scope="module")
