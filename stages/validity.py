@@ -2,7 +2,9 @@
 
 import time
 
+from a2rl.contamination.check import length_gaming, text_hits, twins_gap
 from a2rl.core.settings import Settings
+from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
 from a2rl.run.reveal import reveal_draw
 from a2rl.validity.checks import Check, run_checks
@@ -13,7 +15,10 @@ from a2rl.validity.record import STAGE, ValidityRecord, decide
 from a2rl.validity.rules_check import hosts, teachers
 from a2rl.validity.traces import code, leaked_keys
 
-CHECKS: tuple[Check, ...] = (confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree)
+CHECKS: tuple[Check, ...] = (
+    confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree,
+    length_gaming, provenance, tries, text_hits, twins_gap,
+)  # fmt: skip
 """The checks of a run, the cheap ones first. To add one, add its function."""
 
 

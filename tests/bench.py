@@ -7,12 +7,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
+from safetensors.numpy import save_file
 
 from a2rl.agents.definition import Agent
 from a2rl.code_execution.pool import CodeCase, CodePool
@@ -24,6 +27,7 @@ from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import GraderPool, grade_now
 from a2rl.models.base_model import resolve_model
 from a2rl.models.checkpoint import weights_digest
+from a2rl.provenance.compare import compare
 from a2rl.recording.recorder import Recorder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
@@ -55,6 +59,7 @@ GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
 SHOPS = (1_000, 100_000)
 """Products; the whole catalogue has 1,180,000: `python -m tests.webshop.scale 1000 1180000`."""
+PROVENANCE_MATRICES = 60
 ROUNDS = 4
 TRAINING = """
 import time, torch
@@ -81,6 +86,12 @@ def seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def job(settings: Settings, folder: Path, name: str, exact: bool = False) -> GradeJob:
@@ -271,6 +282,33 @@ def digest(settings: Settings, folder: Path) -> list[tuple[str, str]]:
     return [("weights digest / reading the file", f"{digest_s / read_s:.1f}x")]
 
 
+def provenance(folder: Path) -> list[tuple[str, str]]:
+    """Compares saying where a checkpoint of 500 MB comes from with reading it, for a trained and for a foreign one."""
+    rng = np.random.default_rng(0)
+    names = [f"model.layers.{place}.mlp.up_proj.weight" for place in range(PROVENANCE_MATRICES)]
+    base = {name: rng.standard_normal((1024, 2048), dtype=np.float32) for name in names}
+    low = np.outer(rng.standard_normal(1024), rng.standard_normal(2048)).astype(np.float32)
+    states = {
+        "base": base,
+        "trained": {name: weight + 0.01 * low for name, weight in base.items()},
+        "foreign": {name: rng.standard_normal(weight.shape, dtype=np.float32) for name, weight in base.items()},
+    }
+    for name, state in states.items():
+        (folder / name).mkdir(parents=True)
+        save_file(state, folder / name / "model.safetensors")
+    rows = []
+    for name in ("trained", "foreign"):
+        file = folder / name / "model.safetensors"
+        read_s = min(processor_seconds(file.read_bytes) for _ in range(ROUNDS))
+        work = partial(compare, folder / name, folder / "base", "digest")
+        compare_s = min(processor_seconds(work) for _ in range(ROUNDS))
+        assert compare(folder / name, folder / "base", "digest").kind == {"trained": "descendant"}.get(name, name)
+        size = file.stat().st_size / 1e6
+        ratio = f"{compare_s / read_s:.1f}x ({compare_s:.2f} s, {read_s:.2f} s)"
+        rows.append((f"provenance of a {name} checkpoint of {size:.0f} MB / reading it, processor time", ratio))
+    return rows
+
+
 def command_line() -> list[tuple[str, str]]:
     """Compares `a2rl --help` with starting Python."""
 
@@ -365,7 +403,7 @@ def main() -> None:
             *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
             *isolation(settings, folder), *recorder(folder), *code_answers(settings), *ledger(folder),
-            *digest(settings, folder), *command_line(), *suite_report(),
+            *digest(settings, folder), *provenance(folder / "provenance"), *command_line(), *suite_report(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)

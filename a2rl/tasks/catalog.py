@@ -4,12 +4,13 @@ task = load_task("gsm8k")          # tasks/gsm8k/task.py: TASK
 """
 
 import importlib
+import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
 from a2rl.core.errors import TaskDefinitionError, unknown_name
-from a2rl.tasks.contract import Grader, Preparer, ServicesModule, Task
+from a2rl.tasks.contract import Grader, Preparer, ServicesModule, Task, TwinsModule
 
 
 def task_ids(root: Path) -> list[str]:
@@ -46,6 +47,12 @@ def load_preparer(task_id: str) -> Preparer:
 def load_services(task_id: str) -> ServicesModule:
     """Returns the module with the services that a task offers to agents."""
     return cast(ServicesModule, _task_module(task_id, "services"))
+
+
+def load_twins(task_id: str) -> TwinsModule | None:
+    """Returns the module that makes twins of a task's published items; None if it has none."""
+    name = f"tasks.{task_id}.twins"
+    return cast(TwinsModule, importlib.import_module(name)) if importlib.util.find_spec(name) else None
 
 
 def _task_module(task_id: str, name: str) -> ModuleType:

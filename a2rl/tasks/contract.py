@@ -232,6 +232,23 @@ class ServicesModule(Protocol):
         ...
 
 
+class TwinsModule(Protocol):
+    """The function of `twins.py`, for a task that can make twins of published items."""
+
+    def write_twins(self, hidden: Path, seed: str, target: Path) -> list[str]:
+        """Writes items that are like those of the eval set, with other numbers and names.
+
+        Args:
+            hidden: The grader's data.
+            seed: The same seed gives the same twins.
+            target: An empty folder, which becomes like `hidden`.
+
+        Returns:
+            The ids of the items that have a twin, in the order of the twins.
+        """
+        ...
+
+
 @runtime_checkable
 class PublishedGrader(Grader, Protocol):
     """A grader whose `score_outputs` also grades items that are published but not in the eval set."""

@@ -1,0 +1,125 @@
+"""Every text that the agent wrote: the history of its code, what is in its workspace, and what it printed.
+
+All texts that are left in the workspace are read, training files included. Of files that its processes were seen to
+open and that are gone since, only the names are known.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import read_jsonl
+from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
+from a2rl.recording.code_history import ENVIRONMENT
+from a2rl.run.directory import RunDir
+
+MAX_FILE_BYTES = 64 << 20
+"""Of a longer file, this much is read."""
+MAX_BYTES = 512 << 20
+"""This much is read altogether."""
+LIMITS = Limits(entries=20_000, depth=32, seconds=10.0)
+GIT_TIMEOUT_S = 60
+NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".so", ".png", ".arrow", ".parquet", ".gz")
+SKIPPED = frozenset({".git", "__pycache__", "site-packages", "node_modules"})
+LINE_CHARS = 4000
+"""Longer lines are cut into pieces."""
+
+
+class Piece(NamedTuple):
+    """A part of a text, short enough to be shown."""
+
+    file: str
+    """Relative to the run directory; for code that was changed later, with the digest of the file in its history."""
+    line: int
+    text: str
+
+
+def written_by_agent(run: RunDir) -> Iterator[Piece]:
+    """Yields everything that the agent wrote, line by line."""
+    left = MAX_BYTES
+    for file, content in _contents(run):
+        left -= len(content)
+        if left < 0:
+            return
+        yield from pieces(file, content)
+
+
+def read_and_gone(run: RunDir) -> list[str]:
+    """Returns the files of the workspace that the agent's processes were seen to read, and that are gone."""
+    log = run.logs / "processes.jsonl"
+    rows = read_jsonl(log) if log.is_file() else []
+    names = {str(name) for row in rows for name in row.get("read", ())}
+    kept = (name for name in names if not name.lower().endswith(NOT_TEXT) and not set(name.split("/")) & SKIPPED)
+    return sorted(name for name in kept if not os.path.lexists(run.workspace / name))
+
+
+def pieces(file: str, content: bytes) -> Iterator[Piece]:
+    """Yields the lines of a text; nothing of a file that is none."""
+    if b"\0" in content[:4096]:
+        return
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+        if len(line) > 2:
+            for start in range(0, len(line), LINE_CHARS):
+                yield Piece(file, number, line[start : start + LINE_CHARS + LINE_CHARS // 8])
+
+
+def _contents(run: RunDir) -> Iterator[tuple[str, bytes]]:
+    yield from _code(run.code)
+    yield from _workspace(run.workspace)
+    for name in ("agent.log", "transcript-*.jsonl"):
+        for path in sorted(run.logs.glob(name)):
+            yield f"logs/{path.name}", _head(path)
+    if run.trajectory.is_file():
+        yield run.trajectory.name, _head(run.trajectory)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES)
+
+
+def _workspace(folder: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        workspace = UntrustedFolder.at(folder)
+    except FileNotFoundError:
+        return
+    with workspace:
+        for entry in workspace.walk(limits=LIMITS, skip=SKIPPED):
+            if _is_text(entry):
+                try:
+                    content = workspace.read(entry.path, MAX_FILE_BYTES)
+                except OSError:  # the agent left a file that cannot be read, such as a second name of another one
+                    continue
+                yield f"workspace/{printable_name(entry.path)}", content
+
+
+def _is_text(entry: Entry) -> bool:
+    return entry.is_file and not entry.path.lower().endswith(NOT_TEXT)
+
+
+def _code(repository: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields each content that a file of the code had at any time."""
+    if not (repository / ".git").is_dir():
+        return
+    listed = _git(repository, "rev-list", "--objects", "--all").decode("utf-8", "replace")
+    for line in islice(listed.splitlines(), LIMITS.entries):
+        digest, _, path = line.partition(" ")
+        if path and _git(repository, "cat-file", "-t", digest).strip() == b"blob":
+            yield f"code/{path}@{digest[:12]}", _git(repository, "cat-file", "blob", digest)[:MAX_FILE_BYTES]
+
+
+def _git(repository: Path, *arguments: str) -> bytes:
+    environment = {**ENVIRONMENT, "HOME": str(repository), "GIT_DIR": str(repository / ".git")}
+    try:
+        return subprocess.run(
+            ["git", "--no-replace-objects", *arguments],
+            env=environment, capture_output=True, check=True, timeout=GIT_TIMEOUT_S,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InfrastructureError(
+            f"the history of the agent's code cannot be read: git {arguments[0]} failed"
+        ) from error

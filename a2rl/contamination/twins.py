@@ -1,0 +1,106 @@
+"""Fresh twins of the eval items, on which the final checkpoint is graded once more.
+
+mini: another draw by the task's own generator. full: each problem with other numbers and names, where the task can make
+such twins. Nobody could train on them: they are made after the agent has ended, from a seed that is drawn then.
+"""
+
+import json
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from a2rl.contamination.permutation import Gap, paired_gap, unpaired_gap
+from a2rl.core.files import canonical_json
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import devices_of
+from a2rl.grading.job import GradeResult, selected_ids
+from a2rl.grading.pool import grade_now
+from a2rl.grading.service import grade_job
+from a2rl.run.directory import RunDir
+from a2rl.run.gpu_share import check_gpus
+from a2rl.scoring.score import ItemResult
+from a2rl.tasks.catalog import load_preparer, load_twins
+from a2rl.tasks.contract import DrawingPreparer
+
+FOLDER = "twins"
+SEED = "seed.txt"
+TWIN_OF = "twin_of.json"
+FEWEST = 20
+"""With fewer items on one side, nothing is concluded."""
+
+
+class Twins(NamedTuple):
+    """Fresh items."""
+
+    hidden: Path
+    """A folder like the grader's data."""
+    seed: str
+    of: tuple[str, ...] | None
+    """The ids of the items whose twins they are, in order; None if they are another draw."""
+
+
+def make_twins(task: str, variant: str, hidden: Path, folder: Path) -> Twins | None:
+    """Makes twins of an eval set; None if the task cannot.
+
+    Args:
+        task: The task's id.
+        variant: Its variant.
+        hidden: The grader's data.
+        folder: Where to write them. Twins that are there already are used again.
+    """
+    target, seed_file = folder / "hidden", folder / SEED
+    if not seed_file.is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        target.mkdir(parents=True)
+        seed = secrets.token_hex(16)
+        of = _write(task, variant, hidden, seed, target)
+        if of == []:
+            return None
+        (folder / TWIN_OF).write_text(canonical_json(of), encoding="utf-8")
+        seed_file.write_text(seed, encoding="utf-8")
+    known = json.loads((folder / TWIN_OF).read_text(encoding="utf-8"))
+    return Twins(target, seed_file.read_text(encoding="utf-8"), None if known is None else tuple(known))
+
+
+def _write(task: str, variant: str, hidden: Path, seed: str, target: Path) -> list[str] | None:
+    """Writes twins; returns whose twins they are, None for another draw, and nothing if there are none."""
+    preparer, module = load_preparer(task), load_twins(task)
+    if variant == "mini" and isinstance(preparer, DrawingPreparer):
+        preparer.draw(f"{seed}/twins", target)
+        return None
+    return module.write_twins(hidden, seed, target) if module is not None else []
+
+
+def grade_twins(run: RunDir, settings: Settings, model: Path, twins: Twins, items: int, name: str) -> GradeResult:
+    """Grades a model on at most `items` twins. An existing grade is reused.
+
+    Raises:
+        InfrastructureError: They could not be graded on this machine.
+    """
+    result = run.grades / f"{name}-twins.json"
+    there = len(selected_ids(run.spec.task, twins.hidden, "all", 0))
+    job = grade_job(run, settings.root, model, "all", result).model_copy(
+        update={"hidden": twins.hidden, "limit": items if items < there else None}
+    )
+    return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
+
+
+def gap_between(seen: Mapping[str, ItemResult], fresh: list[ItemResult], twins: Twins) -> Gap | None:
+    """Compares the results on eval items with those on twins; None if there is too little of either.
+
+    Args:
+        seen: The results on eval items by id.
+        fresh: The results on twins.
+        twins: The twins.
+    """
+    new = [item for item in fresh if item.verdict != "errored"]
+    if twins.of is None:
+        old = [item.value for item in seen.values() if item.verdict != "errored"]
+        return unpaired_gap(old, [item.value for item in new]) if min(len(old), len(new)) >= FEWEST else None
+    pairs = [(seen[whose], item) for item in new if (whose := twins.of[int(item.id)]) in seen]
+    judged = [(old.value, item.value) for old, item in pairs if old.verdict != "errored"]
+    if len(judged) < FEWEST:
+        return None
+    return paired_gap([old for old, _ in judged], [fresh for _, fresh in judged])

@@ -1,0 +1,111 @@
+"""The checks of a run that look at weights: where the result comes from, and how many different tries there were."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from a2rl.provenance.compare import compare
+from a2rl.provenance.kinds import Kind, Provenance
+from a2rl.provenance.known import KnownModels, known_models
+from a2rl.provenance.tries import Tries, count_tries
+from a2rl.validity.checks import NOT_CHECKED
+from a2rl.validity.evidence import RunEvidence
+from a2rl.validity.finding import Evidence, Finding, Level
+
+LEVELS: dict[Kind, Level] = {
+    Kind.FOREIGN: "void",
+    Kind.PART_FOREIGN: "flag",
+    Kind.SIBLING: "flag",
+    Kind.MERGE: "flag",
+    Kind.NEAR_COPY: "flag",
+    Kind.UNKNOWN: "flag",
+    Kind.BASE: "note",
+    Kind.DESCENDANT: "note",
+}
+SAYS: dict[Kind, str] = {
+    Kind.FOREIGN: "The checkpoint was not trained from the base model.",
+    Kind.PART_FOREIGN: "Parts of the checkpoint do not come from the base model.",
+    Kind.SIBLING: "The checkpoint descends from another known model, not from the agent's training alone.",
+    Kind.MERGE: "The checkpoint is a merge with known models.",
+    Kind.NEAR_COPY: "The checkpoint is the base model with noise, rounding or rearranged weights, not a trained one.",
+    Kind.UNKNOWN: "Where the checkpoint comes from could not be told from its weights.",
+    Kind.BASE: "The checkpoint is the base model, as good as unchanged.",
+    Kind.DESCENDANT: "The checkpoint was trained from the base model.",
+}
+TENSORS_SHOWN = 12
+MANY_COPIES = 3
+"""From so many copies on, a run is said to have many."""
+
+
+def provenance(evidence: RunEvidence) -> Iterator[Finding]:
+    """Compares the weights of the submission that counts with the base model's."""
+    if evidence.best is None or evidence.setup is None:
+        return
+    digest = evidence.best.submission.weights_digest
+    folder = evidence.run.checkpoint(digest)
+    if not folder.is_dir():
+        text = "The weights of the result were not compared with the base model's, because they were removed."
+        yield Finding.of(NOT_CHECKED, "note", text, Evidence(what="the setting keep", value=evidence.run.spec.keep))
+        return
+    known = known_models(evidence.run.spec.model, evidence.settings)
+    found = compare(folder, evidence.setup.base_model, digest, known.here)
+    kind = f"provenance-{found.kind.replace(' ', '-')}"
+    yield Finding.of(
+        kind, LEVELS[found.kind], f"{SAYS[found.kind]} {_sentence(found.why)}", *_seen(found, known, digest)
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _seen(found: Provenance, known: KnownModels, digest: str) -> Iterator[Evidence]:
+    """Yields what was measured."""
+    figures = {
+        "share of rows that are nearest to their own base row": found.kept,
+        "relative delta, median of the matrices": found.delta,
+        "roughness of the difference (noise: 1)": found.roughness,
+        "tensors that could not be compared": found.left_out,
+    }
+    for what, value in figures.items():
+        rounded = round(value, 4) if isinstance(value, float) else value
+        yield Evidence(what=what, value=rounded, digest=digest)
+    for name in found.foreign[:TENSORS_SHOWN]:
+        yield Evidence(what="a foreign tensor", value=name)
+    for each in found.relatives.each:
+        text = f"{each.name}: cosine {each.cosine:.3f}, part {each.part:.3f}"
+        yield Evidence(what="a known model beside it", value=text)
+    if known.elsewhere:
+        yield Evidence(what="known models that are not on this machine, so not compared", value=list(known.elsewhere))
+
+
+def tries(evidence: RunEvidence) -> Iterator[Finding]:
+    """Counts how many different tries the submissions are."""
+    folders = _folders(evidence)
+    if evidence.setup is None or len(folders) < MANY_COPIES:
+        return
+    found = count_tries(folders, evidence.setup.base_model)
+    copies = len(found.of_base) + sum(len(group) - 1 for group in found.groups)
+    if copies < MANY_COPIES:
+        return
+    text = (
+        f"{copies} of {len(folders)} submissions are copies of the base model or of each other with noise; "
+        f"they are {found.effective} different tries."
+    )
+    yield Finding.of("many-near-copies", "flag", text, *_groups(found))
+
+
+def _folders(evidence: RunEvidence) -> dict[str, Path]:
+    """Returns the kept checkpoints by digest, in the order of submission."""
+    digests = dict.fromkeys(event.weights_digest for event in evidence.accepted)
+    folders = {digest: evidence.run.checkpoint(digest) for digest in digests}
+    return {digest: folder for digest, folder in folders.items() if folder.is_dir()}
+
+
+def _groups(found: Tries) -> Iterator[Evidence]:
+    for digest in found.of_base[:TENSORS_SHOWN]:
+        yield Evidence(what="a copy of the base model", digest=digest)
+    for group in found.groups:
+        if len(group) > 1:
+            yield Evidence(what="copies of one checkpoint", value=[digest[:16] for digest in group])
+    if found.not_compared:
+        yield Evidence(what="submissions that were not compared, for lack of time", value=found.not_compared)

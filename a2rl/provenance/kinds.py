@@ -1,0 +1,142 @@
+"""The kinds of checkpoints by their origin, and the thresholds between them.
+
+`python -m tests.provenance_table --calibrate` prints the figures from which the thresholds were chosen;
+`python -m tests.provenance_table` measures the errors on other models.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from statistics import median
+from typing import NamedTuple
+
+from a2rl.provenance.relatives import Relatives
+from a2rl.provenance.trace import Arrangement, Trace
+
+SAME = 1e-3
+"""A tensor with a smaller relative delta is the base model's."""
+OWN = 0.5
+"""A matrix that keeps a smaller share of its rows is foreign: unrelated matrices keep about one row in a hundred."""
+WHOLLY_FOREIGN = 0.5
+"""If this share of the matrices is foreign, so is the model. The tensors of the vocabulary are not counted."""
+NOISE_FROM, NOISE_TO = 0.85, 1.25
+"""The roughness of a difference that is noise. AdamW gives more; Muon gives less in some matrices, more in others."""
+NOISY = 0.75
+"""If this share of the matrices that differ differ by noise, so does the checkpoint."""
+EXPLAINED, ALIKE = 0.5, 0.35
+"""A difference that known models explain by this share, or that goes this far (cosine) in the direction of one, is not
+the agent's own."""
+PART = 0.1
+"""A known model with a larger factor is a part of a merge..."""
+WHOLE = 0.75
+"""...and with this factor and no other part, it is the whole."""
+
+
+class Kind(StrEnum):
+    """Where a checkpoint comes from."""
+
+    BASE = "base"
+    NEAR_COPY = "near-copy"
+    DESCENDANT = "descendant"
+    SIBLING = "sibling"
+    MERGE = "merge"
+    PART_FOREIGN = "part foreign"
+    FOREIGN = "foreign"
+    UNKNOWN = "unknown"
+
+
+class Provenance(NamedTuple):
+    """Where a checkpoint comes from, with the map over its tensors from which this was concluded."""
+
+    kind: Kind
+    why: str
+    foreign: tuple[str, ...]
+    """The names of the foreign tensors."""
+    kept: float | None
+    """The mean share of rows that are nearest to their own base row."""
+    delta: float
+    """The median relative delta of the matrices."""
+    roughness: float | None
+    """The median roughness of the matrices' differences."""
+    relatives: Relatives
+    traces: tuple[Trace, ...]
+    left_out: int = 0
+    """The number of tensors that could not be compared, such as quantised ones."""
+
+
+def classify(
+    traces: Sequence[Trace], relatives: Relatives, vocabulary: frozenset[str] = frozenset(), left_out: int = 0
+) -> Provenance:
+    """Concludes from the map over tensors where a checkpoint comes from.
+
+    Args:
+        traces: The map.
+        relatives: What known models explain.
+        vocabulary: The names of the embedding and the head.
+        left_out: The number of tensors without a trace.
+    """
+    matrices = [trace for trace in traces if trace.kept is not None]
+    foreign = tuple(trace.name for trace in matrices if (trace.kept or 0.0) < OWN)
+    moved = [trace.roughness for trace in matrices if trace.roughness is not None]
+    rough = median(moved) if moved else None
+    noisy = sum(NOISE_FROM < each < NOISE_TO for each in moved) / len(moved) if moved else 0.0
+    kind, why = _kind(traces, matrices, foreign, noisy, relatives, vocabulary)
+    return Provenance(
+        kind=kind,
+        why=why,
+        foreign=foreign,
+        kept=sum(trace.kept or 0.0 for trace in matrices) / len(matrices) if matrices else None,
+        delta=median(trace.delta for trace in matrices or traces) if traces else 0.0,
+        roughness=rough,
+        relatives=relatives,
+        traces=tuple(traces),
+        left_out=left_out,
+    )
+
+
+def _kind(
+    traces: Sequence[Trace],
+    matrices: Sequence[Trace],
+    foreign: tuple[str, ...],
+    noisy: float,
+    relatives: Relatives,
+    vocabulary: frozenset[str],
+) -> tuple[Kind, str]:
+    if not matrices:
+        return Kind.UNKNOWN, "no matrix could be compared"
+    if all(trace.delta < SAME for trace in traces):
+        return Kind.BASE, f"no tensor differs from the base model by {SAME:g} of its length"
+    if foreign:
+        inner = [trace.name for trace in matrices if trace.name not in vocabulary] or [trace.name for trace in matrices]
+        is_wholly = len(set(inner) & set(foreign)) >= WHOLLY_FOREIGN * len(inner)
+        why = f"{len(foreign)} of {len(matrices)} matrices have no rows of the base model"
+        return Kind.FOREIGN if is_wholly else Kind.PART_FOREIGN, why
+    return _known(relatives) or _own(matrices, noisy)
+
+
+def _own(matrices: Sequence[Trace], noisy: float) -> tuple[Kind, str]:
+    """Distinguishes training from copies of the base model that look different."""
+    moved = [trace for trace in matrices if trace.delta >= SAME or trace.arrangement is not Arrangement.IN_PLACE]
+    if not moved:
+        return Kind.DESCENDANT, "only vectors differ from the base model, such as norms"
+    if all(trace.scaled_delta < SAME for trace in moved):
+        return Kind.NEAR_COPY, f"the base model with rows or columns {_arrangements(matrices)}, and no other change"
+    if noisy >= NOISY:
+        return Kind.NEAR_COPY, f"the difference from the base model is noise in {noisy:.0%} of the matrices that differ"
+    return Kind.DESCENDANT, "every matrix has the base model's rows"
+
+
+def _arrangements(matrices: Sequence[Trace]) -> str:
+    found = {trace.arrangement for trace in matrices} & {Arrangement.COLUMNS, Arrangement.ROWS}
+    return "rearranged" if found else "scaled"
+
+
+def _known(relatives: Relatives) -> tuple[Kind, str] | None:
+    """Says whether the difference from the base model is that of known models."""
+    nearest = max(relatives.each, key=lambda each: each.cosine, default=None)
+    if nearest is None or (relatives.explained < EXPLAINED and nearest.cosine < ALIKE):
+        return None
+    parts = [each for each in relatives.each if abs(each.part) >= PART]
+    if len(parts) <= 1 and nearest.part >= WHOLE:
+        return Kind.SIBLING, f"it differs from the base model as {nearest.name} does (cosine {nearest.cosine:.2f})"
+    names = ", ".join(f"{each.part:.2f} of {each.name}" for each in parts) or nearest.name
+    return Kind.MERGE, f"known models explain {relatives.explained:.0%} of its difference from the base model: {names}"

@@ -1,0 +1,146 @@
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from a2rl.contamination.index import ItemIndex
+from a2rl.contamination.items import given_texts, item_texts
+from a2rl.contamination.sources import Piece, pieces, read_and_gone, written_by_agent
+from a2rl.contamination.text_search import TextSearch
+from a2rl.core.files import write_jsonl
+from a2rl.recording.code_history import snapshot_code
+from a2rl.run.directory import RunDir
+from tests.run_maker import spec
+from tests.stories import stories
+
+ITEMS = {str(place): text for place, text in enumerate(stories(200, seed=1))}
+KNOWN = stories(400, seed=2)
+
+
+@pytest.fixture(scope="module")
+def text_search() -> TextSearch:
+    return TextSearch(ITEMS, KNOWN)
+
+
+@pytest.fixture(scope="module")
+def index() -> ItemIndex:
+    return ItemIndex(ITEMS, KNOWN)
+
+
+def test_an_item_is_found_verbatim_in_a_line_of_code(index: ItemIndex) -> None:
+    hits = index.search(f'    PROMPTS.append("{ITEMS["7"]}")  # keep')
+    assert [(hit.item, hit.way) for hit in hits] == [("7", "verbatim")]
+
+
+def test_an_item_is_found_with_other_numbers_and_names(index: ItemIndex) -> None:
+    text = ITEMS["9"]
+    for old, new in zip("123456789", "918273645", strict=True):
+        text = text.replace(f" {old}", f" {new}1")
+    hits = index.search(text)
+    assert [hit.item for hit in hits] == ["9"]
+    assert hits[0].way in ("renumbered", "verbatim")
+
+
+def test_an_item_is_found_in_another_order_with_words_left_out(index: ItemIndex) -> None:
+    sentences = ITEMS["11"].split(". ")
+    told = ". ".join(reversed(sentences)).replace(" the ", " ").replace(" and ", " ")
+    assert "11" in [hit.item for hit in index.search(told)]
+
+
+def test_texts_of_the_same_kind_are_not_taken_for_items(index: ItemIndex) -> None:
+    others = stories(300, seed=3)
+    assert sum(bool(index.search(text)) for text in others) <= 3
+
+
+def test_an_item_that_the_agent_was_given_is_not_looked_for() -> None:
+    index = ItemIndex(ITEMS, [*KNOWN, ITEMS["3"]])
+    assert index.search(ITEMS["3"]) == []
+    assert index.findable("verbatim") <= len(ITEMS) - 1
+
+
+def _pieces(texts: list[str]) -> list[Piece]:
+    return [Piece("workspace/data.jsonl", line, text) for line, text in enumerate(texts, start=1)]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 1.0])
+def test_planted_items_are_reported_with_their_places(text_search: TextSearch, share: float) -> None:
+    planted = [ITEMS[str(place)] for place in range(max(2, round(share * len(ITEMS))))]
+    texts = [*stories(200, seed=4), *planted]
+    random.Random(0).shuffle(texts)
+    found = text_search.run(_pieces(texts))
+    assert "verbatim" in found.suspicious()
+    assert {place.hit.item for place in found.found["verbatim"]} >= {str(place) for place in range(len(planted))}
+    best = found.found["verbatim"][0]
+    assert texts[best.piece.line - 1] == ITEMS[best.hit.item]
+
+
+def test_clean_texts_are_not_reported(text_search: TextSearch) -> None:
+    found = text_search.run(_pieces(stories(500, seed=5)))
+    assert found.suspicious() == []
+    assert found.is_complete
+
+
+def test_a_search_without_time_says_that_it_is_incomplete(text_search: TextSearch) -> None:
+    assert not text_search.run(_pieces(stories(5, seed=6)), limit_s=0.0).is_complete
+
+
+def test_items_and_training_data_are_read_as_texts(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "eval.jsonl", [{"task_id": "a/1", "prompt": "def f(x): ...", "test": "assert f(1)"}])
+    write_jsonl(tmp_path / "train.jsonl", [{"question": "What is it?", "answer": {"final": "Nothing."}}])
+    assert item_texts(tmp_path) == {"a/1": "def f(x): ..."}
+    assert "What is it?\nNothing." in given_texts(tmp_path)
+
+
+def test_everything_that_the_agent_wrote_is_read_once_with_its_place(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, spec())
+    code = run.workspace / "code"
+    code.mkdir(parents=True)
+    (code / "train.py").write_text("first = 'an early version'\n")
+    snapshot_code(code, run.code, "one")
+    (code / "train.py").write_text("second = 'a later version'\n")
+    snapshot_code(code, run.code, "two")
+    (run.workspace / "notes.txt").write_text("nothing\nimportant here\n")
+    (run.workspace / "weights.safetensors").write_bytes(b"not a text")
+    found = list(written_by_agent(run))
+    texts = {piece.text: piece for piece in found}
+    assert texts["first = 'an early version'"].file.startswith("code/train.py@")
+    assert texts["second = 'a later version'"].line == 1
+    assert texts["important here"] == Piece("workspace/notes.txt", 2, "important here")
+    assert not any("not a text" in piece.text for piece in found)
+
+
+def test_traps_in_the_workspace_are_passed_by(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "runs", spec())
+    run.workspace.mkdir(parents=True)
+    (tmp_path / "outside.txt").write_text("hidden words")
+    (run.workspace / "link.txt").symlink_to(tmp_path / "outside.txt")
+    os.mkfifo(run.workspace / "pipe.txt")
+    os.link(tmp_path / "outside.txt", run.workspace / "second-name.txt")
+    assert list(written_by_agent(run)) == []
+
+
+def test_long_lines_are_cut_and_other_files_are_left_out() -> None:
+    cut = list(pieces("f", b"a word " * 2000))
+    assert len(cut) > 2
+    assert all(len(piece.text) <= 4500 for piece in cut)
+    assert list(pieces("f", b"\x7fELF\0\0\0\n")) == []
+
+
+def test_a_broken_code_history_is_an_error_not_a_clean_result(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, spec())
+    run.code.mkdir()
+    subprocess.run(["git", "init", "-q", str(run.code)], check=True)
+    (run.code / ".git" / "HEAD").write_text("nonsense")
+    with pytest.raises(Exception, match="git rev-list failed"):
+        list(written_by_agent(run))
+
+
+def test_files_that_were_read_and_are_gone_are_named(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, spec())
+    (run.workspace / "code").mkdir(parents=True)
+    (run.workspace / "code" / "kept.jsonl").write_text("{}")
+    rows = [{"event": "ended", "read": ["code/kept.jsonl", "code/gone.jsonl", "output/model.safetensors"]}]
+    write_jsonl(run.logs / "processes.jsonl", rows)
+    assert read_and_gone(run) == ["code/gone.jsonl"]

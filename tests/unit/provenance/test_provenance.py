@@ -1,0 +1,195 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from a2rl.models.checkpoint import weights_digest
+from a2rl.provenance.compare import compare
+from a2rl.provenance.draw import draw
+from a2rl.provenance.kinds import Kind, Provenance
+from a2rl.provenance.known import known_models
+from a2rl.provenance.rows import roughness, share_kept
+from a2rl.provenance.trace import Arrangement
+from a2rl.provenance.tries import count_tries
+from tests import provenance_models as make
+from tests.model_families import FAMILIES
+from tests.provenance_models import Origin, State
+from tests.run_maker import checkout
+
+TEXTS = tuple(f"Question: what is {n} and {n + 3}? Answer: {2 * n + 3}, since {n} is {n}." for n in range(60))
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
+    folder = tmp_path_factory.mktemp("family") / "qwen"
+    return Origin(FAMILIES["qwen2.5-0.5b"].build(folder), TEXTS, torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def base(origin: Origin) -> State:
+    return make.stored_state(origin.base)
+
+
+@pytest.fixture(scope="module")
+def known(origin: Origin) -> State:
+    return origin.tuned(3e-3, 25, seed=7)
+
+
+@pytest.fixture
+def judge(origin: Origin, tmp_path: Path) -> Callable[[State], Provenance]:
+    def judged(state: State) -> Provenance:
+        folder = origin.save(state, tmp_path / "checkpoint")
+        return compare(folder, origin.base, weights_digest(folder))
+
+    return judged
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-2])
+def test_a_fine_tuned_model_is_a_descendant(origin: Origin, judge: Callable[[State], Provenance], rate: float) -> None:
+    found = judge(origin.tuned(rate, 20, seed=1))
+    assert found.kind is Kind.DESCENDANT
+    assert found.kept == 1.0
+
+
+def test_a_merged_adapter_is_a_descendant(origin: Origin, judge: Callable[[State], Provenance]) -> None:
+    assert judge(origin.adapted(2e-3, 10, seed=1, rank=4)).kind is Kind.DESCENDANT
+
+
+def test_steps_of_grpo_make_a_descendant(origin: Origin, judge: Callable[[State], Provenance]) -> None:
+    assert judge(origin.reinforced(1e-3, 3, seed=1)).kind is Kind.DESCENDANT
+
+
+def test_the_base_model_is_recognised(base: State, judge: Callable[[State], Provenance]) -> None:
+    assert judge(base).kind is Kind.BASE
+
+
+@pytest.mark.parametrize("size", [0.01, 0.1])
+def test_noise_is_no_training(base: State, judge: Callable[[State], Provenance], size: float) -> None:
+    found = judge(make.noisy(base, size, seed=1))
+    assert found.kind is Kind.NEAR_COPY
+    assert found.delta == pytest.approx(size, rel=0.3)
+
+
+def test_rounding_is_no_training(base: State, judge: Callable[[State], Provenance]) -> None:
+    assert judge(make.rounded(base, bits=8)).kind is Kind.NEAR_COPY
+
+
+@pytest.mark.parametrize("change", [make.neurons_permuted, make.hidden_permuted, make.scaled, make.norms_folded])
+def test_rearranged_weights_are_recognised(
+    base: State, judge: Callable[[State], Provenance], change: Callable[[State, int], State]
+) -> None:
+    found = judge(change(base, 1))
+    assert found.kind is Kind.NEAR_COPY, found
+    assert not found.foreign
+
+
+def test_a_permuted_model_names_how_its_rows_were_found(base: State, judge: Callable[[State], Provenance]) -> None:
+    found = judge(make.neurons_permuted(base, 1))
+    ways = {trace.name.split(".")[-2]: trace.arrangement for trace in found.traces}
+    assert ways["gate_proj"] is Arrangement.ROWS
+    assert ways["down_proj"] is Arrangement.COLUMNS
+    assert ways["q_proj"] is Arrangement.IN_PLACE
+
+
+def test_random_weights_are_foreign(origin: Origin, judge: Callable[[State], Provenance]) -> None:
+    found = judge(origin.foreign(seed=5))
+    assert found.kind is Kind.FOREIGN
+    assert found.kept is not None
+    assert found.kept < 0.2
+
+
+def test_the_embedding_alone_does_not_make_a_descendant(
+    origin: Origin, base: State, judge: Callable[[State], Provenance]
+) -> None:
+    embeddings = {name: base[name] for name in base if "embed" in name}
+    assert judge({**origin.foreign(seed=5), **embeddings}).kind is Kind.FOREIGN
+
+
+def test_a_foreign_matrix_is_named(base: State, judge: Callable[[State], Provenance]) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    found = judge(make.reinitialised(base, [name], seed=1))
+    assert found.kind is Kind.PART_FOREIGN
+    assert found.foreign == (name,)
+
+
+@pytest.mark.parametrize(("share", "kind"), [(1.0, Kind.SIBLING), (0.4, Kind.MERGE)])
+def test_known_models_are_recognised_by_the_direction_of_the_difference(
+    origin: Origin, base: State, known: State, tmp_path: Path, share: float, kind: Kind
+) -> None:
+    folder = origin.save(make.mixed([(share, known), (1 - share, base)]), tmp_path / "checkpoint")
+    others = {"instruct": origin.save(known, tmp_path / "known")}
+    found = compare(folder, origin.base, weights_digest(folder), others)
+    assert found.kind is kind, found.why
+    assert "instruct" in found.why
+
+
+def test_training_of_ones_own_does_not_look_like_a_known_model(origin: Origin, known: State, tmp_path: Path) -> None:
+    folder = origin.save(origin.adapted(3e-3, 15, seed=2, rank=4), tmp_path / "checkpoint")
+    others = {"instruct": origin.save(known, tmp_path / "known")}
+    assert compare(folder, origin.base, weights_digest(folder), others).kind is Kind.DESCENDANT
+
+
+def test_other_weights_are_looked_at_in_other_rows() -> None:
+    one, other = (draw(32, 10_000, digest, "lm_head.weight") for digest in ("a", "b"))
+    assert not np.array_equal(one, other)
+    assert np.array_equal(one, draw(32, 10_000, "a", "lm_head.weight"))
+    assert len(set(one.tolist())) == 32
+
+
+def test_of_few_rows_all_are_looked_at() -> None:
+    assert draw(64, 40, "a", "x").tolist() == list(range(40))
+
+
+def test_equal_base_rows_do_not_count_as_lost() -> None:
+    rows = np.eye(8, 16, dtype=np.float32)
+    rows[3] = rows[2]
+    assert share_kept(rows, rows) == 1.0
+
+
+def test_noise_has_a_roughness_of_about_one_and_a_low_rank_has_more() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((64, 256)).astype(np.float32)
+    noise = rng.standard_normal(base.shape).astype(np.float32)
+    low = np.outer(rng.standard_normal(64), rng.standard_normal(256)).astype(np.float32)
+    white, spiked = roughness(base + 0.1 * noise, base), roughness(base + 0.1 * noise + 0.05 * low, base)
+    assert white == pytest.approx(1.0, abs=0.15)
+    assert spiked is not None
+    assert spiked > 1.5
+
+
+def test_a_difference_with_equal_directions_as_muon_makes_is_no_noise() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((64, 128)).astype(np.float32)
+    left, _, right = np.linalg.svd(rng.standard_normal(base.shape), full_matrices=False)
+    flat = roughness(base + 0.1 * (left @ right).astype(np.float32), base)
+    assert flat is not None
+    assert flat < 0.7
+
+
+def test_copies_of_one_checkpoint_are_one_try(origin: Origin, base: State, tmp_path: Path) -> None:
+    trained = origin.tuned(3e-3, 15, seed=3)
+    states = [make.noisy(base, 0.01, 1), trained, make.noisy(trained, 0.01, 2), make.noisy(trained, 0.01, 3)]
+    states.append(origin.tuned(3e-3, 15, seed=4))
+    folders = {f"{place}": origin.save(state, tmp_path / f"{place}") for place, state in enumerate(states)}
+    tries = count_tries(folders, origin.base)
+    assert tries.of_base == ("0",)
+    assert tries.groups == (("1", "2", "3"), ("4",))
+    assert tries.effective == 3
+
+
+def test_the_list_of_known_models_can_be_extended(origin: Origin, tmp_path: Path) -> None:
+    listed = tmp_path / "list.yaml"
+    listed.write_text(f"- {{base: tiny, known: {origin.base}}}\n- {{base: tiny, known: nobody/has-this}}\n")
+    found = known_models("tiny", checkout(tmp_path), listed)
+    assert list(found.here.values()) == [origin.base]
+    assert found.elsewhere == ("nobody/has-this",)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
