@@ -43,6 +43,7 @@ from a2rl.tasks.data import ensure_data
 from tasks.alfworld.verify import verify
 from tasks.gsm8k.grade import prompt
 from tasks.humaneval.grade import program, published_items
+from tests.suite_scale import measure as measure_suite
 from tests.webshop.scale import measure
 
 ITEMS = 200
@@ -71,6 +72,7 @@ print(min(step() for _ in range(500)))
 """
 """Prints the time of its fastest step: the others were held up by somebody else."""
 RECORDED_S = 60
+SUITE_RUNS, SUITE_SUBMISSIONS = 2_000, 40
 ANSWERS = 8
 """To each problem of humaneval."""
 
@@ -339,6 +341,18 @@ def _cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
+def suite_report() -> list[tuple[str, str]]:
+    """Measures the report over many runs, and what one more run adds."""
+    found = measure_suite(SUITE_RUNS, SUITE_SUBMISSIONS)
+    return [
+        (
+            f"report over {SUITE_RUNS:,} runs of {SUITE_SUBMISSIONS} submissions; again after one more run",
+            f"{found.first.wall_s:.0f} s, {found.one_more.wall_s:.1f} s ({found.first.cpu_s:.0f} s, "
+            f"{found.one_more.cpu_s:.1f} s of CPU time), {found.peak_mib:.0f} MiB",
+        )
+    ]
+
+
 def main() -> None:
     settings, table = Settings.load(), Table(box=None)
     sys.path.insert(0, str(settings.root))
@@ -351,7 +365,7 @@ def main() -> None:
             *alfworld(settings, folder), *webshop(),
             *episodes("webshop", settings, folder), *episodes("deepsearchqa", settings, folder),
             *isolation(settings, folder), *recorder(folder), *code_answers(settings), *ledger(folder),
-            *digest(settings, folder), *command_line(),
+            *digest(settings, folder), *command_line(), *suite_report(),
         ]:  # fmt: skip
             table.add_row(*row)
     Console().print(table)

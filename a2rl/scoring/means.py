@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
+from a2rl.scoring.quantiles import normal_quantile
+
 PRIOR_ITEMS = 1
 """The weight of the largest possible variance, in items."""
 
@@ -30,9 +32,7 @@ def wilson_interval(share: float, items: float, level: float = 0.95) -> Interval
         items: The number of items, which need not be whole.
         level: The confidence level.
     """
-    from scipy.stats import norm
-
-    z2 = float(norm.isf((1 - level) / 2)) ** 2
+    z2 = normal_quantile((1 - level) / 2) ** 2
     middle = (share + z2 / (2 * items)) / (1 + z2 / items)
     reach = sqrt(z2 * (max(0.0, share * (1 - share)) / items + z2 / (4 * items * items))) / (1 + z2 / items)
     return Interval(100 * max(0.0, middle - reach), 100 * min(1.0, middle + reach))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from a2rl.scoring.means import Interval
+from a2rl.scoring.quantiles import normal_quantile, student_quantile
 from a2rl.scoring.score import ItemResult
 
 if TYPE_CHECKING:
@@ -161,9 +162,8 @@ def tango_interval(gains: int, losses: int, items: int, level: float) -> Interva
     large a difference may have been missed.
     """
     from scipy.optimize import brentq
-    from scipy.stats import norm
 
-    z = float(norm.isf((1 - level) / 2))
+    z = normal_quantile((1 - level) / 2)
 
     def beyond(difference: float, sign: int) -> float:
         a, c = 2 * items, -losses * difference * (1 - difference)
@@ -186,11 +186,10 @@ def graded_interval(differences: Sequence[float], level: float) -> Interval:
     Educational and Behavioral Statistics 37: 479-488).
     """
     import numpy as np
-    from scipy.stats import t
 
     largest = max(abs(each) for each in differences) or 1.0
     sample = np.array([*differences, largest, -largest], dtype=float)
-    reach = float(t.isf((1 - level) / 2, sample.size - 1)) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    reach = student_quantile((1 - level) / 2, sample.size - 1) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
     middle = float(sample.mean())
     return Interval(max(-100.0, 100 * (middle - reach)), min(100.0, 100 * (middle + reach)))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from a2rl.scoring.means import Interval
 from a2rl.scoring.paired import LEVEL, Improvement, difference_interval
+from a2rl.scoring.quantiles import student_quantile, student_tail
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,9 +87,7 @@ def _noise(gains: "Array") -> float:
 
 
 def _quantile(level: float, freedom: int) -> float:
-    from scipy.stats import t
-
-    return float(t.isf((1 - level) / 2, max(1, freedom)))
+    return student_quantile((1 - level) / 2, max(1, freedom))
 
 
 class Comparison(NamedTuple):
@@ -121,8 +120,6 @@ def compare_agents(one: Mapping[str, Table], other: Mapping[str, Table], level: 
 
 
 def _difference(one: Table, other: Table, level: float) -> Comparison:
-    from scipy.stats import t
-
     before, after = _as_array(one), _as_array(other)
     if before.shape[1] != after.shape[1]:
         raise ValueError("the runs were graded on different items")
@@ -134,8 +131,8 @@ def _difference(one: Table, other: Table, level: float) -> Comparison:
     # Welch and Satterthwaite: the degrees of freedom of a sum of variances that are known with different precision.
     freedom = variance**2 / sum(part**2 / max(1, each) for part, each in zip(variances, freedoms, strict=True))
     error = sqrt(variance)
-    p = 2 * float(t.sf(abs(points) / error, freedom))
-    reach = float(t.isf((1 - level) / 2, freedom)) * error
+    p = 2 * student_tail(abs(points) / error, freedom)
+    reach = student_quantile((1 - level) / 2, freedom) * error
     return Comparison(100 * points, Interval(100 * (points - reach), 100 * (points + reach)), p, p)
 
 

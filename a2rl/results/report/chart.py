@@ -61,12 +61,18 @@ class Chart:
     baseline: Band | None
     x_ticks: list[Tick]
     y_ticks: list[Tick]
+    end_s: float
+    """The time at the right end."""
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
     right: int = WIDTH - RIGHT
     top: int = TOP
     bottom: int = HEIGHT - BOTTOM
+
+    def x(self, seconds: float) -> float:
+        """Returns the position of a time."""
+        return round(self.left + (self.right - self.left) * min(1.0, seconds / self.end_s), 1)
 
 
 def draw(points: Sequence[Point], baseline: float | None, baseline_ci: Interval | None, end_s: float) -> Chart:
@@ -104,6 +110,7 @@ def draw(points: Sequence[Point], baseline: float | None, baseline_ci: Interval 
         baseline=band,
         x_ticks=_x_ticks(end_s, x),
         y_ticks=_y_ticks(top_score, y),
+        end_s=end_s,
     )
 
 

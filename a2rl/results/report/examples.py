@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from a2rl.core.files import read_model
+from a2rl.grading.job import GradeResult
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted
+from a2rl.run.ledger import Entry
 from a2rl.scoring.score import ItemResult
 
 MAX_CHARS = 700
@@ -17,6 +22,17 @@ class Example(NamedTuple):
     """The base model's answer."""
     after: str
     """The result's answer."""
+
+
+def examples_of(run: RunDir, entries: Sequence[Entry], counts: int | None) -> list[Example]:
+    """Returns no examples if the run has no result, or if its items were deleted."""
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionAccepted) and event.submission_id == counts:
+            paths = (run.baseline_items, run.items(event.weights_digest, run.spec.final_split))
+            if all(path.is_file() for path in paths):
+                baseline, result = (read_model(path, GradeResult).items for path in paths)
+                return choose(baseline, result)
+    return []
 
 
 def choose(baseline: Sequence[ItemResult], result: Sequence[ItemResult]) -> list[Example]:

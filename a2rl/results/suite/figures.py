@@ -2,7 +2,9 @@
 
 import io
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,9 +98,16 @@ def _new(width: float, height: float) -> "Drawing":
 
 
 def _finish(drawing: "Drawing", name: str, title: str, caption: str, rows: list[Row]) -> Figure:
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     svg, pdf = io.StringIO(), io.BytesIO()
-    drawing.savefig(svg, format="svg", metadata={"Date": None})
-    drawing.savefig(pdf, format="pdf", metadata={"CreationDate": None})
+    # Not `savefig`, which draws everything a second time, and computes the layout for each file.
+    canvas: Any = FigureCanvasSVG(drawing)
+    canvas.print_svg(svg, metadata={"Date": None})
+    drawing.set_layout_engine("none")
+    canvas = FigureCanvasPdf(drawing)
+    canvas.print_pdf(pdf, metadata={"CreationDate": None})
     return Figure(name, title, caption, svg.getvalue(), pdf.getvalue(), rows)
 
 
@@ -174,12 +183,10 @@ def _draw_cell(axis: "Axes", cell: Cell, look: dict[str, Any], place: Place, end
 
 def _best_so_far(run: RunSummary, place: Place, grid: Sequence[float]) -> list[float]:
     """Returns the best score up to each place; before the first submission, the base model's."""
-    best, found, left = run.public_baseline or 0.0, [], sorted(run.tries, key=lambda each: place(run, each))
-    for at in grid:
-        while left and place(run, left[0]) <= at:
-            best = max(best, left.pop(0).score)
-        found.append(best)
-    return found
+    ordered = sorted((place(run, each), each.score) for each in run.tries)
+    best = list(accumulate((score for _, score in ordered), max, initial=run.public_baseline or 0.0))
+    places = [at for at, _ in ordered]
+    return [best[bisect_right(places, at)] for at in grid]
 
 
 def _legend(drawing: "Drawing", board: Board, style: Style) -> None:

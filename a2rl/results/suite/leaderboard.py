@@ -14,6 +14,7 @@ from a2rl.core.secrets import scrub
 from a2rl.results.suite.run_summary import RunSummary
 from a2rl.run.records import RunVerdict
 from a2rl.scoring.means import Interval
+from a2rl.scoring.quantiles import student_quantile
 from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, interquartile_mean, mean_gain
 
 NOT_COMPARED = ("task", "agent", "seed", "variant", "source", "grading_port")
@@ -21,6 +22,8 @@ NOT_COMPARED = ("task", "agent", "seed", "variant", "source", "grading_port")
 PLAIN = ("driver", "mode", "model", "protocol")
 """Settings whose values explain themselves, without their names."""
 SIGNIFICANT = 0.05
+MOST_RUNS = 32
+"""The expected best is computed for at most this number of runs; of more, it hardly rises."""
 
 
 class Cell(NamedTuple):
@@ -45,9 +48,9 @@ class Cell(NamedTuple):
 
     @property
     def expected_best(self) -> list[float]:
-        """The expected best gain of 1, 2, ... runs."""
+        """The expected best gain of 1, 2, ... runs, up to `MOST_RUNS`."""
         gains = [run.gain for run in self.runs]
-        found = [expected_best(gains, count) for count in range(1, len(gains) + 1)]
+        found = [expected_best(gains, count) for count in range(1, min(len(gains), MOST_RUNS) + 1)]
         return [each for each in found if each is not None]
 
 
@@ -159,13 +162,11 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
 
 
 def _interval_over_runs(gains: Sequence[float]) -> Interval:
-    from scipy.stats import t
-
     if len(gains) < 2:
         return Interval(-100.0, 100.0)
     mean = sum(gains) / len(gains)
     variance = sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1)
-    reach = float(t.isf(0.025, len(gains) - 1)) * sqrt(variance / len(gains))
+    reach = student_quantile(0.025, len(gains) - 1) * sqrt(variance / len(gains))
     return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 
 

@@ -20,8 +20,11 @@ from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import ItemResult
 
-STATE_FILES = ("spec.json", "ledger.db", "records/grade.json", "records/execute.json", "records/labels.json")
-"""A summary is computed anew if one of these files has changed."""
+STATE_FILES = (
+    "spec.json", "ledger.db", "ledger.db-wal", "records/grade.json", "records/execute.json", "records/labels.json",
+    "grades/baseline.json", "grades",
+)  # fmt: skip
+"""A summary is computed anew if one of these has changed. The folder stands for the files in it, which are replaced."""
 
 
 class Try(BaseModel):
@@ -132,7 +135,8 @@ def _state(root: Path) -> str:
             status = (root / name).stat()
         except FileNotFoundError:
             continue
-        found.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+        # A program can set the time of the last change of contents, but not that of the last change of any kind.
+        found.append(f"{name} {status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}")
     return digest_of(found)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from a2rl.results.suite.leaderboard import boards, stack_names
 from a2rl.results.suite.run_summary import summaries, summary_of
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
-from tests.simulated_runs import simulate_run
+from tests.simulated_runs import simulate_run, simulate_suite
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,32 @@ def test_a_summary_is_kept_until_the_run_changes(tmp_path: Path) -> None:
     record.write_text(json.dumps({**json.loads(record.read_text()), "reason": "changed"}))
     assert summary_of(run).reason == "changed"
     assert first.reason == ""
+
+
+def test_one_more_run_leaves_the_summaries_of_the_others_as_they_are(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    simulate_suite(settings, 12, submissions=5)
+    written(settings)
+    for kept in settings.runs.glob("*/report/summary.json"):
+        kept.write_text(json.dumps({**json.loads(kept.read_text()), "reason": "kept"}))
+    simulate_run(settings, 12, submissions=5)
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    rows = list(csv.DictReader((page.parent / "runs.csv").open()))
+    assert [row["run_id"] for row in rows if row["reason"] != "kept"] == ["gsm8k-sim-00012"]
+    assert len(rows) == 13
+
+
+def test_a_ledger_that_was_replaced_by_one_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    run, other = simulate_run(settings, 1), simulate_run(settings, 2)
+    for items in other.grades.iterdir():
+        run.grades.joinpath(items.name).write_bytes(items.read_bytes())
+    first, before = summary_of(run), run.ledger.path.stat()
+    run.ledger.path.write_bytes(other.ledger.path.read_bytes())
+    os.utime(run.ledger.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = run.ledger.path.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert summary_of(run).tries == summary_of(other).tries != first.tries
 
 
 def test_a_broken_run_does_not_prevent_the_report(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""The data of a run's report, `report/report.json`, for programs. Its JSON schema is docs/run-report.schema.json."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import UsageError
+from a2rl.results.comparability import comparability
+from a2rl.results.report.story import story
+from a2rl.results.report.submissions import short_path
+from a2rl.run.directory import RunDir
+from a2rl.run.events import BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ranking import selection_note
+from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, RunVerdict, Usage
+from a2rl.run.sample import sample_note
+from a2rl.run.spec import RunSettings
+from a2rl.scoring.means import Interval
+from a2rl.scoring.score import TaskScore
+from a2rl.validity.record import read_validity
+
+
+class Submitted(BaseModel):
+    """One submission, or several refused ones in a row."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int | None
+    """None if it was refused."""
+    outcome: Literal["graded", "not graded", "refused"]
+    elapsed_s: float
+    """Charged time."""
+    model_path: str
+    """Below the workspace."""
+    score: float | None
+    """Public score, 0 to 100."""
+    ci: Interval | None
+    gain: float | None
+    """Points over the base model on the same items."""
+    code_revision: str | None
+    """A commit of `code/`."""
+    reason: str
+    """Why it was refused, or has no score."""
+    is_result: bool
+    """Whether the run's result comes from it."""
+
+
+class RunReport(BaseModel):
+    """Everything about a run that its page says in figures."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    suite: str
+    launch: str
+    task: str
+    agent: str
+    settings: dict[str, Any]
+    """The fields of `RunSettings`."""
+    versions: dict[str, str]
+    verdict: RunVerdict | None
+    """None if the run is not finished."""
+    reason: str
+    validity: str | None
+    """What the result is worth; None if that was not decided."""
+    baseline: TaskScore
+    """Of the base model on the items that decide; before the result stands, on the public ones."""
+    final: TaskScore | None
+    improvement: float | None
+    """Points."""
+    improvement_ci: Interval | None
+    gain: float
+    """The same, and 0 without a result."""
+    cross_fitted: float | None
+    selection: str
+    """What to say of the choice of the result among several; empty if nothing."""
+    sample: str
+    """What to say of a sample of the eval set; empty for all of it."""
+    comparable: bool
+    """Whether the figures are comparable with the published ones."""
+    not_comparable_because: tuple[str, ...]
+    story: tuple[str, ...]
+    """What was unusual, and how the agent ended, in sentences."""
+    budget_s: float
+    elapsed_s: float
+    waited_s: float | None
+    refunded_s: float | None
+    submissions: tuple[Submitted, ...]
+    usage: Usage | None
+    """As the agent reports it."""
+    seen: LlmUse | None
+    """As the relay measured it."""
+    ledger_head: str
+    """The hash of the last entry of the ledger that this was computed from."""
+
+
+def need_baseline(run: RunDir, entries: Sequence[Entry]) -> TaskScore:
+    """Returns the base model's public score.
+
+    Raises:
+        UsageError: The run has no baseline yet.
+    """
+    for entry in entries:
+        if isinstance(entry.event, BaselineKnown):
+            return entry.event.public
+    raise UsageError(
+        f"run {run.id} has no baseline yet, so there is nothing to report: `a2rl resume {run.id}` continues it"
+    )
+
+
+def gather(run: RunDir, entries: Sequence[Entry]) -> RunReport:
+    """Returns the report's data.
+
+    Raises:
+        UsageError: The run has no baseline yet.
+    """
+    spec, grade, executed = run.spec, run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
+    baseline, compared, validity = need_baseline(run, entries), comparability(run), read_validity(run)
+    return RunReport(
+        run_id=spec.run_id, suite=spec.suite, launch=spec.launch, task=spec.task, agent=spec.agent,
+        settings=spec.model_dump(mode="json", include=set(RunSettings.model_fields)), versions=spec.versions,
+        validity=validity.word if validity else None, **_result(run, grade, baseline),
+        sample=sample_note(run), comparable=compared.is_comparable, not_comparable_because=compared.reasons,
+        story=tuple(story(entries)), budget_s=spec.budget_s, elapsed_s=run.clock.elapsed_s(),
+        waited_s=executed.waited_s if executed else None, refunded_s=executed.refunded_s if executed else None,
+        submissions=tuple(_submitted(entries, grades_among(entries), grade.submission_id if grade else None)),
+        usage=executed.usage if executed else None, seen=executed.seen if executed else None,
+        ledger_head=entries[-1].hash,
+    )  # fmt: skip
+
+
+def _result(run: RunDir, grade: GradeRecord | None, baseline: TaskScore) -> dict[str, Any]:
+    """Returns the fields on the result."""
+    if grade is None:
+        none = dict.fromkeys(("verdict", "final", "improvement", "improvement_ci", "cross_fitted"))
+        return {**none, "reason": "", "baseline": baseline, "gain": 0.0, "selection": ""}
+    same = ("verdict", "reason", "baseline", "final", "improvement", "improvement_ci", "gain", "cross_fitted")
+    return {name: getattr(grade, name) for name in same} | {"selection": selection_note(run) if grade.final else ""}
+
+
+def _submitted(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: int | None) -> Iterator[Submitted]:
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionRefused):
+            more = f" ({event.count} times)" if event.count > 1 else ""
+            yield Submitted(
+                number=None, outcome="refused", elapsed_s=event.elapsed_s, model_path=short_path(event.model_path),
+                score=None, ci=None, gain=None, code_revision=None, reason=f"{event.reason}{more}", is_result=False,
+            )  # fmt: skip
+        elif isinstance(event, SubmissionAccepted):
+            grade = grades.get(event.weights_digest)
+            result = grade.result if grade else None
+            yield Submitted(
+                number=event.submission_id, outcome="graded" if grade else "not graded", elapsed_s=event.elapsed_s,
+                model_path=short_path(event.model_path), score=result.score if result else None,
+                ci=result.ci if result else None, gain=grade.improvement if grade else None,
+                code_revision=event.code_revision, reason=result.reason if result else "",
+                is_result=event.submission_id == counts,
+            )  # fmt: skip

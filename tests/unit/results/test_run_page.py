@@ -1,0 +1,183 @@
+"""Tests a run's report: what the agent did, what changed in its code, and hostile text in all of it."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from a2rl.agents.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
+from a2rl.core.settings import Settings
+from a2rl.recording.code_history import snapshot_code
+from a2rl.results.report import write_report
+from a2rl.results.report.code_changes import MAX_LINES
+from a2rl.results.report.data import RunReport
+from a2rl.results.report.markdown import as_markdown, plain
+from a2rl.results.report.steps import MAX_STEPS
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
+from a2rl.tasks.catalog import load_task
+from tests.run_maker import checkout
+from tests.simulated_runs import simulate_run
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b[2J\u202e"
+HOSTS = ('src="http', "src='http", 'href="http', "@import", "url(http", "//fonts")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return checkout(tmp_path)
+
+
+def run_with_code(settings: Settings, states: list[dict[str, str]]) -> RunDir:
+    """Simulates a run with a submission after each state of the code."""
+    folder, repository = settings.root / "agent-code", settings.runs / "gsm8k-sim-00001" / "code"
+    folder.mkdir()
+    revisions = []
+    for state in states:
+        for old in folder.iterdir():
+            old.unlink()
+        for name, text in state.items():
+            (folder / name).write_text(text)
+        revision = snapshot_code(folder, repository, "state")
+        assert revision is not None
+        revisions.append(revision)
+    return simulate_run(settings, 1, submissions=len(states), revisions=revisions, protocol="paper")
+
+
+def steps_at(run: RunDir, *steps: Step) -> None:
+    """Writes a trajectory."""
+    whole = Trajectory(agent=Agent(name="a", version="1"), steps=steps)
+    run.trajectory.write_text(whole.to_json())
+
+
+def step(number: int, said: str = "", after_s: float | None = None, **more: object) -> Step:
+    began = 1_800_000_002.0  # tests/written_ledger.py: the agent's start is the second entry
+    at = None if after_s is None else datetime.fromtimestamp(began + after_s, UTC).isoformat()
+    return Step.model_validate({"step_id": number, "source": "agent", "message": said, "timestamp": at, **more})
+
+
+def call(number: int, name: str, output: str, **arguments: str) -> Step:
+    return step(
+        number,
+        after_s=10.0 * number,
+        tool_calls=(ToolCall(tool_call_id="c", function_name=name, arguments=arguments),),
+        observation=Observation(results=(ObservationResult(source_call_id="c", content=output),)),
+    )
+
+
+def page_of(run: RunDir, settings: Settings) -> str:
+    write_report(run, settings)
+    return run.report.read_text()
+
+
+def test_the_page_shows_what_changed_in_the_code_before_each_submission(settings: Settings) -> None:
+    first = {"train.py": "lr = 1\nsteps = 10\n"}
+    run = run_with_code(settings, [first, first, {"train.py": "lr = 2\nsteps = 10\n", "more.py": "x = 1\n"}])
+    page = page_of(run, settings)
+    assert page.count("before submission") == 2, "the second submission has the same code as the first"
+    assert '<span class="added">+lr = 2</span>' in page
+    assert '<span class="removed">-lr = 1</span>' in page
+    assert '2 files, <span class="plus">+2</span> <span class="minus">-1</span> lines' in page
+
+
+def test_a_line_that_looks_like_a_header_is_still_a_line(settings: Settings) -> None:
+    run = run_with_code(settings, [{"a.sql": "x\n"}, {"a.sql": "-- gone\nx\n++ b/a.sql\n"}])
+    page = page_of(run, settings)
+    assert '<span class="added">+-- gone</span>' in page
+    assert '<span class="added">+++ b/a.sql</span>' in page
+
+
+def test_a_huge_change_is_cut_and_says_so(settings: Settings) -> None:
+    run = run_with_code(settings, [{"big.py": "".join(f"line_{n} = {n}\n" for n in range(5_000))}])
+    page = page_of(run, settings)
+    assert page.count('class="added"') <= MAX_LINES
+    assert "more lines are in code/" in page
+    assert len(page) < 200_000
+
+
+def test_steps_are_shown_in_order_with_their_time_and_the_submissions_between_them(settings: Settings) -> None:
+    run = simulate_run(settings, 1, submissions=1, budget_s=100.0)  # the submission arrives after 50 s
+    steps_at(run, step(1, "I look around.", 5), call(2, "Bash", "3 files", command="ls -l data"), step(3, "Done.", 70))
+    page = page_of(run, settings)
+    places = [page.index(text) for text in ("I look around.", "Bash: ls -l data", "submission 1 arrived", "Done.")]
+    assert places == sorted(places)
+    assert "2 · agent · 20s" in page
+    assert page.count('href="#step-') == 3
+    assert '<details class="call"><summary>' in page, "tool calls are folded"
+
+
+def test_steps_without_times_are_shown_without_a_place(settings: Settings) -> None:
+    run = simulate_run(settings, 1)
+    steps_at(run, step(1, "timeless"))
+    page = page_of(run, settings)
+    assert "timeless" in page
+    assert 'href="#step-' not in page
+
+
+def test_of_very_many_steps_the_middle_is_left_out(settings: Settings) -> None:
+    run = simulate_run(settings, 1)
+    steps_at(run, *(step(number, "word " * 2_000, number) for number in range(1, MAX_STEPS + 101)))
+    page = page_of(run, settings)
+    assert "100 steps are left out here" in page
+    assert page.count('<li id="step-') == MAX_STEPS
+    assert len(page) < 4_000_000
+
+
+def test_a_long_output_keeps_its_beginning_and_its_end(settings: Settings) -> None:
+    run = simulate_run(settings, 1)
+    steps_at(run, call(1, "Bash", "START" + "x" * 100_000 + "END", command="cat big"))
+    page = page_of(run, settings)
+    assert "START" in page
+    assert "END" in page
+    assert len(page) < 60_000
+
+
+def test_nothing_that_an_agent_wrote_becomes_markup_or_asks_another_host(settings: Settings) -> None:
+    run = run_with_code(settings, [{"<b>.py": EVIL.replace("\x1b", "") + "\n"}])
+    steps_at(
+        run, step(1, EVIL, 1), call(2, EVIL, EVIL, command=EVIL, other=EVIL), step(3, "see", reasoning_content=EVIL)
+    )
+    page = page_of(run, settings)
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert not [host for host in HOSTS if host in page]
+
+
+def test_a_broken_transcript_does_not_prevent_the_report(settings: Settings) -> None:
+    run = simulate_run(settings, 1)
+    run.trajectory.write_text('{"steps": [')
+    assert "The transcript cannot be read" in page_of(run, settings)
+
+
+def test_the_data_of_the_report_agrees_with_the_page(settings: Settings) -> None:
+    run = simulate_run(settings, 1, submissions=3, skill=0.9)
+    page = page_of(run, settings)
+    report = RunReport.model_validate_json((run.report.parent / "report.json").read_text())
+    assert [each.number for each in report.submissions] == [1, 2, 3]
+    assert [each.is_result for each in report.submissions].count(True) == 1
+    assert report.final is not None
+    assert f"<b>{report.final.score:.1f}</b>" in page
+    assert report.ledger_head == run.ledger.entries()[-1].hash
+    assert run.ledger.events(AgentStarted)
+
+
+def test_the_markdown_shows_every_submission_and_no_markup_of_the_agent(settings: Settings) -> None:
+    run = simulate_run(settings, 1, submissions=2)
+    write_report(run, settings)
+    path = run.report.parent / "report.json"
+    report = RunReport.model_validate_json(path.read_text())
+    evil = "[x](http://evil) | <b> @all `code`\n# title"
+    hostile = report.model_copy(
+        update={"submissions": tuple(each.model_copy(update={"model_path": evil}) for each in report.submissions)}
+    )
+    text = as_markdown(hostile, load_task("gsm8k", settings.root))
+    rows = [line for line in text.splitlines() if "evil" in line]
+    assert len(rows) == 2
+    assert all(row.count(" | ") == 6 for row in rows)
+    assert r"\[x\]\(http\:" in rows[0]
+    assert "\n# title" not in text
+    assert plain("a_b") == r"a\_b"
+    assert json.loads(path.read_text())["run_id"] == run.id
