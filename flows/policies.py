@@ -5,6 +5,7 @@ waits for `a2rl resume`. Prefect's caching is off, because a stage's record says
 """
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
+from a2rl.cluster.holding import held
 from a2rl.core.errors import (
     InfrastructureError,
     InterruptedByUserError,
@@ -27,7 +29,6 @@ from a2rl.results.mirror import Mirror
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.failure import forget_failure, mark_refused, record_failure
 from a2rl.run.gpu_share import dealt_gpus
-from a2rl.run.owner import owned
 from stages.baseline import baseline
 from stages.execute import execute
 from stages.grade import grade
@@ -37,6 +38,9 @@ from stages.validity import validity
 
 RETRIES = 2
 RETRY_DELAYS_S = [2, 10]
+END_WITHIN_S = 4.0
+"""How long the stages have to end properly when the run was lost; then the process ends, and the agent with it."""
+EXIT_LOST = 75
 
 
 async def is_infrastructure_failure(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
@@ -87,12 +91,21 @@ def benchmark_run(
         InterruptedByUserError: The user stopped the run; it can be resumed.
         RunFailedError: The run has failed, and its records say so.
     """
-    with owned(run), on_cores(cores):
+    with held(run, settings, end_at_once) as tenure, on_cores(cores):
         forget_failure(run)
         try:
             _run_stages(run, settings, mirror, side_by_side)
         finally:
-            mirror.changed(run)
+            if not tenure.is_lost:
+                mirror.changed(run)
+
+
+def end_at_once() -> None:
+    """Ends the agent and this process, because another machine has taken the run over; no report is written."""
+    STOP.set()
+    timer = threading.Timer(END_WITHIN_S, os._exit, [EXIT_LOST])
+    timer.daemon = True
+    timer.start()
 
 
 def _run_stages(run: RunDir, settings: Settings, mirror: Mirror, side_by_side: int) -> None:

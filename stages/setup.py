@@ -1,11 +1,13 @@
 """Stage `setup`: resolves the run's settings, builds the workspace and opens the ledger."""
 
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from a2rl.agents.catalog import find_agent
 from a2rl.config.provision import provision_of
+from a2rl.core.errors import MissingInputError
 from a2rl.core.files import digest_of
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import build_workspace
@@ -18,7 +20,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk, weights_bytes
 from a2rl.run.events import RunOpened
 from a2rl.run.inputs import place_in
-from a2rl.run.records import SetupRecord
+from a2rl.run.records import ExecuteRecord, SetupRecord
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.tasks.catalog import load_grader, load_task
 from a2rl.tasks.data import about, ensure_data, hidden_digest, reading, require_complete
@@ -32,7 +34,8 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         InfrastructureError: The hub or the disk failed.
     """
     if (done := run.read("setup", SetupRecord)) is not None:
-        return done
+        is_needed = not run.workspace.exists() and run.read("execute", ExecuteRecord) is None
+        return _rebuilt(run, done, settings) if is_needed else done
     started, spec = time.monotonic(), run.spec
     load_task(spec.task, settings.root)
     provision = provision_of(spec, find_agent(spec.agent, settings.root), settings)
@@ -72,3 +75,30 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
     )
     run.ledger.append_unless(opened, lambda _: True)
     return run.write("setup", record.model_copy(update={"seconds": time.monotonic() - started}))
+
+
+def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
+    """Makes the workspace again, with the agent's code, for a run that was restored from its copy in a store.
+
+    Raises:
+        MissingInputError: The base model or the data of this machine is not what the run began with.
+    """
+    spec = run.spec
+    provision = provision_of(spec, find_agent(spec.agent, settings.root), settings)
+    base_model = resolve_model(spec.model, settings)
+    data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
+    with reading(data):
+        require_complete(data)
+        if hidden_digest(data) != done.data_digest:
+            raise MissingInputError(f"{data} is not the data that run {run.id} began with: `dvc pull` gets it")
+        if model_digest(base_model) != done.model_digest:
+            raise MissingInputError(
+                f"{base_model} is not the model that run {run.id} began with: `dvc pull` or `a2rl models get` gets it"
+            )
+        description = settings.root / "tasks" / spec.task / "description.md"
+        build_workspace(run, base_model, data / "visible", description, provision, done.sandbox)
+    if run.code.is_dir():
+        ours = shutil.ignore_patterns(".git")
+        shutil.copytree(run.code, run.workspace / "code", ignore=ours, symlinks=True, dirs_exist_ok=True)
+    here = {"base_model": place_in(settings.root, base_model), "hidden": place_in(settings.root, data / "hidden")}
+    return run.write("setup", done.model_copy(update={**here, "agent_python": str(provision.python)}))

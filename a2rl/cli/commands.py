@@ -2,7 +2,7 @@
 
 import typer
 
-from a2rl.cli import agents, comparing, grading, labelling, launching, machine, models, repeating, stored_runs
+from a2rl.cli import agents, comparing, grading, labelling, launching, machine, models, repeating, stored_runs, suites
 
 app = typer.Typer(
     name="a2rl",
@@ -33,5 +33,6 @@ app.command()(comparing.compare)
 app.command()(machine.driver)
 app.command(context_settings={**PASS_ON, "help_option_names": []}, short_help=machine.REDTEAM_HELP)(machine.redteam)
 app.command()(machine.doctor)
+app.add_typer(suites.app, name="suite")
 app.add_typer(models.app, name="models")
 app.add_typer(agents.app, name="agents")

@@ -46,6 +46,10 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: print the runs, what they take and what they can show.")
     ] = False,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="Only submit the runs: the workers of this Prefect work pool do them (docs/cluster.md)."),
+    ] = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -60,6 +64,7 @@ def bench(
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.models import fetch
     from a2rl.cli.results import run_object, show_runs
+    from a2rl.cli.suites import submit
     from a2rl.config.params import load_params
     from a2rl.config.plan import choose_suite, plan_runs
     from a2rl.run.directory import RunDir
@@ -71,6 +76,9 @@ def bench(
         show_dry_run(suite, chosen, params, settings, as_json)
         return
     specs = plan_runs(chosen, suite, params, settings)
+    if pool is not None:
+        submit(specs, pool, settings, as_json)
+        return
     err.print(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}", soft_wrap=True)
     _warn_of_short_keys([spec.agent for spec in specs], settings)
     fetch([spec.model for spec in specs], settings)
@@ -91,10 +99,11 @@ def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_jso
     Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.results import find_run, show_run
+    from a2rl.cli.results import show_run
+    from a2rl.cli.suites import find_or_fetch
 
     settings = Settings.load()
-    runs = [find_run(each, settings) for each in dict.fromkeys(run_id)]
+    runs = [find_or_fetch(each, settings) for each in dict.fromkeys(run_id)]
     _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
 
     def show() -> None:

@@ -101,6 +101,16 @@ class Settings:
         return Path(sys.executable).parent
 
     @property
+    def store(self) -> str:
+        """The object store to which runs are copied, `file:///folder` or `s3://bucket/prefix`; empty: none."""
+        return self.environ.get("A2RL_STORE", "")
+
+    @property
+    def claims(self) -> str:
+        """The Postgres database that says which machine works on a run; empty: none."""
+        return self.environ.get("A2RL_CLAIMS", "")
+
+    @property
     def judgements(self) -> Path:
         """The cache of paid judge answers, shared by all runs."""
         return self.root / "data" / "judgements.db"

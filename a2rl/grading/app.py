@@ -14,10 +14,10 @@ status; a faulty submission is also recorded as refused.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -29,7 +29,7 @@ from starlette.types import Scope
 from a2rl.core.errors import A2rlError, InvalidSubmissionError
 from a2rl.core.event_log import EventLog
 from a2rl.grading.agent_services import USAGES, CountedServices, add_services
-from a2rl.grading.answers import SubmissionList, SubmissionStatus, SubmitAnswer, TimeAnswer
+from a2rl.grading.answers import State, SubmissionList, SubmissionStatus, SubmitAnswer, TimeAnswer
 from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
 from a2rl.grading.pool import named_devices
 from a2rl.grading.refusals import bounded
@@ -59,6 +59,10 @@ NO_ROOM = (
     "are slowed down; send it again later, or without wait=0: then it is received at once, and waits for its turn"
 )
 RETRY_AFTER_S = "5"
+SAFE_POLL_INTERVAL_S = 0.1
+CLIENT_CLOSED_REQUEST = 499
+STATES: frozenset[str] = frozenset(get_args(State))
+SETTLED = frozenset({"refused", "graded", "failed"})
 T = TypeVar("T")
 
 
@@ -197,12 +201,13 @@ def _add_submissions(app: FastAPI, service: GradingService, gpus: list[str], qui
         received = await _receive(service, wanted, quick)
         outcome = service.start(received)
         if not wait:
-            status = await _in(quick, lambda: service.status(received.receipt))
+            status = await _safe_status(service, received, request, quick)
             where = {"Location": f"/submissions/{received.receipt}"}
-            return JSONResponse(status.model_dump(mode="json") if status else {}, status_code=202, headers=where)
+            return JSONResponse(status.model_dump(mode="json"), status_code=202, headers=where)
         # Other requests may wait for the same submission.
         done: asyncio.Future[Outcome] = asyncio.wrap_future(outcome)
         accepted, grade = await asyncio.shield(done)
+        await _safe_status(service, received, request, quick, SETTLED)
         return await _in(quick, lambda: service.answer(accepted, grade))
 
     @app.get("/submissions")
@@ -312,6 +317,23 @@ async def _receive(service: GradingService, wanted: _Wanted, quick: Executor) ->
         return await _in(quick, lambda: service.receive(where, key, gpu, queues=wanted.wait, claims=wanted.claims))
     except SubmissionDeferredError:
         raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
+
+
+async def _safe_status(
+    service: GradingService,
+    received: SubmissionReceived,
+    request: Request,
+    quick: Executor,
+    states: Collection[str] = STATES,
+) -> SubmissionStatus:
+    """Waits until a state of a submission would survive the loss of this machine, if the run is copied to a store."""
+    while True:
+        status = await _in(quick, lambda: service.status(received.receipt))
+        if status is not None and status.state in states:
+            return status
+        await asyncio.sleep(SAFE_POLL_INTERVAL_S)
+        if await request.is_disconnected():
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
 
 
 async def _in(threads: Executor, work: Callable[[], T]) -> T:

@@ -49,6 +49,7 @@ from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.ledger import Entry
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.run.records import BaselineRecord
+from a2rl.run.stored import safe_entries
 from a2rl.scoring.score import TaskScore
 from a2rl.tasks.contract import Split
 
@@ -179,18 +180,18 @@ class GradingService:
             raise InfrastructureError(
                 f"submission {accepted.submission_id} is kept, but could not be graded: {grade.result.reason}"
             )
-        return submit_answer(self._run, accepted.submission_id, History(self._run.ledger.entries()))
+        return submit_answer(self._run, accepted.submission_id, History(safe_entries(self._run)))
 
     def status(self, receipt: int) -> SubmissionStatus | None:
         """Returns the state of the submission with this receipt; None if there is none."""
-        history = History(self._run.ledger.entries())
+        history = History(safe_entries(self._run))
         if receipt not in history.received:
             return None
         return submission_status(self._run, receipt, history, self._work_now(), whole=True)
 
     def statuses(self, most: int) -> SubmissionList:
         """Returns the states of the newest submissions."""
-        history, work = History(self._run.ledger.entries()), self._work_now()
+        history, work = History(safe_entries(self._run)), self._work_now()
         newest = list(history.received)[-most:]
         shown = [submission_status(self._run, receipt, history, work, whole=False) for receipt in newest]
         return SubmissionList(total=len(history.received), submissions=shown)

@@ -148,6 +148,15 @@ class Clock:
             charged_s = max(0.0, ran_s) if state.boot else 0.0
             self._write(state.consumed_s + charged_s, None)
 
+    def stop_as_restored(self, at_least_s: float) -> None:
+        """Ends the segment of a clock that was copied from another machine, which no longer works on the run.
+
+        Args:
+            at_least_s: The time used, as the other machine last reported it; it may be newer than the copied file.
+        """
+        with self._locked():
+            self._write(max(self.read_state().consumed_s, at_least_s), None)
+
     def elapsed_s(self) -> float:
         """Returns the seconds of agent time so far, over all segments."""
         state = self.read_state()

@@ -35,6 +35,8 @@ CREATE TRIGGER IF NOT EXISTS no_update BEFORE UPDATE ON events BEGIN SELECT RAIS
 CREATE TRIGGER IF NOT EXISTS no_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 """
 E = TypeVar("E", bound=Event)
+Row = tuple[int, float, str, str, str, str]
+"""An entry as it is stored: seq, at, kind, body, previous, hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,23 @@ class Ledger:
         with self._connect() as database:
             rows = database.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (after,)).fetchall()
         return [_parse(row) for row in rows]
+
+    def rows(self, after: int = 0) -> list[Row]:
+        """Returns the entries with a sequence number above `after` as they are stored, for a copy of the ledger."""
+        if not self.path.exists():
+            return []
+        with self._connect() as database:
+            return database.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (after,)).fetchall()
+
+    def restore(self, rows: Iterable[Row]) -> str:
+        """Writes the entries of a copy into a new ledger and returns the head of their chain.
+
+        Raises:
+            IntegrityError: The chain of the copy is broken.
+        """
+        with self._transaction() as database:
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+        return self.verify()
 
     def events(self, kind: type[E]) -> list[E]:
         """Returns the events of one kind, in order."""
@@ -169,7 +188,7 @@ def _chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str
     return digest_of([seq, at, kind, body, previous])
 
 
-def _parse(row: tuple[int, float, str, str, str, str]) -> Entry:
+def _parse(row: Row) -> Entry:
     seq, at, kind, body, previous, entry_hash = row
     if kind not in EVENTS:
         raise IntegrityError(f"entry {seq} of the ledger has an unknown kind {kind!r}: written by a newer version?")

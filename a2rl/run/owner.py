@@ -30,6 +30,13 @@ def owned(run: RunDir) -> Iterator[None]:
         InfrastructureError: The file system does not support locks, or cannot be written.
     """
     run.load_spec()  # raises UsageError if there is no such run
+    with locked(run):
+        yield
+
+
+@contextmanager
+def locked(run: RunDir) -> Iterator[None]:
+    """Locks the folder of a run, which must exist but may be empty: a copy may be restored into it."""
     lock = _open(run)
     try:
         _take(lock, run)

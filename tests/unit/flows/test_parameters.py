@@ -13,7 +13,7 @@ SCHEMA: dict[str, Any] = a2rl.parameters.model_dump()
 
 def test_the_schema_is_valid_and_has_every_setting_with_its_text() -> None:
     is_valid_schema(SCHEMA)
-    assert set(SCHEMA["properties"]) == {"suite", "run_ids", *(each.suite_key for each in SUITE_SETTINGS)}
+    assert set(SCHEMA["properties"]) == {"suite", "run_ids", "pool", *(each.suite_key for each in SUITE_SETTINGS)}
     for setting in SUITE_SETTINGS:
         assert SCHEMA["properties"][setting.suite_key]["description"] == setting.field.description
 

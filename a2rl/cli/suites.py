@@ -1,0 +1,190 @@
+"""`a2rl suite`: the runs that were submitted to the workers of several machines."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from a2rl.cli.options import Json
+from a2rl.core.errors import A2rlError
+from a2rl.core.settings import Settings
+
+if TYPE_CHECKING:
+    from a2rl.cluster.holding import Cluster
+    from a2rl.run.directory import RunDir
+    from a2rl.run.spec import RunSpec
+
+app = typer.Typer(
+    help="See, restart and end the runs that `a2rl bench --pool` has submitted to several machines.",
+    no_args_is_help=True,
+)
+EVERY_S = 30.0
+SuiteName = Annotated[str | None, typer.Argument(help="A suite or a launch; all runs unless given.")]
+
+
+@app.command()
+def status(suite: SuiteName = None, as_json: Json = False) -> None:
+    """Show how many runs are done, running, waiting or stuck, and what they have used.
+
+    Example: `a2rl suite status paper-main`
+    """
+    from a2rl.cluster.holding import Cluster
+
+    _show(Cluster.needed(Settings.load()), suite, as_json)
+
+
+@app.command()
+def watch(
+    suite: SuiteName = None,
+    every: Annotated[float, typer.Option(min=1, help="Seconds between two looks.")] = EVERY_S,
+    as_json: Json = False,
+) -> None:
+    """Show the state again and again, and start again what nobody works on, until all runs are done.
+
+    Example: `a2rl suite watch paper-main`
+    """
+    from a2rl.cli.console import err
+    from a2rl.cluster.holding import Cluster
+
+    cluster = Cluster.needed(Settings.load())
+    while True:
+        try:
+            _reconcile(cluster, suite)
+            if _show(cluster, suite, as_json):
+                return
+        except A2rlError as error:  # a service is being restarted
+            err.print(str(error), style="yellow", soft_wrap=True)
+        time.sleep(every)
+
+
+@app.command()
+def reconcile(suite: SuiteName = None) -> None:
+    """Look once for runs that nobody works on, and start them again; a timer calls this every 30 seconds.
+
+    Example: `a2rl suite reconcile`
+    """
+    from a2rl.cluster.holding import Cluster
+
+    _reconcile(Cluster.needed(Settings.load()), suite)
+
+
+@app.command()
+def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -> None:
+    """End all runs of a suite that are not done; their agents end within seconds.
+
+    Example: `a2rl suite cancel smoke-20260412-093015-a1b2`
+    """
+    from a2rl.cli.console import out
+    from a2rl.cluster.holding import Cluster
+    from flows.reconciler import cancel as cancel_suite
+
+    ended = cancel_suite(Cluster.needed(Settings.load()), suite)
+    out.print(f"{len(ended)} runs were cancelled", soft_wrap=True)
+
+
+@app.command()
+def reopen(run_id: Annotated[str, typer.Argument(help="Run id.")]) -> None:
+    """Allow a run that was cancelled or given up to be continued, here or by a worker.
+
+    Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from a2rl.cluster.holding import Cluster
+
+    Cluster.needed(Settings.load()).claims.reopen(run_id)
+
+
+@app.command()
+def worker(
+    pool: Annotated[str, typer.Argument(help="The work pool of `a2rl bench --pool`.")],
+    once: Annotated[bool, typer.Option("--once", help="Take what is waiting now, then end (for SLURM).")] = False,
+) -> None:
+    """Work on one run at a time. What waits is checked first: a machine that cannot do it takes nothing.
+
+    Example: `CUDA_VISIBLE_DEVICES=0 a2rl suite worker a2rl`
+    """
+    from a2rl.cluster.holding import Cluster
+    from a2rl.cluster.waiting import waiting_specs
+    from a2rl.execution.preflight import require_ready
+
+    settings = Settings.load()
+    require_ready(waiting_specs(Cluster.needed(settings), pool), settings)
+    prefect = str(settings.python_bin / "prefect")
+    command = [prefect, "worker", "start", "--pool", pool, "--type", "process", "--limit", "1"]
+    ours = {"A2RL_ROOT": str(settings.root), "PYTHONPATH": str(settings.root)}
+    os.chdir(settings.root)
+    os.execve(prefect, [*command, "--run-once"] if once else command, settings.environ | ours)
+
+
+def submit(specs: "Sequence[RunSpec]", pool: str, settings: Settings, as_json: bool) -> None:
+    """Submits runs to a pool and says how to follow them."""
+    from a2rl.cli.console import out, print_json
+    from flows.pipeline import a2rl
+    from flows.submission import submit_runs
+
+    ids = submit_runs(specs, pool, a2rl, settings)
+    launch = specs[0].launch
+    out.print(f"{len(ids)} runs were submitted to {pool}; follow them with: a2rl suite watch {launch}", soft_wrap=True)
+    if as_json:
+        print_json({"launch": launch, "pool": pool, "runs": ids})
+
+
+def find_or_fetch(run_id: str, settings: Settings) -> "RunDir":
+    """Returns a run of this checkout, or of the store, whose settings are then fetched.
+
+    Raises:
+        UsageError: There is no such run, or another machine works on it.
+    """
+    from a2rl.cli.results import find_run
+    from a2rl.cluster.claims import taken
+    from a2rl.cluster.copies import read_spec
+    from a2rl.cluster.holding import Cluster
+    from a2rl.run.directory import RunDir
+
+    if (cluster := Cluster.of(settings)) is not None:
+        name = Path(run_id).name
+        row = cluster.claims.row(name)
+        if row is not None and (row.live or row.done):
+            raise taken(row)
+        if not (settings.runs / name / "spec.json").exists() and (spec := read_spec(cluster.store, name)) is not None:
+            return RunDir.create(settings.runs, spec)
+    return find_run(run_id, settings)
+
+
+def _reconcile(cluster: "Cluster", suite: str | None) -> None:
+    from a2rl.cli.console import err
+    from flows.reconciler import reconcile as reconcile_once
+
+    for run_id, decision in reconcile_once(cluster, suite).items():
+        err.print(f"{run_id}: {decision.act}: {decision.why}", soft_wrap=True)
+
+
+def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
+    """Shows the state; returns whether all runs are closed."""
+    from a2rl.cli.console import out, print_json, print_table
+    from a2rl.cluster.status import host_of, state_of_row, status_of
+    from a2rl.run.budget import format_duration
+
+    rows = cluster.claims.rows(suite)
+    found = status_of(rows)
+    if as_json:
+        runs = [{**row.model_dump(mode="json"), "state": state_of_row(row), "host": host_of(row)} for row in rows]
+        print_json({**found.model_dump(mode="json"), "list": runs})
+        return found.done + found.failed == found.runs
+    shown = [row for row in rows if state_of_row(row) in {"running", "stuck", "failed"}]
+    cells = (
+        (row.run_id, state_of_row(row), host_of(row), str(row.epoch), row.progress.stage, row.outcome) for row in shown
+    )
+    if shown:
+        print_table(("run", "state", "machine", "attempts", "stage", "note"), cells, right=("attempts",))
+    left = "unknown" if found.left_s is None else format_duration(found.left_s)
+    silent = "-" if found.oldest_beat_s is None else format_duration(found.oldest_beat_s)
+    out.print(
+        f"{found.runs} runs: {found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
+        f"{found.failed} failed; budget {format_duration(found.used_s)} of {format_duration(found.budget_s)}, "
+        f"${found.agent_usd + found.judge_usd:.2f} spent; about {left} left; longest silence {silent}",
+        soft_wrap=True,
+    )
+    return found.done + found.failed == found.runs

@@ -1,0 +1,181 @@
+"""Who works on a run, when several machines could: a claim with an epoch, which fences off whoever held it before.
+
+Each take of a run gets the next epoch. Everything that leaves a machine is committed under its epoch, and a commit of
+an older epoch is refused. Two back ends keep the rows: files with locks on one machine (file_claims.py), and Postgres
+for several (postgres_claims.py).
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from a2rl.core.errors import InfrastructureError, UsageError
+
+LEASE_S = 120.0
+"""A claim that was not renewed for this long may be taken by another process."""
+RENEW_S = 20.0
+
+
+class ClaimTakenError(UsageError):
+    """Another process works on the run, or the run is closed."""
+
+
+class ClaimLostError(InfrastructureError):
+    """Another process has taken the run over; nothing of this process may be recorded any more."""
+
+
+class Progress(BaseModel):
+    """What the owner of a run last said about it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    stage: str = ""
+    budget_s: float = 0.0
+    elapsed_s: float = 0.0
+    """The time of the budget that is used up; a machine that takes over charges at least this."""
+    submissions: int = 0
+    judge_usd: float = 0.0
+    agent_usd: float = 0.0
+    verdict: str = ""
+
+
+class RunRow(BaseModel):
+    """What the claims know about one run."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run_id: str
+    suite: str = ""
+    launch: str = ""
+    pool: str = ""
+    owner: str = ""
+    epoch: int = 0
+    """How often the run was taken. 0: never."""
+    live: bool = False
+    """Whether a process holds the claim now."""
+    beat_s: float | None = None
+    """Seconds since the owner was last heard; None if nobody has taken the run."""
+    done: bool = False
+    outcome: str = ""
+    """How the run ended, or why its last attempt ended."""
+    attempt: int = 1
+    """The number of the flow run that is to work on it."""
+    flow_run: str = ""
+    manifest: str = ""
+    """The object that describes the last complete copy; empty before the first."""
+    seq: int = 0
+    """The last entry of the ledger in that copy."""
+    progress: Progress = Progress()
+    age_s: float = 0.0
+    """Seconds since the run was registered."""
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run that is to be done."""
+
+    run_id: str
+    suite: str
+    launch: str
+    pool: str
+    budget_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to work on a run, for one process."""
+
+    run_id: str
+    owner: str
+    epoch: int
+    before: RunRow = field(compare=False)
+    """The row as it was before the claim was taken."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A copy of a run's state that is complete in the store."""
+
+    manifest: str
+    entries: Sequence[tuple[int, str]]
+    """The sequence numbers and hashes of the entries of the ledger that are new in it."""
+    progress: Progress
+
+
+class Claims(Protocol):
+    """The rows of all runs. Every call may raise InfrastructureError; what it was to change is then unchanged."""
+
+    def register(self, runs: Sequence[NewRun]) -> None:
+        """Adds runs; those that are known stay as they are."""
+        ...
+
+    def take(self, run: NewRun, owner: str) -> Claim:
+        """Takes a run; one that is unknown is registered first. Raises ClaimTakenError if that is not possible."""
+        ...
+
+    def renew(self, claim: Claim, progress: Progress | None) -> None:
+        """Says that the owner lives. Raises ClaimLostError if another process has taken the run."""
+        ...
+
+    def commit(self, claim: Claim, commit: Commit) -> None:
+        """Makes a copy the valid one. Raises ClaimLostError if the claim does not hold any more."""
+        ...
+
+    def release(self, claim: Claim, outcome: str, done: bool) -> None:
+        """Gives the run back; does nothing if the claim was lost."""
+        ...
+
+    def rows(self, suite: str | None = None) -> list[RunRow]:
+        """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
+        ...
+
+    def row(self, run_id: str) -> RunRow | None:
+        """Returns the row of a run; None if it is unknown."""
+        ...
+
+    def started(self, run_id: str, attempt: int, flow_run: str) -> None:
+        """Notes which flow run is to work on an attempt."""
+        ...
+
+    def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
+        """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""
+        ...
+
+    def close(self, run_id: str, outcome: str) -> None:
+        """Marks a run as done, so that nobody can take it any more; a live owner loses it at its next renewal."""
+        ...
+
+    def reopen(self, run_id: str) -> None:
+        """Allows a closed run to be taken again."""
+        ...
+
+
+def this_owner() -> str:
+    """Returns a name for this process that no other process has, and that says where it runs."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def taken(row: RunRow) -> ClaimTakenError:
+    """Makes the error for a run that cannot be taken."""
+    if row.done:
+        return ClaimTakenError(
+            f"run {row.run_id} is closed ({row.outcome}): `a2rl suite reopen {row.run_id}` allows it to be continued"
+        )
+    host, pid = [*row.owner.split(":"), "", ""][:2]
+    return ClaimTakenError(
+        f"run {row.run_id} is in use by process {pid} on {host} (claim {row.epoch}): wait until it has ended, or stop "
+        f"it, then `a2rl resume {row.run_id}`"
+    )
+
+
+def lost(claim: Claim) -> ClaimLostError:
+    """Makes the error for a claim that does not hold any more."""
+    return ClaimLostError(
+        f"run {claim.run_id} was taken over or closed meanwhile (claim {claim.epoch} does not hold any more); nothing "
+        "more of this attempt is recorded"
+    )

@@ -1,0 +1,204 @@
+"""Claims in files beside a store on one machine: the kernel's lock says who lives, a small JSON file has the row.
+
+A lock ends with its process, however that dies, so there is no lease to wait for. Use Postgres for several machines.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from a2rl.cluster.claims import Claim, Commit, NewRun, Progress, RunRow, lost, taken
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import machine_failure, read_model, write_model
+
+LOCK_TIMEOUT_S = 30
+
+
+class _Stored(RunRow):
+    """A row as it is stored, with times instead of durations."""
+
+    beat_at: float | None = None
+    created_at: float = 0.0
+
+
+class FileClaims:
+    """The rows of all runs in one folder of this machine.
+
+    Args:
+        folder: The folder.
+        now: The wall clock, for what is shown about rows.
+    """
+
+    def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
+        self._folder, self._now = folder, now
+        self._locks: dict[str, int] = {}
+        """The open lock file of each run that this process holds."""
+
+    def register(self, runs: Sequence[NewRun]) -> None:
+        """Adds runs; those that are known stay as they are."""
+        for run in runs:
+            with self._locked(run.run_id):
+                self._ensure(run)
+
+    def take(self, run: NewRun, owner: str) -> Claim:
+        """Takes a run. Raises ClaimTakenError if another process holds it, or if it is closed."""
+        with self._locked(run.run_id):
+            before = self._ensure(run)
+            if before.done:
+                raise taken(before)
+            lock = self._open(run.run_id)
+            if not _flocked(lock):
+                os.close(lock)
+                raise taken(before)
+            self._locks[run.run_id] = lock
+            changed = before.model_copy(
+                update={"owner": owner, "epoch": before.epoch + 1, "beat_at": self._now(), "outcome": ""}
+            )
+            write_model(self._path(run.run_id), changed)
+            return Claim(run.run_id, owner, changed.epoch, _shown(before, False, self._now()))
+
+    def renew(self, claim: Claim, progress: Progress | None) -> None:
+        """Says that the owner lives. Raises ClaimLostError if the claim does not hold any more."""
+        with self._locked(claim.run_id):
+            self._change(claim, **({"progress": progress} if progress else {}))
+
+    def commit(self, claim: Claim, commit: Commit) -> None:
+        """Makes a copy the valid one. Raises ClaimLostError if the claim, or the order of entries, does not hold."""
+        with self._locked(claim.run_id):
+            row = self._read(claim.run_id)
+            seqs = [seq for seq, _ in commit.entries]
+            if row is None or seqs != list(range(row.seq + 1, row.seq + 1 + len(seqs))):
+                raise lost(claim)
+            self._change(claim, manifest=commit.manifest, seq=row.seq + len(seqs), progress=commit.progress)
+
+    def release(self, claim: Claim, outcome: str, done: bool) -> None:
+        """Gives the run back."""
+        with self._locked(claim.run_id):
+            row = self._read(claim.run_id)
+            if row is not None and (row.owner, row.epoch) == (claim.owner, claim.epoch) and not row.done:
+                write_model(self._path(claim.run_id), row.model_copy(update={"outcome": outcome, "done": done}))
+            if (lock := self._locks.pop(claim.run_id, None)) is not None:
+                os.close(lock)
+
+    def rows(self, suite: str | None = None) -> list[RunRow]:
+        """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
+        stored = [read_model(path, _Stored) for path in self._folder.glob("*.json")]
+        found = [row for row in stored if suite is None or suite in {row.suite, row.launch}]
+        return [self._show(row) for row in sorted(found, key=lambda row: (row.created_at, row.run_id))]
+
+    def row(self, run_id: str) -> RunRow | None:
+        """Returns the row of a run; None if it is unknown."""
+        row = self._read(run_id)
+        return None if row is None else self._show(row)
+
+    def started(self, run_id: str, attempt: int, flow_run: str) -> None:
+        """Notes which flow run is to work on an attempt."""
+        with self._locked(run_id):
+            row = self._read(run_id)
+            if row is not None and row.attempt == attempt:
+                write_model(self._path(run_id), row.model_copy(update={"flow_run": flow_run}))
+
+    def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
+        """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""
+        with self._locked(run_id):
+            row = self._read(run_id)
+            if row is None or row.done or row.attempt != attempt or self._is_live(run_id):
+                return False
+            changed = {"attempt": attempt + 1, "flow_run": "", "outcome": why}
+            write_model(self._path(run_id), row.model_copy(update=changed))
+            return True
+
+    def close(self, run_id: str, outcome: str) -> None:
+        """Marks a run as done."""
+        with self._locked(run_id):
+            if (row := self._read(run_id)) is not None:
+                write_model(self._path(run_id), row.model_copy(update={"done": True, "outcome": outcome}))
+
+    def reopen(self, run_id: str) -> None:
+        """Allows a closed run to be taken again."""
+        with self._locked(run_id):
+            if (row := self._read(run_id)) is not None:
+                write_model(self._path(run_id), row.model_copy(update={"done": False}))
+
+    def _change(self, claim: Claim, **changes: Any) -> None:
+        row = self._read(claim.run_id)
+        if row is None or row.done or (row.owner, row.epoch) != (claim.owner, claim.epoch):
+            raise lost(claim)
+        write_model(self._path(claim.run_id), row.model_copy(update={**changes, "beat_at": self._now()}))
+
+    def _ensure(self, run: NewRun) -> _Stored:
+        if (known := self._read(run.run_id)) is not None:
+            return known
+        row = _Stored(
+            run_id=run.run_id,
+            suite=run.suite,
+            launch=run.launch,
+            pool=run.pool,
+            progress=Progress(budget_s=run.budget_s),
+            created_at=self._now(),
+        )
+        write_model(self._path(run.run_id), row)
+        return row
+
+    def _read(self, run_id: str) -> _Stored | None:
+        try:
+            return read_model(self._path(run_id), _Stored)
+        except FileNotFoundError:
+            return None
+
+    def _show(self, row: _Stored) -> RunRow:
+        return _shown(row, self._is_live(row.run_id), self._now())
+
+    def _is_live(self, run_id: str) -> bool:
+        if run_id in self._locks:
+            return True
+        lock = self._open(run_id)
+        try:
+            return not _flocked(lock)
+        finally:
+            os.close(lock)
+
+    def _open(self, run_id: str) -> int:
+        path = self._folder / f"{run_id}.owner"
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise machine_failure(f"open {path}", error) from error
+
+    def _path(self, run_id: str) -> Path:
+        return self._folder / f"{run_id}.json"
+
+    @contextmanager
+    def _locked(self, run_id: str) -> Iterator[None]:
+        """Lets one process at a time change a row."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._folder / f".{run_id}.lock", timeout=LOCK_TIMEOUT_S)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise InfrastructureError(f"the row of run {run_id} in {self._folder} is locked; try again") from error
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                lock.release()
+
+
+def _flocked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _shown(row: _Stored, live: bool, now: float) -> RunRow:
+    beat_s = None if row.beat_at is None else max(0.0, now - row.beat_at)
+    values = {**row.model_dump(), "live": live, "beat_s": beat_s, "age_s": now - row.created_at}
+    return RunRow.model_validate(values)

@@ -1,0 +1,181 @@
+"""Holds a run while this process works on it: its lock here, and where a store is configured its claim and its copy."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, taken, this_owner
+from a2rl.cluster.copies import Manifest, read_spec
+from a2rl.cluster.file_claims import FileClaims
+from a2rl.cluster.lease import Lease
+from a2rl.cluster.postgres_claims import PostgresClaims
+from a2rl.cluster.replica import LAST_COPY_S, Replica
+from a2rl.cluster.restore import bring_up_to_date
+from a2rl.cluster.store import ObjectStore
+from a2rl.core.errors import A2rlError, InterruptedByUserError, UsageError
+from a2rl.core.processes import STOP
+from a2rl.core.secrets import register_secrets
+from a2rl.core.settings import Settings
+from a2rl.judge.account import Account
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted
+from a2rl.run.failure import refusal
+from a2rl.run.owner import locked, owned
+from a2rl.run.records import ExecuteRecord, GradeRecord, ReportRecord
+from a2rl.run.spec import RunSpec
+
+STOPPED_COPY_S = 20.0
+"""How long to try to copy the last state if the user has stopped the run."""
+STAGES = ("report", "grade", "execute", "baseline", "setup")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the runs of several checkouts share."""
+
+    store: ObjectStore
+    claims: Claims
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Cluster | None":
+        """Returns what A2RL_STORE and A2RL_CLAIMS name; None if neither is set.
+
+        Raises:
+            UsageError: They do not fit together.
+        """
+        if not settings.store:
+            if settings.claims:
+                raise UsageError("A2RL_CLAIMS is set but A2RL_STORE is not: a run that moves needs both")
+            return None
+        store = ObjectStore(settings.store)
+        if settings.claims:
+            if not settings.claims.startswith(("postgresql://", "postgres://")):
+                raise UsageError("A2RL_CLAIMS is no Postgres database: write postgresql://user:password@host/database")
+            register_secrets({"the password of A2RL_CLAIMS": urlsplit(settings.claims).password or ""})
+            return cls(store, PostgresClaims(settings.claims))
+        if (folder := store.local_folder) is None:
+            raise UsageError(
+                f"A2RL_STORE={settings.store} is shared by machines, so A2RL_CLAIMS must name a Postgres database"
+            )
+        return cls(store, FileClaims(folder / "claims"))
+
+    @classmethod
+    def needed(cls, settings: Settings) -> "Cluster":
+        """Returns the same, for commands that make no sense without it.
+
+        Raises:
+            UsageError: Nothing is configured.
+        """
+        if (found := cls.of(settings)) is None:
+            raise UsageError("no store is configured: set A2RL_STORE (and A2RL_CLAIMS); see docs/scale.md")
+        return found
+
+
+@dataclass(frozen=True)
+class Tenure:
+    """The time in which this process works on a run."""
+
+    lease: Lease | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken the run over, so that nothing of it may be recorded here."""
+        return self.lease is not None and self.lease.is_lost
+
+
+@contextmanager
+def held(run: RunDir, settings: Settings, on_lost: Callable[[], None] = STOP.set) -> Iterator[Tenure]:
+    """Holds a run for this process. With a store, the run is first restored from it, if another machine was further.
+
+    Args:
+        run: The run; with a store, its directory need not exist yet.
+        settings: The settings of this checkout.
+        on_lost: Called in another thread when the claim is lost. It must make the caller end at once.
+
+    Raises:
+        UsageError: Another process holds the run, or there is no such run.
+        InfrastructureError: The store, the claims or this machine failed.
+    """
+    if (cluster := Cluster.of(settings)) is None:
+        with owned(run):
+            yield Tenure()
+        return
+    spec = run.spec if (run.root / "spec.json").exists() else read_spec(cluster.store, run.id)
+    if spec is None:
+        run.load_spec()  # raises UsageError
+        return
+    row = cluster.claims.row(run.id)
+    if row is not None and (row.live or row.done):
+        raise taken(row)
+    run.root.mkdir(parents=True, exist_ok=True)
+    with locked(run):
+        claim = cluster.claims.take(new_run(spec), this_owner())
+        with _claimed(run, cluster, claim, on_lost) as lease:
+            yield Tenure(lease)
+
+
+@contextmanager
+def _claimed(run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], None]) -> Iterator[Lease]:
+    """Restores, copies and renews while the caller works; at the end it says how far the run has come."""
+    outcome, done = "interrupted", False
+    try:
+        with Lease(cluster.claims, claim, lambda: progress_of(run), on_lost) as lease:
+            manifest = bring_up_to_date(run, cluster.store, claim)
+            replica = _replica(run, cluster, claim, manifest, lease)
+            try:
+                with replica:
+                    yield lease
+            finally:
+                if not lease.is_lost:
+                    replica.finish(lambda: lease.is_lost, STOPPED_COPY_S if STOP.is_set() else LAST_COPY_S)
+            outcome, done = outcome_of(run)
+    except (ClaimLostError, InterruptedByUserError):
+        raise
+    except A2rlError as error:
+        outcome, done = outcome_of(run, str(error))
+        raise
+    finally:
+        cluster.claims.release(claim, outcome, done)
+
+
+def _replica(run: RunDir, cluster: Cluster, claim: Claim, manifest: Manifest | None, lease: Lease) -> Replica:
+    return Replica(run, cluster.store, cluster.claims, claim, manifest, lambda: progress_of(run), lease.lose)
+
+
+def new_run(spec: RunSpec, pool: str = "") -> NewRun:
+    """Returns what the claims know about a run from the beginning."""
+    return NewRun(spec.run_id, spec.suite, spec.launch, pool, spec.budget_s)
+
+
+def outcome_of(run: RunDir, problem: str = "") -> tuple[str, bool]:
+    """Returns how a run stands, and whether nothing is left to do.
+
+    Args:
+        run: The run.
+        problem: Why its stages were left, if they were not finished.
+    """
+    if reason := refusal(run):
+        return f"refused: {reason}", True
+    graded = run.read("grade", GradeRecord)
+    if graded is not None and graded.failed_stage is not None:
+        return f"failed in {graded.failed_stage}: {graded.reason}", False
+    if graded is not None and run.read("report", ReportRecord) is not None:
+        return graded.verdict, True
+    return problem or "interrupted", False
+
+
+def progress_of(run: RunDir) -> Progress:
+    """Returns what the claims are told about a run."""
+    graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
+    has_clock = run.clock.path.exists()
+    usage = executed.usage if executed else None
+    return Progress(
+        stage=next((stage for stage in STAGES if run.record_path(stage).exists()), ""),
+        budget_s=run.spec.budget_s,
+        elapsed_s=run.clock.elapsed_s() if has_clock else 0.0,
+        submissions=len(run.ledger.events(SubmissionAccepted)),
+        judge_usd=Account(run.account).use().dollars,
+        agent_usd=(usage.cost_usd if usage else None) or 0.0,
+        verdict=graded.verdict if graded else "",
+    )

@@ -1,0 +1,224 @@
+"""Claims in Postgres, for several machines: a row for each run, taken with a lease and fenced by its epoch.
+
+All times are those of the database. A claim is taken by one statement, so that of two takers one wins. A commit locks
+the row and checks the epoch in the same transaction that records the entries of the ledger, so nobody who has lost a
+run can record anything of it, however late its requests arrive.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from a2rl.cluster.claims import LEASE_S, Claim, Commit, NewRun, Progress, RunRow, lost, taken
+from a2rl.core.errors import InfrastructureError, UsageError
+
+if TYPE_CHECKING:
+    import psycopg
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS a2rl_runs (
+    run_id text PRIMARY KEY, suite text NOT NULL, launch text NOT NULL, pool text NOT NULL,
+    number bigserial, created_at timestamptz NOT NULL DEFAULT now(),
+    owner text NOT NULL DEFAULT '', epoch bigint NOT NULL DEFAULT 0,
+    until timestamptz NOT NULL DEFAULT '-infinity', beat_at timestamptz,
+    done boolean NOT NULL DEFAULT false, outcome text NOT NULL DEFAULT '',
+    attempt int NOT NULL DEFAULT 1, flow_run text NOT NULL DEFAULT '',
+    manifest text NOT NULL DEFAULT '', seq bigint NOT NULL DEFAULT 0, progress text NOT NULL DEFAULT '{}'
+);
+CREATE INDEX IF NOT EXISTS a2rl_runs_suite ON a2rl_runs (suite);
+CREATE TABLE IF NOT EXISTS a2rl_entries (
+    run_id text NOT NULL, seq bigint NOT NULL, epoch bigint NOT NULL, hash text NOT NULL, PRIMARY KEY (run_id, seq)
+);
+"""
+SCHEMA_LOCK = 732_023
+"""The number of the lock under which the tables are made: two processes that make them at once would fail."""
+COLUMNS = """run_id, suite, launch, pool, owner, epoch, done, outcome, attempt, flow_run, manifest, seq, progress,
+    NOT done AND until > now() AS live, extract(epoch FROM now() - beat_at)::float AS beat_s,
+    extract(epoch FROM now() - created_at)::float AS age_s"""
+OPTIONS = {"connect_timeout": 5, "options": "-c statement_timeout=10s -c lock_timeout=5s", "tcp_user_timeout": 10_000}
+PATIENCE_S = 60.0
+"""How long a call outside of a running attempt waits for a database that is being restarted."""
+T = TypeVar("T")
+
+
+class PostgresClaims:
+    """The rows of all runs in a Postgres database. Every call makes its own connection, so that a restart does no harm.
+
+    Args:
+        url: Such as `postgresql://a2rl:password@host/a2rl`.
+        lease_s: For how long a claim holds without being renewed.
+        patience_s: How long `take`, `release` and the like wait for a database that does not answer.
+    """
+
+    def __init__(self, url: str, lease_s: float = LEASE_S, patience_s: float = PATIENCE_S) -> None:
+        self._url, self._lease_s, self._patience_s = url, lease_s, patience_s
+        self._is_ready = False
+
+    def register(self, runs: Sequence[NewRun]) -> None:
+        """Adds runs; those that are known stay as they are."""
+
+        def add(database: "psycopg.Connection[Any]") -> None:
+            for run in runs:
+                _insert(database, run)
+
+        self._patiently(add)
+
+    def take(self, run: NewRun, owner: str) -> Claim:
+        """Takes a run. Raises ClaimTakenError if another process holds it, or if it is closed."""
+
+        def take(database: "psycopg.Connection[Any]") -> Claim:
+            _insert(database, run)
+            before = _select(database, "WHERE run_id = %s FOR UPDATE", run.run_id)[0]
+            row = database.execute(
+                "UPDATE a2rl_runs SET owner = %s, epoch = epoch + 1, until = now() + %s * interval '1 second', "
+                "beat_at = now(), outcome = '' WHERE run_id = %s AND NOT done AND until < now() RETURNING epoch",
+                (owner, self._lease_s, run.run_id),
+            ).fetchone()
+            if row is None:
+                raise taken(before)
+            return Claim(run.run_id, owner, int(row[0]), before)
+
+        return self._patiently(take)
+
+    def renew(self, claim: Claim, progress: Progress | None) -> None:
+        """Says that the owner lives. Raises ClaimLostError if the claim does not hold any more."""
+        with self._transaction() as database:
+            done = database.execute(
+                "UPDATE a2rl_runs SET until = now() + %s * interval '1 second', beat_at = now(), "
+                "progress = COALESCE(%s, progress) WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done",
+                (self._lease_s, progress.model_dump_json() if progress else None, *_key(claim)),
+            )
+            if done.rowcount != 1:
+                raise lost(claim)
+
+    def commit(self, claim: Claim, commit: Commit) -> None:
+        """Makes a copy the valid one. Raises ClaimLostError if the claim does not hold any more."""
+        with self._transaction() as database:
+            done = database.execute(
+                "UPDATE a2rl_runs SET manifest = %s, seq = seq + %s, progress = %s "
+                "WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done AND until > now() RETURNING seq",
+                (commit.manifest, len(commit.entries), commit.progress.model_dump_json(), *_key(claim)),
+            ).fetchone()
+            if done is None or (commit.entries and done[0] != commit.entries[-1][0]):
+                raise lost(claim)
+            with database.cursor() as cursor:
+                cursor.executemany(
+                    "INSERT INTO a2rl_entries (run_id, seq, epoch, hash) VALUES (%s, %s, %s, %s)",
+                    [(claim.run_id, seq, claim.epoch, digest) for seq, digest in commit.entries],
+                )
+
+    def release(self, claim: Claim, outcome: str, done: bool) -> None:
+        """Gives the run back; does nothing if the claim was lost."""
+        self._patiently(
+            lambda database: database.execute(
+                "UPDATE a2rl_runs SET until = '-infinity', outcome = %s, done = %s "
+                "WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done",
+                (outcome, done, *_key(claim)),
+            )
+        )
+
+    def rows(self, suite: str | None = None) -> list[RunRow]:
+        """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
+        if suite is None:
+            return self._patiently(lambda database: _select(database, "ORDER BY number"))
+        where = "WHERE suite = %s OR launch = %s ORDER BY number"
+        return self._patiently(lambda database: _select(database, where, suite, suite))
+
+    def row(self, run_id: str) -> RunRow | None:
+        """Returns the row of a run; None if it is unknown."""
+        found = self._patiently(lambda database: _select(database, "WHERE run_id = %s", run_id))
+        return found[0] if found else None
+
+    def started(self, run_id: str, attempt: int, flow_run: str) -> None:
+        """Notes which flow run is to work on an attempt."""
+        self._change("UPDATE a2rl_runs SET flow_run = %s WHERE run_id = %s AND attempt = %s", flow_run, run_id, attempt)
+
+    def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
+        """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""
+        return bool(
+            self._change(
+                "UPDATE a2rl_runs SET attempt = attempt + 1, flow_run = '', outcome = %s "
+                "WHERE run_id = %s AND attempt = %s AND NOT done AND until < now()",
+                why,
+                run_id,
+                attempt,
+            )
+        )
+
+    def close(self, run_id: str, outcome: str) -> None:
+        """Marks a run as done; a live owner loses it at its next renewal."""
+        self._change("UPDATE a2rl_runs SET done = true, outcome = %s WHERE run_id = %s", outcome, run_id)
+
+    def reopen(self, run_id: str) -> None:
+        """Allows a closed run to be taken again."""
+        self._change("UPDATE a2rl_runs SET done = false WHERE run_id = %s", run_id)
+
+    def _change(self, statement: str, *values: Any) -> int:
+        """Executes a statement and returns the number of rows that it changed."""
+        return int(self._patiently(lambda database: database.execute(statement.encode(), values).rowcount))
+
+    def _patiently(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
+        """Does work in a transaction, again if the database does not answer."""
+
+        def once() -> T:
+            with self._transaction() as database:
+                return work(database)
+
+        attempts = Retrying(
+            stop=stop_after_delay(self._patience_s),
+            wait=wait_fixed(1),
+            retry=retry_if_exception_type(_UnreachableError),
+            reraise=True,
+        )
+        return attempts(once)
+
+    @contextmanager
+    def _transaction(self) -> "Iterator[psycopg.Connection[Any]]":
+        driver = self._driver
+        try:
+            with driver.connect(self._url, **OPTIONS) as database:
+                if not self._is_ready:
+                    database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+                    database.execute(SCHEMA)
+                    database.commit()
+                    self._is_ready = True
+                yield database
+        except driver.Error as error:
+            where = self._url.rpartition("@")[2]
+            text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            kind = _UnreachableError if isinstance(error, driver.OperationalError) else InfrastructureError
+            raise kind(f"Postgres at {where} failed: {text}; check A2RL_CLAIMS and that server") from error
+
+    @cached_property
+    def _driver(self) -> Any:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise UsageError("A2RL_CLAIMS needs psycopg: `make setup-scale` installs it") from error
+        return psycopg
+
+
+class _UnreachableError(InfrastructureError):
+    """The database does not answer; a later call may succeed."""
+
+
+def _key(claim: Claim) -> tuple[str, str, int]:
+    return claim.run_id, claim.owner, claim.epoch
+
+
+def _insert(database: "psycopg.Connection[Any]", run: NewRun) -> None:
+    database.execute(
+        "INSERT INTO a2rl_runs (run_id, suite, launch, pool, progress) VALUES (%s, %s, %s, %s, %s) "
+        "ON CONFLICT (run_id) DO NOTHING",
+        (run.run_id, run.suite, run.launch, run.pool, Progress(budget_s=run.budget_s).model_dump_json()),
+    )
+
+
+def _select(database: "psycopg.Connection[Any]", where: str, *values: Any) -> list[RunRow]:
+    cursor = database.execute(f"SELECT {COLUMNS} FROM a2rl_runs {where}".encode(), values)
+    names = [column.name for column in cursor.description or ()]
+    found = (dict(zip(names, row, strict=True)) for row in cursor.fetchall())
+    return [RunRow.model_validate({**row, "progress": Progress.model_validate_json(row["progress"])}) for row in found]

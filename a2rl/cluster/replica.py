@@ -1,0 +1,261 @@
+"""Copies a run to the object store while it is worked on, so that another machine can take it over.
+
+The order is what makes a copy whole: checkpoints first (once each), then grades and other files, then the entries of
+the ledger, then the manifest with the clock; at last the claims name the manifest, in the transaction that checks the
+epoch. Only then is an entry marked as stored, and only then does the grading service tell an agent of it.
+"""
+
+import hashlib
+import io
+import os
+import sqlite3
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Progress
+from a2rl.cluster.copies import (
+    FOLDERS,
+    Manifest,
+    blob_key,
+    checkpoint_key,
+    entry_key,
+    entry_object,
+    run_of,
+)
+from a2rl.cluster.store import ObjectStore
+from a2rl.core.background import Background
+from a2rl.core.errors import A2rlError, InfrastructureError
+from a2rl.core.files import file_digest
+from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.ledger import Row
+from a2rl.run.stored import mark_stored
+
+TICK_S = 0.3
+STATE_EVERY_S = 20.0
+"""How often the clock and the agent's code are copied if nothing happens in the ledger."""
+LOGS_EVERY_S = 300.0
+LAST_COPY_S = 900.0
+"""How long to try to copy the last state of a run."""
+ACCOUNT = "account.db"
+DIGEST_CHARS = 16
+
+
+class Replica:
+    """Copies one run.
+
+    Args:
+        run: The run.
+        store: Where to.
+        claims: Where a copy is made valid.
+        claim: The claim of this process.
+        manifest: The last copy, from which this one goes on.
+        progress: Returns what the claims are told about the run.
+        on_lost: Called when a commit shows that the claim was lost.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        store: ObjectStore,
+        claims: Claims,
+        claim: Claim,
+        manifest: Manifest | None,
+        progress: Callable[[], Progress],
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run, self._store, self._claims, self._claim = run, store, claims, claim
+        self._valid = manifest or Manifest(run_id=run.id, epoch=claim.epoch, number=0)
+        self._progress, self._on_lost = progress, on_lost
+        self._known: dict[str, tuple[object, str]] = {}
+        """The state and the digest of each file that was copied."""
+        self._number = 0
+        self._lock = threading.Lock()
+        self._state_at = self._logs_at = 0.0
+        self._thread = Background("copying to the store", self.look, lambda: TICK_S, pipeline_log(run))
+        mark_stored(run, self._valid.seq, claim.epoch)
+
+    def __enter__(self) -> "Replica":
+        self._thread.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.__exit__(None, None, None)
+
+    def look(self) -> None:
+        """Copies what is new, if there is something, or if it is time to copy the clock."""
+        now = time.monotonic()
+        if self._run.ledger.rows(after=self._valid.seq) or now - self._state_at >= STATE_EVERY_S:
+            logs_are_due = now - self._logs_at >= LOGS_EVERY_S
+            self.push(logs_are_due)
+            self._state_at, self._logs_at = now, now if logs_are_due else self._logs_at
+
+    def finish(self, is_lost: Callable[[], bool], patience_s: float = LAST_COPY_S) -> None:
+        """Copies everything for the last time, after the thread has ended.
+
+        Raises:
+            InfrastructureError: That was not possible; the run can be resumed here.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                self.push(logs=True)
+            except ClaimLostError:
+                raise
+            except A2rlError as error:
+                if is_lost() or time.monotonic() > deadline:
+                    raise InfrastructureError(
+                        f"{error}. Run {self._run.id} is whole here, but its last state is not in the store: "
+                        f"`a2rl resume {self._run.id}` on this machine copies it"
+                    ) from error
+                time.sleep(1.0)
+            else:
+                return
+
+    def push(self, logs: bool = False) -> None:
+        """Copies the state of the run.
+
+        Raises:
+            ClaimLostError: The claim does not hold any more; the copy is not valid.
+            InfrastructureError: The store or the claims failed; the copy before is still valid.
+        """
+        with self._lock:  # the thread may still be copying when `finish` begins
+            self._push(logs)
+
+    def _push(self, logs: bool) -> None:
+        run, before = self._run, self._valid
+        # A record is written after its events, so records that are read before the ledger never run ahead of it.
+        names = run_of(run)
+        records = {name: self._copy_file(name) for name in names if name.startswith("records/")}
+        rows = run.ledger.rows(after=before.seq)
+        checkpoints = {path.name: self._copy_checkpoint(path) for path in self._checkpoints()}
+        others = {name: self._copy_file(name) for name in run_of(run) if not name.startswith("records/")}
+        if run.account.exists():
+            others[ACCOUNT] = self._copy_account()
+        wanted = [name for name in FOLDERS if logs or name == "code"]
+        folders = {name: self._copy_folder(run.root / name) for name in wanted if (run.root / name).is_dir()}
+        self._copy_entries(rows)
+        self._number += 1
+        after = Manifest(
+            run_id=run.id,
+            epoch=self._claim.epoch,
+            number=self._number,
+            seq=before.seq + len(rows),
+            head=rows[-1][-1] if rows else before.head,
+            epochs={**before.epochs, **({self._claim.epoch: rows[-1][0]} if rows else {})},
+            files={name: digest for name, digest in (records | others).items() if digest},
+            folders=before.folders | folders,
+            checkpoints=checkpoints,
+        )
+        self._make_valid(after, rows)
+        self._remove_unneeded(before, after)
+
+    def _make_valid(self, after: Manifest, rows: list[Row]) -> None:
+        self._store.write(after.key, (after.model_dump_json() + "\n").encode())
+        entries = [(row[0], row[-1]) for row in rows]
+        try:
+            self._claims.commit(self._claim, Commit(after.key, entries, self._progress()))
+        except ClaimLostError:
+            self._on_lost()
+            raise
+        self._valid = after
+        mark_stored(self._run, after.seq, after.epoch)
+
+    def _copy_entries(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._store.write(entry_key(self._run.id, row[0], self._claim.epoch), entry_object(row, self._claim.epoch))
+
+    def _checkpoints(self) -> list[Path]:
+        """Returns the folders of the checkpoints that are complete."""
+        if not self._run.checkpoints.is_dir():
+            return []
+        found = (path for path in self._run.checkpoints.iterdir() if path.is_dir())
+        return sorted(path for path in found if len(path.name) == DIGEST_CHARS and not path.name.startswith("."))
+
+    def _copy_checkpoint(self, folder: Path) -> dict[str, int]:
+        if (known := self._valid.checkpoints.get(folder.name)) is not None:
+            return known
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+        for path in files:
+            self._store.upload(checkpoint_key(self._run.id, folder.name, str(path.relative_to(folder))), path)
+        return {str(path.relative_to(folder)): path.stat().st_size for path in files}
+
+    def _copy_file(self, name: str) -> str:
+        """Copies a file unless its content is there already; returns its digest, or nothing if it is gone."""
+        path = self._run.root / name
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            state = (status.st_mtime_ns, status.st_size)
+            if (known := self._known.get(name)) is not None and known[0] == state:
+                return known[1]
+            content = path.read_bytes()
+            digest = self._copy_bytes(content)
+            self._known[name] = (state, digest)
+            return digest
+        return ""
+
+    def _copy_bytes(self, content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest not in {*self._valid.files.values(), *self._valid.folders.values()}:
+            self._store.write(blob_key(self._run.id, digest), content)
+        return digest
+
+    def _copy_account(self) -> str:
+        """Copies the database of what was spent as it is at one moment."""
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch, ACCOUNT)
+            with closing(sqlite3.connect(self._run.account)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+            return self._copy_bytes(copy.read_bytes())
+
+    def _copy_folder(self, folder: Path) -> str:
+        """Copies a folder as a tar file, unless nothing in it has changed."""
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+        state = [_state_of(path) for path in files]
+        if (known := self._known.get(folder.name)) is not None and known[0] == state:
+            return known[1]
+        with tempfile.TemporaryDirectory() as scratch:
+            packed = Path(scratch, "folder.tar.gz")
+            with tarfile.open(packed, mode="w:gz", compresslevel=1) as archive:
+                for path in files:
+                    _add(archive, path, folder)
+            digest = file_digest(packed)
+            self._store.upload(blob_key(self._run.id, digest), packed)
+        self._known[folder.name] = (state, digest)
+        return digest
+
+    def _remove_unneeded(self, before: Manifest, after: Manifest) -> None:
+        """Removes what only the copy before needed; what cannot be removed now stays."""
+        old = {*before.files.values(), *before.folders.values()} - {*after.files.values(), *after.folders.values()}
+        keys = [blob_key(self._run.id, digest) for digest in old]
+        for name in before.checkpoints.keys() - after.checkpoints.keys():
+            keys += [checkpoint_key(self._run.id, name, file) for file in before.checkpoints[name]]
+        if before.number:
+            keys.append(before.key)
+        with suppress(InfrastructureError):
+            for key in keys:
+                self._store.remove(key)
+
+
+def _state_of(path: Path) -> tuple[str, int, int]:
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return str(path), status.st_mtime_ns, status.st_size
+    return str(path), 0, 0
+
+
+def _add(archive: tarfile.TarFile, path: Path, folder: Path) -> None:
+    """Adds a file as it is at this moment; one that grows meanwhile is cut, and one that is gone is left out."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(os.fstat(descriptor).st_size)
+        member = tarfile.TarInfo(str(path.relative_to(folder)))
+        member.size, member.mode = len(content), os.fstat(descriptor).st_mode & 0o755
+        archive.addfile(member, io.BytesIO(content))

@@ -1,0 +1,127 @@
+"""Brings a run on this machine up to the valid copy in the store, before anything works on it."""
+
+import shutil
+import tarfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from a2rl.cluster.claims import Claim
+from a2rl.cluster.copies import Manifest, blob_key, checkpoint_key, parse_entry, read_manifest, read_spec, write_spec
+from a2rl.cluster.store import ObjectStore
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.files import file_digest, machine_failure, write_model
+from a2rl.linux.orphans import end_orphans
+from a2rl.run.directory import RunDir
+from a2rl.run.owner import LOCK
+from a2rl.run.stored import read_stored
+
+REPLACED = ".replaced"
+"""Below the run directory: the states that this machine had and that were not the valid one."""
+TRACE = "processes.json"
+INCOMING = ".incoming"
+
+
+def bring_up_to_date(run: RunDir, store: ObjectStore, claim: Claim) -> Manifest | None:
+    """Makes the run directory what the valid copy says, unless it is that already or has newer entries of its own.
+
+    The directory is locked by this process. What it contains otherwise is set aside.
+
+    Returns:
+        The valid copy; None if there is none yet.
+
+    Raises:
+        UsageError: Neither this machine nor the store has the run.
+        InfrastructureError: The store failed.
+    """
+    if not claim.before.manifest:
+        _have_spec(run, store)
+        return None
+    manifest = read_manifest(store, claim.before.manifest)
+    if _is_current(run, manifest):
+        return manifest
+    incoming = run.root / INCOMING
+    shutil.rmtree(incoming, ignore_errors=True)
+    copy = RunDir(incoming)
+    try:
+        _fetch(copy, store, manifest, claim)
+        _set_aside(run)
+        for path in incoming.iterdir():
+            path.rename(run.root / path.name)
+        incoming.rmdir()
+    except OSError as error:
+        raise machine_failure(f"restore run {run.id}", error) from error
+    run.logs.mkdir(exist_ok=True)
+    return manifest
+
+
+def _have_spec(run: RunDir, store: ObjectStore) -> None:
+    """Makes sure that both this machine and the store have the settings of a run that begins."""
+    if (run.root / "spec.json").exists():
+        write_spec(store, run.spec)
+        return
+    spec = read_spec(store, run.id)
+    if spec is None:
+        raise UsageError(f"neither this checkout nor the store has run {run.id}: `a2rl suite status` lists the runs")
+    write_model(run.root / "spec.json", spec)
+    run.logs.mkdir(exist_ok=True)
+
+
+def _is_current(run: RunDir, manifest: Manifest) -> bool:
+    """Says whether this machine made the valid copy, so that its own state is the same or newer."""
+    stored = read_stored(run)
+    if stored is None or stored.epoch != manifest.epoch or not (run.root / "spec.json").exists():
+        return False
+    rows = run.ledger.rows()
+    return len(rows) >= manifest.seq and (not manifest.seq or rows[manifest.seq - 1][-1] == manifest.head)
+
+
+def _fetch(copy: RunDir, store: ObjectStore, manifest: Manifest, claim: Claim) -> None:
+    """Writes the copy into a folder and checks it."""
+    run_id = manifest.run_id
+    copy.root.mkdir(parents=True)
+    for name, digest in manifest.files.items():
+        _fetch_file(store, blob_key(run_id, digest), copy.root / name, digest)
+    head = copy.ledger.restore(parse_entry(each) for each in store.read_all(manifest.entry_keys()))
+    if manifest.seq and head != manifest.head:
+        raise IntegrityError(f"the ledger of run {run_id} in the store ends with {head}, not with {manifest.head}")
+    for name, files in manifest.checkpoints.items():
+        for file, size in files.items():
+            path = copy.checkpoints / name / file
+            store.download(checkpoint_key(run_id, name, file), path)
+            if path.stat().st_size != size:
+                raise InfrastructureError(f"{file} of checkpoint {name} in the store is not whole; resume the run")
+    for name, digest in manifest.folders.items():
+        _fetch_folder(store, blob_key(run_id, digest), copy.root / name, digest)
+    with suppress(FileNotFoundError):
+        copy.clock.stop_as_restored(claim.before.progress.elapsed_s)
+
+
+def _fetch_file(store: ObjectStore, key: str, path: Path, digest: str) -> None:
+    store.download(key, path)
+    if file_digest(path) != digest:
+        raise InfrastructureError(f"{key} in the store has another content than its name says; resume the run")
+
+
+def _fetch_folder(store: ObjectStore, key: str, folder: Path, digest: str) -> None:
+    packed = folder.with_name(f"{folder.name}.tar.gz")
+    _fetch_file(store, key, packed, digest)
+    folder.mkdir(parents=True)
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+    packed.unlink()
+
+
+def _set_aside(run: RunDir) -> None:
+    """Ends what is left of an earlier attempt on this machine, and moves its state out of the way."""
+    end_orphans(run.logs / TRACE)
+    if not run.ledger.path.exists():  # only the settings were fetched
+        (run.root / "spec.json").unlink(missing_ok=True)
+    keep = run.root / REPLACED / time.strftime("%Y%m%d-%H%M%S")
+    number = 1
+    while keep.exists():
+        keep, number = keep.with_name(f"{keep.name[:15]}-{number}"), number + 1
+    for path in list(run.root.iterdir()):
+        if path.name not in {LOCK, REPLACED, INCOMING}:
+            keep.mkdir(parents=True, exist_ok=True)
+            path.rename(keep / path.name)

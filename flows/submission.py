@@ -1,0 +1,121 @@
+"""Submits runs to a work pool: one flow run for each attempt of a run.
+
+The deployment of a pool is made here, once, and it has no path of a machine: workers say where their checkout is by
+A2RL_ROOT.
+"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.flows import Flow
+from prefect.settings import PREFECT_API_URL
+from prefect.utilities.callables import parameter_schema
+
+from a2rl.cluster.claims import RunRow
+from a2rl.cluster.copies import read_spec, write_spec
+from a2rl.cluster.holding import Cluster, new_run
+from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.execution.preflight import require_ready
+from a2rl.run.spec import RunSpec
+
+FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"
+PULL_STEPS = [{"prefect.deployments.steps.set_working_directory": {"directory": "{{ $A2RL_ROOT }}"}}]
+JOB_VARIABLES = {"stream_output": False}
+"""An engine whose worker has died would else die, too, when it writes its next line."""
+
+
+def submit_runs(specs: Sequence[RunSpec], pool: str, flow: Flow[..., Any], settings: Settings) -> list[str]:
+    """Submits runs; those that were submitted before stay as they are. Returns their ids.
+
+    Raises:
+        UsageError: No store is configured.
+        InfrastructureError: The store or the claims failed; what was registered is submitted by the reconciler.
+    """
+    cluster = Cluster.needed(settings)
+    for spec in specs:
+        write_spec(cluster.store, spec)
+    cluster.claims.register([new_run(spec, pool) for spec in specs])
+    with prefect_client() as client:
+        ensure_deployment(client, pool, flow)
+        for spec in specs:
+            row = RunRow(run_id=spec.run_id, suite=spec.suite, launch=spec.launch, pool=pool)
+            submit_attempt(client, cluster, row)
+    return [spec.run_id for spec in specs]
+
+
+@contextmanager
+def prefect_client() -> Iterator[SyncPrefectClient]:
+    """Connects to the Prefect server.
+
+    Raises:
+        InfrastructureError: It does not answer.
+    """
+    url = PREFECT_API_URL.value()
+    if not url:
+        raise UsageError("no Prefect server is configured: set PREFECT_API_URL, such as http://127.0.0.1:4200/api")
+    try:
+        with get_client(sync_client=True) as client:
+            yield client
+    except httpx.HTTPError as error:
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InfrastructureError(
+            f"the Prefect server at {url} failed: {text}; start it, or set PREFECT_API_URL"
+        ) from error
+
+
+def submit_attempt(client: SyncPrefectClient, cluster: Cluster, row: RunRow) -> None:
+    """Makes the flow run of the attempt in a row. Repeating this makes nothing new."""
+    deployment = client.read_deployment_by_name(f"{FLOW}/{deployment_name(row.pool)}")
+    made = client.create_flow_run_from_deployment(
+        deployment.id,
+        parameters={"run_ids": [row.run_id], "pool": row.pool},
+        idempotency_key=f"{row.run_id}/{row.attempt}",
+        name=f"{row.run_id}/{row.attempt}",
+        tags=[row.suite, row.launch] if row.launch else [row.suite],
+    )
+    cluster.claims.started(row.run_id, row.attempt, str(made.id))
+
+
+def deployment_name(pool: str) -> str:
+    """Returns the name of the deployment whose flow runs go to a pool."""
+    return f"run-on-{pool}"
+
+
+def ensure_deployment(client: SyncPrefectClient, pool: str, flow: Flow[..., Any]) -> None:
+    """Makes the work pool and its deployment if they are missing, and brings the deployment up to date."""
+    try:
+        client.read_work_pool(pool)
+    except ObjectNotFound:
+        with suppress(ObjectAlreadyExists):  # another process was faster
+            client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+    client.create_deployment(
+        flow_id=client.create_flow_from_name(FLOW),
+        name=deployment_name(pool),
+        entrypoint=ENTRYPOINT,
+        work_pool_name=pool,
+        pull_steps=PULL_STEPS,
+        job_variables=JOB_VARIABLES,
+        parameter_openapi_schema=parameter_schema(flow).model_dump(),
+        enforce_parameter_schema=False,
+    )
+
+
+def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
+    """Checks that this machine can do what submitted runs need, before it takes them.
+
+    Raises:
+        NotReadyError: It cannot. Nothing is taken and nothing is recorded as a result.
+    """
+    cluster = Cluster.needed(settings)
+    specs = [spec for run_id in run_ids if (spec := read_spec(cluster.store, run_id)) is not None]
+    try:
+        require_ready(specs, settings)
+    except NotReadyError as error:
+        raise NotReadyError(f"{socket.gethostname()} cannot do this: {problem}" for problem in error.problems) from None

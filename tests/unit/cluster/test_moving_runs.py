@@ -1,0 +1,246 @@
+"""A run that is copied to a store and goes on in another checkout."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, RunRow
+from a2rl.cluster.copies import read_manifest, write_spec
+from a2rl.cluster.file_claims import FileClaims
+from a2rl.cluster.holding import Cluster, held, new_run, progress_of
+from a2rl.cluster.replica import Replica
+from a2rl.cluster.restore import bring_up_to_date
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.execution.lost_attempt import close_lost_attempt
+from a2rl.grading.service import GradingService
+from a2rl.judge.account import Account
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded, SubmissionAccepted
+from a2rl.run.stored import is_safe, safe_entries
+from tests.run_maker import FakePool, checkout
+from tests.small_model import trained_copy
+
+
+@pytest.fixture
+def store(tmp_path: Path, settings: Settings) -> Cluster:
+    settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
+    return Cluster.needed(settings)
+
+
+@pytest.fixture
+def other(tmp_path: Path, settings: Settings, store: Cluster) -> Settings:
+    """Another checkout with the same store."""
+    folder = tmp_path / "elsewhere" / "checkout"
+    folder.mkdir(parents=True)
+    made = checkout(folder)
+    made.environ["A2RL_STORE"] = settings.environ["A2RL_STORE"]
+    return made
+
+
+def submit(run: RunDir, base_model: Path) -> SubmissionAccepted:
+    trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
+    (run.workspace / "code" / "train.py").write_text("print('hello')\n")
+    service = GradingService(run, run.checkout, FakePool())  # type: ignore[arg-type]
+    accepted, graded = service.submit("output/v1")
+    graded.result(timeout=60)
+    return accepted
+
+
+def copy_by_hand(run: RunDir, cluster: Cluster, owner: str = "first:1:a") -> Replica:
+    claim = cluster.claims.take(new_run(run.spec), owner)
+    assert bring_up_to_date(run, cluster.store, claim) is None
+    return Replica(run, cluster.store, cluster.claims, claim, None, lambda: progress_of(run))
+
+
+def abandon(cluster: Cluster, run: RunDir) -> None:
+    """Ends the claim as if its machine had died."""
+    assert isinstance(cluster.claims, FileClaims)
+    os.close(cluster.claims._locks.pop(run.id))
+
+
+def test_a_run_goes_on_in_another_checkout_with_all_that_was_acknowledged(
+    run: RunDir, store: Cluster, other: Settings, base_model: Path
+) -> None:
+    accepted = submit(run, base_model)
+    Account(run.account).add("judgement", "x", dollars=0.5)
+    copy_by_hand(run, store).push(logs=True)
+    entries, elapsed_s = run.ledger.rows(), run.clock.elapsed_s()
+    abandon(store, run)
+    moved = RunDir(other.runs / run.id)
+    with held(moved, other) as tenure:
+        assert not tenure.is_lost
+        assert moved.ledger.rows() == entries
+        assert (moved.checkpoint(accepted.weights_digest) / "model.safetensors").exists()
+        assert moved.items(accepted.weights_digest, "public").exists()
+        assert (moved.code / "train.py").read_text() == "print('hello')\n"
+        assert Account(moved.account).use().dollars == pytest.approx(0.5)
+        assert moved.clock.elapsed_s() == pytest.approx(elapsed_s, abs=2.0)
+        assert moved.clock.read_state().running_since is None
+        close_lost_attempt(moved)
+        assert moved.clock.elapsed_s() == pytest.approx(elapsed_s, abs=2.0)
+    [ended] = moved.ledger.events(AgentEnded)
+    assert ended.reason == "lost"
+
+
+def test_the_time_that_the_owner_reported_last_is_charged(run: RunDir, store: Cluster, other: Settings) -> None:
+    copy_by_hand(run, store).push()
+    claim = Claim(run.id, "first:1:a", 1, RunRow(run_id=run.id))
+    store.claims.renew(claim, progress_of(run).model_copy(update={"elapsed_s": 77.0}))
+    abandon(store, run)
+    moved = RunDir(other.runs / run.id)
+    with held(moved, other):
+        assert moved.clock.elapsed_s() == 77.0
+
+
+def test_while_one_checkout_works_the_other_is_refused_and_leaves_nothing(
+    run: RunDir, settings: Settings, other: Settings, store: Cluster
+) -> None:
+    with held(run, settings), pytest.raises(ClaimTakenError), held(RunDir(other.runs / run.id), other):
+        pass
+    assert not (other.runs / run.id).exists()
+
+
+def test_the_first_checkout_takes_the_newer_state_and_sets_its_own_aside(
+    run: RunDir, settings: Settings, other: Settings, store: Cluster
+) -> None:
+    with held(run, settings):
+        pass
+    shutil.copytree(settings.root / "data-of", other.root / "data-of")
+    moved = RunDir(other.runs / run.id)
+    with held(moved, other):
+        moved.ledger.append(AgentEnded(attempt=1, elapsed_s=1.0, reason="lost", exit_code=None))
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="crashed", exit_code=1))  # what a zombie wrote here
+    with held(run, settings):
+        assert [event.reason for event in run.ledger.events(AgentEnded)] == ["lost"]
+        assert run.ledger.verify() == moved.ledger.verify()
+    assert list((run.root / ".replaced").glob("*/ledger.db"))
+
+
+def test_a_checkout_that_was_ahead_of_its_copy_keeps_its_own_state(
+    run: RunDir, settings: Settings, store: Cluster
+) -> None:
+    with held(run, settings):
+        pass
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="crashed", exit_code=1))
+    with held(run, settings):
+        assert [event.reason for event in run.ledger.events(AgentEnded)] == ["crashed"]
+    row = store.claims.row(run.id)
+    assert row is not None
+    assert row.seq == len(run.ledger.rows())
+
+
+def test_who_has_lost_the_run_copies_nothing_more(run: RunDir, other: Settings, store: Cluster) -> None:
+    old = copy_by_hand(run, store)
+    old.push()
+    abandon(store, run)
+    with held(RunDir(other.runs / run.id), other):
+        pass
+    before = store.claims.row(run.id)
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="crashed", exit_code=1))
+    with pytest.raises(ClaimLostError):
+        old.push()
+    after = store.claims.row(run.id)
+    assert before is not None
+    assert after is not None
+    assert (after.manifest, after.seq) == (before.manifest, before.seq)
+    assert not is_safe(run, len(run.ledger.rows()))
+
+
+def test_an_agent_is_told_only_what_is_stored(run: RunDir, store: Cluster, base_model: Path) -> None:
+    replica = copy_by_hand(run, store)
+    submit(run, base_model)
+    service = GradingService(run, run.checkout, FakePool())  # type: ignore[arg-type]
+    assert safe_entries(run) == []
+    assert service.status(1) is None
+    replica.push()
+    status = service.status(1)
+    assert status is not None
+    assert status.state == "graded"
+
+
+def test_a_checkpoint_is_copied_once_and_removed_when_the_run_has_pruned_it(
+    run: RunDir, store: Cluster, base_model: Path, tmp_path: Path
+) -> None:
+    accepted = submit(run, base_model)
+    replica = copy_by_hand(run, store)
+    replica.push()
+    copied = tmp_path / "store" / "runs" / run.id / "checkpoints" / accepted.weights_digest[:16]
+    written = (copied / "model.safetensors").stat().st_mtime_ns
+    replica.push()
+    assert (copied / "model.safetensors").stat().st_mtime_ns == written
+    shutil.rmtree(run.checkpoint(accepted.weights_digest))
+    replica.push()
+    assert not list(copied.glob("*"))
+
+
+def test_a_store_that_fails_leaves_the_copy_before_valid(
+    run: RunDir, store: Cluster, tmp_path: Path, other: Settings
+) -> None:
+    replica = copy_by_hand(run, store)
+    replica.push()
+    row = store.claims.row(run.id)
+    assert row is not None
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="crashed", exit_code=1))
+    blobs = tmp_path / "store" / "runs" / run.id / "ledger"
+    moved = blobs.rename(blobs.with_name("moved"))
+    blobs.write_text("a file is in the way")
+    with pytest.raises(InfrastructureError, match="A2RL_STORE"):
+        replica.push()
+    blobs.unlink()
+    moved.rename(blobs)
+    assert read_manifest(store.store, row.manifest).seq == row.seq
+    replica.push()
+    after = store.claims.row(run.id)
+    assert after is not None
+    assert after.seq == row.seq + 1
+
+
+def test_a_copy_with_a_changed_entry_is_refused(run: RunDir, store: Cluster, tmp_path: Path, other: Settings) -> None:
+    copy_by_hand(run, store).push()
+    abandon(store, run)
+    entry = tmp_path / "store" / "runs" / run.id / "ledger" / "00000001-000001.json"
+    entry.write_text(entry.read_text().replace("spec_digest", "spec_digost"))
+    with pytest.raises(Exception, match="changed after it was written"), held(RunDir(other.runs / run.id), other):
+        pass
+
+
+def test_a_submitted_run_begins_anywhere(
+    new_run: Callable[..., RunDir], settings: Settings, other: Settings, store: Cluster
+) -> None:
+    spec = new_run(run_id="gsm8k-noop-2").spec
+    write_spec(store.store, spec)
+    fresh = RunDir(other.runs / spec.run_id)
+    with held(fresh, other):
+        assert fresh.spec == spec
+
+
+def test_a_run_that_nobody_knows_is_refused(other: Settings) -> None:
+    with pytest.raises(UsageError, match="no run"), held(RunDir(other.runs / "gsm8k-x-1"), other):
+        pass
+    assert not (other.runs / "gsm8k-x-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"A2RL_CLAIMS": "postgresql://h/d"}, "A2RL_STORE is not"),
+        ({"A2RL_STORE": "s3://bucket"}, "must name a Postgres database"),
+        ({"A2RL_STORE": "file:///x", "A2RL_CLAIMS": "mysql://h"}, "no Postgres database"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(
+    settings: Settings, environ: dict[str, str], problem: str
+) -> None:
+    settings.environ.update(environ)
+    with pytest.raises(UsageError, match=problem):
+        Cluster.of(settings)
+
+
+def test_without_a_store_a_run_is_held_by_its_lock_alone(run: RunDir, settings: Settings) -> None:
+    with held(run, settings) as tenure:
+        assert not tenure.is_lost
+    assert not (run.root / "stored.json").exists()

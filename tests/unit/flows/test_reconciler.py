@@ -1,0 +1,58 @@
+"""What the reconciler decides about a run, from its claim and the state of its flow run."""
+
+import pytest
+
+from a2rl.cluster.claims import Progress, RunRow
+from a2rl.cluster.status import state_of_row, status_of
+from flows.reconciler import Decision, FlowState, decide
+
+OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="host-a:1:x")
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "act"),
+    [
+        (OPEN.model_copy(update={"done": True}), FlowState("RUNNING", 900.0), "wait"),
+        (OPEN.model_copy(update={"live": True}), FlowState("CRASHED", 900.0), "wait"),
+        (OPEN.model_copy(update={"flow_run": ""}), None, "submit"),
+        (OPEN, None, "again"),
+        (OPEN, FlowState("SCHEDULED", 9000.0), "wait"),
+        (OPEN, FlowState("PENDING", 30.0), "wait"),
+        (OPEN, FlowState("PENDING", 130.0), "again"),
+        (OPEN, FlowState("RUNNING", 130.0), "again"),
+        (OPEN.model_copy(update={"beat_s": 5.0}), FlowState("RUNNING", 500.0), "wait"),
+        (OPEN, FlowState("CRASHED", 1.0), "again"),
+        (OPEN, FlowState("COMPLETED", 1.0), "again"),
+        (OPEN, FlowState("CANCELLED", 1.0), "close"),
+        (OPEN.model_copy(update={"epoch": 3}), FlowState("FAILED", 1.0), "close"),
+        (OPEN.model_copy(update={"epoch": 0, "attempt": 20}), FlowState("FAILED", 1.0), "close"),
+    ],
+)
+def test_a_run_is_started_again_only_if_nobody_can_be_working_on_it(
+    row: RunRow, state: FlowState | None, act: str
+) -> None:
+    assert decide(row, state).act == act
+
+
+def test_a_run_that_is_given_up_says_why() -> None:
+    row = OPEN.model_copy(update={"epoch": 3, "outcome": "failed in baseline: the disk is full"})
+    assert decide(row, FlowState("FAILED", 1.0)) == Decision(
+        "close", "failed: given up after 3 attempts: failed in baseline: the disk is full"
+    )
+
+
+def test_the_state_of_a_suite_adds_up() -> None:
+    used = Progress(budget_s=100.0, elapsed_s=40.0, judge_usd=0.5, agent_usd=1.0)
+    rows = [
+        OPEN.model_copy(update={"done": True, "outcome": "improved", "progress": used}),
+        OPEN.model_copy(update={"done": True, "outcome": "failed: given up"}),
+        OPEN.model_copy(update={"live": True, "beat_s": 7.0, "progress": used}),
+        OPEN.model_copy(update={"epoch": 0, "owner": ""}),
+        OPEN,
+    ]
+    assert [state_of_row(row) for row in rows] == ["done", "failed", "running", "waiting", "stuck"]
+    found = status_of(rows)
+    assert (found.done, found.failed, found.running, found.waiting, found.stuck) == (1, 1, 1, 1, 1)
+    assert found.failed_by_worker == {"host-a": 2}
+    assert (found.used_s, found.judge_usd, found.agent_usd) == (80.0, 1.0, 2.0)
+    assert (found.left_s, found.oldest_beat_s) == (60.0, 7.0)
