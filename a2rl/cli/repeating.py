@@ -80,6 +80,8 @@ def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
     found = repetition(first, again)
     if found.is_same:
         what = f"the same weights and scores in all {len(found.submissions)} submissions as {found.run_id}"
+    elif not found.submissions:
+        what = f"neither this run nor {found.run_id} has submissions that could be compared"
     else:
         what = f"this run differs from {found.run_id}"
     out.print(what, soft_wrap=True, markup=False)
