@@ -44,7 +44,8 @@ services: setup-scale ## start Postgres, Redis, S3, Prefect and MLflow here, for
 data: setup ## make what DVC versions: the mini data, the model `tiny`, its baselines
 	@dvc repro --quiet
 
-demo: data ## run the whole benchmark on this machine: tiny model, mini data, scripted agent
+demo: setup ## run the whole benchmark on this machine: tiny model, mini data, scripted agent
+	@dvc repro --quiet data corpus tiny # without its baselines: a run grades the base model on its own items
 	@a2rl bench smoke
 	@echo; echo "To look at the results: make ui (MLflow), or open the report over all runs, which links to that of each run"
 

@@ -19,7 +19,7 @@ from a2rl.models.base_model import TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk, weights_bytes
 from a2rl.run.events import RunOpened
-from a2rl.run.inputs import place_in
+from a2rl.run.inputs import eval_set, place_in
 from a2rl.run.records import ExecuteRecord, SetupRecord
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.tasks.catalog import load_grader, load_task
@@ -47,7 +47,8 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         require_complete(data)
         with suppress(OSError):  # if it is another user's or read-only, its owner decides who may read it
             (data / "hidden").chmod(0o700)
-        ids_of_run(spec, data / "hidden", spec.public_split)  # refuses a sample that the data is too small for
+        graded_on = eval_set(spec, settings) or data
+        ids_of_run(spec, graded_on / "hidden", spec.public_split)  # refuses a sample that the data is too small for
         digest = model_digest(base_model)
         # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
         trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)
@@ -57,10 +58,10 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
             model_digest=digest,
             complete_config=trial.complete_config,
             base_not_tried=trial.not_tried,
-            hidden=place_in(settings.root, data / "hidden"),
-            data_digest=hidden_digest(data),
-            eval_items=len(load_grader(spec.task).item_ids(data / "hidden")),
-            data_about=about(data),
+            hidden=place_in(settings.root, graded_on / "hidden"),
+            data_digest=hidden_digest(graded_on),
+            eval_items=len(load_grader(spec.task).item_ids(graded_on / "hidden")),
+            data_about=about(graded_on),
             sandbox=select_sandbox(spec.sandbox, settings),
             hardware=hardware(),
             agent_python=str(provision.python),
@@ -72,6 +73,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         spec_digest=digest_of(spec.model_dump(mode="json")),
         model_digest=record.model_digest,
         data_digest=record.data_digest,
+        draw=spec.draw.commitment if spec.draw else "",
     )
     run.ledger.append_unless(opened, lambda _: True)
     return run.write("setup", record.model_copy(update={"seconds": time.monotonic() - started}))
@@ -89,8 +91,9 @@ def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
     data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
     with reading(data):
         require_complete(data)
-        if hidden_digest(data) != done.data_digest:
-            raise MissingInputError(f"{data} is not the data that run {run.id} began with: `dvc pull` gets it")
+        graded_on = eval_set(spec, settings) or data
+        if hidden_digest(graded_on) != done.data_digest:
+            raise MissingInputError(f"{graded_on} is not the data that run {run.id} began with: `dvc pull` gets it")
         if model_digest(base_model) != done.model_digest:
             raise MissingInputError(
                 f"{base_model} is not the model that run {run.id} began with: `dvc pull` or `a2rl models get` gets it"
@@ -100,5 +103,5 @@ def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
     if run.code.is_dir():
         ours = shutil.ignore_patterns(".git")
         shutil.copytree(run.code, run.workspace / "code", ignore=ours, symlinks=True, dirs_exist_ok=True)
-    here = {"base_model": place_in(settings.root, base_model), "hidden": place_in(settings.root, data / "hidden")}
+    here = {"base_model": place_in(settings.root, base_model), "hidden": place_in(settings.root, graded_on / "hidden")}
     return run.write("setup", done.model_copy(update={**here, "agent_python": str(provision.python)}))

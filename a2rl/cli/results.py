@@ -18,12 +18,15 @@ from a2rl.run.ranking import selection_note
 from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run.sample import sample_note
 from a2rl.sandbox.isolation import Isolation
+from a2rl.validity.finding import Validity
+from a2rl.validity.record import counted_gain, read_validity
 
 
 def run_object(run: RunDir) -> dict[str, Any]:
     """Returns the JSON object of a run. A figure that is not known yet is null."""
     spec, graded, executed = run.spec, run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
     base, ready = run.read("baseline", BaselineRecord), run.read("setup", SetupRecord)
+    validity = read_validity(run)
     private = graded.final if graded and spec.protocol == "strict" else None
     return {
         "run_id": spec.run_id,
@@ -38,11 +41,13 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "best": graded.public.score if graded and graded.public else None,
         "private": private.score if private else None,
         "improvement": graded.improvement if graded else None,
-        "gain": graded.gain if graded else None,
+        "gain": counted_gain(run, graded) if graded else None,
         "cross_fitted": graded.cross_fitted if graded else None,
         "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
         "verdict": graded.verdict if graded else None,
+        "validity": validity.word if validity else None,
+        "findings": [each.model_dump(mode="json") for each in validity.findings] if validity else [],
         "selection": selection_note(run) if graded and graded.final else "",
         "limit": spec.limit,
         "sample": sample_note(run),
@@ -132,6 +137,7 @@ def show_run(found: RunDir, as_json: bool) -> None:
     out.print()
     out.print(sentence(found), soft_wrap=True)
     facts = run_object(found)
+    show_validity(read_validity(found))
     if warning := sandbox_warning(sandbox_of(found)):
         out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
     graded = found.read("grade", GradeRecord)
@@ -144,10 +150,31 @@ def show_run(found: RunDir, as_json: bool) -> None:
         print_json(facts)
 
 
+def show_validity(validity: Validity | None) -> None:
+    """Prints what a result is worth, and why."""
+    if validity is None or (validity.word == "no result" and not validity.why):
+        return
+    style = {"void": "bold red", "flagged": "bold yellow"}.get(validity.word, "green")
+    out.print(f"The result is {validity.word}." if validity.word != "no result" else "Findings:", style=style)
+    for text in validity.why:
+        out.print(f"  {text}", style=style, soft_wrap=True, markup=False)
+
+
 def show_runs(found: list[RunDir]) -> None:
     """Prints a table with one row for each run."""
     rows = [_row(each) for each in found]
-    columns = ("run", "state", "baseline", "result", "gain", "95% interval", "submissions", "verdict", "sandbox")
+    columns = (
+        "run",
+        "state",
+        "baseline",
+        "result",
+        "gain",
+        "95% interval",
+        "submissions",
+        "verdict",
+        "validity",
+        "sandbox",
+    )
     print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
     for each in found:
         if late := behind(each):
@@ -158,7 +185,7 @@ def _row(run: RunDir) -> tuple[str, ...]:
     try:
         facts = run_object(run)
     except A2rlError as error:
-        return run.id, f"damaged: {error}", *["-"] * 7
+        return run.id, f"damaged: {error}", *["-"] * 8
     ci = f"[{facts['ci'][0]:+.1f}, {facts['ci'][1]:+.1f}]" if facts["ci"] else "-"
     final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
     return (
@@ -170,6 +197,7 @@ def _row(run: RunDir) -> tuple[str, ...]:
         ci,
         str(facts["submissions"]),
         "; ".join(filter(None, (facts["verdict"], facts["selection"], facts["sample"]))) or "-",
+        facts["validity"] or "-",
         facts["sandbox"] or "-",
     )
 

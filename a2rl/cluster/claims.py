@@ -110,6 +110,11 @@ class Commit:
 class Claims(Protocol):
     """The rows of all runs. Every call may raise InfrastructureError; what it was to change is then unchanged."""
 
+    @property
+    def lease_s(self) -> float:
+        """For how long a claim holds without being renewed, in seconds."""
+        ...
+
     def register(self, runs: Sequence[NewRun]) -> None:
         """Adds runs; those that are known stay as they are."""
         ...

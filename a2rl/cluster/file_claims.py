@@ -4,6 +4,7 @@ A lock ends with its process, however that dies, so there is no lease to wait fo
 """
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,11 @@ class FileClaims:
         self._folder, self._now = folder, now
         self._locks: dict[str, int] = {}
         """The open lock file of each run that this process holds."""
+
+    @property
+    def lease_s(self) -> float:
+        """A lock holds until its process ends, also while that is stopped."""
+        return math.inf
 
     def register(self, runs: Sequence[NewRun]) -> None:
         """Adds runs; those that are known stay as they are."""

@@ -85,29 +85,32 @@ class Tenure:
 
 
 @contextmanager
-def held(run: RunDir, settings: Settings, on_lost: Callable[[], None] = STOP.set) -> Iterator[Tenure]:
+def held(
+    run: RunDir, settings: Settings, on_lost: Callable[[], None] = STOP.set, cluster: Cluster | None = None
+) -> Iterator[Tenure]:
     """Holds a run for this process. With a store, the run is first restored from it, if another machine was further.
 
     Args:
         run: The run; with a store, its directory need not exist yet.
         settings: The settings of this checkout.
         on_lost: Called in another thread when the claim is lost. It must make the caller end at once.
+        cluster: What runs share, if not what the settings name.
 
     Raises:
         UsageError: Another process holds the run, or there is no such run.
         InfrastructureError: The store, the claims or this machine failed.
     """
-    if (cluster := Cluster.of(settings)) is None:
+    if (cluster := cluster or Cluster.of(settings)) is None:
         with owned(run):
             yield Tenure()
-        return
-    spec = run.spec if (run.root / "spec.json").exists() else read_spec(cluster.store, run.id)
-    if spec is None:
-        run.load_spec()  # raises UsageError
         return
     row = cluster.claims.row(run.id)
     if row is not None and (row.live or row.done):
         raise taken(row)
+    spec = run.spec if (run.root / "spec.json").exists() else read_spec(cluster.store, run.id)
+    if spec is None:
+        run.load_spec()  # raises UsageError
+        return
     run.root.mkdir(parents=True, exist_ok=True)
     with locked(run):
         claim = cluster.claims.take(new_run(spec), this_owner())

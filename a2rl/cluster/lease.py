@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from a2rl.cluster.claims import LEASE_S, RENEW_S, Claim, ClaimLostError, Claims, Progress
+from a2rl.cluster.claims import RENEW_S, Claim, ClaimLostError, Claims, Progress
 from a2rl.core.background import PeriodicThread
 from a2rl.core.errors import A2rlError
 
@@ -29,8 +29,6 @@ class Lease:
         progress: Returns what to say about the run, or None.
         on_lost: Called once, in the thread, when the claim is lost.
         now: The clock.
-        lease_s: For how long the claim holds without being renewed.
-        renew_s: How often it is renewed.
     """
 
     def __init__(
@@ -40,13 +38,11 @@ class Lease:
         progress: Callable[[], Progress | None],
         on_lost: Callable[[], None],
         now: Callable[[], float] = awake_and_asleep,
-        lease_s: float = LEASE_S,
-        renew_s: float = RENEW_S,
     ) -> None:
         self._claims, self._claim, self._progress, self._on_lost = claims, claim, progress, on_lost
-        self._now, self._lease_s, self._renew_s = now, lease_s, renew_s
+        self._now, self._lease_s, self._renew_s = now, claims.lease_s, min(RENEW_S, claims.lease_s / 6)
         self._renewed_at = now()
-        self._next_at = self._renewed_at + renew_s
+        self._next_at = self._renewed_at + self._renew_s
         self._is_lost = threading.Event()
         self._thread = PeriodicThread("the claim", self.tick, lambda: TICK_S)
         self._watch = PeriodicThread("the lease", self.check, lambda: TICK_S)

@@ -57,6 +57,11 @@ class PostgresClaims:
         self._url, self._lease_s, self._patience_s = url, lease_s, patience_s
         self._is_ready = False
 
+    @property
+    def lease_s(self) -> float:
+        """For how long a claim holds without being renewed, in seconds."""
+        return self._lease_s
+
     def register(self, runs: Sequence[NewRun]) -> None:
         """Adds runs; those that are known stay as they are."""
 
@@ -181,9 +186,7 @@ class PostgresClaims:
         try:
             with driver.connect(self._url, **OPTIONS) as database:
                 if not self._is_ready:
-                    database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
-                    database.execute(SCHEMA)
-                    database.commit()
+                    _make_tables(database)
                     self._is_ready = True
                 yield database
         except driver.Error as error:
@@ -203,6 +206,15 @@ class PostgresClaims:
 
 class _UnreachableError(InfrastructureError):
     """The database does not answer; a later call may succeed."""
+
+
+def _make_tables(database: "psycopg.Connection[Any]") -> None:
+    """Makes the tables if they are missing."""
+    known = database.execute("SELECT to_regclass('a2rl_entries')").fetchone()
+    if known is None or known[0] is None:
+        database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+        database.execute(SCHEMA)
+        database.commit()
 
 
 def _key(claim: Claim) -> tuple[str, str, int]:

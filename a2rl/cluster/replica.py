@@ -41,7 +41,7 @@ STATE_EVERY_S = 20.0
 LOGS_EVERY_S = 300.0
 LAST_COPY_S = 900.0
 """How long to try to copy the last state of a run."""
-ACCOUNT = "account.db"
+ACCOUNTS = "*account.db"
 DIGEST_CHARS = 16
 
 
@@ -134,8 +134,7 @@ class Replica:
         rows = run.ledger.rows(after=before.seq)
         checkpoints = {path.name: self._copy_checkpoint(path) for path in self._checkpoints()}
         others = {name: self._copy_file(name) for name in run_of(run) if not name.startswith("records/")}
-        if run.account.exists():
-            others[ACCOUNT] = self._copy_account()
+        others |= {path.name: self._copy_account(path) for path in run.root.glob(ACCOUNTS)}
         wanted = [name for name in FOLDERS if logs or name == "code"]
         folders = {name: self._copy_folder(run.root / name) for name in wanted if (run.root / name).is_dir()}
         self._copy_entries(rows)
@@ -204,11 +203,11 @@ class Replica:
             self._store.write(blob_key(self._run.id, digest), content)
         return digest
 
-    def _copy_account(self) -> str:
-        """Copies the database of what was spent as it is at one moment."""
+    def _copy_account(self, account: Path) -> str:
+        """Copies a database of what was spent as it is at one moment."""
         with tempfile.TemporaryDirectory() as scratch:
-            copy = Path(scratch, ACCOUNT)
-            with closing(sqlite3.connect(self._run.account)) as source, closing(sqlite3.connect(copy)) as target:
+            copy = Path(scratch, account.name)
+            with closing(sqlite3.connect(account)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
             return self._copy_bytes(copy.read_bytes())
 

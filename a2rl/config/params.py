@@ -32,7 +32,7 @@ class GradingParams(_Section):
     exact: bool = False
     """Whether results must not depend on batching, not even in the last bit. This is slower."""
     split_seed: int = 0
-    """Decides which half of an eval set is public under the strict protocol."""
+    """Decides which items a sample of `a2rl grade` has. The halves and samples of runs follow from their draw."""
     options: dict[str, dict[str, str]] = {}
     """The options of tasks, by task; `a2rl tasks` lists them."""
     generation: tuple[FamilyRule, ...] = ()

@@ -23,6 +23,7 @@ from a2rl.core.settings import Settings
 from a2rl.core.urls import refuse_credentials
 from a2rl.models.base_model import require_known
 from a2rl.run.directory import new_run_id
+from a2rl.run.draw import Draw
 from a2rl.run.sample import check_limit
 from a2rl.run.spec import DEFAULT_TRIALS, RunSettings, RunSpec
 from a2rl.sampling.generation import Generation
@@ -107,7 +108,7 @@ def _check_judges(cells: Sequence[RunSettings], params: Params, settings: Settin
 
 
 def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> list[RunSpec]:
-    """Returns the specifications of all runs of a suite. They share one new launch id.
+    """Returns the specifications of all runs of a suite. They share one new launch id, and one draw of the eval sets.
 
     Args:
         suite: The suite to run.
@@ -126,12 +127,12 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
         "grading_limits": params.grading.limits,
         "vllm": params.grading.vllm,
         "exact": params.grading.exact,
-        "split_seed": params.grading.split_seed,
         "statistics": STATISTICS,
         "git_commit": git_commit(settings.root),
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     packages = package_versions()
+    draws = {file: Draw.read(Path(file)) if file else Draw.fresh() for file in {cell.seed_file for cell in cells}}
     versions = {name: packages | _version_of(agent, settings) for name, agent in agents.items()}
     specs = []
     for cell in cells:
@@ -144,6 +145,9 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
             "dtype": cell.dtype or params.grading.dtype,
             "trials": (cell.trials or DEFAULT_TRIALS) if cell.mode == "multi" else 1,
             "source": str(Path(cell.source).resolve()) if cell.source else None,
+            "seed_file": str(Path(cell.seed_file).resolve()) if cell.seed_file else None,
+            "draw": draws[cell.seed_file],
+            "split_seed": draws[cell.seed_file].halves_seed,
             "limit": None if cell.limit == task.variant(cell.variant).eval_items else cell.limit,
             "generation": _generation(cell, params),
             "options": task.choose(_options(cell, params)),

@@ -20,6 +20,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.secrets import known_secrets
 from a2rl.core.settings import Settings
 from a2rl.core.urls import endpoint, refuse_credentials
+from a2rl.run.rules import rules
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.host_folders import require_readable
 from a2rl.tasks.catalog import load_task, task_ids
@@ -62,7 +63,7 @@ def provision_of(spec: RunSettings, agent: Agent, settings: Settings) -> Provisi
     Raises:
         UsageError: Something does not exist on this machine, or an agent must not have it.
     """
-    env, hosts = variables_in(spec.env), hosts_in(spec.hosts)
+    env, hosts = variables_in(spec.env), (*rules().hosts.allowed, *hosts_in(spec.hosts))
     return Provision(
         _python(spec.python or agent.python, settings),
         tuple(_readable(folder, spec, settings) for folder in (*agent.read, *folders_in(spec.read))),

@@ -139,6 +139,10 @@ class Settings:
         """Returns the folder with `visible/` (for the agent) and `hidden/` (for the grader) of a task."""
         return self.root / "data" / variant / task_id
 
+    def drawn(self, draw: str, task_id: str) -> Path:
+        """Returns the folder with the `hidden/` that a draw gives for a task's mini variant."""
+        return self.root / "data" / "drawn" / draw / task_id
+
     def forwarded(self, names: tuple[str, ...]) -> dict[str, str]:
         """Returns the variables among `names` that are set; an agent sees nothing else of the user's environment."""
         return {name: self.environ[name] for name in names if name in self.environ}

@@ -28,6 +28,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import share_of
 from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.inputs import given_model
+from a2rl.run.rules import rules
 from a2rl.run.sample import sample_note
 from a2rl.run.spec import Mode
 from a2rl.sandbox.isolation import NONE, Isolation
@@ -194,6 +195,7 @@ def _instructions(run: RunDir, provision: Provision | None) -> str:
     text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(
         base_model=reference_name(spec.model),
         mode=spec.mode,
+        rules=rules().told,
         mode_rule=MODE_RULES[spec.mode],
         budget=format_duration(spec.budget_s),
         refunds=spec.protocol == "strict",

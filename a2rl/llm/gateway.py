@@ -22,6 +22,7 @@ from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.llm.proxy import Proxy
 from a2rl.llm.relay.process import RelayProcess
 from a2rl.run.directory import RunDir
+from a2rl.run.rules import rules
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 PLACEHOLDER_KEY = "none-needed"
@@ -62,7 +63,9 @@ class Gateway(AbstractContextManager["Gateway"]):
         self._stack.close()
 
     def _open(self, stack: ExitStack) -> None:
-        hosts = {endpoint(host) for host in (*self._agent.hosts, *hosts_in(self._run.spec.hosts))}
+        hosts = {
+            endpoint(host) for host in (*self._agent.hosts, *rules().hosts.allowed, *hosts_in(self._run.spec.hosts))
+        }
         if self._agent.calls_llm:
             self._open_llm(stack, hosts)
         if hosts:

@@ -34,7 +34,7 @@ def score_metrics(score: TaskScore) -> dict[str, float]:
 
 def run_params(run: RunDir, ready: SetupRecord) -> dict[str, Any]:
     """Returns the parameters of a run: its settings, versions and digests."""
-    params: dict[str, Any] = run.spec.model_dump(exclude={"versions", "run_id", "schema_version"})
+    params: dict[str, Any] = run.spec.model_dump(exclude={"versions", "run_id", "schema_version", "draw", "split_seed"})
     params |= {f"version.{name}": version for name, version in run.spec.versions.items()}
     digests = {"model_digest": ready.model_digest, "data_digest": ready.data_digest}
     return params | digests | {"sandbox": ready.sandbox.kind, "sandbox_layers": ", ".join(ready.sandbox.layers)}

@@ -21,6 +21,7 @@ from a2rl.run.events import BaselineKnown, Graded, SubmissionAccepted
 from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.ranking import selection_note
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.validity.record import counted_gain, read_validity
 
 COMPLETE_TAG = "a2rl.complete"
 LOCK_TIMEOUT_S = 30
@@ -124,10 +125,12 @@ class Tracker:
         if result is None or (executed is None and result.failed_stage is None):
             return
         parent_id, at = parent.info.run_id, entries[-1].at if entries else 0.0
-        found = result_metrics(result, executed)
+        found = result_metrics(result, executed) | {"gain": counted_gain(run, result)}
         metrics = {name: value for name, value in found.items() if parent.data.metrics.get(name) != value}
         head = run.ledger.verify() if entries else ""
         tags = {"a2rl.verdict": result.verdict, "a2rl.reason": result.reason, "a2rl.ledger_head": head}
+        if (validity := read_validity(run)) is not None:
+            tags |= {"a2rl.validity": validity.word, "a2rl.findings": " ".join(validity.why)}
         if result.final and (note := selection_note(run)):
             tags["a2rl.selection"] = note
         self.store.log(parent_id, metrics, at, tags=tags)

@@ -15,6 +15,7 @@ from a2rl.grading.pruning import invalid_pruning, pruned
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.models.checkpoint import weights_digest
 from a2rl.results.comparison import cross_fitted_gain, improvement_of
+from a2rl.results.draw_check import check_draw
 from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, PrivateGraded, RunFailed, RunOpened, SubmissionAccepted
@@ -45,6 +46,7 @@ def verify_run(run: RunDir, tracker: Tracker) -> list[Check]:
     checks: list[tuple[str, Callable[[RunDir], None]]] = [
         ("the ledger's hash chain", _check_chain),
         ("the settings are those the run was opened with", _check_spec),
+        ("the eval set follows from the draw that the run committed to", check_draw),
         ("every submission ends in exactly one way", _check_chains),
         ("checkpoints are the ones that were graded", _check_checkpoints),
         ("scores follow from the per-item results", _check_items),

@@ -16,12 +16,14 @@ class Event(BaseModel):
 
 
 class RunOpened(Event):
-    """The run was opened: digests of its settings, base model and data."""
+    """The run was opened: digests of its settings, base model and data, and the commitment to its draw."""
 
     kind = "run_opened"
     spec_digest: str
     model_digest: str
     data_digest: str
+    draw: str = ""
+    """SHA-256 over the secret seed and a salt: see a2rl/run/draw.py. Runs from before there was a draw have none."""
 
 
 class BaselineKnown(Event):
@@ -181,6 +183,14 @@ class ValidityDecided(Event):
     """The ids of the findings in `records/validity.json`, the heaviest first."""
     grade_digest: str
     """The digest of the grade record that was judged."""
+
+
+class DrawRevealed(Event):
+    """The secret seed of the eval set. It is written when the agent's work can no longer go on."""
+
+    kind = "draw_revealed"
+    seed: str
+    salt: str
 
 
 class CheckpointPruned(Event):

@@ -2,7 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-DEFAULT_SUBMISSIONS = 100
+from a2rl.run.rules import rules
+
+DEFAULT_SUBMISSIONS = rules().quotas.submissions
 """The limit on submissions for a run that does not set one. It stops loops that would submit thousands."""
 TYPICAL_SUBMISSIONS = 10
 """The usual number of submissions that people and LLM agents make in a run."""

@@ -16,7 +16,9 @@ from a2rl.models.base_model import TINY, model_digest, model_name, reference_nam
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
+from a2rl.run.spec import RunSpec
 from a2rl.tasks.data import hidden_digest
+from a2rl.tasks.drawn import can_draw, ensure_drawn
 
 
 class Inputs(NamedTuple):
@@ -48,8 +50,9 @@ def check_inputs(run: RunDir) -> Inputs:
     """
     ready, found = run.need("setup", SetupRecord), inputs_of(run)
     if hidden_digest(found.hidden.parent) != ready.data_digest:
+        how = "restore it" if run.spec.draw is None else "remove that folder, so that it is drawn again, or restore it"
         raise MissingInputError(
-            f"the data in {found.hidden.parent} has changed since run {run.id} started: restore it, or start a new run"
+            f"the data in {found.hidden.parent} has changed since run {run.id} started: {how}, or start a new run"
         )
     # A model at its recorded path is not hashed again, because reading a large model takes long.
     if found.base_model != ready.base_model and model_digest(found.base_model) != ready.model_digest:
@@ -88,13 +91,30 @@ def given_model(run: RunDir) -> Path:
     return next((models / name for name in names if (models / name).is_dir()), models / names[0])
 
 
+def eval_set(spec: RunSpec, settings: Settings) -> Path | None:
+    """Returns the folder with the eval set that was drawn for a run, made again if it is missing.
+
+    Returns:
+        None if its items are not drawn.
+
+    Raises:
+        InfrastructureError: It cannot be written.
+    """
+    if spec.draw is None or not can_draw(spec.task, spec.variant):
+        return None
+    folder = settings.drawn(spec.draw.name, spec.task)
+    return ensure_drawn(spec.task, spec.draw.items_seed(spec.task), folder)
+
+
 def hidden_of(run: RunDir) -> Path:
-    """Finds the folder of the hidden data.
+    """Finds the folder of the hidden data; one that was drawn is made again if it is missing.
 
     Raises:
         MissingInputError: It is not there.
     """
     spec = run.spec
+    if (drawn := eval_set(spec, _settings(run))) is not None:
+        return drawn / "hidden"
     usual = _settings(run).data(spec.task, spec.variant) / "hidden"
     wanted = run.checkout / run.need("setup", SetupRecord).hidden
     for folder in (wanted, usual):

@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from a2rl.core.errors import UsageError
 from a2rl.judge.params import JudgeParams
 from a2rl.run.budget import parse_duration
+from a2rl.run.draw import Draw
 from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS, GradingLimits
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting, VllmParams
@@ -76,6 +77,10 @@ class RunSettings(BaseModel):
         default=None,
         ge=1,
         description="Training steps of the scripted agent instead of as many as fit; the seed then decides the result.",
+    )
+    seed_file: str | None = Field(
+        default=None,
+        description="File with the secret seed of the eval set, to repeat a draw: the spec.json of an earlier run.",
     )
     driver: str | None = Field(
         default=None, description="LLM that drives the agent; unless given, the one in the agent's definition."
@@ -180,7 +185,9 @@ class RunSpec(RunSettings):
     judge: JudgeParams | None = None  # type: ignore[assignment] # in a spec, the name is resolved
     """Who judges the answers, where the task leaves that to params.yaml."""
     split_seed: int
-    """Decides, under the strict protocol, which items are public; the agent never sees it."""
+    """Decides, under the strict protocol, which items are public; the agent never sees it. It follows from the draw."""
+    draw: Draw | None = None
+    """The secret that decides items and halves. Runs from before there was one used fixed seeds."""
     statistics: Statistics = 1
     """Runs from before there was a second edition are read, resumed and checked by the first."""
     git_commit: str

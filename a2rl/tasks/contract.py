@@ -123,6 +123,23 @@ class Preparer(Protocol):
         ...
 
 
+@runtime_checkable
+class DrawingPreparer(Preparer, Protocol):
+    """A preparer whose mini variant can draw a new eval set for every suite, which nobody can know before.
+
+    Without it, the eval set of the mini variant is the same for everybody, and only its halves are secret.
+    """
+
+    def draw(self, seed: str, hidden: Path) -> None:
+        """Writes what `prepare` writes into `hidden`, with other items, none of which `prepare` writes.
+
+        Args:
+            seed: A secret. The same seed gives the same files, byte for byte; none of them contains it.
+            hidden: An empty folder.
+        """
+        ...
+
+
 class Grader(Protocol):
     """The functions of `grade.py`. `ids` is always a part of `item_ids(hidden)`, in the same order."""
 

@@ -36,7 +36,7 @@ def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: 
     if source is not None and not source.is_dir():
         raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
     load_task(task_id, settings.root)
-    with _making(settings.data(task_id, variant)):
+    with making(settings.data(task_id, variant)):
         return _make(task_id, variant, source, settings)
 
 
@@ -76,13 +76,13 @@ def _lock(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
-def _making(folder: Path) -> AbstractContextManager[None]:
-    """Locks a task's data for writing: if several runs start at once, one prepares it and the others wait."""
+def making(folder: Path) -> AbstractContextManager[None]:
+    """Locks a folder of data for writing: if several runs start at once, one prepares it and the others wait."""
     return file_lock(_lock(folder), f"another process makes or reads {folder}", TIMEOUT_S)
 
 
 def reading(folder: Path) -> AbstractContextManager[None]:
-    """Locks a task's data for reading, so that no process replaces it meanwhile.
+    """Locks a folder of data for reading, so that no process replaces it meanwhile.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
@@ -101,7 +101,7 @@ def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: S
     with reading(folder):
         if _is_asked_for(folder, variant, source):
             return folder
-    with _making(folder):
+    with making(folder):
         if _is_asked_for(folder, variant, source):  # another process has prepared it meanwhile
             return folder
         if (folder / "visible").is_dir() != (folder / "hidden").is_dir():

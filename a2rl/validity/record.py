@@ -6,6 +6,7 @@ from a2rl.run.events import ValidityDecided
 from a2rl.run.records import GradeRecord
 from a2rl.validity.checks import Checked, CheckRun
 from a2rl.validity.finding import Finding, Validity
+from a2rl.validity.rules_check import weighed
 
 STAGE = "validity"
 
@@ -35,7 +36,7 @@ def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
     """
     graded = run.need("grade", GradeRecord)
     digest, earlier = _digest(graded), run.read(STAGE, ValidityRecord)
-    validity = Validity.of(checked.findings, has_result=has_result(graded))
+    validity = Validity.of(weighed(checked.findings), has_result=has_result(graded))
     runs = tuple(checked.runs)
     if earlier is not None and earlier.grade_digest == digest:
         validity, runs = validity.lowered_by(earlier.validity.findings), (*earlier.checks, *runs)

@@ -15,10 +15,10 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
@@ -87,13 +87,13 @@ def canonical(text: str) -> str:
     return _NUMBER.sub("", text)
 
 
-def generate(count: int, seed: int, split: Split, size: Size = MINI) -> Iterator[Household]:
-    """Yields `count` different households of one split, with the task types in turn."""
+def generate(
+    count: int, seed: int | str, split: Split, size: Size = MINI, but: Collection[Household] = ()
+) -> Iterator[Household]:
+    """Yields `count` different households of one split, with the task types in turn, none of which is in `but`."""
     rng = random.Random(f"alfworld-mini/{split}/{seed}")
-    seen: set[Household] = set()
-    kinds = cycle(KINDS)
-    while len(seen) < count:
-        kind = next(kinds)
+    seen = set(but)
+    for kind in islice(cycle(KINDS), count):
         while (household := _draw(rng, kind, split, size)) is None or household in seen:
             pass
         seen.add(household)

@@ -11,7 +11,7 @@ is valid_unseen; with a mirror that lacks it, it is valid_seen, which every scor
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from a2rl.core.errors import IntegrityError
@@ -21,6 +21,7 @@ from a2rl.handout import hand_out
 from a2rl.tasks.contract import Variant
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
+from tasks.alfworld.household import Household
 from tasks.alfworld.prompts import Examples, faithful, repaired
 from tasks.alfworld.release import GAME, copy_split, has_split
 from tasks.alfworld.task import TASK
@@ -67,7 +68,23 @@ def canonical(text: str) -> str:
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
     for number, household in enumerate(mini.generate(MINI_TRAIN, MINI_SEED, "train")):
         mini.write(household, visible / "train" / f"{household.kind}-{number:03d}")
-    for number, household in enumerate(mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")):
+    return _write_games(_public_edition(), hidden)
+
+
+def draw(seed: str, hidden: Path) -> None:
+    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    known = frozenset(_public_edition())
+    about = _write_games(mini.generate(TASK.mini.eval_items, seed, "eval", but=known), hidden)
+    _write_prompts({"repaired": {}, "faithful": {}}, hidden)
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _public_edition() -> Iterator[Household]:
+    return mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
+
+
+def _write_games(households: Iterable[Household], hidden: Path) -> dict[str, str]:
+    for number, household in enumerate(households):
         mini.write(household, hidden / "games" / f"{household.kind}-{number:03d}")
     return {"games": "generated households"}
 

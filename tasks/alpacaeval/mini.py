@@ -12,7 +12,7 @@ numbers matter, because an answer has to use them. An instruction has a good ans
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,12 +62,17 @@ def canonical(text: str) -> str:
     return _NAME.sub(_NAMES[0], text)
 
 
-def generate(n: int, seed: int, split: Split) -> list[Exercise]:
-    """Returns `n` exercises of one split; their instructions differ, in eval by more than a name."""
+def generate(n: int, seed: int | str, split: Split, but: Collection[str] = ()) -> list[Exercise]:
+    """Returns `n` exercises of one split; their instructions differ, in eval by more than a name.
+
+    None has a canonical text in `but`.
+    """
     rng = random.Random(f"alpacaeval-mini/{split}/{seed}")
     exercises: dict[str, Exercise] = {}
     while len(exercises) < n:
         exercise = _draw(rng, split)
+        if canonical(exercise.instruction) in but:
+            continue
         key = canonical(exercise.instruction) if split == "eval" else exercise.instruction
         exercises.setdefault(key, exercise)
     return list(exercises.values())

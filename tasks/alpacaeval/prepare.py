@@ -104,9 +104,23 @@ def _text_of(path: Path) -> str:
 
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
     train = mini.generate(MINI_TRAIN, MINI_SEED, "train")
-    test = mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
     write_jsonl(visible / "train.jsonl", (_training_row(each.instruction, "", each.good) for each in train))
     shutil.copyfile(HERE / "rule.py", visible / "rule.py")
+    return _write_mini(_public_edition(), hidden)
+
+
+def draw(seed: str, hidden: Path) -> None:
+    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    known = {mini.canonical(each.instruction) for each in _public_edition()}
+    about = _write_mini(mini.generate(TASK.mini.eval_items, seed, "eval", but=known), hidden)
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _public_edition() -> list[mini.Exercise]:
+    return mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
+
+
+def _write_mini(test: Sequence[mini.Exercise], hidden: Path) -> dict[str, str]:
     write_jsonl(
         hidden / "eval.jsonl",
         (

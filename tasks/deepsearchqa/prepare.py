@@ -67,16 +67,27 @@ def canonical(text: str) -> str:
 
 
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
-    _write_world("train", MINI_TRAIN, visible / "pages", visible / "train.jsonl")
-    _write_world("eval", TASK.mini.eval_items, hidden / "pages", hidden / "eval.jsonl")
+    _write_world("train", MINI_SEED, MINI_TRAIN, visible / "pages", visible / "train.jsonl")
+    return _write_hidden_world(MINI_SEED, hidden)
+
+
+def draw(seed: str, hidden: Path) -> None:
+    """See `a2rl.tasks.contract.DrawingPreparer`. A new world has the same names and other facts."""
+    about = _write_hidden_world(seed, hidden)
+    (hidden / "prompt.txt").write_text("", encoding="utf-8")
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _write_hidden_world(seed: int | str, hidden: Path) -> dict[str, str]:
+    _write_world("eval", seed, TASK.mini.eval_items, hidden / "pages", hidden / "eval.jsonl")
     return {"questions": "generated, with the pages"}
 
 
-def _write_world(split: Split, questions: int, pages: Path, path: Path) -> None:
-    world = World(split, MINI_SEED)
+def _write_world(split: Split, seed: int | str, questions: int, pages: Path, path: Path) -> None:
+    world = World(split, seed)
     pages.mkdir()
     write_jsonl(pages / "pages.jsonl", (page._asdict() for page in world.pages()))
-    _write(path, list(mini.generate(questions, world, Index(world.pages()), f"{split}/{MINI_SEED}")))
+    _write(path, list(mini.generate(questions, world, Index(world.pages()), f"{split}/{seed}")))
 
 
 def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ are written like GSM8K's (Cobbe et al. 2021, arXiv 2110.14168), without the `<<.
 import hashlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -136,13 +136,14 @@ def canonical(text: str) -> str:
     return _NAME.sub(lambda found: _CANONICAL_NAMES[found[0]], text)
 
 
-def generate(n: int, seed: int, split: Split) -> list[Problem]:
-    """Returns `n` problems of one split with different questions."""
+def generate(n: int, seed: int | str, split: Split, but: Collection[str] = ()) -> list[Problem]:
+    """Returns `n` problems of one split with different questions, none of which has a canonical text in `but`."""
     rng = random.Random(f"gsm8k-mini/{split}/{seed}")
     problems: dict[str, Problem] = {}
     while len(problems) < n:
         problem = _draw(rng, split)
-        problems.setdefault(problem.question, problem)
+        if canonical(problem.question) not in but:
+            problems.setdefault(problem.question, problem)
     return list(problems.values())
 
 

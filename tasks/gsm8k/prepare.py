@@ -30,14 +30,25 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
     """See `a2rl.tasks.contract.Preparer`."""
     if variant == "mini":
         train = [_row(problem) for problem in mini.generate(MINI_TRAIN, MINI_SEED, "train")]
-        test = [_row(problem) for problem in mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")]
-        shots = []
+        test, shots = [_row(problem) for problem in _public_edition()], []
     else:
         train, test = (_real(split, source) for split in ("train", "test"))
         shots = [train[index] for index in SHOTS]
     write_jsonl(visible / "train.jsonl", train)
     write_jsonl(hidden / "eval.jsonl", test)
     write_jsonl(hidden / "shots.jsonl", shots)
+
+
+def draw(seed: str, hidden: Path) -> None:
+    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    known = {mini.canonical(problem.question) for problem in _public_edition()}
+    drawn = mini.generate(TASK.mini.eval_items, seed, "eval", but=known)
+    write_jsonl(hidden / "eval.jsonl", map(_row, drawn))
+    write_jsonl(hidden / "shots.jsonl", [])
+
+
+def _public_edition() -> list[mini.Problem]:
+    return mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

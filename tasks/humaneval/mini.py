@@ -15,7 +15,7 @@ in each of the three; some combinations of skills are in the eval set only.
 import hashlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -186,18 +186,21 @@ def canonical(text: str) -> str:
     return _ARGUMENT.sub("x", _DEFINED.sub(r"# \1", text))
 
 
-def generate(n: int, seed: int, split: Split) -> list[Problem]:
+def generate(n: int, seed: int | str, split: Split, but: Collection[str] = ()) -> list[Problem]:
     """Returns `n` problems of one split with different prompts; in eval with different canonical docstrings.
 
     Args:
-        n: at most the number of problems, which is about 600 for eval.
+        n: at most the number of problems, which is about 950 for eval.
         seed: for all problems.
         split: the two share no docstring.
+        but: canonical texts that none of the problems has.
     """
     rng = random.Random(f"humaneval-mini/{split}/{seed}")
     problems: dict[str, Problem] = {}
     while len(problems) < n:
         doc, problem = _draw(rng, split)
+        if but and canonical(problem.prompt) in but:
+            continue
         problems.setdefault(canonical(doc) if split == "eval" else problem.prompt, problem)
     return list(problems.values())
 

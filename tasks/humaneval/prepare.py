@@ -8,7 +8,7 @@ mini.py).
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ DIGEST = "3c3148615a7e25da87784ec03b5f3bc3d168e8b129d72dcbfe05380056182f53"
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
     """See `a2rl.tasks.contract.Preparer`."""
     if variant == "mini":
-        train, test = _generated("train", MINI_TRAIN), _generated("eval", TASK.mini.eval_items)
+        train = _rows("train", mini.generate(MINI_TRAIN, MINI_SEED, "train"))
+        test = _rows("eval", _public_edition())
     else:
         rows = _real(source)
         train, test = rows[:TRAIN], rows[TRAIN:]
@@ -39,6 +40,17 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
         train = [{**row, "question": row["prompt"], "answer": row["canonical_solution"]} for row in train]
     write_jsonl(visible / "train.jsonl", train)
     write_jsonl(hidden / "eval.jsonl", test)
+
+
+def draw(seed: str, hidden: Path) -> None:
+    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    known = {mini.canonical(problem.prompt) for problem in _public_edition()}
+    drawn = mini.generate(TASK.mini.eval_items, seed, "eval", but=known)
+    write_jsonl(hidden / "eval.jsonl", _rows("eval", drawn))
+
+
+def _public_edition() -> list[mini.Problem]:
+    return mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
@@ -51,7 +63,7 @@ def canonical(text: str) -> str:
     return mini.canonical(text)
 
 
-def _generated(split: mini.Split, n: int) -> list[dict[str, Any]]:
+def _rows(split: mini.Split, problems: Sequence[mini.Problem]) -> list[dict[str, Any]]:
     return [
         {
             "task_id": f"{split}/{number}",
@@ -61,7 +73,7 @@ def _generated(split: mini.Split, n: int) -> list[dict[str, Any]]:
             "test": problem.test,
             "group": "skills combined" if problem.family.combined else "one skill",
         }
-        for number, problem in enumerate(mini.generate(n, MINI_SEED, split))
+        for number, problem in enumerate(problems)
     ]
 
 

@@ -103,7 +103,7 @@ def canonical(text: str) -> str:
     return _PARTICULARS.sub("...", text)
 
 
-def generate(products: int, goals: int, seed: int, split: Split, folder: Path) -> World:
+def generate(products: int, goals: int, seed: int | str, split: Split, folder: Path) -> World:
     """Writes a shop into an empty folder, and finds goals in it."""
     catalogue = list(catalogue_of(products, seed, split))
     stock(catalogue, folder)
@@ -111,7 +111,7 @@ def generate(products: int, goals: int, seed: int, split: Split, folder: Path) -
     return World(shop, goals_in(shop, catalogue, goals, seed, split))
 
 
-def catalogue_of(count: int, seed: int, split: Split) -> Iterator[Product]:
+def catalogue_of(count: int, seed: int | str, split: Split) -> Iterator[Product]:
     """Yields families of near-duplicates, for each kind in turn; train and eval have different product ids."""
     rng = random.Random(f"webshop-mini/{split}/{seed}")
     numbers = list(range(0 if split == "train" else 1, CODES, 2))
@@ -137,7 +137,7 @@ def _renumbered(document: str, rng: random.Random) -> str:
     return _CODE.sub(lambda found: codes.setdefault(found[0], _code(rng.randrange(CODES))), document)
 
 
-def goals_in(shop: Shop, catalogue: Sequence[Product], count: int, seed: int, split: Split) -> list[Goal]:
+def goals_in(shop: Shop, catalogue: Sequence[Product], count: int, seed: int | str, split: Split) -> list[Goal]:
     """Finds different goals for which the expert gets reward 1; consecutive ones are about different kinds.
 
     Raises:

@@ -51,10 +51,21 @@ def canonical(text: str) -> str:
 
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
     train = mini.generate(MINI_PRODUCTS, MINI_TRAIN, MINI_SEED, "train", visible / "catalogue")
-    evaluation = mini.generate(mini.PRODUCTS, TASK.mini.eval_items, MINI_SEED, "eval", hidden / "catalogue")
     _write_goals(train.goals, visible)
+    return _write_shop(MINI_SEED, f"seed {MINI_SEED}", hidden)
+
+
+def draw(seed: str, hidden: Path) -> None:
+    """See `a2rl.tasks.contract.DrawingPreparer`. A new shop has new products, ids and prices."""
+    about = _write_shop(seed, "drawn", hidden)
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _write_shop(seed: int | str, seed_in_words: str, hidden: Path) -> dict[str, str]:
+    evaluation = mini.generate(mini.PRODUCTS, TASK.mini.eval_items, seed, "eval", hidden / "catalogue")
     _write_goals(evaluation.goals, hidden)
-    return {"prompt": "whole", "goals": _described(evaluation.goals, MINI_SEED), "nouns": "given by the generator"}
+    described = _described(evaluation.goals, seed_in_words)
+    return {"prompt": "whole", "goals": described, "nouns": "given by the generator"}
 
 
 def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str, str]:
@@ -69,7 +80,7 @@ def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str,
     stock((product for product in products if product.id not in asked_for), visible / "catalogue")
     _write_goals(evaluation, hidden)
     _write_goals([*train, *written], visible)
-    return {"prompt": "window", "goals": _described(evaluation, SEED), "nouns": tagger.name}
+    return {"prompt": "window", "goals": _described(evaluation, f"seed {SEED}"), "nouns": tagger.name}
 
 
 def _downloaded() -> Path:
@@ -82,5 +93,5 @@ def _write_goals(rows: Iterable[Goal], folder: Path) -> None:
     (folder / "goals.jsonl").write_text("".join(goal.to_json() + "\n" for goal in rows), encoding="utf-8")
 
 
-def _described(evaluation: list[Goal], seed: int) -> str:
-    return f"{len(evaluation)}, seed {seed}, sha256 {goals.digest(evaluation)[:16]}"
+def _described(evaluation: list[Goal], seed_in_words: str) -> str:
+    return f"{len(evaluation)}, {seed_in_words}, sha256 {goals.digest(evaluation)[:16]}"

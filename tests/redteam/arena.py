@@ -200,9 +200,10 @@ class RunArena(AbstractContextManager["RunArena"]):
         return RunDir.create(settings.runs, spec)
 
     def _facts(self, run: RunDir) -> dict[str, Any]:
-        root = self._checkout.root
+        root, draw = self._checkout.root, run.spec.draw
+        assert draw is not None
         return {
-            "hidden": str(root / "data" / "mini" / TASK / "hidden" / "eval.jsonl"),
+            "hidden": str(Settings(root, {}).drawn(draw.name, TASK) / "hidden" / "eval.jsonl"),
             "ledger": str(run.root / "ledger.db"),
             "records": str(run.record_path("baseline")),
             "other_run": str(root / "runs" / "other" / "workspace" / "trick.py"),

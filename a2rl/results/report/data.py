@@ -18,7 +18,7 @@ from a2rl.run.sample import sample_note
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import TaskScore
-from a2rl.validity.record import read_validity
+from a2rl.validity.record import counted_gain, read_validity
 
 
 class Submitted(BaseModel):
@@ -65,6 +65,7 @@ class RunReport(BaseModel):
     reason: str
     validity: str | None
     """What the result is worth; None if that was not decided."""
+    not_valid_because: tuple[str, ...] = ()
     baseline: TaskScore
     """Of the base model on the items that decide; before the result stands, on the public ones."""
     final: TaskScore | None
@@ -72,7 +73,7 @@ class RunReport(BaseModel):
     """Points."""
     improvement_ci: Interval | None
     gain: float
-    """The same, and 0 without a result."""
+    """The same, but 0 without a result, and for a void one that gained."""
     cross_fitted: float | None
     selection: str
     """What to say of the choice of the result among several; empty if nothing."""
@@ -121,7 +122,8 @@ def gather(run: RunDir, entries: Sequence[Entry]) -> RunReport:
     return RunReport(
         run_id=spec.run_id, suite=spec.suite, launch=spec.launch, task=spec.task, agent=spec.agent,
         settings=spec.model_dump(mode="json", include=set(RunSettings.model_fields)), versions=spec.versions,
-        validity=validity.word if validity else None, **_result(run, grade, baseline),
+        validity=validity.word if validity else None, not_valid_because=validity.why if validity else (),
+        **_result(run, grade, baseline),
         sample=sample_note(run), comparable=compared.is_comparable, not_comparable_because=compared.reasons,
         story=tuple(story(entries)), budget_s=spec.budget_s, elapsed_s=run.clock.elapsed_s(),
         waited_s=executed.waited_s if executed else None, refunded_s=executed.refunded_s if executed else None,
@@ -136,8 +138,9 @@ def _result(run: RunDir, grade: GradeRecord | None, baseline: TaskScore) -> dict
     if grade is None:
         none = dict.fromkeys(("verdict", "final", "improvement", "improvement_ci", "cross_fitted"))
         return {**none, "reason": "", "baseline": baseline, "gain": 0.0, "selection": ""}
-    same = ("verdict", "reason", "baseline", "final", "improvement", "improvement_ci", "gain", "cross_fitted")
-    return {name: getattr(grade, name) for name in same} | {"selection": selection_note(run) if grade.final else ""}
+    same = ("verdict", "reason", "baseline", "final", "improvement", "improvement_ci", "cross_fitted")
+    known = {name: getattr(grade, name) for name in same} | {"gain": counted_gain(run, grade)}
+    return known | {"selection": selection_note(run) if grade.final else ""}
 
 
 def _submitted(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: int | None) -> Iterator[Submitted]:

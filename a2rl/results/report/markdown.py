@@ -63,6 +63,8 @@ def _lines(report: RunReport, task: Task) -> Iterator[str]:
 
 
 def _notes(report: RunReport) -> Iterator[str]:
+    for reason in report.not_valid_because:
+        yield f"The result is {report.validity}: {reason}"
     if report.selection:
         yield f"The result is the {report.selection}."
     if report.sample:

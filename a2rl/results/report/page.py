@@ -27,6 +27,7 @@ from a2rl.run.ranking import selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run.sample import sample_note
 from a2rl.tasks.catalog import load_task
+from a2rl.validity.record import read_validity
 
 MAX_MARKS = 400
 """Steps that are marked on the chart's time line."""
@@ -73,6 +74,7 @@ def _results(run: RunDir, entries: list[Entry]) -> dict[str, Any]:
         "grade": grade,
         "baseline": baseline,
         "verdict": verdict_in_words(grade),
+        "validity": read_validity(run),
         "selection": selection_note(run) if grade and grade.final else "",
         "chart": draw(points(entries, grades, counts), baseline.score, baseline.ci, run.clock.elapsed_s()),
         "rows": rows(entries, grades, counts),

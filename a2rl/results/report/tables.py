@@ -93,7 +93,7 @@ def settings_and_versions(run: RunDir, ready: SetupRecord) -> list[tuple[str, st
         "grading": f"{spec.backend}{', exact' if spec.exact else ''}",
         "answers": spec.generation.in_words(),
         **spec.options,
-        "split seed": str(spec.split_seed),
+        "draw of the eval set": spec.draw.commitment[:16] if spec.draw else f"split seed {spec.split_seed}",
         "created": spec.created_at,
         "git commit": spec.git_commit or "-",
         **spec.versions,

@@ -45,7 +45,10 @@ def compare_stacks(one: str, other: str, runs: Sequence[RunSummary]) -> list[Sta
         raise UsageError(f"{one!r} and {other!r} are both the stack {pair[0]!r}: name two of {', '.join(names)}")
     found = [row for board in shown for row in _rows(board, *pair)]
     if not found:
-        raise UsageError(f"{pair[0]} and {pair[1]} have no finished runs of one task on the same items")
+        raise UsageError(
+            f"{pair[0]} and {pair[1]} have no finished runs of one task on the same items: "
+            "start both in one suite, or give the second the draw of the first with --seed-file"
+        )
     corrected = holm({f"{row.variant} {row.task}": row.p for row in found})
     return [row.model_copy(update={"holm_p": corrected[f"{row.variant} {row.task}"]}) for row in found]
 

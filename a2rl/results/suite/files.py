@@ -26,8 +26,8 @@ from a2rl.scoring.means import Interval
 
 COLUMNS = (
     "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
-    "verdict", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused", "agent_s",
-    "tokens", "cost_usd", "reason",
+    "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
+    "agent_s", "tokens", "cost_usd", "reason",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from a2rl.scoring.means import Interval
 from a2rl.scoring.quantiles import student_quantile
 from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, interquartile_mean, mean_gain
 
-NOT_COMPARED = ("task", "agent", "seed", "variant", "source", "grading_port")
+NOT_COMPARED = ("task", "agent", "seed", "seed_file", "variant", "source", "grading_port")
 """Settings that do not distinguish stacks."""
 PLAIN = ("driver", "mode", "model", "protocol")
 """Settings whose values explain themselves, without their names."""

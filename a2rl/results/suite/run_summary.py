@@ -13,15 +13,18 @@ from a2rl.grading.job import GradeResult
 from a2rl.labels.records import labels_of
 from a2rl.results.comparison import contributions_of
 from a2rl.run.directory import RunDir
-from a2rl.run.events import BaselineKnown, SubmissionAccepted
+from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import ItemResult
+from a2rl.validity.finding import Word
+from a2rl.validity.record import counted_gain, read_validity
 
 STATE_FILES = (
     "spec.json", "ledger.db", "ledger.db-wal", "records/grade.json", "records/execute.json", "records/labels.json",
+    "records/validity.json",
     "grades/baseline.json", "grades",
 )  # fmt: skip
 """A summary is computed anew if one of these has changed. The folder stands for the files in it, which are replaced."""
@@ -54,9 +57,11 @@ class RunSummary(BaseModel):
     """The fields of `RunSettings`."""
     verdict: RunVerdict | None
     """None if the run is not finished."""
+    validity: Word | None
+    """What the result is worth; None if it was not decided."""
     reason: str
     gain: float
-    """Points; 0 for a run without a result."""
+    """Points; 0 for a run without a result, and for a void one that gained."""
     ci: Interval | None
     cross_fitted: float | None
     baseline: float | None
@@ -73,7 +78,7 @@ class RunSummary(BaseModel):
     """Why the model did not improve, in the paper's types."""
     tries: tuple[Try, ...]
     items_digest: str
-    """Identifies the items that decide. Empty for a run without a result."""
+    """Identifies the items that decide: the data, and which of its items. Empty for a run without a result."""
     gains: tuple[float, ...]
     """What each of these items gained, -1 to 1, sorted by id. Empty for a run without a result."""
 
@@ -145,7 +150,9 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
     executed = run.read("execute", ExecuteRecord)
     seen, usage = (executed.seen, executed.usage) if executed else (None, None)
     digest, gains = _gains(run, graded, entries)
-    labels = labels_of(run)
+    labels, validity = labels_of(run), read_validity(run)
+    gain = counted_gain(run, graded) if graded else 0.0
+    counts = graded is not None and gain == graded.gain
     return RunSummary(
         state=state,
         run_id=run.id,
@@ -154,9 +161,10 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         settings=spec.model_dump(mode="json", include=set(RunSettings.model_fields)),
         verdict=graded.verdict if graded else None,
         reason=graded.reason if graded else "",
-        gain=graded.gain if graded else 0.0,
-        ci=graded.improvement_ci if graded else None,
-        cross_fitted=graded.cross_fitted if graded else None,
+        validity=validity.word if validity else None,
+        gain=gain,
+        ci=graded.improvement_ci if graded and counts else None,
+        cross_fitted=graded.cross_fitted if graded and counts else None,
         baseline=graded.baseline.score if graded else None,
         final=graded.final.score if graded and graded.final else None,
         public_baseline=_public_baseline(entries),
@@ -171,7 +179,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         failures=tuple(failure.kind for failure in labels.failures) if labels else (),
         tries=tuple(_tries(entries)),
         items_digest=digest,
-        gains=gains,
+        gains=gains if counts else (0.0,) * len(gains),
     )
 
 
@@ -198,7 +206,7 @@ def _tries(entries: Sequence[Entry]) -> Iterator[Try]:
 
 
 def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) -> tuple[str, tuple[float, ...]]:
-    """Returns the digest of the ids of the items that decide, and what each item gained."""
+    """Returns the digest of the items that decide, and what each item gained."""
     if graded is None or not run.baseline_items.exists():
         return "", ()
     before = {item.id: item for item in read_model(run.baseline_items, GradeResult).items}
@@ -211,7 +219,12 @@ def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) ->
     if values[0] is None or values[1] is None:
         return "", ()
     gains = dict(zip(judged, (new - old for old, new in zip(values[0], values[1], strict=True)), strict=True))
-    return digest_of(ids), tuple(round(gains.get(each, 0.0), 6) for each in ids)
+    return digest_of([_data_digest(entries), ids]), tuple(round(gains.get(each, 0.0), 6) for each in ids)
+
+
+def _data_digest(entries: Sequence[Entry]) -> str:
+    """Returns the digest of the eval set: items of two draws have the same ids."""
+    return next((entry.event.data_digest for entry in entries if isinstance(entry.event, RunOpened)), "")
 
 
 def _final_items(run: RunDir, graded: GradeRecord, entries: Sequence[Entry]) -> dict[str, ItemResult] | None:

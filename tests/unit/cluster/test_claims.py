@@ -26,6 +26,7 @@ class Clock:
 class RefusingClaims(FileClaims):
     """Claims whose renewals fail as they are told."""
 
+    lease_s = 120.0
     problem: Exception | None = None
     renewed = 0
 

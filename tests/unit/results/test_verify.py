@@ -36,7 +36,8 @@ CHECKPOINTS = "checkpoints are the ones that were graded"
 ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
 MLFLOW = "MLflow shows what the ledger says"
-EVERY = {CHAIN, SPEC, GRADES, CHECKPOINTS, ITEMS, RECORDS, MLFLOW}
+DRAW = "the eval set follows from the draw that the run committed to"
+EVERY = {CHAIN, SPEC, DRAW, GRADES, CHECKPOINTS, ITEMS, RECORDS, MLFLOW}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,64 @@
+"""Checks of what an agent left behind: the code of its submissions, and keys in what it wrote."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from a2rl.run.events import SubmissionAccepted
+from a2rl.validity.evidence import RunEvidence
+from a2rl.validity.finding import Evidence, Finding
+
+REMOVED = re.compile(rb"\[secret(?: [A-Za-z0-9_]{1,80})?\]")
+"""What a2rl writes in place of a key, in everything that it keeps of a run."""
+MAX_PLACES = 20
+MAX_LINE = 1 << 20
+"""Bytes of a line that are looked at."""
+
+
+def code(evidence: RunEvidence) -> Iterator[Finding]:
+    """Flags a result whose submission came without any code of the agent's."""
+    best = evidence.best
+    if best is None or best.submission.code_revision is not None:
+        return
+    number = best.submission.submission_id
+    places = [
+        Evidence(what="the submission", seq=entry.seq, digest=entry.event.weights_digest)
+        for entry in evidence.entries
+        if isinstance(entry.event, SubmissionAccepted) and entry.event.submission_id == number
+    ]
+    text = f"No code was recorded for submission {number}, which is the result, so nobody can tell how it was made."
+    yield Finding.of("no-code", "flag", text, *places)
+
+
+def leaked_keys(evidence: RunEvidence) -> Iterator[Finding]:
+    """Flags a run whose agent wrote a key; a2rl has removed it, and leaves a mark where it stood."""
+    found: list[Evidence] = []
+    for path in _kept(evidence):
+        found.extend(_marks(path, evidence.run.root))
+        if len(found) >= MAX_PLACES:
+            break
+    if found:
+        text = (
+            "The agent wrote an API key, which was removed: it had a key that it should not have had, or guessed one."
+        )
+        yield Finding.of("leaked-key", "flag", text, *found[:MAX_PLACES])
+
+
+def _kept(evidence: RunEvidence) -> Iterator[Path]:
+    """Yields the files with what the agent printed and said."""
+    run = evidence.run
+    yield run.logs / "agent.log"
+    yield run.trajectory
+    yield from sorted(run.logs.glob("transcript-*.jsonl"))
+
+
+def _marks(path: Path, root: Path) -> Iterator[Evidence]:
+    if not path.is_file():
+        return
+    name = str(path.relative_to(root))
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE):
+            number += 1
+            if (mark := REMOVED.search(line)) is not None:
+                yield Evidence(what="a removed key", value=mark[0].decode(), file=name, line=number)

@@ -1,0 +1,165 @@
+"""The checks of the stage `validity` on runs that deserve their findings, and on one that deserves none."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.files import file_digest, write_model
+from a2rl.run.directory import RunDir
+from a2rl.run.events import (
+    AgentConfined,
+    DrawRevealed,
+    Graded,
+    PrivateGraded,
+    ProcessesSurvived,
+    SubmissionAccepted,
+    ValidityDecided,
+)
+from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, ModelUse
+from a2rl.sandbox.isolation import NONE
+from a2rl.validity.checks import Check
+from a2rl.validity.ending import confinement, survivors, ungraded
+from a2rl.validity.evidence import RunEvidence
+from a2rl.validity.finding import Finding
+from a2rl.validity.halves import halves_agree
+from a2rl.validity.rules_check import hosts, teachers
+from a2rl.validity.traces import code, leaked_keys
+from stages.validity import CHECKS, validity
+from tests.run_maker import Finished, finished_run, grade_result, item_results
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run of 200 items, made once; each test gets a copy of its directory."""
+    return finished_run(tmp_path_factory.mktemp("validity") / "checkout", items=200, sandbox="landlock")
+
+
+@pytest.fixture
+def finished(original: Finished, tmp_path: Path) -> Finished:
+    root = original.settings.runs / f"copy-{tmp_path.name}"
+    shutil.copytree(original.run.root, root)
+    return Finished(RunDir(root), original.settings)
+
+
+def found(finished: Finished, check: Check) -> list[tuple[str, str]]:
+    findings: Iterable[Finding] = check(RunEvidence(finished.run, finished.settings))
+    return [(each.kind, each.level) for each in findings]
+
+
+def answer(finished: Finished, public: int, private: int) -> None:
+    """Gives the best submission so many correct answers on each half."""
+    evidence = RunEvidence(finished.run, finished.settings)
+    assert evidence.best is not None
+    digest = evidence.best.submission.weights_digest
+    for split, right in (("public", public), ("private", private)):
+        path = finished.run.items(digest, split)  # type: ignore[arg-type]
+        ids = [item.id for item in evidence.items(digest, split) or ()]  # type: ignore[arg-type]
+        write_model(path, grade_result(item_results(ids, right), 0.1))
+
+
+def test_an_agent_without_the_sandbox_that_was_asked_for_voids_its_run(finished: Finished) -> None:
+    assert found(finished, confinement) == []
+    finished.run.ledger.append(AgentConfined(attempt=1, sandbox=NONE))
+    assert found(finished, confinement) == [("unsandboxed", "void")]
+
+
+def test_an_agent_that_was_to_have_no_sandbox_is_flagged(tmp_path: Path) -> None:
+    finished = finished_run(tmp_path / "checkout", sandbox="none")
+    finished.run.ledger.append(AgentConfined(attempt=1, sandbox=NONE))
+    assert found(finished, confinement) == [("no-sandbox", "flag")]
+
+
+def test_processes_that_survive_void_a_run(finished: Finished) -> None:
+    assert found(finished, survivors) == []
+    finished.run.ledger.append(ProcessesSurvived(attempt=1, processes=((7, "daemon"),)))
+    assert found(finished, survivors) == [("survivors", "void")]
+    record = validity(finished.run, finished.settings)
+    assert record.validity.word == "void"
+    assert finished.run.ledger.events(ValidityDecided)[-1].validity == "void"
+
+
+def test_a_submission_without_a_grade_voids_a_run_that_is_finished(finished: Finished) -> None:
+    assert found(finished, ungraded) == []
+    accepted = finished.run.ledger.events(SubmissionAccepted)[-1]
+    finished.run.ledger.append(accepted.model_copy(update={"submission_id": 9, "weights_digest": "9" * 64}))
+    assert found(finished, ungraded) == [("accepted-without-a-grade", "void")]
+    graded = finished.run.need("grade", GradeRecord)
+    finished.run.write("grade", graded.model_copy(update={"failed_stage": "execute"}))
+    assert found(finished, ungraded) == [], "the run may be resumed, and then grades it"
+
+
+def test_a_result_without_code_is_flagged(finished: Finished) -> None:
+    best = RunEvidence(finished.run, finished.settings).best
+    assert best is not None
+    expected = [] if best.submission.code_revision else [("no-code", "flag")]
+    assert found(finished, code) == expected
+
+
+def test_the_mark_of_a_removed_key_is_flagged_with_its_line(finished: Finished) -> None:
+    log = finished.run.logs / "agent.log"
+    log.write_text("one\ntwo\nmy key is [secret ANTHROPIC_API_KEY]\n")
+    assert found(finished, leaked_keys) == [("leaked-key", "flag")]
+    (finding,) = leaked_keys(RunEvidence(finished.run, finished.settings))
+    assert (finding.evidence[0].file, finding.evidence[0].line) == ("logs/agent.log", 3)
+    log.write_text("a secret is no [secrets list]\n" * 3)
+    assert found(finished, leaked_keys) == []
+
+
+@pytest.mark.parametrize(("public", "private"), [(6, 100), (100, 30)])
+def test_halves_that_differ_by_more_than_chance_are_flagged(finished: Finished, public: int, private: int) -> None:
+    """The first is what was once reported as "improved": an agent that had learned the private half by heart."""
+    answer(finished, public, private)
+    assert found(finished, halves_agree) == [("halves-disagree", "flag")]
+    assert validity(finished.run, finished.settings).validity.word == "flagged"
+
+
+@pytest.mark.parametrize(("public", "private"), [(50, 50), (6, 9), (60, 48), (100, 100), (0, 0)])
+def test_halves_that_chance_explains_are_only_noted(finished: Finished, public: int, private: int) -> None:
+    answer(finished, public, private)
+    assert found(finished, halves_agree) == [("halves-agree", "note")]
+
+
+def test_a_run_whose_best_is_chosen_on_all_items_has_no_halves(tmp_path: Path) -> None:
+    assert found(finished_run(tmp_path / "checkout", protocol="paper"), halves_agree) == []
+
+
+def test_a_run_that_failed_before_its_agent_began_can_be_judged(finished: Finished) -> None:
+    graded = finished.run.need("grade", GradeRecord)
+    failed = {"verdict": "failed", "final": None, "improvement": None, "failed_stage": "setup", "submission_id": None}
+    finished.run.write("grade", graded.model_copy(update=failed))
+    for stage in ("setup", "baseline", "execute"):
+        finished.run.record_path(stage).unlink()
+    finished.run.baseline_items.unlink()
+    assert validity(finished.run, finished.settings).validity.word in {"no result"}
+    assert not finished.run.ledger.events(DrawRevealed)
+
+
+def test_the_stage_makes_every_check_and_says_what_each_took(finished: Finished) -> None:
+    record = validity(finished.run, finished.settings)
+    assert len(record.checks) == len(CHECKS)
+    assert all(each.seconds >= 0 for each in record.checks)
+    assert file_digest(finished.run.record_path("validity"))
+    assert finished.run.ledger.events(Graded)
+    assert finished.run.ledger.events(PrivateGraded)
+
+
+def test_hosts_that_an_agent_was_refused_are_noted_with_their_lines(finished: Finished) -> None:
+    log = finished.run.logs / "proxy.jsonl"
+    assert found(finished, hosts) == []
+    rows = [{"host": "a.example", "allowed": True}, {"host": "b.example", "port": 443, "allowed": False}]
+    log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, rows[1])) + '{"host": "cut')
+    (finding,) = hosts(RunEvidence(finished.run, finished.settings))
+    assert (finding.kind, finding.level) == ("refused-hosts", "note")
+    assert [(place.what, place.line) for place in finding.evidence] == [("b.example", 2)]
+
+
+def test_llms_besides_the_driver_are_noted(finished: Finished) -> None:
+    executed = finished.run.need("execute", ExecuteRecord)
+    seen = LlmUse(models={"driver": ModelUse(requests=9), "teacher": ModelUse(requests=2)})
+    finished.run.write("execute", executed.model_copy(update={"seen": seen}))
+    (finding,) = teachers(RunEvidence(finished.run, finished.settings))
+    assert (finding.kind, finding.level) == ("other-llm", "note")
+    assert ("requests to teacher", 2) in [(place.what, place.value) for place in finding.evidence]
