@@ -31,7 +31,7 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     job = grade_job(run, settings.root, base_model, "all", run.grades / "baseline-graded.json")
 
     def grade(job: GradeJob) -> GradeResult:
-        return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
+        return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all, spec.gpus_for_one))
 
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
     items, reused, seconds = load_or_grade(job, depends_on, settings, grade)

@@ -6,10 +6,11 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import file_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import devices_of
+from a2rl.grading.grades import judge_failed
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.pruning import prune
-from a2rl.grading.service import grade_job, judge_failed
+from a2rl.grading.service import grade_job
 from a2rl.results.comparison import cross_fitted_gain, improvement_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import PrivateGraded
@@ -76,7 +77,7 @@ def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:
     """Grades the submission on the final items. An existing grade is reused."""
     split = run.spec.final_split
     job = grade_job(run, settings.root, run.checkpoint(digest), split, run.items(digest, split))
-    result = grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
+    result = grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all, run.spec.gpus_for_one))
     if judge_failed(job, result):
         job.result.unlink()
         raise InfrastructureError(

@@ -14,6 +14,7 @@ from a2rl.execution.workspace import build_workspace
 from a2rl.grading.base_trial import BaseTrial, try_base_model
 from a2rl.grading.job import ids_of_run
 from a2rl.grading.judge_check import check_judge_of
+from a2rl.grading.prompt_check import check_prompts
 from a2rl.linux.hardware import hardware
 from a2rl.models.base_model import TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir
@@ -49,6 +50,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
             (data / "hidden").chmod(0o700)
         graded_on = eval_set(spec, settings) or data
         ids_of_run(spec, graded_on / "hidden", spec.public_split)  # refuses a sample that the data is too small for
+        check_prompts(spec, base_model, graded_on / "hidden", settings.root)
         digest = model_digest(base_model)
         # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
         trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)

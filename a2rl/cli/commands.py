@@ -2,7 +2,19 @@
 
 import typer
 
-from a2rl.cli import agents, comparing, grading, labelling, launching, machine, models, repeating, stored_runs, suites
+from a2rl.cli import (
+    agents,
+    comparing,
+    grading,
+    labelling,
+    launching,
+    machine,
+    models,
+    repeating,
+    stored_runs,
+    suites,
+    watching,
+)
 
 app = typer.Typer(
     name="a2rl",
@@ -28,6 +40,7 @@ app.command()(repeating.rerun)
 app.command()(labelling.label)
 app.command()(grading.tasks)
 app.command()(stored_runs.runs)
+app.command()(watching.watch)
 app.command()(stored_runs.report)
 app.command()(comparing.compare)
 app.command()(machine.driver)

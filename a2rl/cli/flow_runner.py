@@ -14,9 +14,11 @@ from typing import Any
 
 from a2rl.cli.console import err
 from a2rl.cli.follower import Follower
+from a2rl.cli.watching import LiveTable
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError
 from a2rl.core.processes import child_environment, end_child, is_healthy, module_command
 from a2rl.core.settings import Settings
+from a2rl.results.live import Watcher, belongs_to
 
 START_TIMEOUT_S = 120
 END_TIMEOUT_S = 5
@@ -38,7 +40,8 @@ def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings)
 
             wait_until_ready()
             status.stop()
-            with Follower(settings.runs, err, set(run_ids)):
+            watcher = Watcher(settings.runs, belongs_to(run_ids))
+            with Follower(settings.runs, err, set(run_ids)), LiveTable(watcher.look, err):
                 a2rl(**parameters)
     except (KeyboardInterrupt, InterruptedByUserError) as error:
         raise InterruptedByUserError(

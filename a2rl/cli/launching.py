@@ -63,7 +63,8 @@ def bench(
     from a2rl.cli.dry_run import show_dry_run
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.models import fetch
-    from a2rl.cli.results import run_object, show_runs
+    from a2rl.cli.results import run_object
+    from a2rl.cli.run_table import list_runs, show_list
     from a2rl.cli.suites import submit
     from a2rl.config.params import load_params
     from a2rl.config.plan import choose_suite, plan_runs
@@ -89,7 +90,7 @@ def bench(
         try:
             run_flow({"suite": suite, "run_ids": ids, "concurrency": chosen.concurrency}, ids, settings)
         finally:
-            show_runs(created)
+            show_list(list_runs(created))
             _report_on_launch(created, settings)
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from a2rl.cli.console import out, print_json, print_table
-from a2rl.core.errors import A2rlError, unknown_name
+from a2rl.cli.console import out, print_json
+from a2rl.core.errors import unknown_name
 from a2rl.core.settings import Settings
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
@@ -74,14 +74,6 @@ def find_run(run_id: str, settings: Settings) -> RunDir:
     if not (settings.runs / name / "spec.json").is_file():
         raise unknown_name("run", name, [each.id for each in RunDir.all(settings.runs)][-10:])
     return RunDir(settings.runs / name)
-
-
-def launch_of(run: RunDir) -> str:
-    """Returns the launch id of a run; empty if it has none or if its spec cannot be read."""
-    try:
-        return run.spec.launch
-    except A2rlError:
-        return ""
 
 
 def state_of(run: RunDir) -> str:
@@ -158,49 +150,3 @@ def show_validity(validity: Validity | None) -> None:
     out.print(f"The result is {validity.word}." if validity.word != "no result" else "Findings:", style=style)
     for text in validity.why:
         out.print(f"  {text}", style=style, soft_wrap=True, markup=False)
-
-
-def show_runs(found: list[RunDir]) -> None:
-    """Prints a table with one row for each run."""
-    rows = [_row(each) for each in found]
-    columns = (
-        "run",
-        "state",
-        "baseline",
-        "result",
-        "gain",
-        "95% interval",
-        "submissions",
-        "verdict",
-        "validity",
-        "sandbox",
-    )
-    print_table(columns, rows, right=("baseline", "result", "gain", "submissions"))
-    for each in found:
-        if late := behind(each):
-            out.print(late, style="yellow", soft_wrap=True, markup=False)
-
-
-def _row(run: RunDir) -> tuple[str, ...]:
-    try:
-        facts = run_object(run)
-    except A2rlError as error:
-        return run.id, f"damaged: {error}", *["-"] * 8
-    ci = f"[{facts['ci'][0]:+.1f}, {facts['ci'][1]:+.1f}]" if facts["ci"] else "-"
-    final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
-    return (
-        run.id,
-        state_of(run),
-        _figure(facts["baseline"]),
-        _figure(final),
-        _figure(facts["gain"], "+"),
-        ci,
-        str(facts["submissions"]),
-        "; ".join(filter(None, (facts["verdict"], facts["selection"], facts["sample"]))) or "-",
-        facts["validity"] or "-",
-        facts["sandbox"] or "-",
-    )
-
-
-def _figure(value: float | None, sign: str = "") -> str:
-    return "-" if value is None else f"{value:{sign}.1f}"

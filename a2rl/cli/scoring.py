@@ -3,11 +3,12 @@
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 from a2rl.config.generation import parsed, resolved
-from a2rl.config.params import load_params
+from a2rl.config.params import Params, load_params
 from a2rl.core.errors import IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl
 from a2rl.core.settings import Settings
@@ -73,68 +74,82 @@ def known_split(name: str) -> Split:
     return cast(Split, name)
 
 
-def grade_checkpoint(
-    settings: Settings,
-    task: str,
-    model: str,
-    variant: str,
-    source: Path | None,
-    split: str,
-    limit: int | None,
-    backend: str | None,
-    generation: str,
-    dtype: str | None,
-    options: Options,
-    judge: str | None,
-    on_progress: Callable[[int, int], None],
-) -> Graded:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to grade, as the user names it. None, or an empty text: as params.yaml says."""
+
+    task: str
+    model: str
+    variant: str
+    source: Path | None
+    split: str
+    limit: int | None
+    backend: str | None
+    generation: str
+    dtype: str | None
+    options: Options
+    judge: str | None
+
+    def engine(self, params: Params, folder: Path) -> EngineChoice:
+        """Returns how the model in a folder is computed.
+
+        Raises:
+            UsageError: There is no such back end or type of numbers.
+        """
+        if self.backend is not None and self.backend not in get_args(Backend):
+            raise unknown_name("back end", self.backend, get_args(Backend))
+        if self.dtype is not None and self.dtype not in get_args(DtypeSetting):
+            raise unknown_name("type of numbers", self.dtype, get_args(DtypeSetting))
+        backend = cast(Backend, self.backend) if self.backend else params.grading.backend
+        dtype = cast(DtypeSetting, self.dtype) if self.dtype else params.grading.dtype
+        return EngineChoice.of(backend, dtype, params.grading.vllm, folder)
+
+
+def grade_checkpoint(settings: Settings, wanted: Wanted, on_progress: Callable[[int, int], None]) -> Graded:
     """Grades a model with the worker that also grades submissions.
 
     Raises:
         UsageError: The task, the model or a setting does not exist.
         InfrastructureError: Grading failed.
     """
-    params = load_params(settings.root)
-    if backend is not None and backend not in get_args(Backend):
-        raise unknown_name("back end", backend, get_args(Backend))
-    if dtype is not None and dtype not in get_args(DtypeSetting):
-        raise unknown_name("type of numbers", dtype, get_args(DtypeSetting))
-    options = load_task(task, settings.root).choose({**params.grading.options.get(task, {}), **options})
-    answers = resolved(parsed(generation), task, known_variant(variant), model, params.grading.generation)
-    folder = resolve_model(model, settings)
-    data = ensure_data(task, known_variant(variant), source, settings)
-    engine = EngineChoice.of(
-        cast(Backend, backend) if backend else params.grading.backend,
-        cast(DtypeSetting, dtype) if dtype else params.grading.dtype,
-        params.grading.vllm,
-        folder,
-    )
+    params, variant = load_params(settings.root), known_variant(wanted.variant)
+    folder = resolve_model(wanted.model, settings)
+    engine = wanted.engine(params, folder)
     with tempfile.TemporaryDirectory() as scratch:
-        job = GradeJob(
-            root=settings.root,
-            task=task,
-            variant=known_variant(variant),
-            hidden=data / "hidden",
-            model=folder,
-            split=known_split(split),
-            split_seed=params.grading.split_seed,
-            limit=limit,
-            backend=engine.backend,
-            dtype=engine.dtype,
-            vllm=engine.vllm,
-            exact=params.grading.exact,
-            generation=answers,
-            options=options,
-            judge=params.judge_for(load_task(task, settings.root), known_variant(variant), judge),
-            result=Path(scratch) / "grade.json",
-            log=Path(scratch) / "grader.log",
-        )
-        with held_device(model, settings) as device:
+        job = _job(settings, wanted, params, engine, folder, Path(scratch))
+        data = ensure_data(wanted.task, variant, wanted.source, settings)
+        for_one = engine.vllm.tensor_parallel_size if engine.vllm else 1
+        with held_device(wanted.model, settings, for_one) as device:
             score = grade_now(job, settings, on_progress, [device]).score
-    items = len(load_grader(task).item_ids(data / "hidden"))
+    items = len(load_grader(wanted.task).item_ids(data / "hidden"))
     computed = {"computed in": engine.dtype} if engine.dtype else {}
-    options = {**options, "answers": answers.in_words(), **computed}
-    return Graded(score, {**options, **about(data), "data digest": hidden_digest(data)[:16]}, in_words(limit, items))
+    depends_on = {**job.options, "answers": job.generation.in_words(), **computed, **about(data)}
+    return Graded(score, {**depends_on, "data digest": hidden_digest(data)[:16]}, in_words(wanted.limit, items))
+
+
+def _job(
+    settings: Settings, wanted: Wanted, params: Params, engine: EngineChoice, folder: Path, scratch: Path
+) -> GradeJob:
+    task, variant = load_task(wanted.task, settings.root), known_variant(wanted.variant)
+    return GradeJob(
+        root=settings.root,
+        task=wanted.task,
+        variant=variant,
+        hidden=settings.data(wanted.task, variant) / "hidden",
+        model=folder,
+        split=known_split(wanted.split),
+        split_seed=params.grading.split_seed,
+        limit=wanted.limit,
+        backend=engine.backend,
+        dtype=engine.dtype,
+        vllm=engine.vllm,
+        exact=params.grading.exact,
+        generation=resolved(parsed(wanted.generation), wanted.task, variant, wanted.model, params.grading.generation),
+        options=task.choose({**params.grading.options.get(wanted.task, {}), **wanted.options}),
+        judge=params.judge_for(task, variant, wanted.judge),
+        result=scratch / "grade.json",
+        log=scratch / "grader.log",
+    )
 
 
 def score_file(

@@ -37,27 +37,44 @@ def verify(run_id: str, as_json: Json = False) -> None:
         sys.exit(1)
 
 
+Only = Annotated[str | None, typer.Option(help="Only the runs with this value.")]
+
+
 def runs(
+    *,
+    suite: Only = None,
     launch: Annotated[
         str | None, typer.Option(help="Only the runs of one launch, by the id that `a2rl bench` prints.")
     ] = None,
+    task: Only = None,
+    agent: Only = None,
+    driver: Only = None,
+    mode: Only = None,
+    state: Only = None,
+    verdict: Only = None,
+    validity: Only = None,
+    sort: Annotated[str, typer.Option(help="run, created, suite, task, agent, driver, seed, gain, submissions.")] = (
+        "run"
+    ),
+    reverse: Annotated[bool, typer.Option("--reverse", help="The largest first.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the runs and the state of each.
 
-    Example: `a2rl runs`
+    Example: `a2rl runs --task gsm8k --sort gain --reverse`
     """
     from a2rl.cli.console import print_json
-    from a2rl.cli.results import launch_of, run_object, show_runs, state_of
+    from a2rl.cli.run_table import list_runs, show_list
     from a2rl.run.directory import RunDir
 
-    found = list(RunDir.all(Settings.load().runs))
-    if launch is not None:
-        found = [each for each in found if launch_of(each) == launch]
+    found = list_runs(
+        RunDir.all(Settings.load().runs), sort, reverse, suite=suite, launch=launch, task=task, agent=agent,
+        driver=driver, mode=mode, state=state, verdict=verdict, validity=validity,
+    )  # fmt: skip
     if as_json:
-        print_json([{"id": each.id, "state": state_of(each), **run_object(each)} for each in found])
+        print_json([{"id": each.run.id, "state": each.state, **each.facts} for each in found])
     else:
-        show_runs(found)
+        show_list(found)
 
 
 def report(

@@ -50,9 +50,22 @@ def confinement_of(
     python = (folder for folder in provision.python.folders if not contains_private_data(folder, settings))
     given = (run.given, *linked_originals(run.given))
     own = (*given, *_definition(agent, settings), *python, *provision.read, *extra_read)
-    user = 0
     if "user" in isolation.layers:
         _require_open(provision.read)
+    user = _own_user(run, isolation)
+    gpus = driver_nodes(share_of(run, settings).agent)
+    log = run.logs / "network.jsonl"
+    found = workspace_confinement(run.workspace, isolation, settings, own, connect, log, user, gpus)
+    return found._replace(names=str(run.names)) if found and user else found
+
+
+def _own_user(run: RunDir, isolation: Isolation) -> int:
+    """Gives the workspace to the agent's own user, and closes the rest of the run to others.
+
+    Returns:
+        The id of that user; 0 if the agent has none.
+    """
+    user = 0
     try:
         if "user" in isolation.layers:
             user = assign_user(run.workspace)
@@ -63,10 +76,7 @@ def confinement_of(
         raise InfrastructureError(
             f"the owner of the workspace cannot be changed to the agent's user: {error}"
         ) from error
-    gpus = driver_nodes(share_of(run, settings).agent)
-    log = run.logs / "network.jsonl"
-    found = workspace_confinement(run.workspace, isolation, settings, own, connect, log, user, gpus)
-    return found._replace(names=str(run.names)) if found and user else found
+    return user
 
 
 def close_to_others(run: RunDir, keep_way: bool) -> None:

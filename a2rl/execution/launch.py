@@ -22,6 +22,7 @@ from a2rl.run.events import AgentConfined
 from a2rl.run.gpu_share import share_of
 from a2rl.run.records import SetupRecord
 from a2rl.sandbox.command import AgentCommand
+from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.process import TRACE
 from a2rl.sandbox.selection import reselect_sandbox
 from a2rl.sandbox.users import NAME
@@ -42,59 +43,54 @@ def launch(
     prompt: str,
     session: str | None,
 ) -> AgentCommand:
-    """Returns the command of a start, and writes the agent system's settings into its HOME.
-
-    Args:
-        run: The run.
-        agent: The agent's definition.
-        settings: The settings of this checkout.
-        grading: The running grading service.
-        gateway: The connection to the LLM.
-        attempt: The number of the attempt.
-        prompt: The prompt for the agent.
-        session: The session to continue, if there is one; ignored if the agent system cannot continue sessions.
+    """Returns the command of a start, or of a session's continuation, and writes the agent system's settings.
 
     Raises:
         UsageError: This machine cannot confine the agent as requested, or as when the run started.
         SpoiledWorkspaceError: The agent has changed its HOME so that its settings cannot be written.
         InfrastructureError: The settings cannot be written for another reason, such as a full disk.
     """
-    session = session if session and SESSION.fullmatch(session) else None
+    session = session if session and agent.resume and SESSION.fullmatch(session) else None
     installation = Installation(agent, settings)
     isolation = reselect_sandbox(run.spec.sandbox, run.need("setup", SetupRecord).sandbox, settings)
-    names: dict[str, str] = {
-        "program": str(installation.program or ""),
-        "agent_dir": str(agent.folder),
-        "workspace": str(run.workspace),
-        "home": str(run.workspace / ".home"),
-        "prompt": prompt,
-        "driver": run.spec.driver or "",
-        "base_url": gateway.base_url,
-        "max_turns": str(run.spec.max_turns or ""),
-        "session": session or "",
-        "attempt": str(attempt),
-    }
+    told = {"prompt": prompt, "session": session or "", "attempt": str(attempt)}
+    names = told | _names(run, installation, gateway)
     environment = agent_environment(run, agent, grading.url, settings, names, installation.paths)
     _write_settings(run, agent, names, environment["PATH"])
-    confinement = confinement_of(
-        run, agent, settings, isolation, (grading.port, *gateway.ports), installation.extra_read
-    )
-    gpus = tuple(gpu.uuid for gpu in share_of(run, settings).agent)
-    run.ledger.append(AgentConfined(attempt=attempt, sandbox=isolation, gpus=gpus))
+    ports = (grading.port, *gateway.ports)
+    confinement = confinement_of(run, agent, settings, isolation, ports, installation.extra_read)
+    _record_confinement(run, attempt, isolation, settings)
     user = {"USER": NAME, "LOGNAME": NAME} if confinement and confinement.user else {}
-    printed = transcript_path(run, agent, attempt)
     return AgentCommand(
-        command=agent.resume_command(names) if session and agent.resume else agent.command(names),
+        command=agent.resume_command(names) if session else agent.command(names),
         cwd=str(run.workspace),
         env={**environment, **user, **gateway.environment},
         log=str(run.logs / "agent.log"),
-        transcript=str(printed or ""),
+        transcript=str(transcript_path(run, agent, attempt) or ""),
         takes_messages=agent.messages is not None,
         secrets=known_secrets(),
         confinement=confinement,
         resources=Resources.of_machine(run.workspace, settings.environ),
         trace=str(run.logs / TRACE),
     )
+
+
+def _record_confinement(run: RunDir, attempt: int, isolation: Isolation, settings: Settings) -> None:
+    gpus = tuple(gpu.uuid for gpu in share_of(run, settings).agent)
+    run.ledger.append(AgentConfined(attempt=attempt, sandbox=isolation, gpus=gpus))
+
+
+def _names(run: RunDir, installation: Installation, gateway: Gateway) -> dict[str, str]:
+    """Returns what a definition may name that is the same for all starts of a run."""
+    return {
+        "program": str(installation.program or ""),
+        "agent_dir": str(installation.agent.folder),
+        "workspace": str(run.workspace),
+        "home": str(run.workspace / ".home"),
+        "driver": run.spec.driver or "",
+        "base_url": gateway.base_url,
+        "max_turns": str(run.spec.max_turns or ""),
+    }
 
 
 def _write_settings(run: RunDir, agent: Agent, names: dict[str, str], path: str) -> None:

@@ -24,7 +24,7 @@ from a2rl.models.base_model import local_folder, require_known, resolve_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.run.disk import check_disk
-from a2rl.run.gpu_share import GpuCounts, count_gpus, wants_no_gpu
+from a2rl.run.gpu_share import GpuCounts, count_gpus, require_gpus_for_one, wants_no_gpu
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import Isolation, SandboxKind
 from a2rl.sandbox.selection import select_sandbox
@@ -109,6 +109,16 @@ def _model(spec: RunSpec, here: Here) -> str:
     return str(resolve_model(spec.model, here.settings))
 
 
+def _prompts(spec: RunSpec, here: Here) -> str:
+    """Checks that a model that is on this machine can take the task's prompts; setup does so for others."""
+    folder, hidden = local_folder(spec.model, here.settings), here.settings.data(spec.task, spec.variant) / "hidden"
+    if folder is None or not folder.is_dir():
+        return ""
+    from a2rl.grading.prompt_check import check_prompts  # takes a tenth of a second
+
+    return check_prompts(spec, folder, hidden, here.settings.root)
+
+
 def _disk(spec: RunSpec, here: Here) -> str:
     """Checks the space for the checkpoints of one run. The size of a model that is not here yet comes from its name."""
     size = model_size(spec.model, here.settings).bytes
@@ -140,6 +150,7 @@ def _gpus(spec: RunSpec, here: Here) -> str:
     counts = count_gpus(spec, here.gpus)
     if counts == (0, 0):
         return ""
+    require_gpus_for_one(spec.gpus_for_one, counts.grading or counts.agent)
     check_torch(spec, here.settings)
     of_grader = f", and {counts.grading} that only grade" if counts.grading else ""
     total = len(here.gpus.gpus)
@@ -190,10 +201,19 @@ def _services_answer(spec: RunSpec, here: Here) -> str:
 CHECKS = (
     Check("sandbox", lambda spec: spec.sandbox, _sandbox),
     Check("base model", lambda spec: spec.model, _model),
+    Check(
+        "prompts",
+        lambda spec: (spec.task, spec.variant, spec.model, spec.backend, str(spec.options), str(spec.generation)),
+        _prompts,
+    ),
     Check("disk", lambda spec: (spec.model, spec.keep, spec.max_submissions), _disk),
     Check("API key", lambda spec: (spec.agent, spec.base_url), _key),
     Check("agent", lambda spec: (spec.agent, spec.sandbox, spec.python, spec.read), _program),
-    Check("GPUs", lambda spec: (spec.gpus_per_run, spec.grading_gpus, spec.model, spec.backend), _gpus),
+    Check(
+        "GPUs",
+        lambda spec: (spec.gpus_per_run, spec.grading_gpus, spec.model, spec.backend, spec.gpus_for_one),
+        _gpus,
+    ),
     Check(
         "CUDA", lambda spec: (spec.gpus_per_run, spec.model, spec.sandbox, spec.agent, spec.python), _gpus_in_sandbox
     ),

@@ -139,7 +139,6 @@ def agent_environment(
     """Returns the agent's environment variables: basics, its own settings, its secrets, the benchmark's variables.
 
     Args:
-        run: The run.
         agent: The agent's definition.
         grading_url: The URL of the grading service.
         settings: The settings of this checkout.
@@ -148,13 +147,12 @@ def agent_environment(
     """
     spec, workspace = run.spec, run.workspace
     name, provision = given_model(run).relative_to(run.given / "models"), provision_of(run.spec, agent, settings)
-    programs = dict.fromkeys((*before_path, provision.python.executable.parent, settings.python_bin))
-    path = [*map(str, programs), settings.environ.get("PATH", os.defpath)]
+    programs = (*before_path, provision.python.executable.parent, settings.python_bin)
     return {
         **settings.forwarded(BASIC_VARIABLES),
         **QUIET,
         **provision.offline,
-        "PATH": os.pathsep.join(path),
+        "PATH": _path(programs, settings),
         "HOME": str(workspace / ".home"),
         "TMPDIR": str(workspace / ".tmp"),
         **{key: text.format(**(names or {})) for key, text in agent.env.items()},
@@ -170,6 +168,10 @@ def agent_environment(
         **gpu_variables(share_of(run, settings).agent),
         **_services(spec.task, grading_url, settings),
     }
+
+
+def _path(programs: Sequence[Path], settings: Settings) -> str:
+    return os.pathsep.join([*map(str, dict.fromkeys(programs)), settings.environ.get("PATH", os.defpath)])
 
 
 def gpu_variables(gpus: Sequence[Gpu]) -> dict[str, str]:

@@ -18,8 +18,9 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.event_log import EventLog
 from a2rl.core.serving import serve_for_parent
 from a2rl.core.settings import Settings
+from a2rl.grading.agent_gpus import describe_gpus, kept_share
 from a2rl.grading.agent_services import services_of
-from a2rl.grading.app import create_app, describe_gpus, kept_share
+from a2rl.grading.app import create_app
 from a2rl.grading.devices import devices_of
 from a2rl.grading.http_limits import MAX_HEAD_BYTES, Connection
 from a2rl.grading.pool import GraderPool
@@ -49,7 +50,7 @@ def main() -> None:
     run, settings, channel = RunDir(Path(sys.argv[1])), Settings.load(), int(sys.argv[3])
     os.set_blocking(channel, False)
     share = share_of(run, settings)
-    devices = devices_of(share.graders)
+    devices = devices_of(share.graders, run.spec.gpus_for_one)
     with GraderPool(settings, devices) as pool, services_of(run, settings) as services:
         service = GradingService(run, settings.root, pool)
         log = EventLog(run.logs / "api.jsonl", MAX_LOG_BYTES)

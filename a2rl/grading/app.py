@@ -28,6 +28,7 @@ from starlette.types import Scope
 
 from a2rl.core.errors import A2rlError, InvalidSubmissionError
 from a2rl.core.event_log import EventLog
+from a2rl.grading.agent_gpus import AgentGpu
 from a2rl.grading.agent_services import USAGES, CountedServices, add_services
 from a2rl.grading.answers import State, SubmissionList, SubmissionStatus, SubmitAnswer, TimeAnswer
 from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
@@ -35,11 +36,8 @@ from a2rl.grading.pool import named_devices
 from a2rl.grading.refusals import bounded
 from a2rl.grading.service import GradingService, Outcome
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
-from a2rl.linux.resources import GIB
 from a2rl.run.events import Claims, SubmissionReceived
-from a2rl.run.gpu_share import GpuShare
 from a2rl.run.grading_limits import MAX_WAITING
-from a2rl.run.spec import RunSpec
 
 USAGE = (
     'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}, to /submit, or to /submit?wait=0 for an '
@@ -79,21 +77,6 @@ class Submission(BaseModel):
     note: Any = None
 
 
-class AgentGpu(BaseModel):
-    """A GPU that the agent may use."""
-
-    name: str
-    """As in CUDA_VISIBLE_DEVICES."""
-    model: str
-    memory_gib: float | None
-    """None if the driver does not say."""
-    grades: bool
-    """Whether it also grades."""
-    grader_gib: float | None
-    """How much of the memory the grader keeps for itself while it grades: 0 if it grades elsewhere, None if it takes
-    what is free at that time."""
-
-
 class Health(BaseModel):
     """The body of GET /health."""
 
@@ -102,35 +85,6 @@ class Health(BaseModel):
     available_gpus: list[str]
     """The GPUs that grade, in the order in which `gpu` may number them."""
     agent_gpus: tuple[AgentGpu, ...] = ()
-
-
-def describe_gpus(share: GpuShare, kept: float | None = None) -> tuple[AgentGpu, ...]:
-    """Returns what an agent is told about its GPUs.
-
-    Args:
-        share: The GPUs of the run.
-        kept: The share of a GPU's memory that the grader keeps; None: what is free when it grades.
-    """
-    shared = {gpu.uuid for gpu in share.graders}
-    return tuple(
-        AgentGpu(
-            name=gpu.uuid,
-            model=gpu.name,
-            memory_gib=_gib(gpu.total_bytes),
-            grades=gpu.uuid in shared,
-            grader_gib=_gib(gpu.total_bytes, kept) if gpu.uuid in shared else 0.0,
-        )
-        for gpu in share.agent
-    )
-
-
-def kept_share(spec: RunSpec) -> float | None:
-    """Returns the share of a GPU's memory that the graders of a run keep; None: what is free when they grade."""
-    return spec.vllm.gpu_memory_utilization if spec.backend == "vllm" else None
-
-
-def _gib(size: int | None, share: float | None = 1.0) -> float | None:
-    return None if size is None or share is None else round(size * share / GIB, 1)
 
 
 def create_app(
@@ -144,7 +98,6 @@ def create_app(
     """Creates the API for one run's service.
 
     Args:
-        service: The service of the run.
         task: The id of the task.
         gpus: The GPUs that grade.
         log: The log of calls. If there are too many, only their number is logged.
@@ -158,12 +111,9 @@ def create_app(
         if scope["path"] == SUBMIT and scope["method"] == "POST":
             service.refuse_unreceived("", reason)
 
-    app.add_middleware(SizeLimit, refused=refuse_unread, usage=USAGE)
-    if log is not None:
-        app.add_middleware(CallLog, log=log)
-    app.add_middleware(RequestRate)
-
-    _add_submissions(app, service, gpus, quick)
+    _add_limits(app, refuse_unread, log)
+    _add_submit(app, service, gpus, quick)
+    _add_states(app, service, quick)
 
     @app.get("/time")
     async def clock() -> TimeAnswer:
@@ -179,8 +129,16 @@ def create_app(
     return app
 
 
-def _add_submissions(app: FastAPI, service: GradingService, gpus: list[str], quick: Executor) -> None:
-    """Adds the requests about submissions.
+def _add_limits(app: FastAPI, refused: Callable[[Scope, str], None], log: EventLog | None) -> None:
+    """Adds the limits that hold for every request; `refused` is called with those that exceed them."""
+    app.add_middleware(SizeLimit, refused=refused, usage=USAGE)
+    if log is not None:
+        app.add_middleware(CallLog, log=log)
+    app.add_middleware(RequestRate)
+
+
+def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: Executor) -> None:
+    """Adds the request that submits a checkpoint.
 
     Args:
         app: The API.
@@ -209,6 +167,10 @@ def _add_submissions(app: FastAPI, service: GradingService, gpus: list[str], qui
         accepted, grade = await asyncio.shield(done)
         await _safe_status(service, received, request, quick, SETTLED)
         return await _in(quick, lambda: service.answer(accepted, grade))
+
+
+def _add_states(app: FastAPI, service: GradingService, quick: Executor) -> None:
+    """Adds the requests for the states of submissions."""
 
     @app.get("/submissions")
     async def submissions() -> SubmissionList:
@@ -302,8 +264,9 @@ def _gpu_of(submission: Submission, gpus: list[str]) -> str:
     if submission.gpu is None:
         return ""
     by_position = {str(place): gpu for place, gpu in enumerate(gpus)}
-    wanted = {by_position.get(each, each) for each in named_devices(str(submission.gpu))}
-    if not wanted or wanted - set(gpus):
+    chosen = [by_position.get(each, each) for each in named_devices(str(submission.gpu))]
+    wanted = named_devices(",".join(chosen))  # several GPUs may be one device
+    if not wanted or wanted - named_devices(",".join(gpus)):
         there = f"grading uses the GPUs {', '.join(gpus)}; name one of them" if gpus else "grading uses no GPU here"
         what = f'"gpu" cannot be {str(submission.gpu)!r}'
         raise _BadRequestError(f'{what}: {there}, or leave "gpu" out', {"available_gpus": gpus})

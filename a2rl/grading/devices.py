@@ -8,13 +8,24 @@ from a2rl.core.settings import Settings
 from a2rl.linux.gpu_locks import hold_gpus
 from a2rl.linux.gpus import Gpu, Inventory, find_gpus, require_answer, usable_gpus
 from a2rl.models.base_model import TINY
+from a2rl.run.gpu_share import require_gpus_for_one
 
 CPU = "cpu"
 
 
-def devices_of(gpus: Sequence[Gpu]) -> list[str]:
-    """Returns the devices for a `GraderPool` on some GPUs; the processor if there are none."""
-    return [gpu.uuid for gpu in gpus] or [CPU]
+def devices_of(gpus: Sequence[Gpu], for_one: int = 1) -> list[str]:
+    """Returns the devices for a `GraderPool` on some GPUs; the processor if there are none.
+
+    Args:
+        gpus: The GPUs.
+        for_one: How many GPUs compute one model. Each so many are one device, and what is left over is not used.
+
+    Raises:
+        UsageError: There are fewer GPUs than one model needs.
+    """
+    require_gpus_for_one(for_one, len(gpus))
+    groups = [gpus[start : start + for_one] for start in range(0, len(gpus) - for_one + 1, for_one)]
+    return [",".join(gpu.uuid for gpu in group) for group in groups] or [CPU]
 
 
 def devices_here(settings: Settings) -> list[str]:
@@ -23,17 +34,24 @@ def devices_here(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def held_device(model: str, settings: Settings) -> Iterator[str]:
-    """Holds a GPU for grading outside of runs, after waiting for one; `tiny` is graded on the processor, as in runs.
+def held_device(model: str, settings: Settings, for_one: int = 1) -> Iterator[str]:
+    """Holds a device for grading outside of runs, after waiting for it; `tiny` is graded on the processor, as in runs.
+
+    Args:
+        model: The name of the model.
+        settings: The settings of this checkout.
+        for_one: How many GPUs compute one model.
 
     Raises:
+        UsageError: There are fewer GPUs here than one model needs.
         InterruptedByUserError: The user stopped the pipeline while it waited.
         InfrastructureError: The GPUs did not become free.
     """
     here = usable_gpus(settings) if model != TINY else Inventory()
     require_answer(here)
-    with hold_gpus(here.gpus, min(1, len(here.gpus)), settings.gpu_locks, "a grade without a run") as gpus:
-        yield devices_of(gpus)[0]
+    require_gpus_for_one(for_one, len(here.gpus))
+    with hold_gpus(here.gpus, min(for_one, len(here.gpus)), settings.gpu_locks, "a grade without a run") as gpus:
+        yield devices_of(gpus, for_one)[0]
 
 
 class DeviceLostError(InfrastructureError):

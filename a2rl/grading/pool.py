@@ -122,7 +122,9 @@ class GraderPool:
             A future that always completes; it raises GradingError if the job cannot be graded on this machine.
         """
         future: Future[GradeResult] = Future()
-        if not self._jobs.put(_Waiting(job, future, frozenset(on) & frozenset(self.devices))):
+        wanted = frozenset(on)
+        chosen = frozenset(device for device in self.devices if named_devices(device) & wanted)
+        if not self._jobs.put(_Waiting(job, future, chosen)):
             future.set_exception(InterruptedByUserError("grading was stopped"))
         return future
 

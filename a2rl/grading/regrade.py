@@ -90,7 +90,7 @@ def regrade(
     checkpoint = _kept(run, chosen)
     with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
         job = _job(run, settings, checkpoint, split, Path(scratch))
-        with held_device(run.spec.model, settings) as device:
+        with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:
             after = grade_now(job, settings, on_progress, [device])
     return compare(run.id, chosen, split, before, after)
 

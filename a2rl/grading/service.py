@@ -12,10 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, InvalidSubmissionError
-from a2rl.core.files import file_digest
+from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
 from a2rl.grading.answers import (
-    KEPT,
     History,
     SubmissionList,
     SubmissionStatus,
@@ -26,20 +24,17 @@ from a2rl.grading.answers import (
     submit_answer,
     time_answer,
 )
-from a2rl.grading.devices import DeviceLostError
-from a2rl.grading.job import EngineChoice, GradeJob, GradeResult, ids_of_job, progress_path, read_progress_file
-from a2rl.grading.judge_money import is_judge_unpaid, judge_allowance_usd
-from a2rl.grading.pool import GraderPool, GradingError, named_devices
-from a2rl.grading.refusals import MAX_REASON, bounded
+from a2rl.grading.grades import Grades
+from a2rl.grading.job import EngineChoice, GradeJob
+from a2rl.grading.judge_money import judge_allowance_usd
+from a2rl.grading.pool import GraderPool
 from a2rl.grading.submission_states import is_agent_at_work, ungraded
 from a2rl.grading.submissions import NO_CLAIMS, Submissions
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
-    BaselineKnown,
     Claims,
     Graded,
-    GradingFailed,
     SubmissionAccepted,
     SubmissionReceived,
     SubmissionRefused,
@@ -50,7 +45,6 @@ from a2rl.run.ledger import Entry
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.run.records import BaselineRecord
 from a2rl.run.stored import safe_entries
-from a2rl.scoring.score import TaskScore
 from a2rl.tasks.contract import Split
 
 
@@ -94,22 +88,14 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
     )
 
 
-def judge_failed(job: GradeJob, result: GradeResult) -> bool:
-    """Says whether there is no score because the judge, an external service, did not answer. A retry may succeed."""
-    return job.judge is not None and result.score.score is None and result.score.errored > 0
-
-
 class GradingService:
     """Accepts and grades submissions; thread-safe."""
 
     def __init__(self, run: RunDir, root: Path, pool: GraderPool) -> None:
         self._run = run
         self._root = root
-        self._pool = pool
-        self._public = run.spec.public_split
         self._lock = threading.RLock()
-        self._graded: dict[str, Future[Graded]] = {}
-        """The checkpoints that wait for a grade, by digest."""
+        self._grades = Grades(run, pool, self._job_of, self._note_loss, self._prune)
         self._under_way: dict[int, Future[Outcome]] = {}
         """The submissions that are worked on, by receipt."""
         self._submissions = Submissions(run)
@@ -147,7 +133,7 @@ class GradingService:
         """Copies, checks and queues a received submission. See `Submissions.accept`."""
         try:
             accepted = self._submissions.accept(received, again=again)
-            graded = self._grade(accepted.weights_digest, received.gpu)
+            graded = self._grades.of(accepted.weights_digest, received.gpu)
         except BaseException:
             self._submissions.release(received)
             raise
@@ -200,16 +186,16 @@ class GradingService:
         """Returns the state of the clock; `now` is Unix time."""
         return time_answer(self._run, now)
 
+    def _job_of(self, digest: str) -> GradeJob:
+        run, split = self._run, self._run.spec.public_split
+        return grade_job(run, self._root, run.checkpoint(digest), split, run.items(digest, split))
+
+    def _note_loss(self, problem: str) -> None:
+        self.problem = problem
+
     def _work_now(self) -> Work:
-        with self._lock:
-            waiting = dict(self._graded)
-        split = self._run.spec.public_split
-        progress = {digest: read_progress_file(progress_path(self._run.items(digest, split))) for digest in waiting}
-        return Work(
-            copying=self._submissions.copying,
-            waiting=frozenset(waiting),
-            grading={digest: known for digest, known in progress.items() if known is not None},
-        )
+        waiting, progress = self._grades.waiting(), self._grades.progress()
+        return Work(copying=self._submissions.copying, waiting=waiting, grading=progress)
 
     def _work(self, received: SubmissionReceived, again: bool, outcome: "Future[Outcome]") -> None:
         """Does all work on a submission. Its end completes the future for the requests that wait for it."""
@@ -232,7 +218,7 @@ class GradingService:
         for event in self._run.ledger.events(SubmissionAccepted):
             if event.receipt == received.receipt:
                 self._submissions.release(received)
-                return event, self._grade(event.weights_digest, received.gpu)
+                return event, self._grades.of(event.weights_digest, received.gpu)
         for refusal in self._run.ledger.events(SubmissionRefused):
             if refusal.receipt == received.receipt:
                 self._submissions.release(received)
@@ -261,96 +247,9 @@ class GradingService:
             else:
                 future.set_result(ending)
 
-    def _grade(self, digest: str, gpu: str = "") -> "Future[Graded]":
-        """Returns the grade of a checkpoint, which is graded once however often it is submitted.
-
-        Args:
-            digest: The digest of its weights.
-            gpu: The GPUs of which one grades it, separated by commas; empty: any.
-        """
-        with self._lock:
-            if digest in self._graded:
-                return self._graded[digest]
-            outcome: Future[Graded] = Future()
-            known = self._run.ledger.grades().get(digest)
-            if known is not None:
-                outcome.set_result(known)
-                return outcome
-            self._graded[digest] = outcome
-        run, split = self._run, self._public
-        try:
-            job = grade_job(run, self._root, run.checkpoint(digest), split, run.items(digest, split))
-            progress_path(job.result).unlink(missing_ok=True)  # of an earlier service that was killed
-            graded = self._pool.submit(job, named_devices(gpu))
-            graded.add_done_callback(lambda done: self._settle(job, digest, done, outcome))
-        except BaseException:
-            self._graded.pop(digest, None)  # so that the next request tries again instead of waiting for this one
-            raise
-        return outcome
-
-    def _settle(self, job: GradeJob, digest: str, done: "Future[GradeResult]", outcome: "Future[Graded]") -> None:
-        """Records the result and completes the future for the waiting requests; a failure is not remembered."""
-        try:
-            graded = self._record(job, digest, done)
-        except A2rlError as failure:
-            self._graded.pop(digest, None)
-            outcome.set_exception(failure)
-        except Exception as failure:  # noqa: BLE001 - in a callback, an exception would be lost and requests would hang
-            self._graded.pop(digest, None)
-            outcome.set_exception(InfrastructureError(f"the grade could not be recorded: {failure!r}; submit again"))
-        else:
-            self._graded.pop(digest, None)  # the grade is in the ledger now
-            outcome.set_result(graded)
-            self._prune()
-
     def _prune(self) -> None:
         with suppress(A2rlError, OSError):  # tried again after the next grade, and by the stage `grade`
             self._submissions.prune()
-
-    def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
-        error, running = done.exception(), self._run.clock.read_state().running_since is not None
-        if isinstance(error, InterruptedByUserError):
-            raise error  # the service is ending; the next service grades the checkpoint
-        if isinstance(error, DeviceLostError) and not running:
-            self.problem = str(error)  # what the machine has lost is no verdict on the checkpoint
-            raise error
-        if running and error is None and judge_failed(job, done.result()):
-            error = GradingError(done.result().score.reason, done.result().score.seconds)
-            job.result.unlink(missing_ok=True)  # the judgements that succeeded are cached, so they cost nothing again
-        if running and error is not None and not is_judge_unpaid(self._run, self._public):
-            raise self._failed_for_now(digest, error) from error
-        event = self._graded_event(job, digest, done)
-        self._run.ledger.append_unless(event, lambda other: other.weights_digest == digest)
-        return self._run.ledger.grades()[digest]
-
-    def _failed_for_now(self, digest: str, error: BaseException) -> InfrastructureError:
-        """Records a failure while the agent is running. Grading may succeed later, without the agent's load on the
-        device."""
-        reason, elapsed_s = bounded(str(error), MAX_REASON), self._run.clock.elapsed_s()
-        seconds = error.seconds if isinstance(error, GradingError) else 0.0
-        self._run.ledger.append(
-            GradingFailed(weights_digest=digest, elapsed_s=elapsed_s, reason=reason, seconds=seconds)
-        )
-        return InfrastructureError(f"grading failed: {reason}; {KEPT}")
-
-    def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
-        elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
-        if error is not None:
-            failed = _failed_score(job, error)
-            return Graded(weights_digest=digest, elapsed_s=elapsed_s, result=failed, improvement=None, items_digest="")
-        score, baseline = done.result().score, self._baseline_score()
-        improvement = None if score.score is None or baseline is None else score.score - baseline
-        return Graded(
-            weights_digest=digest,
-            elapsed_s=elapsed_s,
-            result=score,
-            improvement=improvement,
-            items_digest=file_digest(job.result),
-        )
-
-    def _baseline_score(self) -> float | None:
-        known = self._run.ledger.events(BaselineKnown)
-        return known[-1].public.score if known else None
 
     def _recover(self) -> None:
         """Continues the work of an earlier service of this run; incomplete copies are made again."""
@@ -366,7 +265,7 @@ class GradingService:
         entries = self._run.ledger.entries()
         wanted = {event.receipt: event.gpu for event in _received(entries)}
         for digest, accepted in ungraded(entries).items():
-            self._grade(digest, wanted.get(accepted.receipt or 0, ""))
+            self._grades.of(digest, wanted.get(accepted.receipt or 0, ""))
 
 
 def _outcome_of(accepted: SubmissionAccepted, graded: "Future[Graded]") -> Outcome | BaseException:
@@ -375,18 +274,3 @@ def _outcome_of(accepted: SubmissionAccepted, graded: "Future[Graded]") -> Outco
 
 def _received(entries: Iterable[Entry]) -> list[SubmissionReceived]:
     return [entry.event for entry in entries if isinstance(entry.event, SubmissionReceived)]
-
-
-def _failed_score(job: GradeJob, error: BaseException) -> TaskScore:
-    """Returns a result without a score, with the reason, for a checkpoint whose grading has failed for good."""
-    total = len(ids_of_job(job))
-    return TaskScore(
-        score=None,
-        reason=bounded(str(error), MAX_REASON),
-        total=total,
-        correct=0,
-        wrong=0,
-        truncated=0,
-        errored=total,
-        seconds=error.seconds if isinstance(error, GradingError) else 0.0,
-    )

@@ -84,22 +84,27 @@ def copy_submission(
         with SubmittedFiles(workspace, model_path, links) as files:
             files.check_sizes(limit)
             if not files.are_adapter:
-                digests = files.copy(target)
-                return keep(target, base_model, complete, digests)
-            if merge is None:
-                raise InvalidSubmissionError(ADAPTER_RECIPE)
-            adapter = target / "adapter"
-            adapter.mkdir()
-            files.copy(adapter)
-        _check_tokenizer(adapter / "submitted.tokenizer.json", base_model / "tokenizer.json")
-        about = merge(adapter, base_model, target)
-        shutil.rmtree(adapter)
-        set_aside(target)
+                return keep(target, base_model, complete, files.copy(target))
+            about = _copy_merged(files, base_model, target, merge)
         return keep(target, base_model, complete)._replace(adapter=about)
     except OSError as error:
         raise InfrastructureError(
             f"the grader could not copy the submission: {error.strerror or error}; submit again later"
         ) from error
+
+
+def _copy_merged(files: SubmittedFiles, base_model: Path, target: Path, merge: Merge | None) -> str:
+    """Copies an adapter and puts the weights that it makes of the base model into the target; returns it in words."""
+    if merge is None:
+        raise InvalidSubmissionError(ADAPTER_RECIPE)
+    adapter = target / "adapter"
+    adapter.mkdir()
+    files.copy(adapter)
+    _check_tokenizer(adapter / "submitted.tokenizer.json", base_model / "tokenizer.json")
+    about = merge(adapter, base_model, target)
+    shutil.rmtree(adapter)
+    set_aside(target)
+    return about
 
 
 def set_aside(saved: Path) -> None:

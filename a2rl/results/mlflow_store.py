@@ -33,6 +33,8 @@ DEFAULTS = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 """Settings of MLflow that the user may override. With them, MLflow soon reports a server that does not answer."""
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""Makes the pages of MLflow show an experiment as the training of models, with its metrics and charts."""
 PAGE_SIZE = 1000
 MAX_TEXT = 5000
 """The length in characters of a tag or a parameter that all of MLflow's stores accept."""
@@ -126,7 +128,7 @@ class MlflowStore:
         if (known := self.client.get_experiment_by_name(suite)) is None:
             location = (self._settings.mlruns / "artifacts").resolve().as_uri() if self._is_local else None
             try:
-                return str(self.client.create_experiment(suite, artifact_location=location))
+                return str(self.client.create_experiment(suite, artifact_location=location, tags=EXPERIMENT_TAGS))
             except Exception:  # the type depends on the store; another process may have created the experiment
                 known = self.client.get_experiment_by_name(suite)
                 if known is None:

@@ -78,6 +78,24 @@ def count_gpus(spec: RunSettings, here: Inventory, side_by_side: int = 1) -> Gpu
     return GpuCounts(wanted, spec.grading_gpus)
 
 
+def require_gpus_for_one(for_one: int, grading: int) -> None:
+    """Refuses to compute one model on more GPUs than grade. Where none grades, the processor does.
+
+    Args:
+        for_one: How many GPUs compute one model.
+        grading: How many GPUs grade.
+
+    Raises:
+        UsageError: There are too few.
+    """
+    if 0 < grading < for_one:
+        raise UsageError(
+            f"grading.vllm.tensor_parallel_size {for_one} needs {for_one} GPUs for one model, but {grading} "
+            f"{'grades' if grading == 1 else 'grade'}: give the run more (--grading-gpus {for_one}), or set it to "
+            f"{grading}"
+        )
+
+
 def wants_no_gpu(spec: RunSettings) -> bool:
     """Whether a run uses no GPU, whatever this machine has."""
     asked = spec.gpus_per_run or 0

@@ -207,6 +207,11 @@ class RunSpec(RunSettings):
         return self.budget_s if self.max_grading_s is None else self.max_grading_s
 
     @property
+    def gpus_for_one(self) -> int:
+        """How many GPUs compute one model when it is graded."""
+        return self.vllm.tensor_parallel_size if self.backend == "vllm" else 1
+
+    @property
     def public_split(self) -> Split:
         """The items whose score the agent is told."""
         return "public" if self.protocol == "strict" else "all"

@@ -168,8 +168,7 @@ def open_sampler(
     Args:
         model: a checkpoint folder: config.json, tokenizer, *.safetensors. No remote code is ever run.
         backend: which engine generates.
-        exact: results independent of batching to the last bit (batch of 1), slower. Without it greedy texts may differ
-            where two tokens tie numerically.
+        exact: results independent of batching to the last bit, slower. Without it, tokens that tie may differ.
         dtype: the type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU.
         vllm: options of the back end vllm.
         lease: a running engine of vLLM to use instead of starting one; it stays when the sampler is closed.

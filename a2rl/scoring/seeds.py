@@ -96,9 +96,7 @@ class Comparison(NamedTuple):
     points: float
     ci: Interval
     p: float
-    """Two-sided p-value of no difference."""
-    holm_p: float
-    """The same, corrected for the number of tasks that were compared (Holm 1979)."""
+    """Two-sided p-value of no difference; not corrected for other comparisons (see `holm`)."""
 
 
 def compare_agents(one: Mapping[str, Table], other: Mapping[str, Table], level: float = LEVEL) -> dict[str, Comparison]:
@@ -114,9 +112,7 @@ def compare_agents(one: Mapping[str, Table], other: Mapping[str, Table], level: 
         ValueError: The agents were graded on different numbers of items of a task.
     """
     shared = [task for task in one if task in other]
-    found = {task: _difference(one[task], other[task], level) for task in shared}
-    corrected = holm({task: each.p for task, each in found.items()})
-    return {task: each._replace(holm_p=corrected[task]) for task, each in found.items()}
+    return {task: _difference(one[task], other[task], level) for task in shared}
 
 
 def _difference(one: Table, other: Table, level: float) -> Comparison:
@@ -133,7 +129,7 @@ def _difference(one: Table, other: Table, level: float) -> Comparison:
     error = sqrt(variance)
     p = 2 * student_tail(abs(points) / error, freedom)
     reach = student_quantile((1 - level) / 2, freedom) * error
-    return Comparison(100 * points, Interval(100 * (points - reach), 100 * (points + reach)), p, p)
+    return Comparison(100 * points, Interval(100 * (points - reach), 100 * (points + reach)), p)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

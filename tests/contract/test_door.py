@@ -417,7 +417,7 @@ def test_a_request_that_makes_no_sense_is_recorded_too(run: RunDir, settings: Se
 def test_an_error_that_nobody_thought_of_ends_the_wait_for_a_grade(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2rl.grading.service.file_digest", raising(ValueError("nobody thought of this")))
+    monkeypatch.setattr("a2rl.grading.grades.file_digest", raising(ValueError("nobody thought of this")))
     pool = FakePool(at_once=False)
     service = service_of(run, settings, pool)
     _, graded = service.submit(v1)

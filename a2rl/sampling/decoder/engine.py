@@ -72,7 +72,6 @@ class Decoder:
         """Runs all conversations to their end.
 
         Args:
-            conversations: The conversations.
             decoding: How tokens are chosen.
             stops: Says which rows are complete; only end tokens and limits end a turn if it is None.
             on_end: Called whenever a conversation has ended.
@@ -92,10 +91,7 @@ class Decoder:
                 away.append(dialogue)
             return alive
 
-        dialogues = [
-            Dialogue(index, conversation, random.Random(f"{decoding.seed}/{index}"))
-            for index, conversation in enumerate(conversations)
-        ]
+        dialogues = _dialogues(conversations, decoding.seed)
         ready = [dialogue for dialogue in dialogues if advance(dialogue, None)]
         batch = Batch(self._model, self._memory_bytes, ready, self._shared_from)
         while batch.is_active or away:
@@ -183,6 +179,13 @@ class Decoder:
         if rows == 1:
             raise OutOfMemoryError
         return rows // 2
+
+
+def _dialogues(conversations: Sequence[Conversation[T]], seed: int) -> list[Dialogue[T]]:
+    return [
+        Dialogue(index, conversation, random.Random(f"{seed}/{index}"))
+        for index, conversation in enumerate(conversations)
+    ]
 
 
 def _finished_waiting(away: Sequence[Dialogue[T]], block: bool) -> list[Dialogue[T]]:

@@ -11,10 +11,11 @@ from a2rl.core.settings import Settings
 from a2rl.execution import confinement
 from a2rl.execution.confinement import confinement_of
 from a2rl.execution.workspace import agent_environment
-from a2rl.grading.app import describe_gpus
+from a2rl.grading.agent_gpus import describe_gpus, kept_share
 from a2rl.linux.gpus import driver_nodes
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import GpuShare, dealt_gpus
+from a2rl.sampling.engine_params import VllmParams
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.policy import workspace_confinement
 from a2rl.sandbox.process import AgentProcess
@@ -103,6 +104,8 @@ def test_the_agent_is_told_how_much_memory_the_grader_keeps_on_a_gpu_that_they_s
     gpu, other = fake_gpu(0, total_bytes=80 << 30), fake_gpu(1)
     [shared] = describe_gpus(GpuShare(agent=(gpu,)), kept=0.25)
     assert (shared.grades, shared.memory_gib, shared.grader_gib) == (True, 80.0, 20.0)
+    vllm = VllmParams(gpu_memory_utilization=0.25)
+    assert (kept_share(spec(backend="vllm", vllm=vllm)), kept_share(spec(vllm=vllm))) == (0.25, None)
     [alone] = describe_gpus(GpuShare(agent=(gpu,), grading=(other,)), kept=0.25)
     assert (alone.grades, alone.grader_gib) == (False, 0.0)
     [unknown] = describe_gpus(GpuShare(agent=(other,)))

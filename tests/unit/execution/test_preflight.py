@@ -19,7 +19,9 @@ from a2rl.execution import preflight, preflight_probes
 from a2rl.execution.preflight import Check, examine_runs, require_ready
 from a2rl.execution.preflight_probes import WITHOUT_CUDA, check_gpus_in_sandbox, check_program
 from a2rl.judge.params import JudgeParams
+from a2rl.linux.gpus import Inventory
 from a2rl.run.spec import RunSpec
+from a2rl.sampling.engine_params import VllmParams
 from a2rl.sandbox.selection import select_sandbox
 from tests.fake_gpus import FakeGpus, fake_gpu
 from tests.run_maker import spec
@@ -237,6 +239,15 @@ def test_runs_that_ask_for_more_gpus_than_there_are_are_refused(
     seen = FakeGpus(settings.root, 2).seen_by(settings)
     assert not problems([ready(gpus_per_run=1, grading_gpus=1)], seen)
     assert problems([ready(gpus_per_run=2, grading_gpus=1)], seen).keys() == {"GPUs"}
+
+
+def test_a_model_on_more_gpus_than_grade_is_refused(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "usable_gpus", lambda _: Inventory((fake_gpu(0), fake_gpu(1), fake_gpu(2))))
+    wide = {"backend": "vllm", "vllm": VllmParams(tensor_parallel_size=2), "gpus_per_run": 2}
+    assert "GPUs" not in problems([ready(**wide)], settings)
+    assert "needs 2 GPUs for one model, but 1 grades" in problems([ready(**wide, grading_gpus=1)], settings)["GPUs"]
 
 
 def test_a_judge_that_refuses_is_a_problem_before_the_run_and_not_in_its_last_hour(

@@ -66,7 +66,7 @@ def test_a_job_whose_worker_died_is_tried_once_more(pool: GraderPool, make: Make
 
 
 def test_what_a_grader_has_started_is_ended_with_it_in_whatever_session_it_is(pool: GraderPool, make: Make) -> None:
-    job = make("hang", time_limit_s=1.0)
+    job = make("hang", time_limit_s=5.0)
     future = pool.submit(job)
     child = int(wait_for(lambda: (path := job.result.with_suffix(".child")).exists() and path.read_text()))
     assert isinstance(future.exception(SOON_S), GradingError)

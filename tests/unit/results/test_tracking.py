@@ -119,6 +119,12 @@ def test_several_that_mirror_at_once_make_one_of_each(
     assert set(tracker.mirrored(run)) == {"result", "baseline", "submission 1", "submission 2"}
 
 
+def test_a_new_experiment_is_shown_as_the_training_of_models(tracker: Tracker, run: RunDir) -> None:
+    tracker.sync(run)
+    known = tracker.store.client.get_experiment(tracker.store.experiment(run.spec.suite))
+    assert known.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_a_run_that_has_failed_is_shown_as_such_and_gains_nothing(tracker: Tracker, run: RunDir) -> None:
     from a2rl.run.failure import record_failure
 

@@ -6,9 +6,10 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
+from a2rl.grading.devices import devices_of
 from a2rl.linux.gpus import Inventory
 from a2rl.run.directory import RunDir
-from a2rl.run.gpu_share import check_gpus, count_gpus, dealt_gpus, share_of
+from a2rl.run.gpu_share import check_gpus, count_gpus, dealt_gpus, require_gpus_for_one, share_of
 from a2rl.run.spec import RunSettings
 from tests.fake_gpus import FakeGpus, fake_gpu
 
@@ -50,6 +51,30 @@ def test_a_run_gets_what_it_asks_for_or_an_even_share(
 def test_a_run_that_asks_for_more_than_there_are_is_refused(asked: dict[str, object], gpus: int, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         count_gpus(RunSettings.model_validate({"model": "m"} | asked), here(gpus))
+
+
+@pytest.mark.parametrize(("grading", "for_one"), [(0, 1), (0, 4), (1, 1), (4, 4), (8, 2)])
+def test_a_model_may_take_all_gpus_that_grade(grading: int, for_one: int) -> None:
+    require_gpus_for_one(for_one, grading)
+
+
+def test_a_model_that_needs_more_gpus_than_grade_is_refused_with_the_numbers() -> None:
+    with pytest.raises(UsageError, match=r"tensor_parallel_size 4 needs 4 GPUs for one model, but 1 grades: .*or set"):
+        require_gpus_for_one(4, 1)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "for_one", "devices"),
+    [
+        (0, 2, ["cpu"]),
+        (3, 1, ["GPU-0", "GPU-1", "GPU-2"]),
+        (4, 2, ["GPU-0,GPU-1", "GPU-2,GPU-3"]),
+        (3, 2, ["GPU-0,GPU-1"]),
+    ],
+)
+def test_gpus_that_compute_one_model_together_are_one_device(gpus: int, for_one: int, devices: list[str]) -> None:
+    named = [fake_gpu(index, uuid=f"GPU-{index}") for index in range(gpus)]
+    assert devices_of(named, for_one) == devices
 
 
 def test_a_run_uses_at_most_one_mig_instance_per_process() -> None:

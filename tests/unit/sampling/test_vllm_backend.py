@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from a2rl.core.errors import InfrastructureError
-from a2rl.sampling import SamplingParams, open_sampler
+from a2rl.sampling import SamplingParams, open_sampler, vllm_worker
 
 
 @pytest.fixture
@@ -105,3 +106,25 @@ def test_a_vllm_worker_is_told_how_to_sample_and_what_the_template_gets(
     assert count == {"count": "a", "chat_template_kwargs": kwargs}
     assert (asked["temperature"], asked["top_p"], asked["top_k"]) == (0.6, 0.95, 20)
     assert asked["chat_template_kwargs"] == kwargs
+
+
+def test_a_machine_that_cannot_do_it_is_no_mistake_of_the_user(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"machine": "vLLM was given the GPU 7"}\'\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("A2RL_VLLM_PYTHON", str(python))
+    with pytest.raises(InfrastructureError, match=r"^vLLM was given the GPU 7$"), open_sampler(model, "vllm"):
+        pass
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_was_given_but_is_not_seen_is_never_replaced_by_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5a")
+    with pytest.raises(vllm_worker.MachineError, match="was given the GPU GPU-5a, but its torch"):
+        vllm_worker.finds_gpu()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not vllm_worker.finds_gpu()

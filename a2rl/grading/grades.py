@@ -1,0 +1,162 @@
+"""The grades of a run's checkpoints: each is graded once, however often it is submitted, and recorded in the ledger."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
+from a2rl.core.files import file_digest
+from a2rl.grading.answers import KEPT
+from a2rl.grading.devices import DeviceLostError
+from a2rl.grading.job import GradeJob, GradeResult, Progress, ids_of_job, progress_path, read_progress_file
+from a2rl.grading.judge_money import is_judge_unpaid
+from a2rl.grading.pool import GraderPool, GradingError, named_devices
+from a2rl.grading.refusals import MAX_REASON, bounded
+from a2rl.run.directory import RunDir
+from a2rl.run.events import BaselineKnown, Graded, GradingFailed
+from a2rl.scoring.score import TaskScore
+
+
+class Grades:
+    """Grades the checkpoints of one run on the split that its agent is told about; thread-safe."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        pool: GraderPool,
+        job_of: Callable[[str], GradeJob],
+        on_lost: Callable[[str], None],
+        on_graded: Callable[[], None],
+    ) -> None:
+        """Grades nothing yet.
+
+        Args:
+            run: The run.
+            pool: The pool that grades.
+            job_of: Returns the job that grades the checkpoint with a digest.
+            on_lost: Called with the reason if a device is lost after the agent's end.
+            on_graded: Called after each new grade.
+        """
+        self._run, self._pool, self._job_of = run, pool, job_of
+        self._on_lost, self._on_graded = on_lost, on_graded
+        self._public = run.spec.public_split
+        self._lock = threading.RLock()
+        self._graded: dict[str, Future[Graded]] = {}
+        """The checkpoints that wait for a grade, by digest."""
+
+    def waiting(self) -> frozenset[str]:
+        """Returns the digests of the checkpoints that wait for a grade."""
+        with self._lock:
+            return frozenset(self._graded)
+
+    def progress(self) -> dict[str, Progress]:
+        """Returns how far the grades are that have begun, by the digest of the checkpoint."""
+        files = {digest: progress_path(self._run.items(digest, self._public)) for digest in self.waiting()}
+        known = {digest: read_progress_file(file) for digest, file in files.items()}
+        return {digest: progress for digest, progress in known.items() if progress is not None}
+
+    def of(self, digest: str, gpu: str = "") -> "Future[Graded]":
+        """Returns the grade of a checkpoint, which is graded once however often it is submitted.
+
+        Args:
+            digest: The digest of its weights.
+            gpu: The GPUs of which one grades it, separated by commas; empty: any.
+        """
+        with self._lock:
+            if digest in self._graded:
+                return self._graded[digest]
+            outcome: Future[Graded] = Future()
+            known = self._run.ledger.grades().get(digest)
+            if known is not None:
+                outcome.set_result(known)
+                return outcome
+            self._graded[digest] = outcome
+        try:
+            job = self._job_of(digest)
+            progress_path(job.result).unlink(missing_ok=True)  # of an earlier service that was killed
+            graded = self._pool.submit(job, named_devices(gpu))
+            graded.add_done_callback(lambda done: self._settle(job, digest, done, outcome))
+        except BaseException:
+            self._graded.pop(digest, None)  # so that the next request tries again instead of waiting for this one
+            raise
+        return outcome
+
+    def _settle(self, job: GradeJob, digest: str, done: "Future[GradeResult]", outcome: "Future[Graded]") -> None:
+        """Records the result and completes the future for the waiting requests; a failure is not remembered."""
+        try:
+            graded = self._record(job, digest, done)
+        except A2rlError as failure:
+            self._graded.pop(digest, None)
+            outcome.set_exception(failure)
+        except Exception as failure:  # noqa: BLE001 - in a callback, an exception would be lost and requests would hang
+            self._graded.pop(digest, None)
+            outcome.set_exception(InfrastructureError(f"the grade could not be recorded: {failure!r}; submit again"))
+        else:
+            self._graded.pop(digest, None)  # the grade is in the ledger now
+            outcome.set_result(graded)
+            self._on_graded()
+
+    def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
+        error, running = done.exception(), self._run.clock.read_state().running_since is not None
+        if isinstance(error, InterruptedByUserError):
+            raise error  # the service is ending; the next service grades the checkpoint
+        if isinstance(error, DeviceLostError) and not running:
+            self._on_lost(str(error))  # what the machine has lost is no verdict on the checkpoint
+            raise error
+        if running and error is None and judge_failed(job, done.result()):
+            error = GradingError(done.result().score.reason, done.result().score.seconds)
+            job.result.unlink(missing_ok=True)  # the judgements that succeeded are cached, so they cost nothing again
+        if running and error is not None and not is_judge_unpaid(self._run, self._public):
+            raise self._failed_for_now(digest, error) from error
+        event = self._graded_event(job, digest, done)
+        self._run.ledger.append_unless(event, lambda other: other.weights_digest == digest)
+        return self._run.ledger.grades()[digest]
+
+    def _failed_for_now(self, digest: str, error: BaseException) -> InfrastructureError:
+        """Records a failure while the agent is running. Grading may succeed later, without the agent's load on the
+        device."""
+        reason, elapsed_s = bounded(str(error), MAX_REASON), self._run.clock.elapsed_s()
+        seconds = error.seconds if isinstance(error, GradingError) else 0.0
+        self._run.ledger.append(
+            GradingFailed(weights_digest=digest, elapsed_s=elapsed_s, reason=reason, seconds=seconds)
+        )
+        return InfrastructureError(f"grading failed: {reason}; {KEPT}")
+
+    def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
+        elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
+        if error is not None:
+            failed = _failed_score(job, error)
+            return Graded(weights_digest=digest, elapsed_s=elapsed_s, result=failed, improvement=None, items_digest="")
+        score, baseline = done.result().score, self._baseline_score()
+        improvement = None if score.score is None or baseline is None else score.score - baseline
+        return Graded(
+            weights_digest=digest,
+            elapsed_s=elapsed_s,
+            result=score,
+            improvement=improvement,
+            items_digest=file_digest(job.result),
+        )
+
+    def _baseline_score(self) -> float | None:
+        known = self._run.ledger.events(BaselineKnown)
+        return known[-1].public.score if known else None
+
+
+def judge_failed(job: GradeJob, result: GradeResult) -> bool:
+    """Says whether there is no score because the judge, an external service, did not answer. A retry may succeed."""
+    return job.judge is not None and result.score.score is None and result.score.errored > 0
+
+
+def _failed_score(job: GradeJob, error: BaseException) -> TaskScore:
+    """Returns a result without a score, with the reason, for a checkpoint whose grading has failed for good."""
+    total = len(ids_of_job(job))
+    return TaskScore(
+        score=None,
+        reason=bounded(str(error), MAX_REASON),
+        total=total,
+        correct=0,
+        wrong=0,
+        truncated=0,
+        errored=total,
+        seconds=error.seconds if isinstance(error, GradingError) else 0.0,
+    )

@@ -1,0 +1,178 @@
+"""Checks before a run that a base model can take a task's prompts: their length with the answers, and chats.
+
+The task's own grader makes the prompts, for a sampler that counts their tokens and answers nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError
+from a2rl.grading.job import selected_ids
+from a2rl.models.checkpoint import MAX_CONFIG_BYTES
+from a2rl.models.json_object import read_json
+from a2rl.run.spec import RunSpec
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, T
+from a2rl.tasks.catalog import load_grader, load_task
+from a2rl.tasks.contract import Limits
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+EPISODES = 3
+"""The level of tasks with episodes, whose prompts only a model's answers make."""
+TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
+
+
+class _SeenError(Exception):
+    """The prompts have been seen; nothing is generated."""
+
+
+class Seen(NamedTuple):
+    """What a task asks of a model."""
+
+    longest: int
+    """Tokens of the longest prompt, without those that a chat template adds."""
+    has_chats: bool
+    """Whether there are chats among the prompts."""
+
+
+class CountingSampler:
+    """A sampler without a model, which counts the tokens of the prompts; see `a2rl.sampling.Sampler`."""
+
+    def __init__(self, tokenizer: "Tokenizer", context: int, has_chat_template: bool) -> None:
+        self._tokenizer, self._context = tokenizer, context
+        self._has_chat_template = has_chat_template
+        self.seen = Seen(0, False)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """See `Sampler`."""
+        return self._has_chat_template
+
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        """See `Sampler`."""
+        return self._context - self._count(prompt)
+
+    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
+        """Counts, and ends the grading."""
+        self._look_at(prompts)
+        raise _SeenError
+
+    def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
+        """Counts the first prompts, and ends the grading."""
+        first = [next(each) for each in conversations]
+        self._look_at([each for each in first if not isinstance(each, Future)])
+        raise _SeenError
+
+    def close(self) -> None:
+        """See `Sampler`."""
+
+    def _look_at(self, prompts: Sequence[Prompt]) -> None:
+        longest = max((self._count(each) for each in prompts), default=0)
+        self.seen = Seen(longest, any(not isinstance(each, str) for each in prompts))
+
+    def _count(self, prompt: Prompt) -> int:
+        texts = [prompt] if isinstance(prompt, str) else [message.content for message in prompt]
+        return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
+
+
+def check_prompts(spec: RunSpec, model: Path, hidden: Path, root: Path) -> str:
+    """Checks that a base model can take the prompts of a run's task.
+
+    Args:
+        spec: The run.
+        model: The folder of the base model.
+        hidden: The hidden data of the task.
+        root: The checkout.
+
+    Returns:
+        What was found, as a phrase; empty if it cannot be told here.
+
+    Raises:
+        UsageError: Its context is too short, or its tokenizer lacks a chat template that is needed.
+    """
+    task = load_task(spec.task, root)
+    limits = task.variant(spec.variant).limits
+    answer = spec.generation.max_new_tokens or limits.max_new_tokens
+    limits = limits.model_copy(update={"max_new_tokens": answer})
+    context, has_template = context_of(spec, model), has_chat_template(model)
+    if not has_template:
+        _require_no_arguments(spec)
+    if context is None:
+        return ""
+    seen = Seen(0, False) if task.level == EPISODES else _seen(spec, limits, model, hidden, context, has_template)
+    if seen is None:
+        return ""
+    if seen.has_chats and not has_template:
+        raise UsageError(
+            f"the tokenizer of {spec.model} has no chat template, and {spec.task} asks in chats: take the model's "
+            "instruct version, or add chat_template.jinja to its folder"
+        )
+    if seen.longest + answer > context:
+        raise UsageError(
+            f"the context of {spec.model} has {context:,} tokens, and {spec.task} needs {seen.longest + answer:,}: "
+            f"{seen.longest:,} for its longest prompt and {answer:,} for the answer; take a model with a longer "
+            "context, or shorter answers with --generation max_new_tokens=N"
+        )
+    return f"{seen.longest + answer:,} of {context:,} tokens"
+
+
+def _require_no_arguments(spec: RunSpec) -> None:
+    if spec.generation.chat_template_kwargs:
+        given = ", ".join(spec.generation.chat_template_kwargs)
+        raise UsageError(
+            f"the tokenizer of {spec.model} has no chat template, which {given} (generation.chat_template_kwargs) is "
+            "for: take the model's instruct version, or leave that setting out"
+        )
+
+
+def context_of(spec: RunSpec, model: Path) -> int | None:
+    """Returns how many tokens the context of a base model has in a run; None if its configuration does not say."""
+    try:
+        config = read_json(model / "config.json", "config.json", MAX_CONFIG_BYTES)
+    except (OSError, InvalidSubmissionError):
+        return None
+    sections = [config.get("text_config"), config]
+    own = [each.get("max_position_embeddings") for each in sections if isinstance(each, dict)]
+    most = [each for each in own if isinstance(each, int)][:1]
+    if spec.backend == "vllm" and spec.vllm.max_model_len is not None:
+        most.append(spec.vllm.max_model_len)
+    return min(most, default=None)
+
+
+def has_chat_template(model: Path) -> bool:
+    """Whether the tokenizer in a model folder has a chat template."""
+    if (model / TEMPLATE).is_file() or (model / "chat_templates").is_dir():
+        return True
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        try:
+            if json.loads((model / name).read_bytes()).get("chat_template"):
+                return True
+        except (OSError, ValueError, AttributeError):
+            continue
+    return False
+
+
+def _seen(spec: RunSpec, limits: Limits, model: Path, hidden: Path, context: int, has_template: bool) -> Seen | None:
+    """Returns what the task's grader asks; None if there is no tokenizer or no data to tell it from."""
+    from tokenizers import Tokenizer
+
+    if not (model / TOKENIZER).is_file() or not hidden.is_dir():
+        return None
+    try:
+        tokenizer = Tokenizer.from_file(str(model / TOKENIZER))
+    except Exception:  # noqa: BLE001 - that is what the library raises; the trial of the base model says more
+        return None
+    tokenizer.no_truncation()
+    sampler = CountingSampler(tokenizer, context, has_template)
+    try:
+        ids = selected_ids(spec.task, hidden, "all", spec.split_seed)
+        load_grader(spec.task).grade(sampler, hidden, ids, limits, spec.options)
+    except _SeenError:
+        return sampler.seen
+    except (A2rlError, OSError):  # of the data, which has checks of its own
+        return None
+    return None

@@ -1,0 +1,57 @@
+"""Tests `a2rl runs`: filters, sorting, and runs that cannot be read."""
+
+from pathlib import Path
+
+import pytest
+
+from a2rl.cli.run_table import COLUMNS, list_runs, show_list
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from tests.run_maker import checkout, spec
+from tests.simulated_runs import simulate_run
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = checkout(tmp_path)
+    simulate_run(settings, 1, skill=0.9, agent="codex", driver="gpt", suite="one")
+    simulate_run(settings, 2, skill=0.3, agent="claude", driver="opus", suite="two", mode="rl-only")
+    simulate_run(settings, 3, submissions=0, agent="codex", suite="two", task="humaneval")
+    RunDir.create(settings.runs, spec(run_id="a-new-one", agent="codex"))
+    return settings
+
+
+def ids(settings: Settings, order: str = "run", reverse: bool = False, **wanted: str) -> list[str]:
+    return [each.run.id for each in list_runs(RunDir.all(settings.runs), order, reverse, **wanted)]
+
+
+def test_runs_are_filtered_by_their_settings_and_results(settings: Settings) -> None:
+    assert len(ids(settings)) == 4
+    assert ids(settings, suite="one") == ["gsm8k-sim-00001"]
+    assert ids(settings, agent="codex", state="after grade") == ["gsm8k-sim-00001", "humaneval-sim-00003"]
+    assert ids(settings, driver="-", agent="codex") == ["a-new-one", "humaneval-sim-00003"]
+    assert ids(settings, mode="rl-only") == ["gsm8k-sim-00002"]
+    assert ids(settings, verdict="no submission") == ["humaneval-sim-00003"]
+    assert ids(settings, launch="nothing") == []
+
+
+def test_runs_are_sorted_and_those_without_the_value_come_last(settings: Settings) -> None:
+    up = ["humaneval-sim-00003", "gsm8k-sim-00002", "gsm8k-sim-00001"]
+    assert ids(settings, "gain") == [*up, "a-new-one"]
+    assert ids(settings, "gain", reverse=True) == [*reversed(up), "a-new-one"]
+    with pytest.raises(UsageError, match="choose one of run, created"):
+        ids(settings, "colour")
+
+
+def test_a_run_that_cannot_be_read_is_listed_unless_something_is_wanted(settings: Settings) -> None:
+    (settings.runs / "gsm8k-sim-00001" / "spec.json").write_text("{")
+    assert ids(settings)[-1] == "gsm8k-sim-00001"
+    assert "gsm8k-sim-00001" not in ids(settings, agent="codex")
+
+
+def test_the_table_names_what_distinguishes_runs(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"suite", "driver", "mode", "seed"} < set(COLUMNS)
+    show_list(list_runs(RunDir.all(settings.runs)))
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("rl-only", "opus", "two"))

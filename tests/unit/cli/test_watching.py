@@ -1,0 +1,124 @@
+"""Tests `a2rl watch`: what it says of runs in each phase, and that it reads only what is new."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from a2rl.cli.console import PlainConsole
+from a2rl.cli.watching import LiveTable, live_table, sparkline
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.results.live import LiveRun, Watcher, belongs_to
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Graded, SubmissionAccepted
+from a2rl.run.failure import mark_refused
+from a2rl.scoring.score import TaskScore
+from tests.run_maker import checkout, spec
+from tests.simulated_runs import simulate_run
+
+
+def score(points: float) -> TaskScore:
+    return TaskScore(score=points, total=10, correct=1, wrong=9, truncated=0, errored=0)
+
+
+def shown(runs: list[LiveRun], height: int | None = None) -> str:
+    console = PlainConsole(file=io.StringIO(), width=160)
+    console.print(live_table(runs, height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return checkout(tmp_path)
+
+
+def submit(run: RunDir, number: int, points: float) -> None:
+    digest = f"{number:064}"
+    run.ledger.append(
+        SubmissionAccepted(
+            submission_id=number, elapsed_s=number, model_path="m", weights_digest=digest, code_revision=None
+        )
+    )
+    run.ledger.append(
+        Graded(weights_digest=digest, elapsed_s=number, result=score(points), improvement=1.0, items_digest="d")
+    )
+
+
+def test_a_run_is_followed_from_waiting_to_its_end(settings: Settings) -> None:
+    run = RunDir.create(settings.runs, spec())
+    watcher = Watcher(settings.runs, belongs_to(()))
+    [state] = watcher.look()
+    assert (state.phase, state.best, state.submissions) == ("waiting", None, 0)
+    run.ledger.append(BaselineKnown(key="k", public=score(10.0), private=score(10.0)))
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0))
+    submit(run, 1, 30.0)
+    submit(run, 2, 20.0)
+    [state] = watcher.look()
+    assert (state.phase, state.baseline, state.scores, state.best) == ("running", 10.0, (30.0, 20.0), 30.0)
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=5, reason="finished", exit_code=0))
+    assert watcher.look()[0].phase == "grading"
+    assert not state.has_ended
+
+
+def test_runs_at_work_come_first_and_what_does_not_fit_is_counted(settings: Settings) -> None:
+    for number in range(1, 6):
+        simulate_run(settings, number)
+    RunDir.create(settings.runs, spec(run_id="zzz")).ledger.append(AgentStarted(attempt=1, elapsed_s=0))
+    runs = Watcher(settings.runs, belongs_to(())).look()
+    assert runs[0].spec.run_id == "zzz"
+    text = shown(runs, height=10)
+    assert "5 of 6 runs have ended; 4 more are not shown" in text
+    assert "$2.50" in shown(runs)
+
+
+def test_only_the_runs_that_are_meant_are_shown(settings: Settings) -> None:
+    simulate_run(settings, 1, suite="one")
+    simulate_run(settings, 2, suite="two", launch="two-x")
+    for name in ("two", "two-x", "gsm8k-sim-00002"):
+        assert [run.spec.suite for run in Watcher(settings.runs, belongs_to([name])).look()] == ["two"]
+
+
+def test_a_refused_and_a_damaged_run_are_shown_as_such(settings: Settings) -> None:
+    mark_refused(RunDir.create(settings.runs, spec(run_id="a")), UsageError("no such model"))
+    RunDir.create(settings.runs, spec(run_id="b")).ledger.path.write_text("this is no database, but long enough" * 9)
+    runs = Watcher(settings.runs, belongs_to(())).look()
+    assert {run.spec.run_id: run.phase for run in runs} == {"a": "refused", "b": "damaged"}
+
+
+def test_an_id_cannot_draw_on_the_terminal(settings: Settings) -> None:
+    RunDir.create(settings.runs, spec(agent="x")).ledger.append(AgentStarted(attempt=1, elapsed_s=0))
+    [run] = Watcher(settings.runs, belongs_to(())).look()
+    hostile = run._replace(spec=run.spec.model_copy(update={"run_id": "a\x1b[2J[red]b"}))
+    assert "\x1b" not in shown([hostile])
+    assert "[red]" in shown([hostile])
+
+
+def test_the_small_chart_shows_the_last_scores_from_the_lowest_to_the_highest() -> None:
+    assert sparkline((), None) == ""
+    assert sparkline((10.0, 20.0), 0.0) == "▅█"
+    assert sparkline((5.0, 5.0), 5.0) == "▁▁"
+    assert len(sparkline([float(each) for each in range(50)], 0.0)) == 16
+
+
+def test_the_table_stays_below_the_lines_of_a_terminal_and_is_gone_at_the_end(settings: Settings) -> None:
+    simulate_run(settings, 1)
+    watcher = Watcher(settings.runs, belongs_to(()))
+    console = PlainConsole(file=io.StringIO(), width=160, height=30, force_terminal=True)
+    with LiveTable(watcher.look, console) as table:
+        table._show()
+        console.print("a line above")
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "1 of 1 runs have ended" in text
+    assert "a line above" in text
+    assert text.endswith("\x1b[2K"), "the table is erased"
+
+
+def test_without_a_terminal_nothing_is_drawn(settings: Settings) -> None:
+    console = PlainConsole(file=io.StringIO(), width=160)
+    with LiveTable(Watcher(settings.runs, belongs_to(())).look, console):
+        pass
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""
