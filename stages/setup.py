@@ -15,6 +15,7 @@ from a2rl.grading.base_trial import BaseTrial, try_base_model
 from a2rl.grading.job import ids_of_run
 from a2rl.grading.judge_check import check_judge_of
 from a2rl.grading.prompt_check import check_prompts
+from a2rl.linux.hardware import hardware
 from a2rl.models.base_model import TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk, weights_bytes
@@ -64,6 +65,7 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
             eval_items=len(load_grader(spec.task).item_ids(graded_on / "hidden")),
             data_about=about(graded_on),
             sandbox=select_sandbox(spec.sandbox, settings),
+            hardware=hardware(),
             agent_python=str(provision.python),
         )
         description = settings.root / "tasks" / spec.task / "description.md"

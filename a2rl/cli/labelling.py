@@ -9,6 +9,7 @@ from a2rl.core.settings import Settings
 
 if TYPE_CHECKING:
     from a2rl.labels.records import LabelsRecord
+    from a2rl.run.directory import RunDir
 
 SHOWN = 5
 """The pieces of evidence that are shown for each label; `--json` has all of them."""
@@ -31,32 +32,45 @@ def label(
 
     Example: `a2rl label gsm8k-scripted-20260412-093015-a1b2 --judge gpt-4.1`
     """
-    from a2rl.cli.console import out, print_json
+    from a2rl.cli.console import print_json
     from a2rl.cli.results import find_run
-    from a2rl.config.params import load_params
-    from a2rl.labels.labelling import write_labels
-    from a2rl.labels.rater import cohens_kappa, pair_of, rate
 
     settings = Settings.load()
     records: dict[str, LabelsRecord] = {}
     for name in dict.fromkeys(run_id):
         found = find_run(name, settings)
-        record = write_labels(found, settings)
-        if judge is not None:
-            params = load_params(settings.root).named_judge(judge)
-            params = params if params.model else params.resolved(params.annotator)
-            second = rate(found, params, settings, max_usd)
-            record = found.write("labels", record.model_copy(update={"second": second}))
-        records[found.id] = record
-        _show(found.id, record)
-    pairs = [pair for record in records.values() if (pair := pair_of(record)) is not None]
+        records[found.id] = _labelled(found, settings, judge, max_usd)
+        _show(found.id, records[found.id])
+    kappa = _show_agreement(list(records.values()))
+    if as_json:
+        print_json({"kappa": kappa, "runs": {key: each.model_dump(mode="json") for key, each in records.items()}})
+
+
+def _labelled(run: "RunDir", settings: Settings, judge: str | None, max_usd: float) -> "LabelsRecord":
+    from a2rl.config.params import load_params
+    from a2rl.labels.labelling import write_labels
+    from a2rl.labels.rater import rate
+
+    record = write_labels(run, settings)
+    if judge is None:
+        return record
+    params = load_params(settings.root).named_judge(judge)
+    params = params if params.model else params.resolved(params.annotator)
+    return run.write("labels", record.model_copy(update={"second": rate(run, params, settings, max_usd)}))
+
+
+def _show_agreement(records: "list[LabelsRecord]") -> float | None:
+    """Prints how far both raters agree and returns Cohen's kappa; None if it is not defined."""
+    from a2rl.cli.console import out
+    from a2rl.labels.rater import cohens_kappa, pair_of
+
+    pairs = [pair for record in records if (pair := pair_of(record)) is not None]
     kappa = cohens_kappa(pairs)
     if pairs:
         agreement = sum(one == other for one, other in pairs)
         shown = "not defined" if kappa is None else f"{kappa:.2f}"
         out.print(f"both raters agree on the last step of {agreement} of {len(pairs)} runs; Cohen's kappa: {shown}")
-    if as_json:
-        print_json({"kappa": kappa, "runs": {key: each.model_dump(mode="json") for key, each in records.items()}})
+    return kappa
 
 
 def _show(name: str, record: "LabelsRecord") -> None:

@@ -1,4 +1,4 @@
-"""`a2rl regrade`: a grade of a run, computed again."""
+"""`a2rl regrade` and `a2rl rerun`: a grade of a run, or a whole run, again."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +10,7 @@ from a2rl.core.settings import Settings
 
 if TYPE_CHECKING:
     from a2rl.grading.regrade import Regrade
+    from a2rl.run.directory import RunDir
 
 SHOWN = 20
 """The number of items that are listed; `--json` has all of them."""
@@ -41,6 +42,66 @@ def regrade(
         print_json(found.model_dump(mode="json") | {"same": found.is_same})
     if not found.is_same:
         sys.exit(1)
+
+
+def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json = False) -> None:
+    """Start a new run with all settings of an earlier one, and compare their submissions.
+
+    The scripted agent submits the same weights on the same machine if the run has a fixed number of steps (--steps).
+
+    Example: `a2rl rerun gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from a2rl.cli.flow_runner import run_flow, showing
+    from a2rl.cli.models import fetch
+    from a2rl.cli.results import find_run, show_run
+    from a2rl.config.plan import plan_again
+    from a2rl.execution.preflight import require_ready
+    from a2rl.run.directory import RunDir
+
+    settings = Settings.load()
+    first = find_run(run_id, settings)
+    spec = plan_again(first.spec, settings)
+    fetch([spec.model], settings)
+    require_ready([spec], settings)
+    again = RunDir.create(settings.runs, spec)
+
+    def show() -> None:
+        show_run(again, as_json=False)
+        _show_repetition(first, again, as_json)
+
+    with showing(show):
+        run_flow({"run_ids": [again.id]}, [again.id], settings)
+
+
+def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
+    from a2rl.cli.console import out, print_json, print_table
+    from a2rl.results.repetition import repetition
+
+    found = repetition(first, again)
+    if found.is_same:
+        what = f"the same weights and scores in all {len(found.submissions)} submissions as {found.run_id}"
+    elif not found.submissions:
+        what = f"neither this run nor {found.run_id} has submissions that could be compared"
+    else:
+        what = f"this run differs from {found.run_id}"
+    out.print(what, soft_wrap=True, markup=False)
+    rows = [
+        (
+            str(each.number),
+            each.weights[:16] or "-",
+            each.weights_again[:16] or "-",
+            str(each.score),
+            str(each.score_again),
+        )
+        for each in found.submissions
+        if not each.is_same
+    ]
+    if rows:
+        print_table(("submission", "weights before", "weights now", "score before", "score now"), rows)
+    for change in found.changed:
+        out.print(change, soft_wrap=True, markup=False)
+    if as_json:
+        print_json(found.model_dump(mode="json") | {"same": found.is_same})
 
 
 def _show(found: "Regrade") -> None:

@@ -30,7 +30,11 @@ from a2rl.sampling.generation import Generation
 from a2rl.scoring.score import STATISTICS
 from a2rl.tasks.catalog import load_task
 
-PACKAGES = ("torch", "transformers", "trl", "mlflow", "prefect")
+PACKAGES = (
+    "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scipy",
+    "scikit-learn", "vllm", "textworld", "alfworld", "mlflow", "prefect",
+)  # fmt: skip
+"""What computes, and what records it; those that are not installed are left out."""
 
 
 def choose_suite(params: Params, suite: str, **overrides: Any) -> Suite:
@@ -152,6 +156,24 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
         }
         specs.append(RunSpec.model_validate(cell.model_dump() | common | decided))
     return specs
+
+
+def plan_again(spec: RunSpec, settings: Settings) -> RunSpec:
+    """Returns the specification of a new run with all settings of an earlier one.
+
+    Code and packages are those of this checkout now. The specification says so if they are others than before.
+    """
+    agent = find_agent(spec.agent, settings.root)
+    return spec.model_copy(
+        update={
+            "run_id": new_run_id(spec.task, agent.id),
+            "launch": new_launch_id("rerun"),
+            "versions": package_versions() | _version_of(agent, settings),
+            "git_commit": git_commit(settings.root),
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "repeats": spec.run_id,
+        }
+    )
 
 
 def _options(cell: RunSettings, params: Params) -> dict[str, str]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -33,9 +33,10 @@ from a2rl.grading.agent_services import USAGES, CountedServices, add_services
 from a2rl.grading.answers import State, SubmissionList, SubmissionStatus, SubmitAnswer, TimeAnswer
 from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
 from a2rl.grading.pool import named_devices
+from a2rl.grading.refusals import bounded
 from a2rl.grading.service import GradingService, Outcome
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
-from a2rl.run.events import SubmissionReceived
+from a2rl.run.events import Claims, SubmissionReceived
 from a2rl.run.grading_limits import MAX_WAITING
 
 USAGE = (
@@ -48,6 +49,8 @@ MAX_LISTED = 200
 MAX_KEY, MAX_GPU = 200, 200
 """The number of characters of an idempotency key, and of a list of GPUs."""
 MAX_ID_DIGITS = 9
+MAX_CLAIM = 1000
+"""The number of characters of `method`, `parent` and `note` that are recorded."""
 QUICK_THREADS = 4
 NO_ROOM = (
     f"this submission was not received: at most {MAX_WAITING} are copied and graded at a time, and repeated mistakes "
@@ -67,6 +70,11 @@ class Submission(BaseModel):
     model_path: str = Field(max_length=4096)
     gpu: Annotated[str, Field(max_length=MAX_GPU)] | StrictInt | None = None
     """The GPU that grades, or several of which one does: "0" or "0,1". Without it, any does."""
+    method: Any = None
+    """How the checkpoint was made. Like `parent` and `note`, it is recorded, not checked, and no reason to refuse."""
+    parent: Any = None
+    """What it was made from, such as the number of an earlier submission."""
+    note: Any = None
 
 
 class Health(BaseModel):
@@ -142,7 +150,8 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
     @app.post(SUBMIT, response_model=None)
     async def submit(submission: Submission, request: Request, wait: bool = True) -> SubmitAnswer | JSONResponse:
         try:
-            wanted = _Wanted(submission.model_path, _key_of(request), _gpu_of(submission, gpus), wait)
+            gpu = _gpu_of(submission, gpus)
+            wanted = _Wanted(submission.model_path, _key_of(request), gpu, wait, _claims_of(submission))
         except _BadRequestError as bad:
             reason = str(bad)
             await _in(quick, lambda: service.refuse_unreceived(submission.model_path, reason))
@@ -212,6 +221,7 @@ class _Wanted(NamedTuple):
     key: str
     gpu: str
     wait: bool
+    claims: Claims
 
 
 class _BadRequestError(Exception):
@@ -239,6 +249,13 @@ def _key_of(request: Request) -> str:
     return key
 
 
+def _claims_of(submission: Submission) -> Claims:
+    """Returns what the agent says of its submission. What is no text or number is left out."""
+    said = {name: getattr(submission, name) for name in Claims.model_fields}
+    texts = {name: str(value) for name, value in said.items() if isinstance(value, str | int | float)}
+    return Claims(**{name: bounded(text, MAX_CLAIM) for name, text in texts.items()})
+
+
 def _gpu_of(submission: Submission, gpus: list[str]) -> str:
     """Returns the GPUs that a submission asks for, in one spelling; empty if it does not ask.
 
@@ -259,7 +276,8 @@ def _gpu_of(submission: Submission, gpus: list[str]) -> str:
 async def _receive(service: GradingService, wanted: _Wanted, quick: Executor) -> SubmissionReceived:
     """Returns the receipt. A request that waits for a grade gets it at once, and queues afterwards."""
     try:
-        return await _in(quick, lambda: service.receive(wanted.model_path, wanted.key, wanted.gpu, queues=wanted.wait))
+        where, key, gpu = wanted.model_path, wanted.key, wanted.gpu
+        return await _in(quick, lambda: service.receive(where, key, gpu, queues=wanted.wait, claims=wanted.claims))
     except SubmissionDeferredError:
         raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
 

@@ -29,10 +29,11 @@ from a2rl.grading.job import EngineChoice, GradeJob
 from a2rl.grading.judge_money import judge_allowance_usd
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.submission_states import is_agent_at_work, ungraded
-from a2rl.grading.submissions import Submissions
+from a2rl.grading.submissions import NO_CLAIMS, Submissions
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
+    Claims,
     Graded,
     SubmissionAccepted,
     SubmissionReceived,
@@ -106,9 +107,11 @@ class GradingService:
         """Receives, copies, checks and queues a submission. Raises the same errors as `receive` and `accept`."""
         return self.accept(self.receive(model_path))
 
-    def receive(self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False) -> SubmissionReceived:
+    def receive(
+        self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False, claims: Claims = NO_CLAIMS
+    ) -> SubmissionReceived:
         """Gives a submission its receipt. From then on, the submission counts. See `Submissions.receive`."""
-        return self._submissions.receive(model_path, key, gpu, queues=queues)
+        return self._submissions.receive(model_path, key, gpu, queues=queues, claims=claims)
 
     def start(self, received: SubmissionReceived, *, again: bool = False) -> "Future[Outcome]":
         """Begins the work on a received submission in a thread of its own, or joins the work that has begun.

@@ -27,7 +27,7 @@ from a2rl.grading.validation import Kept, copy_submission
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentStarted, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.run.events import AgentStarted, Claims, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry
@@ -47,6 +47,9 @@ UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, AttributeErro
 MAX_CRASHES = 2
 """A submission on which the service has crashed more often is refused, so that others get their turn."""
 AGAIN = "the grading service was restarted while it copied this, and it cannot be copied again: "
+
+
+NO_CLAIMS = Claims()
 
 
 class BudgetSpentError(InvalidSubmissionError):
@@ -92,7 +95,9 @@ class Submissions:
         """Whether another submission would be copied at once."""
         return len(self._busy) < MAX_WAITING and not self._turns.are_paused
 
-    def receive(self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False) -> SubmissionReceived:
+    def receive(
+        self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False, claims: Claims = NO_CLAIMS
+    ) -> SubmissionReceived:
         """Gives a submission its receipt and freezes its files.
 
         Args:
@@ -101,6 +106,7 @@ class Submissions:
                 receipt is returned.
             gpu: The GPUs that the agent asks for, separated by commas; empty: any.
             queues: Whether it is received although it has to wait for its turn.
+            claims: What the agent says of it.
 
         Raises:
             SubmissionDeferredError: It has to wait, and does not queue.
@@ -109,7 +115,7 @@ class Submissions:
         try:
             if (known := _known(self._run.ledger.entries() if key else [], key, model_path, gpu)) is not None:
                 return known
-            received = self._receive(model_path, key, gpu, queues)
+            received = self._receive(model_path, key, gpu, queues, claims)
         except InvalidSubmissionError as refusal:
             self.refuse_unreceived(model_path, str(refusal))
             raise
@@ -118,12 +124,14 @@ class Submissions:
         self._sources.freeze(received.receipt, self._run.workspace, received.model_path)
         return received
 
-    def _receive(self, model_path: str, key: str, gpu: str, queues: bool) -> SubmissionReceived:
+    def _receive(self, model_path: str, key: str, gpu: str, queues: bool, claims: Claims) -> SubmissionReceived:
         with self._lock:
             if not (queues or self.has_room):
                 raise SubmissionDeferredError("others are being graded")
             self._check_path(model_path)
-            received = self._run.ledger.append_next(lambda entries: self._receipt(model_path, key, gpu, entries))
+            received = self._run.ledger.append_next(
+                lambda entries: self._receipt(model_path, key, gpu, entries).model_copy(update={"claims": claims})
+            )
             self._busy.add(received.receipt)
             return received
 

@@ -7,7 +7,7 @@ from a2rl.labels.arguments import Arguments
 from a2rl.labels.expressions import Expressions
 from a2rl.labels.library import LossKind, route_of_loss, trainer_route
 from a2rl.labels.routes import Route
-from a2rl.labels.values import FILTERED, GENERATED, LOGP, MIXED, Frame, Function, Made, Value, constant
+from a2rl.labels.values import FILTERED, GENERATED, LOGP, MIXED, External, Frame, Function, Made, Value, constant
 
 
 class Training(Expressions):
@@ -84,7 +84,7 @@ class Training(Expressions):
             except ValueError:
                 return
         elif command.items is not None:
-            self.commands.append([each.text if each.text is not None else "?" for each in command.items])
+            self.commands.append([_word(each) for each in command.items])
 
     def enter(self, function: Function, given: Arguments, node: ast.AST, frame: Frame) -> Value:
         """Follows a call of a function of the program."""
@@ -97,6 +97,13 @@ class Training(Expressions):
     def library_base(self, made: Made) -> str:
         """Returns the full name of the library's class from which an object is made."""
         raise NotImplementedError
+
+
+def _word(value: Value) -> str:
+    """Returns a word of a command line, as far as it is known."""
+    if isinstance(value.what, External) and value.what.name == "sys.executable":
+        return "python"
+    return value.text if value.text is not None else "?"
 
 
 def _kind(route: Route, why: str) -> LossKind:

@@ -81,6 +81,18 @@ class ProcessesSurvived(Event):
     """The process id and the printable name of each."""
 
 
+class Claims(BaseModel):
+    """What an agent says of a submission, without being checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str = ""
+    """How the checkpoint was made."""
+    parent: str = ""
+    """What it was made from, such as the number of an earlier submission."""
+    note: str = ""
+
+
 class SubmissionReceived(Event):
     """A submission arrived in time and is not copied yet. It is refused or accepted later, even after a crash."""
 
@@ -93,6 +105,7 @@ class SubmissionReceived(Event):
     """The idempotency key of the request: another request with this key means this submission."""
     gpu: str = ""
     """The GPUs that the agent asked for, separated by commas; empty: any."""
+    claims: Claims = Claims()
 
 
 class SubmissionRefused(Event):

@@ -25,6 +25,7 @@ def run_meta(run: RunDir) -> str:
         "task": spec.task,
         "mode": spec.mode,
         "seed": spec.seed,
+        "steps": spec.steps,
         "driver": spec.driver,
     }
     return json.dumps(known, indent=2)

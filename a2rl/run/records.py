@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from a2rl.linux.hardware import Hardware
 from a2rl.run.directory import Record
 from a2rl.run.judge_record import JudgeRecord
 from a2rl.sandbox.isolation import Isolation
@@ -50,6 +51,8 @@ class SetupRecord(Record):
     """The task's description of its data."""
     sandbox: Isolation
     """The confinement, for reports. It is decided again at each start, and is never weaker than this."""
+    hardware: Hardware | None = None
+    """What the run computed on when it began; None in runs of earlier versions."""
     agent_python: str = ""
     """The Python with which the agent trained, with its main packages; empty in runs of earlier versions."""
 

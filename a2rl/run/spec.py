@@ -73,6 +73,11 @@ class RunSettings(BaseModel):
         default="strict", description="strict: the result comes from held-out items. paper: best of all submissions."
     )
     seed: int = Field(default=0, description="Seed that the agent is told.")
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="Training steps of the scripted agent instead of as many as fit; the seed then decides the result.",
+    )
     seed_file: str | None = Field(
         default=None,
         description="File with the secret seed of the eval set, to repeat a draw: the spec.json of an earlier run.",
@@ -188,6 +193,8 @@ class RunSpec(RunSettings):
     git_commit: str
     versions: dict[str, str]
     created_at: str
+    repeats: str = ""
+    """The id of the run that this one repeats; empty for others."""
 
     @property
     def submissions_quota(self) -> int:

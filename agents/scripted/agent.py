@@ -1,7 +1,7 @@
 """The scripted agent: supervised fine-tuning (SFT) first, then GRPO from the best checkpoint so far.
 
 The example to start your own agent from. It uses only what every agent gets: the environment variables TASK,
-MODEL_PATH, DATA_PATH, OUTPUT_DIR and GRADING_SERVER_URL, `./run_meta.json` (mode, seed), the data folder, and the
+MODEL_PATH, DATA_PATH, OUTPUT_DIR and GRADING_SERVER_URL, `./run_meta.json` (mode, seed, steps), the data folder and the
 grading server (`POST /submit`, `GET /time`).
 
 This file is the plan and the training with TRL. Beside it are:
@@ -72,15 +72,16 @@ def main() -> None:
     transformers.set_seed(seed)
     examples = route.examples()
     parameters = sum(weights.numel() for weights in load(base)[0].parameters())
-    recipe = Recipe(examples, route.grpo(), Path(os.environ["OUTPUT_DIR"]), seed, small=parameters < SMALL_MODEL)
+    output, steps = Path(os.environ["OUTPUT_DIR"]), meta.get("steps")
+    recipe = Recipe(examples, route.grpo(), output, seed, small=parameters < SMALL_MODEL, steps=steps)
     reserve_s = max(6.0, 0.03 * grader.remaining_s())  # to save and submit the last checkpoint
     log(f"{parameters:,} parameters, {len(examples)} examples, mode {mode}, {grader.remaining_s():.0f} s left")
 
     best = Best(base, -1.0)
     if mode != "rl-only":
-        share = sft_share(mode, grader.remaining_s(), recipe.rollouts)
+        share = 1.0 if steps else sft_share(mode, grader.remaining_s(), recipe.rollouts)
         checkpoint = recipe.sft(base, "sft", share * (grader.remaining_s() - reserve_s))
-        submit_and_compare(grader, best, checkpoint)
+        submit_and_compare(grader, best, checkpoint, "SFT")
     if mode != "sft-only":
         reinforce(grader, best, recipe, reserve_s)
     log(f"done: best {best.checkpoint.name} with {best.score}, {grader.remaining_s():.0f} s left")
@@ -96,19 +97,19 @@ def sft_share(mode: str, remaining_s: float, rollouts: Grpo) -> float:
 def reinforce(grader: Grader, best: Best, recipe: "Recipe", reserve_s: float) -> None:
     """Runs rounds of GRPO, each from the best checkpoint; a round without progress halves the learning rate."""
     rate = 5e-4 if recipe.small else 1e-6
-    rounds = 1 if grader.remaining_s() < TWO_ROUNDS_S else 2
+    rounds = 1 if recipe.steps or grader.remaining_s() < TWO_ROUNDS_S else 2
     for number in range(1, rounds + 1):
         seconds = (grader.remaining_s() - reserve_s) / (rounds + 1 - number)
         if seconds < 5:
             break
         checkpoint = recipe.grpo(best.checkpoint, f"grpo-{number}", seconds, rate)
-        if not submit_and_compare(grader, best, checkpoint):
+        if not submit_and_compare(grader, best, checkpoint, "GRPO"):
             rate /= 2
 
 
-def submit_and_compare(grader: Grader, best: Best, checkpoint: Path) -> bool:
-    """Submits a checkpoint, and returns whether it is the new best."""
-    score = grader.submit(checkpoint)
+def submit_and_compare(grader: Grader, best: Best, checkpoint: Path, method: str) -> bool:
+    """Submits a checkpoint that was trained from the best one, and returns whether it is the new best."""
+    score = grader.submit(checkpoint, method, parent=best.checkpoint.name)
     if score is None or score <= best.score:
         return False
     best.checkpoint, best.score = checkpoint, score
@@ -127,10 +128,12 @@ class Recipe:
     output: Path
     seed: int
     small: bool
+    steps: int | None = None
+    """So many steps of SFT and of GRPO, whatever time they take, so that the seed decides the result; None: by time."""
 
     def sft(self, start: Path, name: str, seconds: float) -> Path:
         """Fine-tunes the model at `start` on the examples, and returns the folder of the new checkpoint."""
-        clock = StopInTime(name, seconds)
+        clock = StopInTime(name, seconds, self.steps)
         batch_size, accumulation = (self.small_sft_batch_size(), 1) if self.small else (8, 4)
         config = SFTConfig(
             **self.common_settings(batch_size, accumulation),
@@ -156,7 +159,7 @@ class Recipe:
 
     def grpo(self, start: Path, name: str, seconds: float, rate: float) -> Path:
         """Reinforces the model at `start` by the task's rewards, and returns the folder of the new checkpoint."""
-        clock = StopInTime(name, seconds)
+        clock = StopInTime(name, seconds, self.steps)
         batch_size, accumulation = (32, 2 * CORES) if self.small else (8, 8)
         config = GRPOConfig(
             **self.common_settings(batch_size, accumulation),
@@ -175,7 +178,7 @@ class Recipe:
             "output_dir": str(self.output / "trainer"),
             "per_device_train_batch_size": batch_size,
             "gradient_accumulation_steps": accumulation,
-            "max_steps": 1_000_000,  # `StopInTime` ends training
+            "max_steps": self.steps or 1_000_000,  # without `steps`, `StopInTime` ends training
             "logging_steps": 5,
             "save_strategy": "no",
             "report_to": [],
@@ -217,16 +220,18 @@ class Recipe:
 class StopInTime(TrainerCallback):
     """Stops the trainer before a step that would end too late, and logs a few lines."""
 
-    def __init__(self, name: str, seconds: float) -> None:
+    def __init__(self, name: str, seconds: float, steps: int | None = None) -> None:
         self.name = name
         self.seconds = seconds
+        self.steps = steps
         self.started = time.monotonic()
         self.step_started = self.started
         self.next_line = 0.0
 
     def learning_rate_factor(self, step: int) -> float:
-        """Returns a warm-up of ten steps, then a linear decay to zero by the clock, whatever the machine's speed."""
-        share_left = max(0.0, 1 - (time.monotonic() - self.started) / self.seconds)
+        """Returns a warm-up of ten steps, then a linear decay to zero, by the clock or over all steps."""
+        done = step / self.steps if self.steps else (time.monotonic() - self.started) / self.seconds
+        share_left = max(0.0, 1 - done)
         return min(1.0, (step + 1) / 10) * share_left
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

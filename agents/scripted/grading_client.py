@@ -22,9 +22,21 @@ class Grader:
         """Returns the seconds until the deadline."""
         return self.deadline - time.monotonic()
 
-    def submit(self, checkpoint: Path) -> float | None:
-        """Returns the score, or None where the submission was refused or could not be scored."""
-        reply = requests.post(f"{self.url}/submit", json={"model_path": str(checkpoint)}, timeout=None)
+    def submit(self, checkpoint: Path, method: str = "", parent: str = "", note: str = "") -> float | None:
+        """Submits a checkpoint.
+
+        Args:
+            checkpoint: Its folder.
+            method: How it was made; this and the following are recorded as claims.
+            parent: What it was made from.
+            note: Anything else.
+
+        Returns:
+            The score, or None where the submission was refused or could not be scored.
+        """
+        claims = {"method": method, "parent": parent, "note": note}
+        request = {"model_path": str(checkpoint), **{name: text for name, text in claims.items() if text}}
+        reply = requests.post(f"{self.url}/submit", json=request, timeout=None)
         self.sync_clock()
         if not reply.ok:
             log(f"{checkpoint.name}: refused ({reply.status_code}): {error_detail(reply)}")

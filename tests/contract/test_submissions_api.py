@@ -21,7 +21,7 @@ from a2rl.grading.service import GradingService
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.grading.validation import Kept, copy_submission
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.run.events import Claims, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import MAX_WAITING
 from tests.run_maker import FakePool, wait_for
 from tests.small_model import trained_copy
@@ -333,4 +333,22 @@ def test_the_ledger_of_all_this_is_valid(run: RunDir, settings: Settings, v1: st
     held_copy.set()
     wait_for(lambda: len(run.ledger.events(SubmissionAccepted)) == 3 and run.ledger.events(Graded))
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
+    run.ledger.verify()
+
+
+def test_what_an_agent_says_of_a_submission_is_recorded_and_never_a_reason_to_refuse_it(
+    run: RunDir, settings: Settings, base_model: Path
+) -> None:
+    client = client_of(run, settings)
+    said: tuple[dict[str, Any], ...] = (
+        {"method": "SFT", "parent": 3, "note": "x" * 5000},
+        {"method": ["SFT"], "parent": {"a": 1}, "note": None},
+        {},
+    )
+    for seed, claims in enumerate(said, start=1):
+        trained_copy(base_model, run.workspace / "output" / f"v{seed}", seed=seed)
+        assert post(client, f"output/v{seed}", **claims).status_code == 200
+    first, *others = [event.claims for event in run.ledger.events(SubmissionReceived)]
+    assert (first.method, first.parent, first.note) == ("SFT", "3", "x" * 1000)
+    assert others == [Claims(), Claims()]
     run.ledger.verify()

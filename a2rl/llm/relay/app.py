@@ -78,7 +78,8 @@ class Exchange:
             "path": self.path[:MAX_PATH], "asked": self.asked.model,
             "answered": self.reader.model if self.reader else "", "status": self.status, "refused": self.refused,
             "prompt_tokens": used.prompt_tokens, "completion_tokens": used.completion_tokens, "estimated": estimated,
-            "server_tools": self.asked.server_tools, "seconds": round(time.monotonic() - self.started, 3),
+            "server_tools": self.asked.server_tools, "sampling": dict(self.asked.sampling),
+            "seconds": round(time.monotonic() - self.started, 3),
         }  # fmt: skip
 
     def _used(self) -> tuple[TokenUse, bool]:

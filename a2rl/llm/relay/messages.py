@@ -6,8 +6,9 @@ All input is untrusted: no function here raises an exception for any input, and 
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeGuard
 
 MAX_COUNT = 2**40
 MAX_NAME = 100
@@ -17,6 +18,18 @@ MAX_KEPT = 16 << 20
 SERVER_SIDE = re.compile(
     r"search|fetch|code_?exec|code_?interp|image_?gen|mcp|google|url_?context|maps|browser|retrieval", re.IGNORECASE
 )
+SamplingValue = str | int | float | bool
+SAMPLING_GROUPS = {
+    "thinking": ("type", "budget_tokens"),
+    "reasoning": ("effort", "summary"),
+    "generationConfig": ("temperature", "topP", "topK", "maxOutputTokens", "seed", "thinkingBudget", "thinkingLevel"),
+    "text": ("verbosity",),
+}
+SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "max_output_tokens", "seed", "n",
+    "presence_penalty", "frequency_penalty", "reasoning_effort", "verbosity", "service_tier", *SAMPLING_GROUPS,
+)  # fmt: skip
+"""The settings that are recorded. What Google nests in `thinkingConfig` is taken for a part of `generationConfig`."""
 CLIENT_SIDE = ("function", "custom", "tool_search", "functionDeclarations", "function_declarations")
 
 
@@ -26,6 +39,8 @@ class ParsedRequest(NamedTuple):
     model: str
     server_tools: tuple[str, ...]
     """Tools that run at the provider, outside the sandbox."""
+    sampling: Mapping[str, SamplingValue] = MappingProxyType({})
+    """How the model is to answer, by the names in the request, such as `temperature` or `thinking.budget_tokens`."""
 
 
 class TokenUse(NamedTuple):
@@ -42,7 +57,31 @@ class TokenUse(NamedTuple):
 
 def parse_request(body: dict[str, Any]) -> ParsedRequest:
     """Returns what the body of a request asks for."""
-    return ParsedRequest(_name(body.get("model")), tuple(dict.fromkeys(_server_tools(body)))[:MAX_TOOLS])
+    tools = tuple(dict.fromkeys(_server_tools(body)))[:MAX_TOOLS]
+    return ParsedRequest(_name(body.get("model")), tools, dict(_sampling(body)))
+
+
+def _sampling(body: dict[str, Any]) -> Iterator[tuple[str, SamplingValue]]:
+    """Yields the settings of the answer, also those in the groups that some dialects have for them."""
+    for name in SAMPLING:
+        value = body.get(name)
+        if isinstance(value, dict) and name in SAMPLING_GROUPS:
+            inner = {**value, **{k: v for k, v in _group(value, "thinkingConfig").items() if k not in value}}
+            known = {part: inner[part] for part in SAMPLING_GROUPS[name] if part in inner}
+            yield from ((f"{name}.{part}", each) for part, each in known.items() if _is_setting(each))
+        elif _is_setting(value):
+            yield name, value
+
+
+def _group(value: dict[str, Any], name: str) -> dict[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _is_setting(value: object) -> TypeGuard[SamplingValue]:
+    if isinstance(value, str):
+        return len(value) <= MAX_NAME
+    return isinstance(value, bool | int | float) and abs(value) <= MAX_COUNT
 
 
 def _server_tools(body: dict[str, Any]) -> Iterator[str]:

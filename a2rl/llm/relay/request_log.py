@@ -33,6 +33,8 @@ class Request(BaseModel):
     estimated: bool = False
     """Whether the tokens were estimated from the length, because the answer did not report them or was aborted."""
     server_tools: tuple[str, ...] = ()
+    sampling: dict[str, str | int | float | bool] = {}
+    """The settings of the answer that were sent, by the provider's names."""
     seconds: float = 0.0
 
 

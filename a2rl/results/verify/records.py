@@ -1,7 +1,5 @@
 """Checks of the records: that each follows from the ledger, and the result from the items."""
 
-from itertools import pairwise
-
 from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
 from a2rl.results.comparison import cross_fitted_gain, improvement_of
@@ -14,21 +12,17 @@ from a2rl.run.events import (
     RunFailed,
     SubmissionAccepted,
     SubmissionRefused,
-    ValidityDecided,
 )
 from a2rl.run.failure import why_no_result
 from a2rl.run.judge_record import judge_record
 from a2rl.run.ranking import best_submission, chosen_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, verdict_of
 from a2rl.scoring.score import TaskScore
-from a2rl.validity.finding import is_lower
-from a2rl.validity.record import STAGE, ValidityRecord, event_of
 
 
 def check_records(run: RunDir) -> None:
     """Compares the records of all stages with the ledger, and the result with what follows from the items."""
     _check_execute(run)
-    _check_validity(run)
     record = run.read("grade", GradeRecord)
     if record is None:
         return
@@ -70,19 +64,6 @@ def _check_execute(run: RunDir) -> None:
     )
     refused = sum(event.count for event in run.ledger.events(SubmissionRefused))
     require(record.refused == refused, f"the record counts {record.refused} refusals, the ledger {refused}")
-
-
-def _check_validity(run: RunDir) -> None:
-    """Checks that the validity is the last one in the ledger, and that it only got worse."""
-    record, decided = run.read(STAGE, ValidityRecord), run.ledger.events(ValidityDecided)
-    if record is None:
-        require(not decided, "the ledger has a validity, but its record is missing")
-        return
-    require(bool(decided) and event_of(record) == decided[-1], "the record's validity is not the ledger's")
-    for before, after in pairwise(decided):
-        if before.grade_digest == after.grade_digest:
-            raised = is_lower(before.validity, after.validity)  # type: ignore[arg-type]
-            require(not raised, f"the validity was raised from {before.validity} to {after.validity}")
 
 
 def _check_failure(run: RunDir, record: GradeRecord) -> None:

@@ -8,6 +8,7 @@ from a2rl.core.files import digest_of
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.draw_check import check_draw
 from a2rl.results.tracking import Tracker
+from a2rl.results.validity_check import check_validity
 from a2rl.results.verify.away import NOTHING, Away
 from a2rl.results.verify.check import Check, NotCheckedError, made, require
 from a2rl.results.verify.files import check_checkpoints, check_code, check_files, check_inputs, check_report
@@ -43,6 +44,7 @@ def verify_run(run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away
         ("the baseline is that of this base model and these items", lambda: check_baseline(run)),
         ("scores follow from the per-item results", lambda: check_items(run)),
         ("the records follow from the ledger", lambda: check_records(run)),
+        ("the validity only became worse, and its findings are unchanged", lambda: check_validity(run)),
         ("files are those with which the run ended", lambda: check_files(run, away)),
         ("the agent's code is that of its history", lambda: check_code(run)),
         ("the report is that of the run", lambda: check_report(run)),

@@ -37,6 +37,7 @@ ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
 MLFLOW = "MLflow shows what the ledger says"
 DRAW = "the eval set follows from the draw that the run committed to"
+VALIDITY = "the validity only became worse, and its findings are unchanged"
 SIGNED = "the ledger's heads are signed"
 PUBLISHED = "the ledger has the heads that were published"
 INPUTS = "the base model and the data are those the run began with"
@@ -50,6 +51,7 @@ EVERY = {
     PUBLISHED,
     SPEC,
     DRAW,
+    VALIDITY,
     INPUTS,
     GRADES,
     CHECKPOINTS,

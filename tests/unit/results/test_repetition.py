@@ -1,0 +1,67 @@
+"""Tests the comparison of a run with one that repeats it."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from a2rl.config.plan import plan_again
+from a2rl.core.settings import Settings
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.service import GradingService
+from a2rl.results.repetition import repetition
+from a2rl.run.directory import RunDir
+from a2rl.run.spec import RunSpec
+from tests.run_maker import FakePool, checkout, make_run, spec
+from tests.small_model import build_base_model, trained_copy
+
+
+class Twins:
+    """Two runs of one checkout."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = checkout(folder)
+        base = self.base = build_base_model(folder / "models" / "small")
+        self.one = make_run(self.settings, base, run_id="gsm8k-test-1")
+        self.other = make_run(self.settings, base, run_id="gsm8k-test-2", versions={"a2rl": "1"})
+
+    def submit(self, run: RunDir, *seeds: int) -> None:
+        service = GradingService(run, self.settings.root, cast(GraderPool, FakePool()))
+        for seed in seeds:
+            trained_copy(self.base, run.workspace / "output" / f"v{seed}", seed)
+            service.submit(f"output/v{seed}")
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Twins:
+    return Twins(tmp_path)
+
+
+def test_runs_with_the_same_weights_and_scores_are_the_same_and_other_versions_are_named(twins: Twins) -> None:
+    for run in (twins.one, twins.other):
+        twins.submit(run, 1, 2)
+    found = repetition(twins.one, twins.other)
+    assert found.is_same
+    assert found.changed == ("a2rl: 0 before, 1 now",)
+
+
+def test_other_weights_and_missing_submissions_are_differences(twins: Twins) -> None:
+    twins.submit(twins.one, 1, 2)
+    twins.submit(twins.other, 3)
+    found = repetition(twins.one, twins.other)
+    assert not found.is_same
+    assert [each.is_same for each in found.submissions] == [False, False]
+    assert found.submissions[1].weights_again == ""
+
+
+def test_two_runs_without_submissions_repeat_nothing(twins: Twins) -> None:
+    assert not repetition(twins.one, twins.other).is_same
+
+
+def test_a_repetition_has_all_settings_of_the_first_run_and_says_which_it_repeats(repository: Path) -> None:
+    first = spec(agent="scripted", steps=7, seed=5, split_seed=99)
+    again = plan_again(first, Settings(repository, {}))
+    new = {"run_id", "launch", "versions", "git_commit", "created_at", "repeats"}
+    assert again.repeats == first.run_id
+    assert again.run_id != first.run_id
+    assert {name for name in RunSpec.model_fields if getattr(again, name) != getattr(first, name)} <= new
