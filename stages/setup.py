@@ -2,11 +2,13 @@
 
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from a2rl.agents.catalog import find_agent
-from a2rl.config.provision import provision_of
+from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import MissingInputError
 from a2rl.core.files import digest_of
 from a2rl.core.settings import Settings
@@ -22,9 +24,22 @@ from a2rl.run.disk import check_disk, weights_bytes
 from a2rl.run.events import RunOpened
 from a2rl.run.inputs import eval_set, place_in
 from a2rl.run.records import ExecuteRecord, SetupRecord
+from a2rl.run.spec import RunSpec
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.tasks.catalog import load_grader, load_task
 from a2rl.tasks.data import about, ensure_data, hidden_digest, reading, require_complete
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a run is made of, found on this machine or fetched."""
+
+    provision: Provision
+    base_model: Path
+    data: Path
+    """What the agent may see of it is in `visible`."""
+    graded_on: Path
+    """The same folder, or one with the eval items that were drawn for the run's suite."""
 
 
 def setup(run: RunDir, settings: Settings) -> SetupRecord:
@@ -39,37 +54,12 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         return _rebuilt(run, done, settings) if is_needed else done
     started, spec = time.monotonic(), run.spec
     load_task(spec.task, settings.root)
-    provision = provision_of(spec, find_agent(spec.agent, settings.root), settings)
     check_judge_of(spec, settings)
-    base_model = resolve_model(spec.model, settings)
-    check_disk(spec, weights_bytes(base_model), run.root)
-    data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
-    with reading(data):
-        require_complete(data)
+    with _inputs_of(run, settings) as inputs:
         with suppress(OSError):  # if it is another user's or read-only, its owner decides who may read it
-            (data / "hidden").chmod(0o700)
-        graded_on = eval_set(spec, settings) or data
-        ids_of_run(spec, graded_on / "hidden", spec.public_split)  # refuses a sample that the data is too small for
-        check_prompts(spec, base_model, graded_on / "hidden", settings.root)
-        digest = model_digest(base_model)
-        # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
-        trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)
-        record = SetupRecord(
-            seconds=0,
-            base_model=place_in(settings.root, base_model),
-            model_digest=digest,
-            complete_config=trial.complete_config,
-            base_not_tried=trial.not_tried,
-            hidden=place_in(settings.root, graded_on / "hidden"),
-            data_digest=hidden_digest(graded_on),
-            eval_items=len(load_grader(spec.task).item_ids(graded_on / "hidden")),
-            data_about=about(graded_on),
-            sandbox=select_sandbox(spec.sandbox, settings),
-            hardware=hardware(),
-            agent_python=str(provision.python),
-        )
-        description = settings.root / "tasks" / spec.task / "description.md"
-        build_workspace(run, base_model, data / "visible", description, provision, record.sandbox)
+            (inputs.data / "hidden").chmod(0o700)
+        record = _checked(spec, inputs, settings)
+        _build(run, inputs, record, settings)
     run.clock.create(spec.budget_s, refunds=spec.protocol == "strict")
     opened = RunOpened(
         spec_digest=digest_of(spec.model_dump(mode="json")),
@@ -82,29 +72,72 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
     return run.write("setup", record.model_copy(update={"seconds": time.monotonic() - started}))
 
 
+@contextmanager
+def _inputs_of(run: RunDir, settings: Settings) -> Iterator[_Inputs]:
+    """Finds the inputs of a run. While they are in use, no other process makes its data anew."""
+    spec = run.spec
+    provision = provision_of(spec, find_agent(spec.agent, settings.root), settings)
+    base_model = resolve_model(spec.model, settings)
+    check_disk(spec, weights_bytes(base_model), run.root)
+    data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
+    with reading(data):
+        require_complete(data)
+        yield _Inputs(provision, base_model, data, eval_set(spec, settings) or data)
+
+
+def _checked(spec: RunSpec, inputs: _Inputs, settings: Settings) -> SetupRecord:
+    """Checks that the base model can be graded on the data and submitted, and describes both."""
+    hidden, base_model = inputs.graded_on / "hidden", inputs.base_model
+    ids_of_run(spec, hidden, spec.public_split)  # refuses a sample that the data is too small for
+    check_prompts(spec, base_model, hidden, settings.root)
+    digest = model_digest(base_model)
+    # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
+    trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)
+    return SetupRecord(
+        seconds=0,
+        base_model=place_in(settings.root, base_model),
+        model_digest=digest,
+        complete_config=trial.complete_config,
+        base_not_tried=trial.not_tried,
+        hidden=place_in(settings.root, hidden),
+        data_digest=hidden_digest(inputs.graded_on),
+        eval_items=len(load_grader(spec.task).item_ids(hidden)),
+        data_about=about(inputs.graded_on),
+        sandbox=select_sandbox(spec.sandbox, settings),
+        hardware=hardware(),
+        agent_python=str(inputs.provision.python),
+    )
+
+
+def _build(run: RunDir, inputs: _Inputs, record: SetupRecord, settings: Settings) -> None:
+    """Makes the workspace of the agent."""
+    description = settings.root / "tasks" / run.spec.task / "description.md"
+    build_workspace(run, inputs.base_model, inputs.data / "visible", description, inputs.provision, record.sandbox)
+
+
 def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
     """Makes the workspace again, with the agent's code, for a run that was restored from its copy in a store.
 
     Raises:
         MissingInputError: The base model or the data of this machine is not what the run began with.
     """
-    spec = run.spec
-    provision = provision_of(spec, find_agent(spec.agent, settings.root), settings)
-    base_model = resolve_model(spec.model, settings)
-    data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
-    with reading(data):
-        require_complete(data)
-        graded_on = eval_set(spec, settings) or data
-        if hidden_digest(graded_on) != done.data_digest:
-            raise MissingInputError(f"{graded_on} is not the data that run {run.id} began with: `dvc pull` gets it")
-        if model_digest(base_model) != done.model_digest:
+    with _inputs_of(run, settings) as inputs:
+        if hidden_digest(inputs.graded_on) != done.data_digest:
             raise MissingInputError(
-                f"{base_model} is not the model that run {run.id} began with: `dvc pull` or `a2rl models get` gets it"
+                f"{inputs.graded_on} is not the data that run {run.id} began with: `dvc pull` gets it"
             )
-        description = settings.root / "tasks" / spec.task / "description.md"
-        build_workspace(run, base_model, data / "visible", description, provision, done.sandbox)
+        if model_digest(inputs.base_model) != done.model_digest:
+            raise MissingInputError(
+                f"{inputs.base_model} is not the model that run {run.id} began with: "
+                "`dvc pull` or `a2rl models get` gets it"
+            )
+        _build(run, inputs, done, settings)
     if run.code.is_dir():
         ours = shutil.ignore_patterns(".git")
         shutil.copytree(run.code, run.workspace / "code", ignore=ours, symlinks=True, dirs_exist_ok=True)
-    here = {"base_model": place_in(settings.root, base_model), "hidden": place_in(settings.root, graded_on / "hidden")}
-    return run.write("setup", done.model_copy(update={**here, "agent_python": str(provision.python)}))
+    here = {
+        "base_model": place_in(settings.root, inputs.base_model),
+        "hidden": place_in(settings.root, inputs.graded_on / "hidden"),
+        "agent_python": str(inputs.provision.python),
+    }
+    return run.write("setup", done.model_copy(update=here))

@@ -212,8 +212,8 @@ class Finished(NamedTuple):
     settings: Settings
 
 
-def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
-    """Finishes a run with three submissions, which a fake grader grades."""
+def finish(run: RunDir, settings: Settings, base_model: Path, judged: bool = True) -> None:
+    """Finishes a run with three submissions, which a fake grader grades; unless `judged`, it ends with the grade."""
     service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
     for seed in (1, 2, 3):
         trained_copy(base_model, run.workspace / "output" / f"v{seed}", seed)
@@ -222,6 +222,8 @@ def finish(run: RunDir, settings: Settings, base_model: Path) -> None:
     if run.spec.protocol == "strict":
         grade_private(run)
     grade(run, settings)
+    if not judged:
+        return
     validity(run, settings)
     write_report(run, settings)  # the stage would also start a process for the labels
     run.write("report", ReportRecord(seconds=0, path=run.report))
@@ -238,8 +240,11 @@ def grade_private(run: RunDir) -> None:
     write_model(run.items(best.submission.weights_digest, "private"), result)
 
 
-def finished_run(folder: Path, in_full: bool = False, **changes: Any) -> Finished:
-    """Makes a checkout with a finished run; `in_full`, its agent also wrote code and a log, and was refused once."""
+def finished_run(folder: Path, in_full: bool = False, judged: bool = True, **changes: Any) -> Finished:
+    """Makes a checkout with a finished run; `in_full`, its agent also wrote code and a log, and was refused once.
+
+    Unless `judged`, the stages after the grade are still to come.
+    """
     folder.mkdir()
     settings = checkout(folder)
     base_model = build_base_model(folder / "models" / "small")
@@ -248,7 +253,7 @@ def finished_run(folder: Path, in_full: bool = False, **changes: Any) -> Finishe
         (run.workspace / "code" / "train.py").write_text("print(1)\n")
         (run.logs / "agent.log").write_text("step 1\nstep 2\n")
         GradingService(run, settings.root, cast(GraderPool, FakePool())).refuse_unreceived("output/v0", "not a folder")
-    finish(run, settings, base_model)
+    finish(run, settings, base_model, judged)
     return Finished(run, settings)
 
 

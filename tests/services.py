@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,14 @@ class Services:
         done = subprocess.run([SCRIPT, *arguments], env=self._environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def let_others_in(folder: Path) -> None:
+    """Lets other users reach a folder of a test. The folder of all temporary files stays as it is."""
+    for path in (folder, *folder.parents):
+        if path == Path(tempfile.gettempdir()):
+            return
+        path.chmod(path.stat().st_mode | 0o055)
 
 
 def _free_ports() -> int:

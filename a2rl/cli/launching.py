@@ -59,27 +59,31 @@ def bench(
 
     Examples: `a2rl bench smoke --seed 0 --seed 1 --concurrency 2`, `a2rl bench paper-main --dry-run`
     """
-    from a2rl.cli.console import err, print_json
     from a2rl.cli.dry_run import show_dry_run
-    from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.models import fetch
-    from a2rl.cli.results import run_object
-    from a2rl.cli.run_table import list_runs, show_list
     from a2rl.cli.suites import submit
     from a2rl.config.params import load_params
     from a2rl.config.plan import choose_suite, plan_runs
-    from a2rl.run.directory import RunDir
 
     settings = Settings.load()
     params = load_params(settings.root)
     chosen = choose_suite(params, suite, **given)
     if dry_run:
         show_dry_run(suite, chosen, params, settings, as_json)
-        return
-    specs = plan_runs(chosen, suite, params, settings)
-    if pool is not None:
-        submit(specs, pool, settings, as_json)
-        return
+    elif pool is not None:
+        submit(plan_runs(chosen, suite, params, settings), pool, settings, as_json)
+    else:
+        _run_here(plan_runs(chosen, suite, params, settings), chosen.concurrency, settings, as_json)
+
+
+def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_json: bool) -> None:
+    """Does the runs of a suite on this machine, and reports on them."""
+    from a2rl.cli.console import err, print_json
+    from a2rl.cli.flow_runner import run_flow, showing
+    from a2rl.cli.models import fetch
+    from a2rl.cli.results import run_object
+    from a2rl.cli.run_table import list_runs, show_list
+    from a2rl.run.directory import RunDir
+
     err.print(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}", soft_wrap=True)
     _warn_of_short_keys([spec.agent for spec in specs], settings)
     fetch([spec.model for spec in specs], settings)
@@ -88,7 +92,7 @@ def bench(
     ids = [each.id for each in created]
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
         try:
-            run_flow({"suite": suite, "run_ids": ids, "concurrency": chosen.concurrency}, ids, settings)
+            run_flow({"suite": specs[0].suite, "run_ids": ids, "concurrency": concurrency}, ids, settings)
         finally:
             show_list(list_runs(created))
             _report_on_launch(created, settings)

@@ -134,28 +134,35 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
     packages = package_versions()
     draws = {file: Draw.read(Path(file)) if file else Draw.fresh() for file in {cell.seed_file for cell in cells}}
     versions = {name: packages | _version_of(agent, settings) for name, agent in agents.items()}
-    specs = []
-    for cell in cells:
-        task, agent = load_task(cell.task, settings.root), agents[cell.agent]
-        decided = {
-            "run_id": new_run_id(cell.task, agent.id),
-            "agent": str(Path(cell.agent).resolve()) if Path(cell.agent).is_file() else cell.agent,
-            "driver": cell.driver or agent.driver,
-            "backend": cell.backend or params.grading.backend,
-            "dtype": cell.dtype or params.grading.dtype,
-            "trials": (cell.trials or DEFAULT_TRIALS) if cell.mode == "multi" else 1,
-            "source": str(Path(cell.source).resolve()) if cell.source else None,
-            "seed_file": str(Path(cell.seed_file).resolve()) if cell.seed_file else None,
-            "draw": draws[cell.seed_file],
-            "split_seed": draws[cell.seed_file].halves_seed,
-            "limit": None if cell.limit == task.variant(cell.variant).eval_items else cell.limit,
-            "generation": _generation(cell, params),
-            "options": task.choose(_options(cell, params)),
-            "judge": params.judge_for(task, cell.variant, cell.judge),
-            "versions": versions[cell.agent],
-        }
-        specs.append(RunSpec.model_validate(cell.model_dump() | common | decided))
-    return specs
+    return [
+        RunSpec.model_validate(
+            cell.model_dump()
+            | common
+            | _decided(cell, agents[cell.agent], params, settings)
+            | {"draw": draws[cell.seed_file], "split_seed": draws[cell.seed_file].halves_seed}
+            | {"versions": versions[cell.agent]}
+        )
+        for cell in cells
+    ]
+
+
+def _decided(cell: RunSettings, agent: Agent, params: Params, settings: Settings) -> dict[str, Any]:
+    """Returns what a run's settings leave open, as decided by its task, its agent and params.yaml."""
+    task = load_task(cell.task, settings.root)
+    return {
+        "run_id": new_run_id(cell.task, agent.id),
+        "agent": str(Path(cell.agent).resolve()) if Path(cell.agent).is_file() else cell.agent,
+        "driver": cell.driver or agent.driver,
+        "backend": cell.backend or params.grading.backend,
+        "dtype": cell.dtype or params.grading.dtype,
+        "trials": (cell.trials or DEFAULT_TRIALS) if cell.mode == "multi" else 1,
+        "source": str(Path(cell.source).resolve()) if cell.source else None,
+        "seed_file": str(Path(cell.seed_file).resolve()) if cell.seed_file else None,
+        "limit": None if cell.limit == task.variant(cell.variant).eval_items else cell.limit,
+        "generation": _generation(cell, params),
+        "options": task.choose(_options(cell, params)),
+        "judge": params.judge_for(task, cell.variant, cell.judge),
+    }
 
 
 def plan_again(spec: RunSpec, settings: Settings) -> RunSpec:

@@ -23,7 +23,7 @@ NOT_OF_THE_RUN = frozenset({"workspace", "given", "names"})
 """Folders that belong to the agent, or are copies of inputs, which the ledger has by their digests."""
 CHANGING = frozenset({
     FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "account.db", "clock.json",
-    "stored.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
+    "stored.json", "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""
 WEIGHTS = ".safetensors"

@@ -20,7 +20,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted, Graded, SubmissionAccepted
 from tests.flow.checkout import Checkout
 from tests.run_maker import spec
-from tests.services import Services, running
+from tests.services import Services, let_others_in, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 ROUNDS = int(os.environ.get("A2RL_ROUNDS", "5"))
@@ -70,8 +70,7 @@ class Machines(NamedTuple):
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     folder = tmp_path_factory.mktemp("machines")
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)  # Postgres runs as another user
+    let_others_in(folder)  # Postgres runs as another user
     with running(folder / "services", "postgres", "redis", "s3", "prefect") as services:
         one = Checkout(folder / "one", {"steady": ""})
         agent = one.submitter(SUBMISSIONS).with_name("agent.py")

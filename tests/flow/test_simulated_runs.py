@@ -19,7 +19,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from tests.flow.simulated_worker import LEASE_S, STEPS
 from tests.run_maker import REPOSITORY, checkout, spec
-from tests.services import Services, running
+from tests.services import Services, let_others_in, running
 
 RUNS = int(os.environ.get("A2RL_SIMULATED_RUNS", "36"))
 WORKERS, OUTAGE_S, WAIT_S = 3, 15.0, 900
@@ -76,8 +76,7 @@ def disturb(workers: Workers, services: Services, rng: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_all_runs_are_done_and_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)  # Postgres runs as another user
+    let_others_in(tmp_path)  # Postgres runs as another user
     with running(tmp_path / "services", "postgres", "s3") as services:
         for name, value in services.variables.items():
             monkeypatch.setenv(name, value)

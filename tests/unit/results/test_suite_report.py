@@ -130,7 +130,7 @@ def test_a_summary_is_kept_until_the_run_changes(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     run = simulate_run(settings, 1)
     first = summary_of(run)
-    kept = run.root / "report" / "summary.json"
+    kept = run.root / "summary.json"
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "reason": "kept"}))
     assert summary_of(run).reason == "kept"
     record = run.record_path("grade")
@@ -143,7 +143,7 @@ def test_one_more_run_leaves_the_summaries_of_the_others_as_they_are(tmp_path: P
     settings = checkout(tmp_path)
     simulate_suite(settings, 12, submissions=5)
     written(settings)
-    for kept in settings.runs.glob("*/report/summary.json"):
+    for kept in settings.runs.glob("*/summary.json"):
         kept.write_text(json.dumps({**json.loads(kept.read_text()), "reason": "kept"}))
     simulate_run(settings, 12, submissions=5)
     page = write_suite_report("sim", RunDir.all(settings.runs), settings)

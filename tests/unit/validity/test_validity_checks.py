@@ -34,7 +34,7 @@ from tests.run_maker import Finished, finished_run, grade_result, item_results
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A finished run of 200 items, made once; each test gets a copy of its directory."""
-    return finished_run(tmp_path_factory.mktemp("validity") / "checkout", items=200, sandbox="landlock")
+    return finished_run(tmp_path_factory.mktemp("validity") / "checkout", judged=False, items=200, sandbox="landlock")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_agent_without_the_sandbox_that_was_asked_for_voids_its_run(finished:
 
 
 def test_an_agent_that_was_to_have_no_sandbox_is_flagged(tmp_path: Path) -> None:
-    finished = finished_run(tmp_path / "checkout", sandbox="none")
+    finished = finished_run(tmp_path / "checkout", judged=False, sandbox="none")
     finished.run.ledger.append(AgentConfined(attempt=1, sandbox=NONE))
     assert found(finished, confinement) == [("no-sandbox", "flag")]
 
@@ -123,7 +123,7 @@ def test_halves_that_chance_explains_are_only_noted(finished: Finished, public: 
 
 
 def test_a_run_whose_best_is_chosen_on_all_items_has_no_halves(tmp_path: Path) -> None:
-    assert found(finished_run(tmp_path / "checkout", protocol="paper"), halves_agree) == []
+    assert found(finished_run(tmp_path / "checkout", judged=False, protocol="paper"), halves_agree) == []
 
 
 def test_a_run_that_failed_before_its_agent_began_can_be_judged(finished: Finished) -> None:

@@ -16,7 +16,7 @@ from tests.run_maker import Finished, finished_run
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Finished:
-    return finished_run(tmp_path / "checkout")
+    return finished_run(tmp_path / "checkout", judged=False)
 
 
 def finding(level: Level) -> Finding:
