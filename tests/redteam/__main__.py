@@ -40,7 +40,7 @@ def main() -> None:
     outcomes: list[Outcome] = []
 
     def run_session(user: str, sandbox: str) -> None:
-        for outcome in _session(user, sandbox, attacks):
+        for outcome in in_session(user, sandbox, attacks):
             outcomes.append(outcome)
             _show(outcome)
 
@@ -79,8 +79,8 @@ def _sandboxes() -> list[str]:
     return ["landlock", "bwrap"] if shutil.which("bwrap") else ["landlock"]
 
 
-def _session(user: str, sandbox: str, attacks: list[Attack]) -> Iterator[Outcome]:
-    """Runs the attacks in a separate process, as that user."""
+def in_session(user: str, sandbox: str, attacks: list[Attack]) -> Iterator[Outcome]:
+    """Runs the attacks in a separate process, as that user; as root without a sandbox, where they can do no harm."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o777)
         command = [sys.executable, "-m", "tests.redteam.session", sandbox, *(str(each.path) for each in attacks)]
