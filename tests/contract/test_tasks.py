@@ -19,6 +19,7 @@ from a2rl.scoring.score import ItemResult, summarise
 from a2rl.tasks.catalog import load_grader, load_preparer, load_task, task_ids
 from a2rl.tasks.contract import Grader, HeadlineGrader, KindsGrader, Task
 from a2rl.tasks.split import split_ids
+from tests.mini_data import prepare_mini
 from tests.run_maker import make_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,18 +36,12 @@ class Prepared(NamedTuple):
     hidden: Path
 
 
-def prepare(task_id: str, folder: Path) -> tuple[Path, Path]:
-    visible, hidden = folder / "visible", folder / "hidden"
-    visible.mkdir(parents=True)
-    hidden.mkdir()
-    load_preparer(task_id).prepare("mini", None, visible, hidden)
-    return visible, hidden
-
-
 @pytest.fixture(scope="module", params=task_ids(REPOSITORY))
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp(request.param)
-    return Prepared(load_task(request.param, REPOSITORY), load_grader(request.param), *prepare(request.param, folder))
+    return Prepared(
+        load_task(request.param, REPOSITORY), load_grader(request.param), *prepare_mini(request.param, folder)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +88,7 @@ def test_no_hidden_file_is_given_to_the_agent(prepared: Prepared) -> None:
 
 
 def test_preparing_twice_gives_the_same_files(prepared: Prepared, tmp_path: Path) -> None:
-    visible, hidden = prepare(prepared.task.id, tmp_path / "again")
+    visible, hidden = prepare_mini(prepared.task.id, tmp_path / "again")
     assert folder_digest(visible) == folder_digest(prepared.visible)
     assert folder_digest(hidden) == folder_digest(prepared.hidden)
 

@@ -11,11 +11,11 @@ from a2rl.tasks.catalog import load_grader, load_preparer, task_ids
 from a2rl.tasks.contract import DrawingPreparer, KindsGrader
 from a2rl.tasks.data import SOURCE_NOTE, hidden_digest
 from a2rl.tasks.drawn import can_draw, drawn_digest, ensure_drawn
+from tests.mini_data import prepare_mini
 from tests.run_maker import REPOSITORY
 
 SEEDS = ("a" * 64, "b" * 64)
 TASKS = task_ids(REPOSITORY)
-PUBLIC = REPOSITORY / "data" / "mini"
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,13 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pat
     return {
         (task, seed): ensure_drawn(task, seed, folder / seed[:1] / task) / "hidden" for task in TASKS for seed in SEEDS
     }
+
+
+@pytest.fixture(scope="module")
+def editions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The hidden part of the public edition of each task."""
+    folder = tmp_path_factory.mktemp("public")
+    return {task: prepare_mini(task, folder / task)[1] for task in TASKS}
 
 
 def items(task: str, hidden: Path) -> dict[str, str]:
@@ -47,12 +54,12 @@ def test_every_task_can_draw_its_mini_variant_and_only_that(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_draw_has_the_files_the_number_and_the_kinds_of_the_public_edition(
-    task: str, drawn: dict[tuple[str, str], Path]
+    task: str, drawn: dict[tuple[str, str], Path], editions: dict[str, Path]
 ) -> None:
-    grader, public = load_grader(task), PUBLIC / task / "hidden"
+    grader, public = load_grader(task), editions[task]
     for seed in SEEDS:
         hidden = drawn[task, seed]
-        assert {each.name for each in hidden.iterdir()} == {each.name for each in public.iterdir()}
+        assert {each.name for each in hidden.iterdir()} == {SOURCE_NOTE, *(each.name for each in public.iterdir())}
         assert len(grader.item_ids(hidden)) == len(grader.item_ids(public))
         if isinstance(grader, KindsGrader):
             assert set(grader.item_kinds(hidden).values()) == set(grader.item_kinds(public).values())
@@ -72,7 +79,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_gives_other_items(
 
 @pytest.mark.parametrize("task", ["gsm8k", "humaneval", "alpacaeval"])
 def test_no_item_of_a_draw_is_in_the_public_edition_under_other_names(
-    task: str, drawn: dict[tuple[str, str], Path]
+    task: str, drawn: dict[tuple[str, str], Path], editions: dict[str, Path]
 ) -> None:
     key = {"gsm8k": "question", "humaneval": "prompt", "alpacaeval": "instruction"}[task]
     canonical = load_preparer(task).canonical
@@ -81,12 +88,14 @@ def test_no_item_of_a_draw_is_in_the_public_edition_under_other_names(
         return {canonical(json.loads(line)[key]) for line in (hidden / "eval.jsonl").read_text().splitlines()}
 
     for seed in SEEDS:
-        assert texts(drawn[task, seed]).isdisjoint(texts(PUBLIC / task / "hidden"))
+        assert texts(drawn[task, seed]).isdisjoint(texts(editions[task]))
 
 
 @pytest.mark.parametrize("task", ["alfworld", "webshop", "deepsearchqa"])
-def test_hardly_any_item_of_a_draw_is_in_the_public_edition(task: str, drawn: dict[tuple[str, str], Path]) -> None:
-    public = items(task, PUBLIC / task / "hidden")
+def test_hardly_any_item_of_a_draw_is_in_the_public_edition(
+    task: str, drawn: dict[tuple[str, str], Path], editions: dict[str, Path]
+) -> None:
+    public = items(task, editions[task])
     for seed in SEEDS:
         own = items(task, drawn[task, seed])
         assert len(set(own.values()) & set(public.values())) <= 0.02 * len(own)
