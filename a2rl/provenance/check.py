@@ -7,6 +7,8 @@ from a2rl.provenance.compare import compare
 from a2rl.provenance.kinds import Kind, Provenance
 from a2rl.provenance.known import KnownModels, known_models
 from a2rl.provenance.tries import Tries, count_tries
+from a2rl.run.events import BaselineKnown
+from a2rl.run.ledger import grades_among
 from a2rl.validity.checks import NOT_CHECKED
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Evidence, Finding, Level
@@ -31,6 +33,11 @@ SAYS: dict[Kind, str] = {
     Kind.BASE: "The checkpoint is the base model, as good as unchanged.",
     Kind.DESCENDANT: "The checkpoint was trained from the base model.",
 }
+TRAINED_ALL_THE_SAME = (
+    "The checkpoint differs from the base model by what looks like noise, but is better than it, so it was trained: "
+    "noise does not improve a model."
+)
+"""Some optimisers, such as Muon and evolution strategies, change weights in all directions alike."""
 TENSORS_SHOWN = 12
 MANY_COPIES = 3
 """From so many copies on, a run is said to have many."""
@@ -48,10 +55,11 @@ def provenance(evidence: RunEvidence) -> Iterator[Finding]:
         return
     known = known_models(evidence.run.spec.model, evidence.settings)
     found = compare(folder, evidence.setup.base_model, digest, known.here)
-    kind = f"provenance-{found.kind.replace(' ', '-')}"
-    yield Finding.of(
-        kind, LEVELS[found.kind], f"{SAYS[found.kind]} {_sentence(found.why)}", *_seen(found, known, digest)
-    )
+    kind, says = found.kind, SAYS[found.kind]
+    if found.is_noise and evidence.grade.verdict == "improved":
+        kind, says = Kind.DESCENDANT, TRAINED_ALL_THE_SAME
+    name = f"provenance-{kind.replace(' ', '-')}"
+    yield Finding.of(name, LEVELS[kind], f"{says} {_sentence(found.why)}", *_seen(found, known, digest))
 
 
 def _sentence(text: str) -> str:
@@ -83,7 +91,7 @@ def tries(evidence: RunEvidence) -> Iterator[Finding]:
     folders = _folders(evidence)
     if evidence.setup is None or len(folders) < MANY_COPIES:
         return
-    found = count_tries(folders, evidence.setup.base_model)
+    found = count_tries(folders, evidence.setup.base_model, better=_better_than_base(evidence))
     copies = len(found.of_base) + sum(len(group) - 1 for group in found.groups)
     if copies < MANY_COPIES:
         return
@@ -92,6 +100,15 @@ def tries(evidence: RunEvidence) -> Iterator[Finding]:
         f"they are {found.effective} different tries."
     )
     yield Finding.of("many-near-copies", "flag", text, *_groups(found))
+
+
+def _better_than_base(evidence: RunEvidence) -> set[str]:
+    """Returns the digests of submissions that are better than the base model, which noise alone does not achieve."""
+    known = [entry.event.public for entry in evidence.entries if isinstance(entry.event, BaselineKnown)]
+    if not known:
+        return set()
+    grades = {digest: grade.result.ci for digest, grade in grades_among(evidence.entries).items()}
+    return {digest for digest, ci in grades.items() if ci and known[-1].ci and ci.low > known[-1].ci.high}
 
 
 def _folders(evidence: RunEvidence) -> dict[str, Path]:

@@ -62,6 +62,11 @@ class Provenance(NamedTuple):
     left_out: int = 0
     """The number of tensors that could not be compared, such as quantised ones."""
 
+    @property
+    def is_noise(self) -> bool:
+        """Whether the checkpoint is a copy by the noise of its difference, not by a mere rearrangement."""
+        return self.kind is Kind.NEAR_COPY and any(trace.scaled_delta >= SAME for trace in self.traces)
+
 
 def classify(
     traces: Sequence[Trace], relatives: Relatives, vocabulary: frozenset[str] = frozenset(), left_out: int = 0

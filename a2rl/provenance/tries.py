@@ -4,7 +4,7 @@ Whoever submits the same model again and again with a little noise gets the best
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,12 +35,15 @@ class Tries(NamedTuple):
         return len(self.groups) + bool(self.of_base)
 
 
-def count_tries(folders: Mapping[str, Path], base: Path, limit_s: float = LIMIT_S) -> Tries:
+def count_tries(
+    folders: Mapping[str, Path], base: Path, *, better: Collection[str] = (), limit_s: float = LIMIT_S
+) -> Tries:
     """Groups checkpoints; each is compared with the base model and with the one before it.
 
     Args:
         folders: The folders of distinct checkpoints by digest, in the order of submission.
         base: The base model.
+        better: The digests of those whose scores show that they are no copies of the base model: noise improves none.
         limit_s: When this time is over, the others are not compared.
     """
     deadline = time.monotonic() + limit_s
@@ -51,7 +54,7 @@ def count_tries(folders: Mapping[str, Path], base: Path, limit_s: float = LIMIT_
         if time.monotonic() > deadline:
             return Tries(tuple(of_base), _frozen(groups), len(folders) - place)
         trained = compare(folders[digest], base, digest)
-        if trained.kind in COPIES:
+        if trained.kind in COPIES and not (trained.is_noise and digest in better):
             of_base.append(digest)
         elif groups and _is_copy(compare(folders[digest], folders[groups[-1][-1]], digest), trained):
             groups[-1].append(digest)

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from a2rl.contamination.check import length_gaming, text_hits, twins_gap
@@ -13,6 +14,7 @@ from a2rl.models.base_model import model_digest
 from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
 from a2rl.run.ranking import best_submission
+from a2rl.run.records import GradeRecord
 from a2rl.scoring.score import summarise
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Finding, Validity
@@ -71,6 +73,21 @@ def test_a_foreign_matrix_flags_the_result_and_is_named(finished: Finished) -> N
     found = list(provenance(evidence(finished)))
     assert kinds(found) == {"provenance-part-foreign": "flag"}
     assert name in [each.value for each in found[0].evidence]
+
+
+def test_noise_is_flagged_unless_the_score_improved_which_noise_cannot_do(finished: Finished) -> None:
+    rng = np.random.default_rng(0)
+    noisy = {}
+    for name, weight in read_weights(finished.settings.root / "models" / "small").items():
+        values = np.frombuffer(weight.data, np.float32)
+        noise = 0.05 * values.std() * rng.standard_normal(values.shape)
+        noisy[name] = weight._replace(data=(values + noise).astype(np.float32).tobytes())
+    write_safetensors(kept(finished.run) / "model.safetensors", noisy, {"format": "pt"})
+    record = finished.run.need("grade", GradeRecord)
+    finished.run.write("grade", record.model_copy(update={"verdict": "inconclusive"}))
+    assert kinds(list(provenance(evidence(finished)))) == {"provenance-near-copy": "flag"}
+    finished.run.write("grade", record.model_copy(update={"verdict": "improved"}))
+    assert kinds(list(provenance(evidence(finished)))) == {"provenance-descendant": "note"}
 
 
 def test_weights_that_were_removed_are_not_called_clean(finished: Finished) -> None:

@@ -179,6 +179,17 @@ def test_copies_of_one_checkpoint_are_one_try(origin: Origin, base: State, tmp_p
     assert tries.effective == 3
 
 
+def test_noise_like_checkpoints_that_are_better_than_the_base_model_are_tries(
+    origin: Origin, base: State, tmp_path: Path
+) -> None:
+    trained = make.noisy(base, 0.05, 1)
+    states = [trained, make.noisy(trained, 0.001, 2), make.noisy(base, 0.05, 3), make.noisy(base, 0.05, 4)]
+    folders = {f"{place}": origin.save(state, tmp_path / f"{place}") for place, state in enumerate(states)}
+    tries = count_tries(folders, origin.base, better={"0", "1", "2"})
+    assert tries.of_base == ("3",)
+    assert tries.groups == (("0", "1"), ("2",))
+
+
 def test_the_list_of_known_models_can_be_extended(origin: Origin, tmp_path: Path) -> None:
     listed = tmp_path / "list.yaml"
     listed.write_text(f"- {{base: tiny, known: {origin.base}}}\n- {{base: tiny, known: nobody/has-this}}\n")
