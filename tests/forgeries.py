@@ -405,7 +405,7 @@ def edited_mlflow_metric(scene: Scene) -> None:
 
 def edited_mlflow_interval(scene: Scene) -> None:
     """An interval in MLflow is narrower."""
-    scene.sql("UPDATE latest_metrics SET value = value + 20 WHERE key = 'ci_low'")
+    scene.sql("UPDATE latest_metrics SET value = value + 20 WHERE key = 'score_low'")
 
 
 def edited_mlflow_tag(scene: Scene) -> None:

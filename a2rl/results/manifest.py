@@ -24,6 +24,7 @@ NOT_OF_THE_RUN = frozenset({"workspace", "given", "names"})
 CHANGING = frozenset({
     FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "account.db", "clock.json",
     "stored.json", "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
+    ".mirrored-by",
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""
 WEIGHTS = ".safetensors"

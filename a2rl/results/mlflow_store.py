@@ -1,26 +1,31 @@
 """One MLflow store: the connection, its errors, and the few requests that a2rl makes.
 
-This is the only module that imports mlflow.
+Only this module and its neighbours `mlflow_*.py` import mlflow. Each method says how many requests it makes, since that
+is what a mirror costs.
 
     store = MlflowStore(settings)
     with store.errors():
         parent = store.find(run)
 """
 
+import json
 import logging
 import os
 import re
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
-from a2rl.run.directory import RunDir
+from a2rl.results.mlflow_views import EXPERIMENT_TAGS
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -31,20 +36,49 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 """Settings of MLflow that the user may override. With them, MLflow soon reports a server that does not answer."""
-EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-"""Makes the pages of MLflow show an experiment as the training of models, with its metrics and charts."""
 PAGE_SIZE = 1000
 MAX_TEXT = 5000
 """The length in characters of a tag or a parameter that all of MLflow's stores accept."""
+DIGEST_CHARS = 12
+"""The length of a data set's digest that MLflow shows whole; it accepts 36."""
 MAX_PARAMS = 100
 """The number of parameters that MLflow accepts in one request."""
+MAX_METRICS = 900
+"""The same for metrics, with room for some tags: 1,000 entities may be in one request."""
+SIDE_BY_SIDE = 4
+"""Requests at a time, to catch up with a server."""
+LOCAL_UI = "http://127.0.0.1:5000"
+"""Where `make ui` shows the local database."""
 _CONNECT_LOCK = threading.Lock()
 
 
 class TrackingError(InfrastructureError):
     """A request to MLflow failed."""
+
+
+class Point(NamedTuple):
+    """One value of a metric."""
+
+    name: str
+    value: float
+    at: float
+    """Wall-clock time in Unix seconds."""
+    step: int = 0
+
+
+class DataSet(NamedTuple):
+    """Data that a run used."""
+
+    name: str
+    digest: str
+    source: str
+    """The folder."""
+    context: str
+    """What for, such as `training`."""
+    profile: Mapping[str, float]
 
 
 class MlflowStore:
@@ -55,6 +89,7 @@ class MlflowStore:
         self._client: MlflowClient | None = None
         self._is_loading = False
         self._answered_at = 0.0
+        self._experiments: dict[str, str] = {}
 
     def alive_at(self) -> float:
         """Returns when MLflow last answered, by the monotonic clock.
@@ -113,18 +148,25 @@ class MlflowStore:
         try:
             yield
         except A2rlError:
+            self._experiments.clear()
             raise
         except Exception as error:  # MLflow, SQLAlchemy and requests raise many unrelated types
+            self._experiments.clear()  # one of them may have been deleted
             first = (str(error).strip().splitlines() or [""])[0][:300]
             message = f"MLflow at {self.uri} failed: {type(error).__name__}: {first}"
             raise TrackingError(_without_password(message)) from error
 
     def experiment(self, suite: str) -> str:
-        """Returns the id of a suite's experiment, which is created on first use.
+        """Returns the id of a suite's experiment, which is created on first use; up to three requests, only once.
 
         Raises:
             TrackingError: The experiment was deleted.
         """
+        if suite not in self._experiments:
+            self._experiments[suite] = self._find_experiment(suite)
+        return self._experiments[suite]
+
+    def _find_experiment(self, suite: str) -> str:
         if (known := self.client.get_experiment_by_name(suite)) is None:
             location = (self._settings.mlruns / "artifacts").resolve().as_uri() if self._is_local else None
             try:
@@ -137,17 +179,21 @@ class MlflowStore:
             raise TrackingError(
                 f"its experiment {suite!r} was deleted: restore it, or choose another name for the suite"
             )
+        for name, value in EXPERIMENT_TAGS.items():
+            if name not in known.tags:  # it was made by hand, or by an earlier version
+                self.client.set_experiment_tag(known.experiment_id, name, value)
         return str(known.experiment_id)
 
-    def find(self, run: RunDir) -> Any:
-        """Returns the MLflow run of a run; None if there is none."""
-        query = f"tags.`{RUN_ID_TAG}` = '{run.id}'"
-        found = self.client.search_runs([self.experiment(run.spec.suite)], query, max_results=1)
+    def find(self, tag: str, value: str, suite: str) -> Any:
+        """Returns the first MLflow run of a suite with this value of a tag; None if there is none. One request."""
+        found = self.client.search_runs(
+            [self.experiment(suite)], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"], max_results=1
+        )
         return found[0] if found else None
 
-    def children(self, run: RunDir, parent: str) -> dict[str, Any]:
-        """Returns all nested runs of an MLflow run by name."""
-        experiment, found, token = self.experiment(run.spec.suite), dict[str, Any](), None
+    def children(self, suite: str, parent: str) -> dict[str, Any]:
+        """Returns all nested runs of an MLflow run by name. One request for each thousand of them."""
+        experiment, found, token = self.experiment(suite), dict[str, Any](), None
         while True:
             query = f"tags.`mlflow.parentRunId` = '{parent}'"
             page = self.client.search_runs([experiment], query, max_results=PAGE_SIZE, page_token=token)
@@ -155,28 +201,90 @@ class MlflowStore:
             if not (token := page.token):
                 return found
 
+    def create(self, suite: str, name: str, at: float, tags: Mapping[str, str]) -> Any:
+        """Creates an MLflow run that began at this Unix time. One request."""
+        known = {key: short_text(value) for key, value in tags.items()}
+        return self.client.create_run(self.experiment(suite), _millis(at), known, short_text(name))
+
     def log(
         self,
         run_id: str,
-        metrics: Mapping[str, float] | None = None,
-        at: float = 0.0,
-        step: int = 0,
+        points: Sequence[Point] = (),
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Logs metrics, parameters and tags. MLflow keeps a metric of the same time, step and value only once."""
+        """Logs metrics, parameters and tags; MLflow keeps a metric of the same time, step and value only once.
+
+        One request for each 900 points, and none if there is nothing to log.
+        """
         from mlflow.entities import Metric, Param, RunTag
 
-        points = [Metric(name, float(value), int(at * 1000), step) for name, value in (metrics or {}).items()]
-        known = [Param(name, short_text(str(value))) for name, value in (params or {}).items()]
+        metrics = [Metric(each.name, float(each.value), _millis(each.at), each.step) for each in points]
+        known = [Param(name, short_text(str(value))) for name, value in (params or {}).items()][:MAX_PARAMS]
         labels = [RunTag(name, short_text(value)) for name, value in (tags or {}).items()]
-        for first in range(0, max(1, len(known)), MAX_PARAMS):
-            self.client.log_batch(run_id, metrics=points, params=known[first : first + MAX_PARAMS], tags=labels)
+        while metrics or known or labels:
+            self.client.log_batch(run_id, metrics=metrics[:MAX_METRICS], params=known, tags=labels)
+            metrics, known, labels = metrics[MAX_METRICS:], [], []
+
+    def log_data(self, run_id: str, data: Sequence[DataSet]) -> None:
+        """Logs data sets as inputs of an MLflow run. One request."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = [
+            DatasetInput(
+                Dataset(each.name, each.digest[:DIGEST_CHARS], "local", json.dumps({"uri": each.source}),
+                        profile=json.dumps(each.profile)),
+                [InputTag("mlflow.data.context", each.context)],
+            )
+            for each in data
+        ]  # fmt: skip
+        try:
+            self.client.log_inputs(run_id, inputs)
+        except Exception:  # noqa: BLE001 - of any type, when another run adds the same data set at the same moment
+            self.client.log_inputs(run_id, inputs)
+
+    def save(self, artifacts: str, *files: Path) -> None:
+        """Copies files to the artifacts of an MLflow run, whose URI it has given. One request for each file."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        place = get_artifact_repository(artifacts, tracking_uri=self.uri)
+        for file in files:
+            place.log_artifact(str(file))
+            self._answered_at = time.monotonic()
+
+    def save_text(self, artifacts: str, name: str, text: str) -> None:
+        """Writes a text to an artifact. One request."""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+            self.save(artifacts, Path(folder) / name)
+
+    def end(self, run_id: str, at: float, *, failed: bool = False) -> None:
+        """Ends an MLflow run at this Unix time. One request."""
+        self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED", _millis(at))
+
+    def side_by_side(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Makes calls that do not depend on each other: several at a time to a server, one by one to a database."""
+        if self._is_local or len(calls) < 2:
+            for call in calls:
+                call()
+            return
+        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="mlflow") as threads:
+            for done in [threads.submit(call) for call in calls]:
+                done.result()
+
+    @property
+    def server(self) -> str:
+        """The URL of the pages that show this store."""
+        return _without_password(self.uri).rstrip("/") if self.uri.startswith("http") else LOCAL_UI
 
 
 def short_text(text: str) -> str:
     """Returns a text for MLflow: printable, without secrets, and not too long."""
     return printable(scrub(text), MAX_TEXT)[:MAX_TEXT]
+
+
+def _millis(at: float) -> int:
+    return int(at * 1000)
 
 
 def _without_password(text: str) -> str:

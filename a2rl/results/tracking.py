@@ -1,13 +1,17 @@
-"""Mirrors the ledger in MLflow: one MLflow run for each benchmark run, nested ones for baseline and submissions.
+"""Mirrors the ledger in MLflow: a launch contains its runs, and a run its baseline and its submissions.
 
 The ledger is authoritative. `sync` brings MLflow up to date with it. It may be called at any time and repeatedly, also
 by several processes: entries that exist are left unchanged, and repeated metrics have the time stored in the ledger, so
-that a crash between two requests neither loses nor duplicates anything.
+that a crash between two requests neither loses nor duplicates anything. A tracker remembers what MLflow has of a run,
+so a submission costs the same few requests however many there were before.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,20 +19,36 @@ from filelock import FileLock, Timeout
 
 from a2rl.core.errors import IntegrityError
 from a2rl.core.settings import Settings
-from a2rl.results.figures import items_table, result_metrics, run_params, run_tags, sample_tag, score_metrics
+from a2rl.results.figures import (
+    Scored,
+    items_table,
+    result_metrics,
+    result_tags,
+    run_params,
+    run_tags,
+    sample_tag,
+    score_metrics,
+    scored_submissions,
+)
+from a2rl.results.launches import launch_of, sync_launch
 from a2rl.results.manifest import changed_files, read_manifest
-from a2rl.results.mlflow_store import CHILD_TAG, RUN_ID_TAG, MlflowStore, TrackingError, short_text
+from a2rl.results.mlflow_models import log_model, register
+from a2rl.results.mlflow_store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, TrackingError
+from a2rl.results.mlflow_traces import log_trace, trace_id_of
+from a2rl.results.mlflow_views import results_url, run_url
+from a2rl.results.outputs import best_checkpoint, data_of
+from a2rl.results.trace import trace_of
 from a2rl.run.directory import RunDir
-from a2rl.run.events import BaselineKnown, Graded, SubmissionAccepted
-from a2rl.run.ledger import Entry, grades_among
-from a2rl.run.ranking import selection_note
+from a2rl.run.events import BaselineKnown
+from a2rl.run.ledger import Entry
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
-from a2rl.validity.record import counted_gain, read_validity
 
-COMPLETE_TAG, HEAD_TAG = "a2rl.complete", "a2rl.ledger_head"
+HEAD_TAG, TRACE_TAG, MODEL_TAG = "a2rl.ledger_head", "a2rl.trace", "a2rl.model"
 LOCK_TIMEOUT_S = 30
 TABLE = "items.json"
+SHOWN_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
 RECORDS = "records/"
+"""Of the manifest: what must be unchanged when a run that has ended is mirrored again."""
 
 
 class Mirrored(NamedTuple):
@@ -39,11 +59,42 @@ class Mirrored(NamedTuple):
     params: Mapping[str, str]
 
 
+class _Child(NamedTuple):
+    """A nested run."""
+
+    id: str
+    artifacts: str
+    is_complete: bool
+
+
+@dataclass
+class _Known:
+    """What MLflow has of a run."""
+
+    experiment: str
+    id: str
+    artifacts: str
+    launch: str
+    tags: dict[str, str]
+    children: dict[str, _Child]
+    is_described: bool
+    points: int = 0
+    """Graded submissions whose scores this tracker has logged."""
+    result: object = None
+    """What this tracker has last logged as the result."""
+    files: dict[Path, int] = field(default_factory=dict)
+    """The artifacts that this tracker has saved, with their times."""
+
+
 class Tracker:
     """Mirrors runs into one MLflow store."""
 
     def __init__(self, settings: Settings) -> None:
         self.store = MlflowStore(settings)
+        self._settings = settings
+        self._name = secrets.token_hex(8)
+        self._known: dict[str, _Known] = {}
+        self._launches: dict[str, str] = {}
 
     def sync(self, run: RunDir) -> None:
         """Brings MLflow up to date with the run's ledger and records.
@@ -55,12 +106,14 @@ class Tracker:
         with self.store.errors(), self._locked(run):
             entries = run.ledger.entries()
             _require_unchanged(run)
-            parent = self._parent(run)
-            _require_grown(run, parent.data.tags.get(HEAD_TAG), entries)
-            children = self.store.children(run, parent.info.run_id)
-            self._sync_baseline(run, parent, children, entries)
-            self._sync_submissions(run, parent, children, entries)
-            self._sync_result(run, parent, entries)
+            known = self._known.pop(run.id, None) or self._find(run)  # after a failure, it is looked for again
+            _require_grown(run, known.tags.get(HEAD_TAG) if known else None, entries)
+            known = known or self._create(run, entries)
+            self._describe(run, known)
+            self._sync_baseline(run, known, entries)
+            self._sync_submissions(run, known, entries)
+            self._sync_result(run, known, entries)
+            self._known[run.id] = known
 
     def mirrored(self, run: RunDir) -> dict[str, Mapping[str, float]]:
         """Returns the metrics that MLflow has for a run, by the name of the nested run; the parent is `result`."""
@@ -69,126 +122,201 @@ class Tracker:
     def mirrored_runs(self, run: RunDir) -> dict[str, Mirrored]:
         """Returns what MLflow has for a run, by the name of the nested run; the parent is `result`."""
         with self.store.errors():
-            parent = self.store.find(run)
+            parent = self.store.find(RUN_ID_TAG, run.id, run.spec.suite)
             if parent is None:
                 return {}
-            children = self.store.children(run, parent.info.run_id)
+            children = self.store.children(run.spec.suite, parent.info.run_id)
             return {name: _mirrored(each) for name, each in {"result": parent, **children}.items()}
 
     def head(self, run: RunDir) -> str | None:
         """Returns the head of the ledger's hash chain that MLflow has; None if it has none."""
         with self.store.errors():
-            parent = self.store.find(run)
+            parent = self.store.find(RUN_ID_TAG, run.id, run.spec.suite)
             return parent.data.tags.get(HEAD_TAG) if parent else None
+
+    def page(self, run: RunDir) -> str:
+        """Returns the URL of a run that this tracker has mirrored; empty if it has not. No request."""
+        known = self._known.get(run.id)
+        return run_url(self.store.server, known.experiment, known.id) if known else ""
+
+    def results_page(self, run: RunDir) -> str:
+        """Returns the URL of all runs of its suite; empty if this tracker has not mirrored it. No request."""
+        known = self._known.get(run.id)
+        return results_url(self.store.server, known.experiment) if known else ""
 
     @contextmanager
     def _locked(self, run: RunDir) -> Iterator[None]:
-        """Lets one process at a time mirror a run, since `a2rl report` may be called while the run is in progress."""
+        """Lets one process at a time mirror a run, since `a2rl report` may be called while the run is in progress.
+
+        What another one has mirrored since, this one has to look for.
+        """
+        by = run.root / ".mirrored-by"
         try:
             with FileLock(run.root / ".mirror.lock", timeout=LOCK_TIMEOUT_S):
+                if not by.exists() or by.read_text(encoding="utf-8") != self._name:
+                    self._known.pop(run.id, None)
+                    by.write_text(self._name, encoding="utf-8")
                 yield
         except Timeout as error:
             raise TrackingError(f"another process is mirroring run {run.id}") from error
 
-    def _parent(self, run: RunDir) -> Any:
-        found = self.store.find(run)
+    def _find(self, run: RunDir) -> _Known | None:
+        found, suite = self.store.find(RUN_ID_TAG, run.id, run.spec.suite), run.spec.suite
         if found is None:
-            tags = {RUN_ID_TAG: run.id}
-            if run.spec.launch:
-                tags["a2rl.launch"] = run.spec.launch
-            found = self.store.client.create_run(self.store.experiment(run.spec.suite), run_name=run.id, tags=tags)
+            return None
+        children = {name: _child(each) for name, each in self.store.children(suite, found.info.run_id).items()}
+        return self._new(run, found, children, found.data.tags.get("mlflow.parentRunId", ""))
+
+    def _create(self, run: RunDir, entries: Sequence[Entry]) -> _Known:
+        launch = self._launch(run, entries)
+        tags = {RUN_ID_TAG: run.id, "a2rl.directory": str(run.root)}
+        if launch:
+            tags |= {"a2rl.launch": run.spec.launch, "mlflow.parentRunId": launch}
+        found = self.store.create(run.spec.suite, run.id, _begun(run, entries), tags)
+        return self._new(run, found, {}, launch)
+
+    def _new(self, run: RunDir, found: Any, children: dict[str, _Child], launch: str) -> _Known:
+        return _Known(
+            self.store.experiment(run.spec.suite), found.info.run_id, found.info.artifact_uri, launch,
+            dict(found.data.tags), children, is_described="task" in found.data.params,
+        )  # fmt: skip
+
+    def _launch(self, run: RunDir, entries: Sequence[Entry]) -> str:
+        launch = run.spec.launch
+        if launch not in self._launches:
+            self._launches[launch] = launch_of(self.store, run, _begun(run, entries), self._settings)
+        return self._launches[launch]
+
+    def _describe(self, run: RunDir, known: _Known) -> None:
         ready = run.read("setup", SetupRecord)
-        if ready is not None and "model_digest" not in found.data.params:
-            self.store.log(found.info.run_id, params=run_params(run, ready), tags=run_tags(run, ready))
-        return found
+        if ready is None or known.is_described:
+            return
+        if data := data_of(run, ready, self._settings):
+            self.store.log_data(known.id, data)
+        self.store.save(known.artifacts, run.root / "spec.json")
+        self.store.log(known.id, params=run_params(run, ready), tags=run_tags(run, ready))
+        known.is_described = True
 
-    def _sync_baseline(self, run: RunDir, parent: Any, children: Mapping[str, Any], entries: list[Entry]) -> None:
+    def _sync_baseline(self, run: RunDir, known: _Known, entries: list[Entry]) -> None:
         record = run.read("baseline", BaselineRecord)
-        at = next((entry.at for entry in entries if isinstance(entry.event, BaselineKnown)), None)
-        if record is not None and at is not None:
-            metrics, tags = score_metrics(record.total), {"a2rl.key": record.key, **sample_tag(run)}
-            self._child(run, parent, children, "baseline", metrics, at, tags, run.baseline_items)
+        entry = next((entry for entry in entries if isinstance(entry.event, BaselineKnown)), None)
+        if record is None or entry is None or self._is_complete(known, "baseline"):
+            return
+        metrics, tags = score_metrics(record.total), {"a2rl.key": record.key, **sample_tag(run)}
+        if isinstance(entry.event, BaselineKnown) and (score := entry.event.public.score) is not None:
+            self.store.log(known.id, [Point("public_score", score, entry.at)])  # where the curve begins
+        begun = entry.at - record.total.seconds
+        self._child(run, known, "baseline", metrics, (begun, entry.at), tags, run.baseline_items)
 
-    def _sync_submissions(self, run: RunDir, parent: Any, children: Mapping[str, Any], entries: list[Entry]) -> None:
-        grades = grades_among(entries)
-        times = {entry.event.weights_digest: entry.at for entry in entries if isinstance(entry.event, Graded)}
-        for event in (entry.event for entry in entries if isinstance(entry.event, SubmissionAccepted)):
-            name, grade = f"submission {event.submission_id}", grades.get(event.weights_digest)
-            if grade is None or _is_complete(children.get(name)):
-                continue
-            metrics = {**score_metrics(grade.result), "seconds_since_start": event.elapsed_s}
-            if grade.improvement is not None:
-                metrics["improvement"] = grade.improvement
-            tags = {
-                "a2rl.weights_digest": event.weights_digest,
-                "a2rl.checkpoint": str(run.checkpoint(event.weights_digest)),
-                "a2rl.code_revision": event.code_revision or "",
-                "a2rl.model_path": event.model_path,
-                "a2rl.adapter": event.adapter,
-                "a2rl.reason": grade.result.reason,
-                **sample_tag(run),
-            }
-            at = times[event.weights_digest]
-            if grade.result.score is not None:
-                # This is logged before the nested run is complete. After a crash it may be logged again; MLflow still
-                # keeps one point.
-                public = {"public_score": grade.result.score}
-                self.store.log(parent.info.run_id, public, at, event.submission_id)
-            items = run.items(event.weights_digest, run.spec.public_split)
-            self._child(run, parent, children, name, metrics, at, tags, items)
+    def _sync_submissions(self, run: RunDir, known: _Known, entries: list[Entry]) -> None:
+        times = {id(entry.event): entry.at for entry in entries}
+        scored = list(scored_submissions(entries))
+        new = [each for each in scored[known.points :] if not self._is_complete(known, _name(each))]
+        self.store.side_by_side(
+            [partial(self._submission, run, known, each, times[id(each.submission)]) for each in new]
+        )
+        # A new tracker repeats the points of its predecessor; MLflow keeps each once.
+        self.store.log(known.id, [point for each in scored[known.points :] for point in _points(each)])
+        known.points = len(scored)
 
-    def _sync_result(self, run: RunDir, parent: Any, entries: list[Entry]) -> None:
+    def _submission(self, run: RunDir, known: _Known, scored: Scored, begun: float) -> None:
+        submission, grade = scored.submission, scored.grade
+        metrics = {**score_metrics(grade.result), "seconds_since_start": submission.elapsed_s}
+        if grade.improvement is not None:
+            metrics["improvement"] = grade.improvement
+        items = run.items(submission.weights_digest, run.spec.public_split)
+        self._child(run, known, _name(scored), metrics, (begun, scored.at), _submission_tags(run, scored), items)
+
+    def _sync_result(self, run: RunDir, known: _Known, entries: list[Entry]) -> None:
         result, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
         if result is None or (executed is None and result.failed_stage is None):
             return
-        parent_id, at = parent.info.run_id, entries[-1].at if entries else 0.0
-        found = result_metrics(result, executed) | {"gain": counted_gain(run, result)}
-        metrics = {name: value for name, value in found.items() if parent.data.metrics.get(name) != value}
-        head = run.ledger.verify() if entries else ""
-        tags = {"a2rl.verdict": result.verdict, "a2rl.reason": result.reason, HEAD_TAG: head}
-        if (validity := read_validity(run)) is not None:
-            tags |= {"a2rl.validity": validity.word, "a2rl.findings": " ".join(validity.why)}
-        if result.final and (note := selection_note(run)):
-            tags["a2rl.selection"] = note
-        self.store.log(parent_id, metrics, at, tags=tags)
-        for artifact in (run.report, run.trajectory):
-            if artifact.exists():
-                self.store.client.log_artifact(parent_id, str(artifact))
-        self.store.client.set_terminated(parent_id, "FAILED" if result.verdict == "failed" else "FINISHED")
+        at, head = entries[-1].at if entries else 0.0, run.ledger.verify() if entries else ""
+        for file in (run.report, run.trajectory):
+            if file.exists() and known.files.get(file) != (changed := file.stat().st_mtime_ns):
+                self.store.save(known.artifacts, file)
+                known.files[file] = changed
+        metrics, tags = result_metrics(run, result, executed), result_tags(run, result) | {HEAD_TAG: head}
+        if known.result == (metrics, tags):
+            return
+        tags |= self._outputs(run, known, result, entries)
+        self.store.log(known.id, [Point(name, value, at) for name, value in metrics.items()], tags=tags)
+        self.store.end(known.id, at, failed=result.verdict == "failed")
+        known.tags |= tags
+        known.result = (metrics, {name: tags[name] for name in tags if name not in (TRACE_TAG, MODEL_TAG)})
+        if known.launch:
+            sync_launch(self.store, run.spec.suite, known.launch, at)
+
+    def _outputs(self, run: RunDir, known: _Known, result: GradeRecord, entries: list[Entry]) -> dict[str, str]:
+        """Writes the trace and the model of a run that has ended; returns the tags that name them."""
+        tags = {}
+        if TRACE_TAG not in known.tags and (spans := trace_of(run, entries)):
+            log_trace(self.store, run.spec.suite, known.id, run.id, spans)
+            tags[TRACE_TAG] = trace_id_of(run.id)
+        if (best := best_checkpoint(run, result, entries)) is not None:
+            if (model := known.tags.get(MODEL_TAG)) is None:
+                model = known.tags[MODEL_TAG] = log_model(self.store, run.spec.suite, known.id, best)
+                self.store.log(known.id, tags={MODEL_TAG: model})
+            register(self.store, known.id, model, best)
+        return tags
+
+    @staticmethod
+    def _is_complete(known: _Known, name: str) -> bool:
+        child = known.children.get(name)
+        return child is not None and child.is_complete
 
     def _child(
         self,
         run: RunDir,
-        parent: Any,
-        children: Mapping[str, Any],
+        known: _Known,
         name: str,
         metrics: Mapping[str, float],
-        at: float,
+        period: tuple[float, float],
         tags: Mapping[str, str],
         items: Path,
     ) -> None:
-        child = children.get(name)
-        if _is_complete(child):
-            return
+        """Writes a nested run. Four requests; its end is the last of them, and marks it as complete."""
+        begun, ended = period
+        child = known.children.get(name)
         if child is None:
-            every = {
-                "mlflow.parentRunId": parent.info.run_id,
-                RUN_ID_TAG + "_of_child": run.id,
-                CHILD_TAG: name,
-                **tags,
-            }
-            known = {key: short_text(value) for key, value in every.items()}
-            child = self.store.client.create_run(parent.info.experiment_id, run_name=name, tags=known)
-        child_id = child.info.run_id
-        if items.exists():
-            self.store.client.log_text(
-                child_id, items_table(items), TABLE
-            )  # log_table would append to an existing table instead
-        shown = json.dumps([{"path": TABLE, "type": "table"}])
-        self.store.client.set_terminated(child_id, "FINISHED" if "score" in metrics else "FAILED")
-        self.store.log(
-            child_id, metrics, at, tags={COMPLETE_TAG: "true", "mlflow.loggedArtifacts": shown}
-        )  # last: marks it as complete
+            every = {"mlflow.parentRunId": known.id, RUN_ID_TAG + "_of_child": run.id, CHILD_TAG: name, **tags}
+            child = _child(self.store.create(run.spec.suite, name, begun, every | SHOWN_TABLE))
+            known.children[name] = child
+        if items.exists():  # log_table would append to an existing table
+            self.store.save_text(child.artifacts, TABLE, items_table(items))
+        self.store.log(child.id, [Point(each, value, ended) for each, value in metrics.items()])
+        self.store.end(child.id, ended, failed="score" not in metrics)
+        known.children[name] = child._replace(is_complete=True)
+
+
+def _name(scored: Scored) -> str:
+    return f"submission {scored.submission.submission_id}"
+
+
+def _points(scored: Scored) -> Iterator[Point]:
+    """Returns what the charts of a run draw, over the seconds of its budget."""
+    second = round(scored.submission.elapsed_s)
+    if (score := scored.grade.result.score) is not None:
+        yield Point("public_score", score, scored.at, second)
+    if scored.best is not None:
+        yield Point("best_public_score", scored.best, scored.at, second)
+
+
+def _submission_tags(run: RunDir, scored: Scored) -> dict[str, str]:
+    event = scored.submission
+    return {
+        "a2rl.weights_digest": event.weights_digest,
+        "a2rl.checkpoint": str(run.checkpoint(event.weights_digest)),
+        "a2rl.code_revision": event.code_revision or "",
+        "a2rl.model_path": event.model_path,
+        "a2rl.adapter": event.adapter,
+        "a2rl.reason": scored.grade.result.reason,
+        **sample_tag(run),
+    }
+
+
+def _begun(run: RunDir, entries: Sequence[Entry]) -> float:
+    return entries[0].at if entries else (run.root / "spec.json").stat().st_mtime
 
 
 def _require_grown(run: RunDir, head: str | None, entries: list[Entry]) -> None:
@@ -219,5 +347,5 @@ def _mirrored(found: Any) -> Mirrored:
     return Mirrored(dict(found.data.metrics), dict(found.data.tags), dict(found.data.params))
 
 
-def _is_complete(child: Any) -> bool:
-    return child is not None and COMPLETE_TAG in child.data.tags
+def _child(found: Any) -> _Child:
+    return _Child(found.info.run_id, found.info.artifact_uri, found.info.status in ("FINISHED", "FAILED"))

@@ -142,7 +142,7 @@ def test_what_the_judge_cost_and_its_noise_are_shown_everywhere(
     assert record.judge is not None
     assert record.judge.noise is not None
     assert (record.judge.noise.asked_twice, record.judge.noise.agreement) == (2, 0.5)
-    metrics = result_metrics(record, run.read("execute", ExecuteRecord))
+    metrics = result_metrics(run, record, run.read("execute", ExecuteRecord))
     assert (metrics["judge_usd"], metrics["judge_requests"], metrics["judge_agreement"]) == (1.25, 1, 0.5)
     assert run_object(run)["judge"]["use"]["dollars"] == 1.25
     assert problem_of_account(run, settings) == ""

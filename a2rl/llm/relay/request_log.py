@@ -20,6 +20,7 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     t: float
+    """When it ended, in Unix seconds."""
     path: str
     asked: str = ""
     """The model that was requested."""
@@ -51,7 +52,7 @@ class RequestLogReader:
 
     def read(self) -> LlmUse:
         """Returns the totals so far."""
-        for request in self._new():
+        for request in self.requests():
             self._add(request)
         models = {
             name: ModelUse(requests=count, prompt_tokens=prompt, completion_tokens=completion)
@@ -69,7 +70,8 @@ class RequestLogReader:
             server_tools=dict(self._tools),
         )
 
-    def _new(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[Request]:
+        """Yields the requests that are new since the last call of this or of `read`."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

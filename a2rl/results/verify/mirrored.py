@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 
-from a2rl.results.figures import result_metrics
+from a2rl.results.figures import result_metrics, result_tags, run_params
 from a2rl.results.mlflow_store import short_text
 from a2rl.results.tracking import Mirrored, Tracker
 from a2rl.results.verify.check import NotCheckedError, require, same
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
-from a2rl.validity.record import counted_gain, read_validity
 
 
 def check_mlflow(run: RunDir, tracker: Tracker | None) -> None:
@@ -35,7 +34,7 @@ def _check_submissions(run: RunDir, mirrored: Mapping[str, Mirrored]) -> None:
         shown = mirrored[name] if name in mirrored else Mirrored({}, {}, {})
         figures = {"score": grade.result.score, "improvement": grade.improvement}
         if grade.result.ci is not None:
-            figures |= {"ci_low": grade.result.ci.low, "ci_high": grade.result.ci.high}
+            figures |= {"score_low": grade.result.ci.low, "score_high": grade.result.ci.high}
         _check_figures(name, shown, figures)
         tags = {"a2rl.weights_digest": event.weights_digest, "a2rl.code_revision": event.code_revision or ""}
         _check_tags(name, shown, tags)
@@ -45,22 +44,21 @@ def _check_params(run: RunDir, shown: Mirrored) -> None:
     ready = run.read("setup", SetupRecord)
     if ready is None:
         return
-    for name, value in {"model_digest": ready.model_digest, "data_digest": ready.data_digest}.items():
+    params = {name: short_text(str(value)) for name, value in run_params(run, ready).items()}
+    for name, value in params.items():
         found = shown.params.get(name)
-        require(found == value, f"MLflow shows {found} as {name}, the record says {value}")
+        require(found == value, f"MLflow shows {found} as {name}, the run says {value}")
+    digests = {"a2rl.model_digest": ready.model_digest, "a2rl.data_digest": ready.data_digest}
+    _check_tags("the run", shown, digests)
 
 
 def _check_result(run: RunDir, record: GradeRecord, shown: Mirrored) -> None:
     executed = run.read("execute", ExecuteRecord)
     if executed is None and record.failed_stage is None:
         return
-    always = {"final_score": record.final.score if record.final else None, "improvement": record.improvement}
-    gain = {"gain": counted_gain(run, record)}
-    _check_figures("the result", shown, always | result_metrics(record, executed) | gain)
-    tags = {"a2rl.verdict": record.verdict, "a2rl.reason": record.reason}
-    if (validity := read_validity(run)) is not None:
-        tags["a2rl.validity"] = validity.word
-    _check_tags("the result", shown, tags)
+    always = {"score": record.final.score if record.final else None, "improvement": record.improvement}
+    _check_figures("the result", shown, always | result_metrics(run, record, executed))
+    _check_tags("the result", shown, result_tags(run, record))
 
 
 def _check_figures(what: str, shown: Mirrored, figures: Mapping[str, float | None]) -> None:

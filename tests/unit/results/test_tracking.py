@@ -39,11 +39,11 @@ def tracker(settings: Settings) -> Tracker:
 
 
 def parent_of(tracker: Tracker, run: RunDir) -> Any:
-    return tracker.store.find(run)
+    return tracker.store.find("a2rl.run_id", run.id, run.spec.suite)
 
 
 def points(tracker: Tracker, run: RunDir) -> list[int]:
-    """Returns the steps of the public score, one for each point that MLflow plots."""
+    """Returns the steps of the public score, which are seconds, one for each point that MLflow plots."""
     history = tracker.store.client.get_metric_history(parent_of(tracker, run).info.run_id, "public_score")
     return [point.step for point in history]
 
@@ -54,28 +54,28 @@ def test_each_submission_is_one_point_however_often_it_is_mirrored(
     submit(run, 2)
     for each in (tracker, tracker, Tracker(settings)):
         each.sync(run)
-    assert points(tracker, run) == [1, 2]
+    assert points(tracker, run) == [0, 1, 2]
 
 
 def test_a_crash_between_two_calls_doubles_nothing(
     tracker: Tracker, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(run, 2)
-    for method in ("log_text", "set_terminated", "create_run"):
+    for method in ("log_data", "save", "create", "end", "log"):
         with monkeypatch.context() as patch:
-            patch.setattr(tracker.store.client, method, lambda *_, **__: 1 / 0)
+            patch.setattr(tracker.store, method, lambda *_, **__: 1 / 0)
             with pytest.raises(TrackingError):
                 tracker.sync(run)
     tracker.sync(run)
-    children = tracker.store.children(run, parent_of(tracker, run).info.run_id)
+    children = tracker.store.children(run.spec.suite, parent_of(tracker, run).info.run_id)
     assert sorted(children) == ["baseline", "submission 1", "submission 2"]
-    assert points(tracker, run) == [1, 2]
+    assert points(tracker, run) == [0, 1, 2]
     for child in children.values():
         assert len(tracker.store.client.get_metric_history(child.info.run_id, "score")) == 1
 
 
-def test_a_sync_searches_once_however_many_submissions_there_are(
-    tracker: Tracker, run: RunDir, monkeypatch: pytest.MonkeyPatch
+def test_a_sync_searches_only_after_another_tracker_and_once_however_many_submissions_there_are(
+    tracker: Tracker, run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker.sync(run)
     submit(run, 6)
@@ -87,6 +87,9 @@ def test_a_sync_searches_once_however_many_submissions_there_are(
         return search(*arguments, **options)
 
     monkeypatch.setattr(tracker.store.client, "search_runs", counted)
+    tracker.sync(run)
+    assert not searches  # the tracker remembers what MLflow has
+    Tracker(settings).sync(run)  # another one looks
     tracker.sync(run)
     assert len(searches) == 2  # for the run itself and for all of its nested runs
 
@@ -131,7 +134,7 @@ def test_a_run_that_has_failed_is_shown_as_such_and_gains_nothing(tracker: Track
     record_failure(run, "execute", OSError(28, "No space left on device"))
     tracker.sync(run)
     parent = parent_of(tracker, run)
-    assert parent.data.tags["a2rl.verdict"] == "failed"
+    assert parent.data.tags["verdict"] == "failed"
     assert "No space left" in parent.data.tags["a2rl.reason"]
     assert parent.data.metrics["gain"] == 0.0
     assert parent.info.status == "FAILED"

@@ -186,17 +186,19 @@ def test_a_run_on_a_sample_is_sound_and_called_that_wherever_it_is_shown(tmp_pat
     write_report(run, settings)
     assert run.report.read_text().count(note) >= 3
     tracker = Tracker(settings)
-    parent = tracker.store.find(run)
+    parent = tracker.store.find("a2rl.run_id", run.id, run.spec.suite)
     assert parent.data.tags["a2rl.sample"] == note
     assert parent.data.params["limit"] == "8"
-    children = tracker.store.children(run, parent.info.run_id)
+    children = tracker.store.children(run.spec.suite, parent.info.run_id)
     assert {child.data.tags["a2rl.sample"] for child in children.values()} == {note}
 
 
 def test_nothing_of_a_sample_is_said_of_a_whole_eval_set(finished: Finished) -> None:
     write_report(finished.run, finished.settings)
     assert "sample of" not in finished.run.report.read_text() + sentence(finished.run)
-    assert "a2rl.sample" not in Tracker(finished.settings).store.find(finished.run).data.tags
+    run = finished.run
+    found = Tracker(finished.settings).store.find("a2rl.run_id", run.id, run.spec.suite)
+    assert "a2rl.sample" not in found.data.tags
 
 
 def test_a_run_without_submissions_is_sound(settings: Settings, base_model: Path) -> None:
@@ -436,7 +438,7 @@ def other_metric_of_a_submission(finished: Finished) -> None:
 
 
 def other_final_metric(finished: Finished) -> None:
-    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'final_score'")
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'baseline'")
 
 
 def other_improvement_metric(finished: Finished) -> None:

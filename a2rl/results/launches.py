@@ -1,0 +1,49 @@
+"""A launch in MLflow: the run that contains all runs that were started together, with their mean gain.
+
+Its figures follow from those of its runs, so whoever writes them last is right.
+"""
+
+from statistics import fmean
+from typing import Any
+
+from filelock import FileLock
+
+from a2rl.core.settings import Settings
+from a2rl.results.mlflow_store import MlflowStore, Point
+from a2rl.run.directory import RunDir
+
+LAUNCH_TAG = "a2rl.launch_id"
+LOCK_TIMEOUT_S = 30
+
+
+def launch_of(store: MlflowStore, run: RunDir, at: float, settings: Settings) -> str:
+    """Returns the MLflow run of a run's launch, which is created on first use; empty if it has none. Two requests."""
+    suite, launch = run.spec.suite, run.spec.launch
+    if not launch:
+        return ""
+    settings.mlruns.mkdir(exist_ok=True)
+    with FileLock(settings.mlruns / ".launches.lock", timeout=LOCK_TIMEOUT_S):
+        found = store.find(LAUNCH_TAG, launch, suite)
+        if found is None:
+            tags = {LAUNCH_TAG: launch}
+            found = store.create(suite, f"{suite} {launch}", at, tags)
+    return str(found.info.run_id)
+
+
+def sync_launch(store: MlflowStore, suite: str, launch: str, at: float) -> None:
+    """Brings the figures of a launch up to date, after one of its runs has ended. Three requests."""
+    runs = list(store.children(suite, launch).values())
+    ended = [each for each in runs if each.info.status in ("FINISHED", "FAILED")]
+    gains = [gain for each in ended if (gain := each.data.metrics.get("gain")) is not None]
+    improved = sum(each.data.tags.get("verdict") == "improved" for each in ended)
+    figures: dict[str, float] = {"runs": len(runs), "runs_ended": len(ended), "runs_improved": improved}
+    figures |= {"gain": fmean(gains)} if gains else {}
+    figures |= _sum("cost_usd", ended)
+    tags = {"verdict": f"{improved} of {len(runs)} improved"}
+    store.log(launch, [Point(name, value, at, len(ended)) for name, value in figures.items()], tags=tags)
+    store.end(launch, at)
+
+
+def _sum(name: str, runs: list[Any]) -> dict[str, float]:
+    known = [value for each in runs if (value := each.data.metrics.get(name)) is not None]
+    return {name: sum(known)} if known else {}
