@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from prefect import flow
+from prefect import flow, tags
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 
@@ -22,18 +22,25 @@ from a2rl.core.errors import A2rlError, InterruptedByUserError, RunFailedError
 from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
-from a2rl.results.mirror import Mirror, Mirrors
+from a2rl.results.mirror import Mirror, Mirrors, left_behind
 from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
+from flows.artifacts import EVERY_S, FlowPage, tags_of
 from flows.parameters import with_suite_parameters
 from flows.policies import benchmark_run, shares_of_cores
 from flows.submission import require_ready_here, submit_runs
 
 
 def _name() -> str:
-    """Names a flow run after its run if it has one, else after its suite."""
+    """Names a flow run after its run if it has one, else after its launch or its suite."""
     run_ids: list[str] = flow_run.parameters.get("run_ids") or []
-    return str(run_ids[0] if len(run_ids) == 1 else flow_run.parameters["suite"])
+    if not run_ids:
+        return str(flow_run.parameters["suite"])
+    try:
+        spec = RunDir(Settings.load().runs / run_ids[0]).spec
+    except A2rlError:  # the flow itself says so
+        return run_ids[0]
+    return run_ids[0] if len(run_ids) == 1 else spec.launch or spec.suite
 
 
 @flow(name="a2rl", flow_run_name=_name, persist_result=False, validate_parameters=True)
@@ -75,7 +82,7 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
 def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) -> dict[str, object]:
     """Executes the runs, each on its share of the cores, and returns what each one returned or raised."""
     tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
-    mirror = mirrors_of(tracker, settings)
+    mirror = mirrors_of(runs, tracker, settings)
     side_by_side = min(concurrency, len(runs))
     for cores in shares_of_cores(os.sched_getaffinity(0), side_by_side):
         slots.put(cores)
@@ -84,16 +91,21 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
     with stop_runs_on_exit():
         for run in runs:
             cores = slots.get()
-            futures[run.id] = benchmark_run.submit(run, settings, mirror, cores, side_by_side)
+            with tags(*tags_of(run)):
+                futures[run.id] = benchmark_run.submit(run, settings, mirror, cores, side_by_side)
             futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     mirror.close()
     return outcomes
 
 
-def mirrors_of(tracker: Tracker, settings: Settings) -> Mirrors:
-    """Returns what follows the runs: MLflow, and the anchor if the settings name one."""
-    followers, params = [Mirror(tracker.sync, tracker.store.alive_at)], load_params(settings.root).anchor
+def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> Mirrors:
+    """Returns what follows the runs: MLflow, Prefect's page of this flow run, and the anchor if the settings name
+    one."""
+    mlflow, page, ours = Mirror(tracker.sync, tracker.store.alive_at), FlowPage(runs, tracker), {run.id for run in runs}
+    mlflow.catch_up(run for run in left_behind(settings.runs) if run.id not in ours)
+    followers = [mlflow, Mirror(page.update, mark=lambda *_: None, every_s=EVERY_S, last=page.finish)]
+    params = load_params(settings.root).anchor
     if params.is_used:
         anchor = Anchor(params, settings.root)
         # Each of its attempts has a time limit, so it is waited for at the end as if it answered.

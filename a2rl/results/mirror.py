@@ -2,12 +2,13 @@
 fail.
 
 Only the newest state of a run is mirrored, so there is no queue that could grow. If MLflow lacks something of a run,
-`logs/mlflow-behind.txt` says so; `a2rl report RUN` mirrors the run again.
+`logs/mlflow-behind.txt` says so. The next flow in this checkout mirrors the run again, and so does `a2rl report RUN`.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from a2rl.core.errors import A2rlError
@@ -20,6 +21,7 @@ SILENT_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 60.0
 """At the end, how long to wait while MLflow does answer."""
 POLL_INTERVAL_S = 0.05
+MARK = "mlflow-behind.txt"
 MAX_PROBLEM_CHARS = 300
 
 
@@ -31,6 +33,8 @@ class Mirror:
         alive_at: Returns when MLflow last answered, by the monotonic clock.
         pause_s: The pauses after one failure, after two, and after more, in seconds.
         mark: Notes for a run what its mirror lacks; an empty text removes the note.
+        every_s: After how many seconds a run that is looked at is mirrored again, even if its ledger has not grown.
+        last: Called once, in the thread, when the mirror was closed and nothing is left to mirror.
     """
 
     def __init__(
@@ -39,10 +43,15 @@ class Mirror:
         alive_at: Callable[[], float] = lambda: 0.0,
         pause_s: tuple[float, ...] = PAUSE_S,
         mark: Callable[[RunDir, str], None] | None = None,
+        every_s: float = float("inf"),
+        last: Callable[[], None] | None = None,
     ) -> None:
         self._sync, self._alive_at, self._pause_s = sync, alive_at, pause_s
         self._mark = mark or mark_behind
+        self._every_s, self._last = every_s, last or (lambda: None)
         self._changed: dict[str, RunDir] = {}
+        self._left_behind: list[RunDir] = []
+        self._asked_at: dict[str, float] = {}
         self._current: RunDir | None = None
         self._seen: dict[str, int] = {}
         self._failures = 0
@@ -52,16 +61,24 @@ class Mirror:
         threading.Thread(target=self._work, name="mirror", daemon=True).start()
 
     def look(self, run: RunDir) -> None:
-        """Mirrors a run soon if its ledger has grown; returns at once."""
+        """Mirrors a run soon if its ledger has grown, or if the last time is long ago; returns at once."""
         entries = run.ledger.entries(after=self._seen.get(run.id, 0))
         if entries:
             self._seen[run.id] = entries[-1].seq
+        if entries or time.monotonic() - self._asked_at.setdefault(run.id, time.monotonic()) >= self._every_s:
             self.changed(run)
 
     def changed(self, run: RunDir) -> None:
         """Mirrors a run soon; returns at once."""
         with self._state:
+            self._asked_at[run.id] = time.monotonic()
             self._changed[run.id] = run
+            self._state.notify_all()
+
+    def catch_up(self, runs: Iterable[RunDir]) -> None:
+        """Mirrors runs that an earlier process left behind, whenever there is nothing else to mirror."""
+        with self._state:
+            self._left_behind.extend(runs)
             self._state.notify_all()
 
     def close(self) -> None:
@@ -80,7 +97,7 @@ class Mirror:
 
     def _work(self) -> None:
         while (run := self._next()) is not None:
-            problem = self._try(run)
+            problem = self._try(partial(self._sync, run))
             self._mark(run, problem)
             with self._state:
                 self._current = None
@@ -89,19 +106,23 @@ class Mirror:
                     self._changed.setdefault(run.id, run)
                     pause_s = self._pause_s[min(self._failures, len(self._pause_s)) - 1]
                     self._state.wait_for(lambda: self._is_closing, pause_s)
+        self._try(self._last)
         self._done.set()
 
     def _next(self) -> RunDir | None:
         """Waits for a changed run; None if the mirror was closed and no run has changed."""
         with self._state:
-            self._state.wait_for(lambda: self._changed or self._is_closing)
-            self._current = self._changed.pop(next(iter(self._changed))) if self._changed else None
+            self._state.wait_for(lambda: self._changed or self._left_behind or self._is_closing)
+            if self._changed:
+                self._current = self._changed.pop(next(iter(self._changed)))
+            else:
+                self._current = None if self._is_closing else self._left_behind.pop(0)
             return self._current
 
-    def _try(self, run: RunDir) -> str:
-        """Mirrors a run; returns what went wrong, empty if nothing did."""
+    def _try(self, mirror: Callable[[], None]) -> str:
+        """Mirrors something; returns what went wrong, empty if nothing did."""
         try:
-            self._sync(run)
+            mirror()
         except A2rlError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - MLflow raises many types, and none of them may end this thread
@@ -154,5 +175,11 @@ def behind(run: RunDir) -> str:
     return f"MLflow is behind ({problem}): `a2rl report {run.id}` mirrors the run again."
 
 
+def left_behind(runs: Path) -> Iterator[RunDir]:
+    """Yields the runs below a folder of which MLflow lacks something."""
+    for mark in sorted(runs.glob(f"*/logs/{MARK}")):
+        yield RunDir(mark.parents[1])
+
+
 def _mark(run: RunDir) -> Path:
-    return run.logs / "mlflow-behind.txt"
+    return run.logs / MARK

@@ -57,7 +57,7 @@ def log_model(store: MlflowStore, suite: str, run_id: str, best: BestCheckpoint)
 
 
 def register(store: MlflowStore, run_id: str, model_id: str, best: BestCheckpoint) -> None:
-    """Registers a logged model as the version of its run, and puts the alias on the best version. Up to five
+    """Registers a logged model as the version of its run, and puts the alias on the best version. Up to six
     requests; calling this again changes only what has changed."""
     versions = _versions(store, best.name)
     tags = {RUN_TAG: best.run, SCORE_TAG: str(best.score), GROUP_TAG: best.alias, **best.tags}
@@ -66,8 +66,9 @@ def register(store: MlflowStore, run_id: str, model_id: str, best: BestCheckpoin
         if not versions:
             with suppress(Exception):  # its type depends on the store; another process made it, or the next call fails
                 store.client.create_registered_model(best.name)
+        source = store.client.get_logged_model(model_id).artifact_location
         known = store.client.create_model_version(
-            best.name, f"models:/{model_id}", run_id, {key: short_text(value) for key, value in tags.items()},
+            best.name, source, run_id, {key: short_text(value) for key, value in tags.items()},
             description=short_text(f"The result of run {best.run}. The weights are in {best.checkpoint}"),
             await_creation_for=0, model_id=model_id,
         )  # fmt: skip

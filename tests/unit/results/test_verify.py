@@ -152,7 +152,7 @@ def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path)
     assert run_object(paper.run)["selection"] == note
     write_report(paper.run, paper.settings)
     assert note in paper.run.report.read_text()
-    parent = Tracker(paper.settings).store.find(paper.run)
+    parent = Tracker(paper.settings).store.find("a2rl.run_id", paper.run.id, paper.run.spec.suite)
     assert parent.data.tags["a2rl.selection"] == note
     mirrored = Tracker(paper.settings).mirrored(paper.run)["result"]
     assert mirrored["chosen_among"] == 3
