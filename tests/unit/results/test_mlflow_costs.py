@@ -1,0 +1,100 @@
+"""Tests what mirroring costs, with a real MLflow server behind a proxy that counts requests."""
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.settings import Settings
+from a2rl.results.mirror import Mirror, behind
+from a2rl.results.mlflow_store import MlflowStore, TrackingError
+from a2rl.results.tracking import Tracker
+from tests.mlflow_scale import measure
+from tests.mlflow_server import CountingProxy, mlflow_server
+from tests.run_maker import wait_for
+from tests.simulated_runs import simulate_run
+
+MOST_PER_SUBMISSION = 6
+LIMIT_S = 300
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as url:
+        yield url
+
+
+def tracking(settings: Settings, url: str) -> Settings:
+    return Settings(settings.root, {**settings.environ, "MLFLOW_TRACKING_URI": url})
+
+
+def make_experiment(place: tuple[Path, str]) -> str:
+    """Returns the experiment of a suite that nobody has used before; runs in a process of its own."""
+    root, url = place
+    store = MlflowStore(Settings(root, {"MLFLOW_TRACKING_URI": url} if url else {}))
+    with store.errors():
+        return store.experiment("raced")
+
+
+def test_a_submission_costs_few_requests_however_many_there_were_before(tmp_path: Path) -> None:
+    found = measure(1, 6, tmp_path)
+    each = found.live[1:-1]
+    assert len(each) == 6
+    assert max(each) <= MOST_PER_SUBMISSION
+    assert max(each[1:]) - min(each[1:]) <= 1, "the number does not grow"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_fifty_runs_of_forty_submissions_are_mirrored_in_five_minutes(tmp_path: Path) -> None:
+    found = measure(50, 40, tmp_path)
+    assert max(found.live[1:-1]) <= MOST_PER_SUBMISSION
+    assert found.seconds < LIMIT_S
+
+
+@pytest.mark.parametrize("at_server", [True, False])
+def test_processes_that_create_an_experiment_at_once_agree_on_it(
+    settings: Settings, server: str, *, at_server: bool
+) -> None:
+    places = [(settings.root, server if at_server else "")] * 8
+    with ProcessPoolExecutor(8, mp_context=get_context("spawn")) as processes:
+        assert len(set(processes.map(make_experiment, places))) == 1
+
+
+def test_what_an_outage_left_behind_is_whole_when_mlflow_is_back(settings: Settings, server: str) -> None:
+    proxy = CountingProxy(server)
+    run = simulate_run(settings, 7, submissions=3, suite="outage")
+    proxy.down = True
+    lost = Tracker(tracking(settings, proxy.url))
+    with pytest.raises(TrackingError):
+        lost.sync(run)
+    proxy.down = False
+    later = Tracker(tracking(settings, proxy.url))
+    mirror = Mirror(later.sync)
+    mirror.catch_up([run])
+    wait_for(lambda: later.page(run))
+    mirror.close()
+    assert behind(run) == ""
+    assert set(later.mirrored(run)) == {"result", "baseline", "submission 1", "submission 2", "submission 3"}
+    proxy.close()
+
+
+def test_a_server_gets_the_trace_and_the_model_of_a_run_under_its_launch(settings: Settings, server: str) -> None:
+    tracker = Tracker(tracking(settings, server))
+    worse = simulate_run(settings, 1, skill=0.3, suite="kept")
+    better = simulate_run(settings, 2, skill=0.9, suite="kept")
+    for each in (better, worse):
+        tracker.sync(each)
+    client = tracker.store.client
+    [name] = {each.name for each in client.search_model_versions() if each.tags["a2rl.run_id"] == better.id}
+    best = client.get_model_version_by_alias(name, "best")
+    assert best.tags["a2rl.run_id"] == better.id
+    assert str(settings.runs) in best.tags["a2rl.checkpoint"]
+    parent = tracker.store.find("a2rl.run_id", better.id, "kept")
+    launch = client.get_run(parent.data.tags["mlflow.parentRunId"])
+    assert launch.data.metrics["runs_ended"] == 2
+    trace = client.get_trace(parent.data.tags["a2rl.trace"])
+    assert [span.name for span in trace.data.spans].count("submission 1") == 1
+    assert {each.dataset.name for each in parent.inputs.dataset_inputs} == {"gsm8k-mini-eval"}
