@@ -70,7 +70,7 @@ class FlowPage:
         self._once("tags", "tags", self._tag)
         entries = run.ledger.entries()
         self._progress(run)
-        if rows := list(_rows(entries)):
+        if rows := list(_rows(run, entries)):
             self._table(run, rows)
         if run.report.exists():
             self._once(_key(run, "report"), run.report, lambda: self._link(run, "report", run.report.as_uri()))
@@ -139,7 +139,7 @@ def tags_of(run: RunDir) -> list[str]:
     return [_cell(name) for name in (spec.suite, spec.launch, spec.task, spec.agent) if name]
 
 
-def _rows(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+def _rows(run: RunDir, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yields the rows of a run's table of submissions, in the order in which they were graded or refused."""
     for each in scored_submissions(entries):
         score, improvement = each.grade.result.score, each.grade.improvement
@@ -148,14 +148,14 @@ def _rows(entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
             "time": format_duration(each.submission.elapsed_s),
             "public score": "" if score is None else f"{score:.1f}",
             "gain": "" if improvement is None else f"{improvement:+.1f}",
-            "model": _cell(each.submission.model_path),
+            "model": _cell(each.submission.model_path.removeprefix(f"{run.workspace}/")),
             "note": _cell(each.grade.result.reason),
         }
     for entry in entries:
         if isinstance(event := entry.event, SubmissionRefused):
             yield {
                 "submission": "refused", "time": format_duration(event.elapsed_s), "public score": "", "gain": "",
-                "model": _cell(event.model_path), "note": _cell(event.reason),
+                "model": _cell(event.model_path.removeprefix(f"{run.workspace}/")), "note": _cell(event.reason),
             }  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def _about(run: RunDir) -> str:
     if graded is None:
         return told
     score = graded.final.score if graded.final else None
-    result = "" if score is None else f", {score:.1f} on held-out items ({graded.gain:+.1f})"
+    result = "" if score is None else f", score {score:.1f} ({graded.gain:+.1f})"
     return f"{told}. Result: {graded.verdict}{result}"
 
 
@@ -189,7 +189,8 @@ def _board(board: Board) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return printable(scrub(text), MAX_CELL)
+    """Returns a text for a cell of a table, where Prefect takes only `[text](url)` as markup."""
+    return printable(scrub(text), MAX_CELL).replace("](", "] (")
 
 
 def _key(run: RunDir, what: str) -> str:

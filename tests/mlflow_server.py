@@ -22,6 +22,7 @@ END_TIMEOUT_S = 10
 def mlflow_server(folder: Path) -> Iterator[str]:
     """Serves an empty store below a folder; yields its URL."""
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # of the clients: test machines may be busy
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
