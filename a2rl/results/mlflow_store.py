@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from filelock import FileLock
+
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
@@ -42,6 +44,8 @@ DEFAULTS = {
 PAGE_SIZE = 1000
 MAX_TEXT = 5000
 """The length in characters of a tag or a parameter that all of MLflow's stores accept."""
+CREATE_TIMEOUT_S = 120
+"""How long to wait for another process that creates the database. Two that create it at once would both fail."""
 DIGEST_CHARS = 12
 """The length of a data set's digest that MLflow shows whole; it accepts 36."""
 MAX_PARAMS = 100
@@ -129,8 +133,9 @@ class MlflowStore:
 
             client = MlflowClient(tracking_uri=self.uri)
             if self._is_local:
-                self._settings.mlruns.mkdir(exist_ok=True)
-                client.search_experiments(max_results=1)  # creates the database on first use
+                self._settings.mlruns.mkdir(parents=True, exist_ok=True)
+                with FileLock(self._settings.mlruns / ".mlflow.lock", timeout=CREATE_TIMEOUT_S):
+                    client.search_experiments(max_results=1)  # creates the database on first use
             return client
 
     @property

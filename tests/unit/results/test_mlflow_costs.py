@@ -58,8 +58,8 @@ def test_fifty_runs_of_forty_submissions_are_mirrored_in_five_minutes(tmp_path: 
 def test_processes_that_create_an_experiment_at_once_agree_on_it(
     settings: Settings, server: str, *, at_server: bool
 ) -> None:
-    places = [(settings.root, server if at_server else "")] * 8
-    with ProcessPoolExecutor(8, mp_context=get_context("spawn")) as processes:
+    places = [(settings.root, server if at_server else "")] * 4
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as processes:
         assert len(set(processes.map(make_experiment, places))) == 1
 
 
