@@ -131,12 +131,13 @@ class MlflowStore:
         with quiet_mlflow():
             from mlflow.tracking import MlflowClient
 
-            client = MlflowClient(tracking_uri=self.uri)
-            if self._is_local:
-                self._settings.mlruns.mkdir(parents=True, exist_ok=True)
-                with FileLock(self._settings.mlruns / ".mlflow.lock", timeout=CREATE_TIMEOUT_S):
-                    client.search_experiments(max_results=1)  # creates the database on first use
-            return client
+            if not self._is_local:
+                return MlflowClient(tracking_uri=self.uri)
+            self._settings.mlruns.mkdir(parents=True, exist_ok=True)
+            with FileLock(self._settings.mlruns / ".mlflow.lock", timeout=CREATE_TIMEOUT_S):
+                client = MlflowClient(tracking_uri=self.uri)
+                client.search_experiments(max_results=1)  # creates the database on first use
+                return client
 
     @property
     def uri(self) -> str:
