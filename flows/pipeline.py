@@ -23,7 +23,7 @@ from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
 from a2rl.results.mirror import Mirror, Mirrors, left_behind
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
 from flows.artifacts import EVERY_S, FlowPage, tags_of
 from flows.parameters import with_suite_parameters

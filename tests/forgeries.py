@@ -28,8 +28,8 @@ from a2rl.grading.job import GradeJob, GradeResult, ids_of_job
 from a2rl.models.checkpoint import weights_digest
 from a2rl.results.manifest import FILE as MANIFEST
 from a2rl.results.manifest import manifest_of
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report import write_report
-from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import GENESIS, Row, rebuild

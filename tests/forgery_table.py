@@ -16,7 +16,7 @@ from a2rl.anchor.keys import load_public_key, public_path
 from a2rl.anchor.signer import LocalSigner
 from a2rl.core.errors import A2rlError
 from a2rl.grading import regrade as regrading
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import Check, Trust, verify_run
 from tests.forgeries import AFTERWARDS, FORGERIES, LEVELS, Forgery, Level, Original, Scene
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.settings import Settings
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
 from tests.mlflow_server import CountingProxy, mlflow_server
 from tests.run_maker import checkout

@@ -14,7 +14,7 @@ from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.regrade import Progress, Regrade, regrade, regrade_baseline
 from a2rl.recording.code_history import import_history
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import NOTHING, Away, Check, Trust, verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row, rebuild

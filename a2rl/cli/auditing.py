@@ -92,7 +92,7 @@ def _audit(
     from a2rl.bundle.audit import audit as audited
     from a2rl.bundle.audit import opened_bundle
     from a2rl.cli.results import find_run
-    from a2rl.results.tracking import Tracker
+    from a2rl.results.mlflow.tracking import Tracker
 
     if not Path(name).is_file():
         if name.endswith((".gz", ".tar")):

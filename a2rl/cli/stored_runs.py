@@ -24,7 +24,7 @@ def verify(run_id: str, public_key: PublicKey = None, as_json: Json = False) -> 
     from a2rl.cli.audit_output import show_checks
     from a2rl.cli.console import print_json
     from a2rl.cli.results import find_run
-    from a2rl.results.tracking import Tracker
+    from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
     settings = Settings.load()
@@ -119,8 +119,8 @@ def _report_on_run(run_id: str) -> None:
     from a2rl.cli.results import find_run
     from a2rl.config.params import load_params
     from a2rl.results.mirror import mark_behind
+    from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.report import write_report
-    from a2rl.results.tracking import Tracker
 
     settings = Settings.load()
     found, params = find_run(run_id, settings), load_params(settings.root).anchor

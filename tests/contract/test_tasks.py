@@ -12,7 +12,7 @@ import pytest
 from a2rl.core.files import folder_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.job import score_items, selected_ids
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.records import BaselineRecord
 from a2rl.scoring.paired import compare, mean_difference
 from a2rl.scoring.score import ItemResult, summarise

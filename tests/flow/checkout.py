@@ -10,7 +10,7 @@ from typing import Any
 
 import tasks
 from a2rl.core.settings import Settings
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 

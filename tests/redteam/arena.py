@@ -26,7 +26,7 @@ from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.records import ReportRecord

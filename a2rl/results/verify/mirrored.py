@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from a2rl.results.figures import result_metrics, result_tags, run_params
-from a2rl.results.mlflow_store import short_text
-from a2rl.results.tracking import Mirrored, Tracker
+from a2rl.results.mlflow.store import short_text
+from a2rl.results.mlflow.tracking import Mirrored, Tracker
 from a2rl.results.verify.check import NotCheckedError, require, same
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted

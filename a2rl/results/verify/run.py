@@ -7,7 +7,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import digest_of
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.draw_check import check_draw
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.validity_check import check_validity
 from a2rl.results.verify.away import NOTHING, Away
 from a2rl.results.verify.check import Check, NotCheckedError, made, require

@@ -35,7 +35,7 @@ def held(after):
 
     from a2rl.cli.console import PlainConsole
     from a2rl.cli.follower import Follower
-    from a2rl.results.tracking import Tracker
+    from a2rl.results.mlflow.tracking import Tracker
     from tests.redteam.look import settings_of
 
     if not after.run.report.exists():

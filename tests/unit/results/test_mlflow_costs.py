@@ -9,8 +9,8 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirror, behind
-from a2rl.results.mlflow_store import MlflowStore, TrackingError
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.store import MlflowStore, TrackingError
+from a2rl.results.mlflow.tracking import Tracker
 from tests.mlflow_scale import measure
 from tests.mlflow_server import CountingProxy, mlflow_server
 from tests.run_maker import wait_for

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from a2rl.agents.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
 from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
-from a2rl.results.trace import SpanData, trace_of
+from a2rl.results.mlflow.trace import SpanData, trace_of
 from a2rl.run.directory import RunDir
 from tests.simulated_runs import simulate_run
 from tests.written_ledger import BEGAN_AT

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from a2rl.core.settings import Settings
-from a2rl.results.mlflow_store import TrackingError
-from a2rl.results.tracking import Tracker
+from a2rl.results.mlflow.store import TrackingError
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted
 from a2rl.scoring.score import summarise
@@ -95,11 +95,11 @@ def test_a_sync_searches_only_after_another_tracker_and_once_however_many_submis
 
 
 def test_nested_runs_beyond_one_page_are_known(tracker: Tracker, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2rl.results.mlflow_store.PAGE_SIZE", 2)
+    monkeypatch.setattr("a2rl.results.mlflow.store.PAGE_SIZE", 2)
     submit(run, 5)
     for _ in range(3):
         tracker.sync(run)
-    monkeypatch.setattr("a2rl.results.mlflow_store.PAGE_SIZE", 1000)
+    monkeypatch.setattr("a2rl.results.mlflow.store.PAGE_SIZE", 1000)
     parent = parent_of(tracker, run)
     found = tracker.store.client.search_runs(
         [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"

@@ -15,8 +15,8 @@ from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, 
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult, ids_of_run, selected_ids
 from a2rl.results.comparison import improvement_of
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report import write_report
-from a2rl.results.tracking import Tracker
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded

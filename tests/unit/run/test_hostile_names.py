@@ -25,8 +25,8 @@ from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.recording.code_history import snapshot_code
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report import write_report
-from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
 from stages.grade import grade

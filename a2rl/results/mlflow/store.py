@@ -1,7 +1,6 @@
 """One MLflow store: the connection, its errors, and the few requests that a2rl makes.
 
-Only this module and its neighbours `mlflow_*.py` import mlflow. Each method says how many requests it makes, since that
-is what a mirror costs.
+Each method says how many requests it makes, since that is what a mirror costs.
 
     store = MlflowStore(settings)
     with store.errors():
@@ -27,7 +26,7 @@ from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
-from a2rl.results.mlflow_views import EXPERIMENT_TAGS
+from a2rl.results.mlflow.views import EXPERIMENT_TAGS
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

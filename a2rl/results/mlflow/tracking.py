@@ -30,14 +30,14 @@ from a2rl.results.figures import (
     score_metrics,
     scored_submissions,
 )
-from a2rl.results.launches import launch_of, sync_launch
 from a2rl.results.manifest import changed_files, read_manifest
-from a2rl.results.mlflow_models import log_model, register
-from a2rl.results.mlflow_store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, TrackingError
-from a2rl.results.mlflow_traces import log_trace, trace_id_of
-from a2rl.results.mlflow_views import results_url, run_url
-from a2rl.results.outputs import best_checkpoint, data_of
-from a2rl.results.trace import trace_of
+from a2rl.results.mlflow.launches import launch_of, sync_launch
+from a2rl.results.mlflow.lineage import best_checkpoint, data_of
+from a2rl.results.mlflow.models import log_model, register
+from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, TrackingError
+from a2rl.results.mlflow.trace import trace_of
+from a2rl.results.mlflow.traces import log_trace, trace_id_of
+from a2rl.results.mlflow.views import results_url, run_url
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from a2rl.results.mlflow_store import MlflowStore, short_text
-from a2rl.results.trace import SpanData
+from a2rl.results.mlflow.store import MlflowStore, short_text
+from a2rl.results.mlflow.trace import SpanData
 
 if TYPE_CHECKING:
     from mlflow.entities import Span

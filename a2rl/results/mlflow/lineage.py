@@ -5,8 +5,8 @@ from pathlib import Path
 
 from a2rl.core.files import folder_digest
 from a2rl.core.settings import Settings
-from a2rl.results.mlflow_models import BestCheckpoint
-from a2rl.results.mlflow_store import DataSet
+from a2rl.results.mlflow.models import BestCheckpoint
+from a2rl.results.mlflow.store import DataSet
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.results.mlflow_store import MlflowStore, short_text
+from a2rl.results.mlflow.store import MlflowStore, short_text
 
 RUN_TAG, SCORE_TAG, GROUP_TAG = "a2rl.run_id", "score", "a2rl.alias"
 MAX_NAME = 100

@@ -9,7 +9,7 @@ from typing import Any
 from filelock import FileLock
 
 from a2rl.core.settings import Settings
-from a2rl.results.mlflow_store import MlflowStore, Point
+from a2rl.results.mlflow.store import MlflowStore, Point
 from a2rl.run.directory import RunDir
 
 LAUNCH_TAG = "a2rl.launch_id"
