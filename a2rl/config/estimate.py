@@ -18,11 +18,11 @@ from a2rl.run.grading_limits import TYPICAL_SUBMISSIONS
 from a2rl.run.sample import in_words
 from a2rl.run.spec import Protocol, RunSettings
 from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
+from a2rl.scoring.power import POWER
 from a2rl.tasks.catalog import load_task
 from a2rl.tasks.contract import Task, Variant
 
 HOUR_S = 3600
-POWER = 0.8
 LOST_SHARE = 0.05
 """The share of the items that the base model answers correctly and the trained model does not. This is an assumption:
 training that helps also does some harm, which makes a gain harder to show."""
