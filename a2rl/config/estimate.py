@@ -1,10 +1,8 @@
 """Estimates what a suite needs and what it can show, before anything starts: `a2rl bench SUITE --dry-run`."""
 
 import heapq
-import re
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -13,6 +11,7 @@ from a2rl.config.suite import Suite
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
 from a2rl.models.pretrained import CATALOGUE
+from a2rl.models.size import parameters_in_name
 from a2rl.run.disk import most_kept
 from a2rl.run.grading_limits import TYPICAL_SUBMISSIONS
 from a2rl.run.sample import in_words
@@ -27,8 +26,6 @@ LOST_SHARE = 0.05
 """The share of the items that the base model answers correctly and the trained model does not. This is an assumption:
 training that helps also does some harm, which makes a gain harder to show."""
 BYTES_PER_PARAMETER = 2
-PARAMETERS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])")
-"""The number of parameters in the name of a model, such as 7B or 0.5B."""
 PRECISION_POINTS = 1e-3
 
 SizeSource = Literal["on this machine", "by its name", "unknown"]
@@ -133,11 +130,10 @@ def model_size(model: str, settings: Settings) -> ModelSize:
         return ModelSize(model=model, bytes=sum(path.stat().st_size for path in weights), source="on this machine")
     if model in CATALOGUE:
         return ModelSize(model=model, bytes=CATALOGUE[model].weights_bytes, source="by its name")
-    named = PARAMETERS.search(Path(model.partition("@")[0]).name)
-    if named is None:
+    parameters = parameters_in_name(model)
+    if parameters is None:
         return ModelSize(model=model, bytes=None, source="unknown")
-    parameters = float(named[1]) * (1e9 if named[2] == "B" else 1e6)
-    return ModelSize(model=model, bytes=round(parameters * BYTES_PER_PARAMETER), source="by its name")
+    return ModelSize(model=model, bytes=parameters * BYTES_PER_PARAMETER, source="by its name")
 
 
 def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:

@@ -16,7 +16,8 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.results.report.template import load_template
-from a2rl.results.suite.figures import Figure, draw_figures
+from a2rl.results.suite.drawing import Figure
+from a2rl.results.suite.figures import draw_figures
 from a2rl.results.suite.leaderboard import Board, boards
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.run.budget import format_duration
@@ -27,7 +28,7 @@ from a2rl.scoring.means import Interval
 COLUMNS = (
     "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
     "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
-    "agent_s", "tokens", "cost_usd", "reason",
+    "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", "reason",
 )  # fmt: skip
 
 
