@@ -37,7 +37,7 @@ def line_of(run: RunDir, steps: Steps | None = None) -> TimeLine:
     return found
 
 
-def rounded(found: TimeLine) -> list[tuple[str, int, int]]:
+def rounded(found: TimeLine) -> list[tuple[str, float, float]]:
     return [(name, round(start_s, -1), round(end_s, -1)) for name, start_s, end_s in found.spans]
 
 
