@@ -170,9 +170,9 @@ def _with_stacks(shown: Sequence[Board]) -> list[tuple[RunSummary, str]]:
 
 
 def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:
-    facts: Mapping[str, Any] = {**run.settings, **run.model_dump(exclude={"settings", "tries", "gains"})}
     low, high = run.ci or (None, None)
-    return {name: {**facts, "stack": stack, "ci_low": low, "ci_high": high}[name] for name in COLUMNS}
+    facts: Mapping[str, Any] = {**run.settings, "stack": stack, "ci_low": low, "ci_high": high}
+    return {name: getattr(run, name) if name in RunSummary.model_fields else facts[name] for name in COLUMNS}
 
 
 def _write_figure(folder: Path, figure: Figure) -> None:
