@@ -117,7 +117,7 @@ start_prefect() {
     prefect_settings
     spawn prefect prefect server start --host 127.0.0.1 --port $prefect_port --no-services
     wait_for prefect 180 curl -sf http://127.0.0.1:$prefect_port/api/health
-    PREFECT_API_URL= spawn prefect-services python -c 'from prefect.cli import app; app()' server services start
+    is_running prefect-services || PREFECT_API_URL= spawn prefect-services python -c 'from prefect.cli import app; app()' server services start
 }
 
 start_mlflow() {

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ class Services:
     """Services in a folder of their own, on ports of their own."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         self._environ = environ | {"A2RL_SERVICES": str(folder), "A2RL_SERVICES_PORT": str(_free_ports())}
 
@@ -30,6 +32,14 @@ class Services:
     def stop(self, *names: str) -> None:
         """Stops services."""
         self._call("stop", *names)
+
+    def kill(self, name: str) -> None:
+        """Kills a service with all of its processes (kill -9)."""
+        os.killpg(self.pid(name), signal.SIGKILL)
+
+    def pid(self, name: str) -> int:
+        """The process that a service was started as."""
+        return int((self._folder / "pid" / name).read_text())
 
     @property
     def variables(self) -> dict[str, str]:
