@@ -52,14 +52,6 @@ class Services:
         return done.stdout
 
 
-def let_others_in(folder: Path) -> None:
-    """Lets other users reach a folder of a test. The folder of all temporary files stays as it is."""
-    for path in (folder, *folder.parents):
-        if path == Path(tempfile.gettempdir()):
-            return
-        path.chmod(path.stat().st_mode | 0o055)
-
-
 def _free_ports() -> int:
     """Returns the first of five ports that nobody uses."""
     for first in range(21000 + os.getpid() % 500 * 10, 32000, 10):
@@ -73,8 +65,12 @@ def _free_ports() -> int:
 
 
 @contextmanager
-def running(folder: Path, *names: str) -> Iterator[Services]:
-    """Runs services within the context; a test that needs what is not installed is skipped."""
+def running(*names: str) -> Iterator[Services]:
+    """Runs services within the context; a test that needs what is not installed is skipped.
+
+    Their folder is none of pytest's: Postgres runs as another user if this one is root, and each start of pytest closes
+    the folder of all its tests to others.
+    """
     have = subprocess.run([SCRIPT, "env"], capture_output=True, check=False).returncode == 0
     missing = [name for name in ("redis-server",) if "redis" in names and not _has(name)]
     missing += (
@@ -82,12 +78,14 @@ def running(folder: Path, *names: str) -> Iterator[Services]:
     )
     if missing or not have:
         pytest.skip(f"{', '.join(missing)} is not installed")
-    services = Services(folder)
-    try:
-        services.start(*names)
-        yield services
-    finally:
-        services.stop()
+    with tempfile.TemporaryDirectory(prefix="a2rl-services-") as folder:
+        Path(folder).chmod(0o755)
+        services = Services(Path(folder))
+        try:
+            services.start(*names)
+            yield services
+        finally:
+            services.stop()
 
 
 def _has(program: str) -> bool:

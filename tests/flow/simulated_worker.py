@@ -10,12 +10,8 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas import OrchestrationResult
-from prefect.client.schemas.objects import FlowRun
-from prefect.states import Completed, Failed, Pending, Running
+from prefect.states import Completed, Failed, Running
 
 from a2rl.cluster.holding import Cluster, held
 from a2rl.cluster.postgres_claims import PostgresClaims
@@ -27,7 +23,7 @@ from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import failed
 from a2rl.run.records import ReportRecord
 from a2rl.run.stored import is_safe
-from flows.submission import prefect_client
+from flows.submission import prefect_client, take_flow_run
 
 STEPS, LEASE_S, POOL, SUITE = 6, 8.0, "simulated", "simulated"
 EXIT_LOST = 75
@@ -51,19 +47,10 @@ def work(run: RunDir, acknowledged: Path) -> None:
     run.write("report", ReportRecord(seconds=0, path=run.report))
 
 
-def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Returns a flow run that this worker may begin; None if there is none now."""
-    for found in client.get_scheduled_flow_runs_for_work_pool(POOL):
-        done: OrchestrationResult[Any] = client.set_flow_run_state(found.flow_run.id, Pending())
-        if done.status.value == "ACCEPT":  # else another worker was faster
-            return found.flow_run
-    return None
-
-
 def do_one(settings: Settings, cluster: Cluster, acknowledged: Path) -> None:
     """Takes one flow run and does its run; Prefect is told how it ended."""
     with prefect_client() as client:
-        flow_run = next_flow_run(client)
+        flow_run = take_flow_run(client, POOL)
         if flow_run is None:
             time.sleep(1.0)
             return

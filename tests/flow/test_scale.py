@@ -17,7 +17,7 @@ from tests.flow.checkout import Checkout
 from tests.flow.machines import SUBMISSIONS, Machines, is_alive, kill_machine, processes_of, wait_for
 from tests.flow.two_resumes import race
 from tests.run_maker import spec
-from tests.services import let_others_in, running
+from tests.services import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 ROUNDS = int(os.environ.get("A2RL_ROUNDS", "5"))
@@ -27,8 +27,7 @@ POOL = "tests"
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     folder = tmp_path_factory.mktemp("machines")
-    let_others_in(folder)  # Postgres runs as another user
-    services_here = running(folder / "services", "postgres", "redis", "s3", "prefect")
+    services_here = running("postgres", "redis", "s3", "prefect")
     with services_here as services, pytest.MonkeyPatch.context() as patch:
         for name, value in services.variables.items():
             if name.startswith("AWS_"):  # botocore reads the environment of this process

@@ -25,7 +25,7 @@ from flows.reconciler import reconcile
 from flows.submission import submit_runs
 from tests.flow.simulated_worker import LEASE_S, POOL, STEPS, SUITE
 from tests.run_maker import REPOSITORY, checkout, spec
-from tests.services import Services, let_others_in, running
+from tests.services import Services, running
 
 RUNS = int(os.environ.get("A2RL_SIMULATED_RUNS", "36"))
 WAIT_S = float(os.environ.get("A2RL_SIMULATED_S", "900"))
@@ -116,8 +116,7 @@ class Suite:
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_all_runs_are_done_and_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_others_in(tmp_path)  # Postgres runs as another user
-    with running(tmp_path / "services", "postgres", "redis", "s3", "prefect") as services:
+    with running("postgres", "redis", "s3", "prefect") as services:
         for name, value in services.variables.items():
             monkeypatch.setenv(name, value)
         with temporary_settings({PREFECT_API_URL: services.variables["PREFECT_API_URL"]}):

@@ -47,13 +47,14 @@ class SharedRate(BaseModel):
         """Waits for a slot. Returns whether it got one; the request may be sent either way."""
         deadline = time.monotonic() + most_s
         user, _, password = self.auth.partition(":")
+        auth = httpx.BasicAuth(user, password) if self.auth else httpx.Auth()
         body = {"names": [self.name], "slots": 1, "mode": "rate_limit"}
         while (left_s := deadline - time.monotonic()) > 0:
             try:
                 answer = await http.post(
                     f"{self.api}/v2/concurrency_limits/increment",
                     json=body,
-                    auth=(user, password) if self.auth else None,
+                    auth=auth,
                     timeout=ASK_S,
                 )
             except httpx.HTTPError:

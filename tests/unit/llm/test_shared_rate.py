@@ -18,6 +18,7 @@ from a2rl.llm.relay.rate import SharedRate, limit_name
 class Limits(BaseHTTPRequestHandler):
     """Prefect's limits: so many slots are free, and a locked limit says when to ask again."""
 
+    api: str
     free: int
     asked: list[tuple[str, str, dict[str, object]]]
 
@@ -37,7 +38,7 @@ class Limits(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def limits() -> Iterator[type[Limits]]:
-    kind = type("TheseLimits", (Limits,), {"free": 1, "asked": []})
+    kind: type[Limits] = type("TheseLimits", (Limits,), {"api": "", "free": 1, "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         kind.api = f"http://127.0.0.1:{server.server_address[1]}/api"
