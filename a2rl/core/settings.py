@@ -58,6 +58,11 @@ class Settings:
         return self.root / "runs"
 
     @property
+    def fetched(self) -> Path:
+        """The folder with what reports need of runs that are only in the store."""
+        return self.root / ".fetched"
+
+    @property
     def reports(self) -> Path:
         """The folder of the reports over many runs."""
         return self.root / "reports"
