@@ -14,7 +14,7 @@ from a2rl.cluster.holding import new_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted, Graded, SubmissionAccepted
 from tests.flow.checkout import Checkout
-from tests.flow.machines import SUBMISSIONS, Machines, is_alive, kill_machine, processes_of, wait_for
+from tests.flow.machines import SUBMISSIONS, WAIT_S, Machines, is_alive, kill_machine, processes_of, wait_for
 from tests.flow.two_resumes import race
 from tests.run_maker import spec
 from tests.services import running
@@ -146,3 +146,19 @@ def test_a_process_that_was_stopped_past_its_lease_ends_with_its_agent_and_write
     sys.stderr.write(f"the old process and its agent were gone {seconds:.1f} s after SIGCONT\n")
     assert (row.owner, row.seq, row.manifest) == ("another:1:x", claim.before.seq, claim.before.manifest)
     assert seconds < 30  # 5 s on a machine that does nothing else
+
+
+def test_jobs_that_each_take_one_run_take_different_ones(machines: Machines) -> None:
+    ids = submit(machines, 3, 4)
+    command = ("suite", "worker", POOL, "--once")
+    try:
+        jobs = [place.start(*command) for place in (machines.one, machines.two)]
+        said = [job.communicate(timeout=WAIT_S)[0] for job in jobs]
+        assert {machines.row(run_id).epoch for run_id in ids} == {1}
+        assert [job.returncode for job in jobs] == [0, 0], said
+        assert all(machines.row(run_id).done for run_id in ids)
+        idle = machines.one.run(*command)
+        assert (idle.returncode, "nothing waits" in idle.stdout) == (0, True)
+    finally:
+        kill_machine(machines.one)
+        kill_machine(machines.two)
