@@ -81,6 +81,8 @@ class Estimate(_Figures):
     disk_bytes: int | None
     """None if the size of a base model is unknown."""
     disk_explained: str
+    store_bytes: int | None
+    """What the object store keeps, if there is one: the checkpoints of all runs that their retention rule keeps."""
     models: tuple[ModelSize, ...]
     tasks: tuple[TaskResolution, ...]
 
@@ -101,6 +103,7 @@ def estimate(name: str, suite: Suite, settings: Settings) -> Estimate:
         agent_hours=sum(cell.budget_s for cell in cells) / HOUR_S,
         wall_hours=_wall_s([cell.budget_s for cell in cells], suite.concurrency) / HOUR_S,
         disk_bytes=_disk_bytes(cells, sizes),
+        store_bytes=_store_bytes(cells, sizes),
         disk_explained=DISK_EXPLAINED.format(submissions=TYPICAL_SUBMISSIONS),
         models=tuple(sizes.values()),
         tasks=tuple(
@@ -145,6 +148,15 @@ def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> in
     for cell in cells:
         submissions = cell.max_submissions or TYPICAL_SUBMISSIONS
         total += (sizes[cell.model].bytes or 0) * (most_kept(cell) + submissions)
+    return total
+
+
+def _store_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
+    total = 0
+    for cell in cells:
+        if (size := sizes[cell.model].bytes) is None:
+            return None
+        total += size * most_kept(cell)
     return total
 
 
