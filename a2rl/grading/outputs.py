@@ -16,8 +16,7 @@ import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -34,8 +33,6 @@ from a2rl.sampling import (
     one_turn,
     translated,
 )
-from a2rl.tasks.catalog import graders_wrapped
-from a2rl.tasks.contract import Grader
 
 T = TypeVar("T")
 SUFFIX = ".outputs.jsonl.gz"
@@ -109,34 +106,26 @@ def keep_copy(outputs: Path, target: Path) -> Path | None:
 
 
 @contextmanager
-def keeping_outputs(result: Path) -> Iterator[None]:
-    """Writes what models answer within this context to the file beside a result, at the end of each round of answers.
+def recorded(sampler: Sampler, result: Path, ids: Sequence[str], sample: int = 0) -> Iterator[Sampler]:
+    """Records what a sampler is asked and answers in this context; at the end, writes it to the file beside a result.
 
     A file that cannot be written does not harm the grade; it is then missing.
+
+    Args:
+        sampler: Answers.
+        result: The result of the grade.
+        ids: The items that are asked about, in order.
+        sample: The number of the round, from 0; the first round replaces what an earlier attempt has left.
     """
-    path, sample = outputs_path(result), 0
-    with suppress(OSError):
-        path.unlink(missing_ok=True)  # of an attempt that was killed
-
-    def wrap(grader: Grader) -> Grader:
-        def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], *settings: Any) -> Any:
-            nonlocal sample
-            recording = _RecordingSampler(sampler)
-            items = grader.grade(recording, hidden, ids, *settings)
-            _append(path, recording.outputs(ids, sample))
-            sample += 1
-            return items
-
-        return cast(Grader, SimpleNamespace(**{**vars(grader), "grade": grade}))
-
-    with graders_wrapped(wrap):
-        yield
+    recording = _RecordingSampler(sampler)
+    yield recording
+    _write(outputs_path(result), recording.outputs(ids, sample), "ab" if sample else "wb")
 
 
-def _append(path: Path, outputs: Sequence[Output]) -> None:
+def _write(path: Path, outputs: Sequence[Output], mode: str) -> None:
     text = "".join(json.dumps(each.model_dump(mode="json"), ensure_ascii=False) + "\n" for each in outputs)
     try:
-        with path.open("ab") as file:
+        with path.open(mode) as file:
             file.write(gzip.compress(scrub(text).encode("utf-8", "replace"), mtime=0))
     except OSError:
         with suppress(OSError):
