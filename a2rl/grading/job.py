@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
+from a2rl.grading.outputs import recorded
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import resolve_model
@@ -189,7 +190,7 @@ def run_job(job: GradeJob, lease: EngineLease | None = None) -> None:
     )
     with engine as sampler:
         start = engine_start_of(sampler)
-        rounds = [_grade(job, _answering(job, sampler, number), ids, limits, judging) for number in range(samples)]
+        rounds = [_round(job, sampler, number, ids, limits, judging) for number in range(samples)]
     items = mean_of_samples(rounds)
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
@@ -223,18 +224,16 @@ def _limits(limits: Limits, generation: Generation) -> Limits:
     return limits.model_copy(update={"max_new_tokens": generation.max_new_tokens or limits.max_new_tokens})
 
 
-def _answering(job: GradeJob, sampler: Sampler, number: int) -> Sampler:
-    """Returns the sampler for one round of answers. Rounds, and parts of a round, have different random numbers."""
-    return GeneratingSampler(sampler, job.generation, seed=number * job.part.step + job.part.start)
-
-
-def _grade(
-    job: GradeJob, sampler: Sampler, ids: Sequence[str], limits: Limits, judging: JudgeConfig | None
+def _round(
+    job: GradeJob, sampler: Sampler, number: int, ids: Sequence[str], limits: Limits, judging: JudgeConfig | None
 ) -> list[ItemResult]:
-    grader = load_grader(job.task)
-    if judging is None:
-        return grader.grade(sampler, job.hidden, ids, limits, job.options)
-    return cast(JudgedGrader, grader).grade(sampler, job.hidden, ids, limits, job.options, judging)
+    """Answers and judges all items once. Rounds, and parts of a round, have different random numbers."""
+    grader, seed = load_grader(job.task), number * job.part.step + job.part.start
+    with recorded(sampler, job.result, ids, number) as recording:
+        answering = GeneratingSampler(recording, job.generation, seed=seed)
+        if judging is None:
+            return grader.grade(answering, job.hidden, ids, limits, job.options)
+        return cast(JudgedGrader, grader).grade(answering, job.hidden, ids, limits, job.options, judging)
 
 
 def score_items(

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from a2rl.core.errors import TaskDefinitionError, unknown_name
+from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
 from a2rl.tasks.contract import Grader, Preparer, ServicesModule, Task, TwinsModule
 
 
@@ -56,4 +56,9 @@ def load_twins(task_id: str) -> TwinsModule | None:
 
 
 def _task_module(task_id: str, name: str) -> ModuleType:
-    return importlib.import_module(f"tasks.{task_id}.{name}")
+    try:
+        return importlib.import_module(f"tasks.{task_id}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"tasks.{task_id}":
+            raise
+        raise UsageError(f"this checkout has no task {task_id}") from error  # a run of another checkout has it
