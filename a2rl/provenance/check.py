@@ -89,6 +89,10 @@ def _seen(found: Provenance, known: KnownModels, digest: str) -> Iterator[Eviden
 def tries(evidence: RunEvidence) -> Iterator[Finding]:
     """Counts how many different tries the submissions are."""
     folders = _folders(evidence)
+    gone = len({event.weights_digest for event in evidence.accepted}) - len(folders)
+    if evidence.setup is not None and gone >= MANY_COPIES:
+        text = f"{gone} submissions were removed when they were graded, so whether they are copies was not checked."
+        yield Finding.of(NOT_CHECKED, "note", text, Evidence(what="the setting keep", value=evidence.run.spec.keep))
     if evidence.setup is None or len(folders) < MANY_COPIES:
         return
     found = count_tries(folders, evidence.base_model, better=_better_than_base(evidence))
