@@ -74,9 +74,9 @@ def asked_items(spec: RunSpec, model: Path, hidden: Path, ids: Sequence[str], ro
         root: The checkout.
     """
     prompts = asked_prompts(spec, model, hidden, ids, root)
-    gold = load_grader(spec.task).gold_outputs(hidden)
     if prompts is None or len(prompts) != len(ids):
         return []
+    gold = load_grader(spec.task).gold_outputs(hidden)
     return [Asked(id=each, prompt=_plain(prompt), answer=gold[each]) for each, prompt in zip(ids, prompts, strict=True)]
 
 
