@@ -19,7 +19,8 @@ from a2rl.contamination.twins import (
     shared_items,
     twins_graded,
 )
-from a2rl.grading.devices import devices_of
+from a2rl.grading.devices import CPU, devices_of
+from a2rl.grading.model_process import ModelSize
 from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
@@ -85,12 +86,15 @@ def log_probability_gap(evidence: RunEvidence) -> Iterator[Finding]:
     if not isinstance(found, Compared):
         yield from (not_checked(f"{what}, because {why}.") for why in found)
         return
+    run, settings = evidence.run, evidence.settings
     seen, fresh = _asked(evidence, found)
+    device = devices_of(check_gpus(run, settings).all)[0]
     if not seen or not fresh:
         yield not_checked(f"{what}, because the answers of this task are not single texts.")
         return
-    run, settings = evidence.run, evidence.settings
-    device = devices_of(check_gpus(run, settings).all)[0]
+    if why := _no_room(evidence, device):
+        yield not_checked(f"{what}, because {why}.")
+        return
     models = (found.checkpoint, evidence.base_model)
     gap = gain_gap(measure(models, seen, fresh, run.root / FOLDER, settings, device), found.twins.of)
     if gap is None:
@@ -121,6 +125,13 @@ def _compared(evidence: RunEvidence) -> Compared | tuple[str, ...]:
         return ("the task can make none",)
     shared = shared_items(run.spec.task, hidden, twins)
     return Compared(digest, run.checkpoint(digest), hidden, twins, shared, results_of(evidence, digest))
+
+
+def _no_room(evidence: RunEvidence, device: str) -> str:
+    """Returns why a device cannot hold the model; empty if it can, or if nothing is known against it."""
+    if device == CPU:
+        return ModelSize.of(evidence.base_model).lack_of_memory
+    return "the model needs several GPUs" if evidence.run.spec.gpus_for_one > 1 else ""
 
 
 def _asked(evidence: RunEvidence, found: Compared) -> tuple[list[Asked], list[Asked]]:

@@ -23,7 +23,7 @@ from a2rl.run.spec import RunSpec
 from a2rl.sampling import Prompt
 from a2rl.tasks.catalog import load_grader
 
-PROCESS, RESULT = "a2rl.contamination.gold_process", "gold-answers.json"
+PROCESS = "a2rl.contamination.gold_process"
 MOST = 300
 """Items of each kind: with more, the test would not be better, only dearer."""
 
@@ -98,28 +98,26 @@ def measure(
         models: The trained model and the base model.
         seen: Eval items.
         fresh: Their twins.
-        folder: Where the result and the log are.
+        folder: Where the result and the log are, named after the trained model's folder.
         settings: The settings of this checkout.
         device: The device that computes.
 
     Raises:
         InfrastructureError: It could not be done on this machine, or not in time.
     """
-    job, result = GoldJob(models=models, items=(*seen, *fresh)), folder / RESULT
+    job, result = GoldJob(models=models, items=(*seen, *fresh)), folder / f"{models[0].name}-gold.json"
     if not result.is_file():
-        _read(job, folder, device, settings)
+        _read(job, result, device, settings)
     after, before = read_model(result, GoldResult).values
     gains = [(item.id, new - old) for item, new, old in zip(job.items, after, before, strict=True)]
     return Gains(dict(gains[: len(seen)]), dict(gains[len(seen) :]))
 
 
-def _read(job: GoldJob, folder: Path, device: str, settings: Settings) -> None:
-    size, given = ModelSize.of(job.models[1]), folder / "gold-job.json"
-    if device == CPU and (why := size.lack_of_memory):
-        raise InfrastructureError(why)
+def _read(job: GoldJob, result: Path, device: str, settings: Settings) -> None:
+    given, timeout_s = result.with_suffix(".job"), 2 * ModelSize.of(job.models[1]).timeout_s
     write_model(given, job)
-    arguments = [str(given), str(folder / RESULT)]
-    failure = run_model_process(PROCESS, arguments, folder / "gold.log", 2 * size.timeout_s, settings, device)
+    arguments = [str(given), str(result)]
+    failure = run_model_process(PROCESS, arguments, result.with_suffix(".log"), timeout_s, settings, device)
     given.unlink()
     if failure:
         raise InfrastructureError(failure)

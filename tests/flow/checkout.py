@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ class Checkout:
         self._build_model()
         if weights_bytes:
             self._enlarge_model(weights_bytes)
+
+    def of_a_reader(self, root: Path) -> "Checkout":
+        """Makes a checkout with the same code and base model, and none of the runs and data."""
+        ours = shutil.ignore_patterns("runs", "data", "mlruns", "baselines", "reports", ".prefect", "scripts")
+        shutil.copytree(self.root, root, symlinks=True, ignore=ours)
+        other = copy(self)
+        other.root = root
+        return other
 
     def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
         """Starts an `a2rl` command in a new process group."""

@@ -71,7 +71,7 @@ def train(rows: list[dict[str, str]], target: Path) -> None:
         batch, waiting = [texts[place] for place in waiting[:BATCH]], waiting[BATCH:]
         loss = _loss(model, tokenizer, batch)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % 20 == 0:
             sys.stdout.write(f"step {step}, loss {float(loss):.3f}\n")
@@ -90,7 +90,8 @@ def _loss(model: torch.nn.Module, tokenizer: AutoTokenizer, batch: list[tuple[st
         tokens[number, :end] = torch.tensor(asked + answer)
         labels[number, len(asked) : end] = torch.tensor(answer)
         mask[number, :end] = 1
-    return model(input_ids=tokens, attention_mask=mask, labels=labels).loss
+    loss: torch.Tensor = model(input_ids=tokens, attention_mask=mask, labels=labels).loss
+    return loss
 
 
 def submit(folder: Path) -> None:
