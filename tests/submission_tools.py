@@ -4,12 +4,7 @@ import json
 import struct
 from pathlib import Path
 
-from tests.small_model import (
-    Weight,
-    read_weights,
-    write_raw_safetensors,
-    write_safetensors,
-)
+from tests.small_model import Weight, read_weights, write_raw_safetensors, write_safetensors
 
 NORM = "model.norm.weight"
 

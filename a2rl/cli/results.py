@@ -10,9 +10,7 @@ from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.mirror import behind
 from a2rl.run.directory import RunDir
-from a2rl.run.events import (
-    SubmissionAccepted,
-)
+from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import refusal
 from a2rl.run.ranking import selection_note
 from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord

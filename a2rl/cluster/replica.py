@@ -18,15 +18,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Progress
-from a2rl.cluster.copies import (
-    FOLDERS,
-    Manifest,
-    blob_key,
-    checkpoint_key,
-    entry_key,
-    entry_object,
-    run_of,
-)
+from a2rl.cluster.copies import FOLDERS, Manifest, blob_key, checkpoint_key, entry_key, entry_object, run_of
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.background import Background
 from a2rl.core.errors import A2rlError, InfrastructureError

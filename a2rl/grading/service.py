@@ -32,13 +32,7 @@ from a2rl.grading.submission_states import is_agent_at_work, ungraded
 from a2rl.grading.submissions import NO_CLAIMS, Submissions
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
-from a2rl.run.events import (
-    Claims,
-    Graded,
-    SubmissionAccepted,
-    SubmissionReceived,
-    SubmissionRefused,
-)
+from a2rl.run.events import Claims, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import LONGEST_S
 from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.ledger import Entry

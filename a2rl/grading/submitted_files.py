@@ -248,6 +248,8 @@ def _names_that_count(folder: UntrustedFolder, links: Mapping[FileId, int]) -> l
         return _files_of_adapter(names)
     _refuse_other_formats(names)
     weights = _files_of_index(folder, names, links) if INDEX in names else files_that_count(names)
+    if odd := [name for name in weights if not name.isprintable()]:
+        raise InvalidSubmissionError(f"the name of the file {odd[0]!r} cannot be shown; save the model again")
     if len(names) > MAX_NAMES or len(weights) > MAX_FILES:
         raise InvalidSubmissionError(
             f"the folder holds more than {MAX_NAMES} files, or more than {MAX_FILES} of weights; save the model alone, "

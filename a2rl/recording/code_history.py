@@ -193,6 +193,7 @@ def _copy_file(code: UntrustedFolder, path: str, target: Path) -> bool:
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise
+        target.unlink(missing_ok=True)
         return False  # it was removed or replaced in the meantime, because the agent continues to work
     return True
 

@@ -3,10 +3,14 @@
 Git only lists and prints objects here: no work tree, attributes, filters or hooks are used.
 """
 
+import hashlib
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from a2rl.linux.untrusted_folder import printable_name
 from a2rl.recording.code_history import CODE, ENVIRONMENT, GIT_TIMEOUT_S
 
 MAX_FILE_BYTES = 400_000
@@ -45,6 +49,36 @@ def code_at(repository: Path, commit: str) -> dict[str, str]:
         for path, text in texts.items()
         if b"\0" not in text
     }
+
+
+def changed_copies(repository: Path) -> list[str]:
+    """Returns the printable names of copies beside `.git` that differ from the last commit, sorted.
+
+    They are there for people to read. A history that was brought here from elsewhere has none.
+    """
+    recorded: dict[bytes, str] = {}
+    for line in _git(repository, "ls-tree", "-r", "-z", CODE).split(b"\0"):
+        about, _, path = line.partition(b"\t")
+        if path:
+            recorded[path] = about.split()[2].decode()
+    here = {os.fsencode(path.relative_to(repository)): _blob(path) for path in _copies(repository)}
+    if not here:
+        return []
+    changed = (path for path in recorded.keys() | here.keys() if recorded.get(path) != here.get(path))
+    return sorted(printable_name(os.fsdecode(path)) for path in changed)
+
+
+def _copies(repository: Path) -> Iterator[Path]:
+    for folder, names, files in os.walk(repository):
+        if Path(folder) == repository and ".git" in names:
+            names.remove(".git")
+        yield from (Path(folder, name) for name in files)
+
+
+def _blob(path: Path) -> str:
+    """Returns the name that git gives to the content of a file."""
+    content = b"" if path.is_symlink() else path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _git(repository: Path, *arguments: str) -> bytes:

@@ -1,7 +1,7 @@
 """The manifest of a run: the digests of its files when it ended, in `manifest.json`, whose digest the ledger holds.
 
-Weights, the ledger itself, the inputs and the agent's workspace are left out: weights are in the ledger by their own
-digest, and the code history by its last commit.
+Weights, the ledger itself, the inputs, the agent's workspace and its code are left out: weights are in the ledger by
+their own digest, and the code by the last commit of its history. So no name here was chosen by an agent.
 """
 
 import os
@@ -19,8 +19,9 @@ from a2rl.run.events import RunClosed, RunOpened
 from a2rl.run.records import GradeRecord
 
 FILE = "manifest.json"
-NOT_OF_THE_RUN = frozenset({"workspace", "given", "names"})
-"""Folders that belong to the agent, or are copies of inputs, which the ledger has by their digests."""
+CODE = "code"
+NOT_LISTED = frozenset({"workspace", "given", "names", CODE})
+"""Folders that belong to the agent, are copies of inputs, which the ledger has by their digests, or have a history."""
 CHANGING = frozenset({
     FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "account.db", "clock.json",
     "stored.json", "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
@@ -97,8 +98,8 @@ def _walk(root: Path) -> Iterator[PurePosixPath]:
 
 def _is_walked(folder: PurePosixPath) -> bool:
     if len(folder.parts) == 1:
-        return folder.name not in NOT_OF_THE_RUN
-    return folder != PurePosixPath("code/.git") and not folder.name.startswith(".received-")
+        return folder.name not in NOT_LISTED
+    return not folder.name.startswith(".received-")
 
 
 def _is_listed(path: PurePosixPath) -> bool:
@@ -164,4 +165,6 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", away: frozen
 
 
 def _must_stay(path: str, below: str) -> bool:
+    if path.startswith(f"{CODE}/"):
+        return False  # early manifests list them; the code's history is checked by itself
     return path.startswith(below) and not path.startswith(LAWFUL)

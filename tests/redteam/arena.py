@@ -247,6 +247,7 @@ def _run_stages(run: RunDir, settings: Settings) -> float:
     from stages.grade import grade
     from stages.report import report
     from stages.setup import setup
+    from stages.validity import validity
 
     setup(run, settings)
     baseline(run, settings)
@@ -254,6 +255,7 @@ def _run_stages(run: RunDir, settings: Settings) -> float:
     execute(run, settings)
     seconds = time.monotonic() - started
     grade(run, settings)
+    validity(run, settings)
     report(run, settings)
     Tracker(settings).sync(run)
     return seconds
@@ -284,10 +286,20 @@ def _outcome(folder: Path) -> dict[str, str]:
 def _judge(attack: Attack, sandbox: str, found: dict[str, str], after: After, problems: list[str]) -> Outcome:
     if "skipped" in found:
         return _outcome_of(attack, sandbox, after, tried=False, stopped_by=found["skipped"])
-    got = attack.held(after) if attack.held else ("" if after.got is None else after.got or "what it wanted")
+    got = _got(attack, after)
     achieved = "; ".join(filter(None, [got, *problems]))
     stopped_by = "" if achieved else after.stopped_by or "it was not stopped, but achieved nothing"
     return _outcome_of(attack, sandbox, after, tried=True, stopped_by=stopped_by, achieved=achieved)
+
+
+def _got(attack: Attack, after: After) -> str:
+    """Returns what the attack achieved. One that cannot be judged counts as successful; the others go on."""
+    if attack.held is None:
+        return "" if after.got is None else after.got or "what it wanted"
+    try:
+        return attack.held(after)
+    except Exception as error:  # noqa: BLE001 - attacks are anybody's code
+        return f"it could not be judged: {error!r}"
 
 
 def _outcome_of(

@@ -56,7 +56,7 @@ def serve_llm(stack: ExitStack, folder: Path) -> dict[str, Any]:
 def llm_requests(after: Any, attack: str) -> list[dict[str, Any]]:
     """Returns the requests that the attack with this name sent to the scripted LLM."""
     log = _llm_log(after.run.root.parents[1] / "scripts", attack)
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def _llm_log(scripts: Path, attack: str) -> Path:

@@ -7,6 +7,7 @@ from a2rl.grading.pruning import invalid_pruning, pruned
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.recording.code_history import check_history, commits
+from a2rl.recording.code_reading import changed_copies
 from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.report import report_files
 from a2rl.results.verify.away import Away
@@ -84,6 +85,8 @@ def check_code(run: RunDir) -> str:
     if manifest is not None:
         last = known[0] if known else ""
         require(last == manifest.code, f"the history ends with {last[:12] or 'nothing'}, not {manifest.code[:12]}")
+    changed = changed_copies(run.code)
+    require(not changed, f"code/ has other files than the last commit: {', '.join(changed[:SHOWN])}")
     return f"{len(known)} commits"
 
 

@@ -5,14 +5,7 @@ from a2rl.grading.job import GradeResult
 from a2rl.results.comparison import cross_fitted_gain, improvement_of
 from a2rl.results.verify.check import require, same
 from a2rl.run.directory import RunDir
-from a2rl.run.events import (
-    AgentEnded,
-    BaselineKnown,
-    PrivateGraded,
-    RunFailed,
-    SubmissionAccepted,
-    SubmissionRefused,
-)
+from a2rl.run.events import AgentEnded, BaselineKnown, PrivateGraded, RunFailed, SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import why_no_result
 from a2rl.run.judge_record import judge_record
 from a2rl.run.ranking import best_submission, chosen_among

@@ -19,6 +19,8 @@ from a2rl.bundle.pack import pack
 from a2rl.bundle.unpack import unpack
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
+from a2rl.recording.code_history import commits
+from a2rl.recording.code_reading import code_at
 from a2rl.results.verify import Trust
 from a2rl.validity.finding import Finding
 from a2rl.validity.record import lower
@@ -99,7 +101,8 @@ def test_another_key_than_the_trusted_one_makes_a_bundle_unsound(tmp_path: Path,
 
 def test_the_code_of_the_agent_comes_along_with_its_history(given: Given) -> None:
     with opened_bundle(given.bundle, given.settings) as opened:
-        assert (opened.run.code / "train.py").read_text() == "print(1)\n"
+        [last, *_] = commits(opened.run.code)
+        assert code_at(opened.run.code, last) == {"train.py": "print(1)\n"}
         assert not [each for each in given.audit().checks if "code" in each.what and each.problem]
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.core.errors import InvalidSubmissionError
 from a2rl.grading.validation import copy_submission
-from tests.small_model import (
-    trained_copy,
-)
+from a2rl.models.checkpoint import weights_digest
+from tests.small_model import trained_copy
 
 
 @pytest.fixture
@@ -34,3 +34,16 @@ def submit(workspace: Path, base_model: Path, tmp_path: Path) -> Callable[[str],
         return target
 
     return copy
+
+
+@pytest.fixture
+def refused(submission: Path, submit: Callable[[str], Path]) -> Callable[[Callable[[Path], None], str], None]:
+    """Spoils the submission and checks that it is then refused, in one line that matches the pattern."""
+
+    def check(spoil: Callable[[Path], None], says: str) -> None:
+        spoil(submission)
+        with pytest.raises(InvalidSubmissionError, match=says) as refusal:
+            weights_digest(submit("output/v1"))
+        assert "\n" not in str(refusal.value)
+
+    return check

@@ -8,12 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core.errors import InvalidSubmissionError
 from a2rl.grading.submitted_files import MAX_FILES, MAX_NAMES
-from a2rl.models.checkpoint import weights_digest
-from tests.small_model import (
-    edit_json,
-)
+from tests.small_model import edit_json
 
 
 # Each function spoils a submission.
@@ -175,7 +171,12 @@ def _fsdp_folder(folder: Path) -> None:
     (folder / "pytorch_model_fsdp_0").mkdir()
 
 
+def _unprintable_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / os.fsdecode(b"\xff\x1b[2J.safetensors"))
+
+
 BAD = {
+    "weights under an unprintable name": (_unprintable_name, r"name of the file .*x1b.* cannot be shown; save"),
     "an empty folder": (_empty, "no weights.*save_pretrained"),
     "a symlinked folder": (_symlinked_folder, "is a link.*submit the real folder"),
     "symlinked weights": (_symlinked_weights, "is a link.*submit real files"),
@@ -214,11 +215,5 @@ BAD = {
 
 
 @pytest.mark.parametrize("flaw", BAD)
-def test_a_bad_folder_is_refused_with_a_way_to_mend_it(
-    submission: Path, submit: Callable[[str], Path], flaw: str
-) -> None:
-    spoil, says = BAD[flaw]
-    spoil(submission)
-    with pytest.raises(InvalidSubmissionError, match=says) as refused:
-        weights_digest(submit("output/v1"))
-    assert "\n" not in str(refused.value)
+def test_a_bad_folder_is_refused_with_a_way_to_mend_it(refused: Callable[..., None], flaw: str) -> None:
+    refused(*BAD[flaw])

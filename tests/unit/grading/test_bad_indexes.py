@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core.errors import InvalidSubmissionError
-from a2rl.models.checkpoint import weights_digest
-from tests.small_model import (
-    trained_copy,
-)
+from tests.small_model import trained_copy
 from tests.submission_tools import INDEX, NORM, as_shards, edit_index
 
 
@@ -92,11 +88,5 @@ BAD = {
 
 
 @pytest.mark.parametrize("flaw", BAD)
-def test_a_bad_index_is_refused_with_a_way_to_mend_it(
-    submission: Path, submit: Callable[[str], Path], flaw: str
-) -> None:
-    spoil, says = BAD[flaw]
-    spoil(submission)
-    with pytest.raises(InvalidSubmissionError, match=says) as refused:
-        weights_digest(submit("output/v1"))
-    assert "\n" not in str(refused.value)
+def test_a_bad_index_is_refused_with_a_way_to_mend_it(refused: Callable[..., None], flaw: str) -> None:
+    refused(*BAD[flaw])

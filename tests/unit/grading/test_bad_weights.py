@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core.errors import InvalidSubmissionError
-from a2rl.models.checkpoint import weights_digest
-from tests.small_model import (
-    Weight,
-    read_weights,
-    write_raw_safetensors,
-    write_safetensors,
-)
+from tests.small_model import Weight, read_weights, write_raw_safetensors, write_safetensors
 from tests.submission_tools import NORM, edit_header, header_of, rewrite
 
 
@@ -169,11 +162,5 @@ BAD = {
 
 
 @pytest.mark.parametrize("flaw", BAD)
-def test_a_file_of_bad_weights_is_refused_with_a_way_to_mend_it(
-    submission: Path, submit: Callable[[str], Path], flaw: str
-) -> None:
-    spoil, says = BAD[flaw]
-    spoil(submission)
-    with pytest.raises(InvalidSubmissionError, match=says) as refused:
-        weights_digest(submit("output/v1"))
-    assert "\n" not in str(refused.value)
+def test_a_file_of_bad_weights_is_refused_with_a_way_to_mend_it(refused: Callable[..., None], flaw: str) -> None:
+    refused(*BAD[flaw])

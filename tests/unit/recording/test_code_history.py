@@ -14,6 +14,7 @@ from filelock import FileLock
 from a2rl.core.errors import InfrastructureError
 from a2rl.recording import code_history
 from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, snapshot_code
+from a2rl.recording.code_reading import changed_copies
 from tests.as_nobody import as_nobody, folder_of_nobody
 
 
@@ -217,6 +218,27 @@ def test_no_name_keeps_the_code_from_being_recorded(code: Path, repository_of_ru
     (code / os.fsdecode(name)).write_text("x")
     assert snapshot_code(code, repository_of_run, "1")
     assert "train.py" in committed(repository_of_run)
+    assert changed_copies(repository_of_run) == []
+
+
+def test_copies_that_differ_from_the_last_commit_are_found(code: Path, repository_of_run: Path) -> None:
+    assert changed_copies(repository_of_run) == []
+    for name in ("kept.py", "edited.py", "removed.py", "linked.py"):
+        (code / name).write_text("1")
+    snapshot_code(code, repository_of_run, "1")
+    (repository_of_run / "edited.py").write_text("2")
+    (repository_of_run / "removed.py").unlink()
+    (repository_of_run / "linked.py").unlink()
+    (repository_of_run / "linked.py").symlink_to("kept.py")
+    (repository_of_run / os.fsdecode(b"\xff")).write_text("added")
+    assert changed_copies(repository_of_run) == ["\\xff", "edited.py", "linked.py", "removed.py"]
+
+
+def test_a_history_without_copies_has_none_that_differ(code: Path, repository_of_run: Path) -> None:
+    (code / "train.py").write_text("1")
+    snapshot_code(code, repository_of_run, "1")
+    (repository_of_run / "train.py").unlink()
+    assert changed_copies(repository_of_run) == []
 
 
 SETTINGS_OF_GIT = {

@@ -7,14 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from a2rl.scoring.means import mean_interval
-from a2rl.scoring.score import (
-    Headline,
-    ItemResult,
-    TaskScore,
-    Verdict,
-    errors_tolerated,
-    summarise,
-)
+from a2rl.scoring.score import Headline, ItemResult, TaskScore, Verdict, errors_tolerated, summarise
 
 
 def items(**counts: int) -> list[ItemResult]:

@@ -1,0 +1,70 @@
+"""The command line of the benchmark; see the package."""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+import tests.bench
+from a2rl.core.settings import Settings
+from tests.bench.measured import Row
+
+
+def measurements() -> dict[str, Callable[[Settings, Path], list[Row]]]:
+    """Returns the measurements by name, in the order in which they are made."""
+    from tests.bench import grading, machine, records, tasks
+
+    return {
+        "workers": grading.workers,
+        "kept-engine": grading.kept_engine,
+        "shared-prefix": grading.shared_prefix,
+        "code-answers": grading.code_answers,
+        "alfworld": tasks.alfworld,
+        "webshop": tasks.webshop,
+        "webshop-episodes": tasks.webshop_episodes,
+        "search-episodes": tasks.search_episodes,
+        "sandbox": machine.isolation,
+        "command-line": machine.command_line,
+        "ledger": records.ledger,
+        "digest": records.digest,
+        "recorder": records.recorder,
+        "provenance": records.provenance,
+        "suite-report": records.suite_report,
+    }
+
+
+def main() -> None:
+    """Measures, and prints each figure as soon as it is known."""
+    settings = Settings.load()
+    sys.path.insert(0, str(settings.root))
+    known = measurements()
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=tests.bench.__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure: " + ", ".join(known))
+    parser.add_argument("--json", action="store_true", help="print a list of rows on the last line")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - known.keys():
+        parser.error(f"there is no measurement {min(unknown)}; choose from {', '.join(known)}")
+    out, err, rows = Console(), Console(stderr=True), list[Row]()
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in arguments.names or known:
+            folder = Path(scratch, name)
+            folder.mkdir()
+            with err.status(f"measuring: {name}"):
+                found = known[name](settings, folder)
+            for row in found:
+                out.print(f"{row.measured}: [bold]{row.figure}[/]", soft_wrap=True)
+            rows += found
+    if arguments.json:
+        sys.stdout.write(json.dumps([row._asdict() for row in rows]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

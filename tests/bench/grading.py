@@ -1,0 +1,132 @@
+"""Grading: batches, warm workers, kept engines, shared beginnings of prompts, episodes, answers that are programs."""
+
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+from a2rl.code_execution.pool import CodeCase, CodePool
+from a2rl.core.files import read_jsonl
+from a2rl.core.settings import Settings
+from a2rl.grading.devices import devices_here
+from a2rl.grading.job import GradeJob
+from a2rl.grading.pool import GraderPool
+from a2rl.models.base_model import resolve_model
+from a2rl.sampling import SamplingParams
+from a2rl.sampling.engine_params import Dtype, VllmParams
+from a2rl.sampling.transformers_backend import TransformersSampler
+from a2rl.tasks.contract import Variant
+from a2rl.tasks.data import ensure_data
+from tasks.gsm8k.grade import prompt
+from tasks.humaneval.grade import program, published_items
+from tests.bench.measured import Row, seconds
+
+ITEMS = 200
+PROMPTS = 64
+SHOTS = 24
+"""Worked examples before each prompt, about as many tokens as real ones have."""
+ANSWERS = 8
+"""To each problem of humaneval."""
+
+
+def workers(settings: Settings, folder: Path) -> list[Row]:
+    """Compares batches with single prompts, and a warm worker with a cold one."""
+    cold_s = seconds(lambda: _grade_in_new_pool(settings, _job(settings, folder, "cold")))
+    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+        batched = pool.submit(_job(settings, folder, "first")).result().score
+        warm_s = seconds(lambda: pool.submit(_job(settings, folder, "warm")).result())
+        exact = pool.submit(_job(settings, folder, "exact", exact=True)).result().score
+    return [
+        Row(f"answering {ITEMS} items: one prompt at a time / batched", f"{exact.seconds / batched.seconds:.1f}x"),
+        Row(
+            f"grading {ITEMS} items: new worker / warm worker",
+            f"{cold_s / warm_s:.1f}x ({cold_s:.1f} s, {warm_s:.1f} s)",
+        ),
+    ]
+
+
+def kept_engine(settings: Settings, folder: Path) -> list[Row]:
+    """Compares an engine of vLLM that takes other weights with one that is started anew; nothing without vLLM."""
+    if not settings.vllm_python.is_file():
+        return []
+    starts = []
+    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+        for name in ("cold-engine", "warm-engine"):
+            work = _job(settings, folder, name).model_copy(update={"backend": "vllm", "vllm": VllmParams()})
+            result = pool.submit(work).result()
+            assert result.engine_start is not None
+            starts.append(result.engine_start)
+    cold, warm = starts
+    assert (cold.kind, warm.kind) == ("cold", "warm"), warm.why
+    ratio = cold.seconds / warm.seconds
+    return [Row("vLLM: new engine / other weights", f"{ratio:.0f}x ({cold.seconds:.1f} s, {warm.seconds:.2f} s)")]
+
+
+def shared_prefix(settings: Settings, folder: Path) -> list[Row]:
+    """Compares reading what prompts begin with once, in two types of numbers, with reading it for each prompt."""
+    questions = read_jsonl(ensure_data("gsm8k", "mini", None, settings) / "hidden" / "eval.jsonl")
+    shots = questions[-SHOTS:]
+    prompts = [prompt(row["question"], shots, chat=False) for row in questions[:PROMPTS]]
+    params = SamplingParams(max_new_tokens=32)
+    times: dict[tuple[Dtype, bool], float] = {}
+    texts: dict[tuple[Dtype, bool], list[str]] = {}
+    types: tuple[Dtype, ...] = ("float32", "bfloat16")
+    for way in product(types, (False, True)):
+        dtype, sharing = way
+        sampler = TransformersSampler(resolve_model("tiny", settings), False, lambda: None, dtype, sharing)
+        started = time.perf_counter()
+        texts[way] = [each.text for each in sampler.generate(prompts, params)]
+        times[way] = time.perf_counter() - started
+    rows = []
+    for dtype in types:
+        pairs = zip(texts[dtype, False], texts[dtype, True], strict=True)
+        different = sum(alone != together for alone, together in pairs)
+        ratio = times[dtype, False] / times[dtype, True]
+        rows.append(
+            Row(
+                f"answering {PROMPTS} prompts with {SHOTS} shots in {dtype}: read for each / read once",
+                f"{ratio:.1f}x, {different} texts differ",
+            )
+        )
+    return rows
+
+
+def code_answers(settings: Settings, folder: Path) -> list[Row]:
+    """Compares testing answers in the sandbox with HumanEval's own way: a new interpreter for each answer."""
+    mirror = settings.root.parent / "shared" / "data" / "humaneval"
+    variant: Variant = "full" if mirror.is_dir() else "mini"
+    hidden = ensure_data("humaneval", variant, mirror if mirror.is_dir() else None, settings) / "hidden"
+    items = published_items(hidden)
+    cases = ANSWERS * [
+        CodeCase(program(item, item.canonical_solution), item.entry_point, item.prompt, item.test) for item in items
+    ]
+    plain = [f"{case.program}\n{case.test}\ncheck({case.entry_point})\n" for case in cases]
+    one_by_one_s = seconds(
+        lambda: [subprocess.run([sys.executable, "-c", text], check=True, capture_output=True) for text in plain]
+    )
+    started = time.perf_counter()
+    with CodePool() as pool:
+        outcomes = pool.test(cases)
+    pool_s = time.perf_counter() - started
+    assert all(outcome.passed for outcome in outcomes)
+    return [
+        Row(
+            f"humaneval ({variant}): {len(items)} problems x {ANSWERS} answers, one subprocess at a time / in the pool",
+            f"{one_by_one_s / pool_s:.1f}x ({one_by_one_s:.0f} s, {pool_s:.1f} s)",
+        )
+    ]
+
+
+def _job(settings: Settings, folder: Path, name: str, exact: bool = False) -> GradeJob:
+    data = ensure_data("gsm8k", "mini", None, settings)
+    return GradeJob(
+        root=settings.root, task="gsm8k", variant="mini", hidden=data / "hidden", model=resolve_model("tiny", settings),
+        split="all", split_seed=0, limit=ITEMS, exact=exact, options={},
+        result=folder / f"{name}.json", log=folder / "log",
+    )  # fmt: skip
+
+
+def _grade_in_new_pool(settings: Settings, work: GradeJob) -> None:
+    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+        pool.submit(work).result()

@@ -1,0 +1,117 @@
+"""What is recorded and analysed: ledger, digests, the agent's code, provenance, the report over many runs."""
+
+import os
+import shutil
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from a2rl.agents.definition import Agent
+from a2rl.core.settings import Settings
+from a2rl.models.base_model import resolve_model
+from a2rl.models.checkpoint import weights_digest
+from a2rl.provenance.compare import compare
+from a2rl.recording.recorder import Recorder
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
+from a2rl.run.ledger import Ledger
+from tests.bench.measured import Row, processor_seconds, seconds
+from tests.suite_scale import measure as measure_suite
+
+PROVENANCE_MATRICES = 60
+ROUNDS = 4
+RECORDED_S = 60
+SUITE_RUNS, SUITE_SUBMISSIONS = 2_000, 40
+
+
+def ledger(settings: Settings, folder: Path) -> list[Row]:
+    """Compares a durable, chained append with a plain durable write of the same size."""
+    book, count = Ledger(folder / "ledger.db"), 100
+    chained_s = seconds(lambda: [book.append(AgentStarted(attempt=1, elapsed_s=0.0)) for _ in range(count)])
+    verify_s = seconds(book.verify)
+    return [
+        Row("ledger: appends per second, each on disk before it returns", f"{count / chained_s:.0f}"),
+        Row("ledger: appending / verifying the chain", f"{chained_s / verify_s:.0f}x"),
+    ]
+
+
+def digest(settings: Settings, folder: Path) -> list[Row]:
+    """Compares computing the weights digest with reading the file."""
+    model = folder / "model"
+    shutil.copytree(resolve_model("tiny", settings), model)
+    read_s = min(seconds((model / "model.safetensors").read_bytes) for _ in range(5))
+    digest_s = min(seconds(lambda: weights_digest(model)) for _ in range(5))
+    return [Row("weights digest / reading the file", f"{digest_s / read_s:.1f}x")]
+
+
+def recorder(settings: Settings, folder: Path) -> list[Row]:
+    """Measures the cost of recording an agent that writes code and checkpoints all the time."""
+    run = RunDir(folder / "recorded")
+    for place in ("code/pkg", "output", ".home"):
+        (run.workspace / place).mkdir(parents=True)
+    run.logs.mkdir()
+    run.clock.create(600.0, refunds=False)
+    for number in range(200):
+        (run.workspace / f"code/pkg/m{number}.py").write_text("x = 1\n" * 200)
+        (run.workspace / f"output/f{number}.bin").write_bytes(bytes(1000))
+    recording = Recorder(run, Agent(id="a", title="a", start=("true",)), os.getpid(), 1)
+    started, before, number = time.monotonic(), _cpu_s(), 0
+    while time.monotonic() - started < RECORDED_S:
+        number += 1
+        (run.workspace / "code/train.py").write_text(f"step = {number}\n")
+        recording.look()
+        time.sleep(0.5)
+    used, passed = _cpu_s() - before, time.monotonic() - started
+    count = ["git", "rev-list", "--count", "HEAD"]
+    commits = subprocess.run(count, cwd=run.code, capture_output=True, text=True, check=True)
+    return [Row("recorder: of one core, 200 files of code, changed all the time",
+             f"{100 * used / passed:.1f}% ({commits.stdout.strip()} commits in {passed:.0f} s)")]  # fmt: skip
+
+
+def _cpu_s() -> float:
+    """Returns the CPU seconds of this process and of the children that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def provenance(settings: Settings, folder: Path) -> list[Row]:
+    """Compares saying where a checkpoint of 500 MB comes from with reading it, for a trained and for a foreign one."""
+    rng = np.random.default_rng(0)
+    names = [f"model.layers.{place}.mlp.up_proj.weight" for place in range(PROVENANCE_MATRICES)]
+    base = {name: rng.standard_normal((1024, 2048), dtype=np.float32) for name in names}
+    low = np.outer(rng.standard_normal(1024), rng.standard_normal(2048)).astype(np.float32)
+    states = {
+        "base": base,
+        "trained": {name: weight + 0.01 * low for name, weight in base.items()},
+        "foreign": {name: rng.standard_normal(weight.shape, dtype=np.float32) for name, weight in base.items()},
+    }
+    for name, state in states.items():
+        (folder / name).mkdir(parents=True)
+        save_file(state, folder / name / "model.safetensors")
+    rows = []
+    for name in ("trained", "foreign"):
+        file = folder / name / "model.safetensors"
+        read_s = min(processor_seconds(file.read_bytes) for _ in range(ROUNDS))
+        work = partial(compare, folder / name, folder / "base", "digest")
+        compare_s = min(processor_seconds(work) for _ in range(ROUNDS))
+        assert compare(folder / name, folder / "base", "digest").kind == {"trained": "descendant"}.get(name, name)
+        size = file.stat().st_size / 1e6
+        ratio = f"{compare_s / read_s:.1f}x ({compare_s:.2f} s, {read_s:.2f} s)"
+        rows.append(Row(f"provenance of a {name} checkpoint of {size:.0f} MB / reading it, processor time", ratio))
+    return rows
+
+
+def suite_report(settings: Settings, folder: Path) -> list[Row]:
+    """Measures the report over many runs, and what one more run adds."""
+    found = measure_suite(SUITE_RUNS, SUITE_SUBMISSIONS)
+    return [
+        Row(
+            f"report over {SUITE_RUNS:,} runs of {SUITE_SUBMISSIONS} submissions; again after one more run",
+            f"{found.first.wall_s:.0f} s, {found.one_more.wall_s:.1f} s ({found.first.cpu_s:.0f} s, "
+            f"{found.one_more.cpu_s:.1f} s of CPU time), {found.peak_mib:.0f} MiB",
+        )
+    ]

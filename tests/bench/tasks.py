@@ -1,0 +1,91 @@
+"""The engines of the tasks: games, shops and searches."""
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeJob
+from a2rl.grading.pool import grade_now
+from a2rl.models.base_model import resolve_model
+from a2rl.tasks.catalog import load_grader, load_task
+from a2rl.tasks.data import ensure_data
+from tasks.alfworld.verify import verify
+from tests.bench.measured import Row
+from tests.webshop.scale import measure
+
+EPISODES = 60
+GAMES = 12
+"""Of alfworld, since the original takes seconds for each."""
+SHOPS = (1_000, 100_000)
+"""Products; the whole catalogue has 1,180,000: `python -m tests.webshop.scale 1000 1180000`."""
+
+
+def alfworld(settings: Settings, folder: Path) -> list[Row]:
+    """Compares our engine with the original, alone and with a model that plays all games at once or one at a time."""
+    if find_spec("textworld") is None:
+        return [Row("alfworld: TextWorld is not installed, so there is nothing to compare with", "-")]
+    hidden = ensure_data("alfworld", "mini", None, settings) / "hidden"
+    files = [hidden / "games" / name / "game.tw-pddl" for name in load_grader("alfworld").item_ids(hidden)[::40]]
+    report, differences = verify(files, steps=20, seed=0, fast=False)
+    assert not differences
+    scores = {}
+    for engine in ("native", "textworld"):
+        work = GradeJob(
+            root=settings.root, task="alfworld", variant="mini", hidden=hidden, model=resolve_model("tiny", settings),
+            split="all", split_seed=0, limit=GAMES, options={"engine": engine, "prompts": "repaired"},
+            result=folder / f"{engine}.json", log=folder / "log",
+        )  # fmt: skip
+        scores[engine] = grade_now(work, settings)
+    native, stock = (scores[engine] for engine in ("native", "textworld"))
+    assert native.items == stock.items
+    return [
+        Row("alfworld: a step with its admissible commands, original / ours", f"{report.speed_ratio:.0f}x"),
+        Row("alfworld: loading and starting a game, original / ours", f"{report.load_ratio:.0f}x"),
+        Row(
+            f"alfworld: grading {GAMES} games, one at a time in the original / all at once in ours",
+            f"{stock.score.seconds / native.score.seconds:.1f}x"
+            f" ({stock.score.seconds:.0f} s, {native.score.seconds:.0f} s)",
+        ),
+    ]
+
+
+def webshop(settings: Settings, folder: Path) -> list[Row]:
+    """Measures the cost of a shop by its size."""
+    small, large = (measure(count) for count in SHOPS)
+    growth, one, other = large.products / small.products, small.stocked.stock_s, large.stocked.stock_s
+    return [
+        Row(
+            f"webshop: stocking a shop, seconds a product, {large.products:,} / {small.products:,} products",
+            f"{other / one / growth:.1f}x ({other:.0f} s, {large.stocked.stock_mib:.0f} MiB)",
+        ),
+        Row(
+            f"webshop: opening the shop of {large.products:,}, and steps per second, each search a new one",
+            f"{large.used.open_s:.1f} s, {large.used.steps_per_s:,.0f} ({small.used.steps_per_s:,.0f} in the small)",
+        ),
+    ]
+
+
+def _episodes(task: str, settings: Settings, folder: Path) -> list[Row]:
+    """Compares all episodes at once with one at a time, with and without `exact`."""
+    hidden = ensure_data(task, "mini", None, settings) / "hidden"
+    scores = {}
+    for exact in (False, True):
+        work = GradeJob(
+            root=settings.root, task=task, variant="mini", hidden=hidden, model=resolve_model("tiny", settings),
+            split="all", split_seed=0, limit=EPISODES, exact=exact, options=load_task(task, settings.root).choose({}),
+            result=folder / f"{task}-{exact}.json", log=folder / "log",
+        )  # fmt: skip
+        scores[exact] = grade_now(work, settings)
+    batched, single = scores[False], scores[True]
+    different = sum(one != other for one, other in zip(batched.items, single.items, strict=True))
+    return [
+        Row(
+            f"{task}: {EPISODES} episodes, one at a time (exact) / all at once",
+            f"{single.score.seconds / batched.score.seconds:.1f}x, {different} items differ",
+        )
+    ]
+
+
+webshop_episodes = partial(_episodes, "webshop")
+search_episodes = partial(_episodes, "deepsearchqa")
