@@ -27,6 +27,7 @@ from a2rl.results.tracking import Tracker
 from a2rl.run.directory import RunDir
 from flows.parameters import with_suite_parameters
 from flows.policies import benchmark_run, shares_of_cores
+from flows.rates import declare_rates
 from flows.submission import require_ready_here, submit_runs
 
 
@@ -54,6 +55,7 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
     settings = Settings.load()
     params = load_params(settings.root)
     chosen = choose_suite(params, suite, **given)
+    declare_rates(params.llm_rates)
     if run_ids is None and pool:
         return submit_runs(plan_runs(chosen, suite, params, settings), pool, a2rl, settings)
     if run_ids is not None and pool:

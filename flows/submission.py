@@ -11,10 +11,14 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas import OrchestrationResult
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL
+from prefect.states import Pending
 from prefect.utilities.callables import parameter_schema
 
 from a2rl.cluster.claims import RunRow
@@ -81,6 +85,18 @@ def submit_attempt(client: SyncPrefectClient, cluster: Cluster, row: RunRow) -> 
         tags=[row.suite, row.launch] if row.launch else [row.suite],
     )
     cluster.claims.started(row.run_id, row.attempt, str(made.id))
+
+
+def take_flow_run(client: SyncPrefectClient, pool: str) -> FlowRun | None:
+    """Takes one of the flow runs that wait in a pool, for this process to execute; None if none is left.
+
+    Of several processes that ask at once, each gets another one. A worker with `--run-once` would try the first only.
+    """
+    for found in client.get_scheduled_flow_runs_for_work_pool(pool):
+        answer: OrchestrationResult[Any] = client.set_flow_run_state(found.flow_run.id, Pending())
+        if answer.status == SetStateStatus.ACCEPT:
+            return found.flow_run
+    return None
 
 
 def deployment_name(pool: str) -> str:

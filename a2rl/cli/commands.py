@@ -11,6 +11,7 @@ from a2rl.cli import (
     launching,
     machine,
     models,
+    outputs,
     repeating,
     signing,
     stored_runs,
@@ -39,6 +40,7 @@ app.command()(grading.prepare)
 app.command()(stored_runs.verify)
 app.command()(auditing.bundle)
 app.command()(auditing.audit)
+app.command()(outputs.outputs)
 app.command()(repeating.regrade)
 app.command()(repeating.rerun)
 app.command()(labelling.label)

@@ -6,21 +6,33 @@ from typing import Any
 from rich.text import Text
 
 from a2rl.cli.console import out, print_json, print_table
-from a2rl.config.estimate import LOST_SHARE, POWER, Estimate, estimate
+from a2rl.config.estimate import LOST_SHARE, Estimate, estimate
 from a2rl.config.params import Params
 from a2rl.config.plan import check_cells, plan_runs
 from a2rl.config.suite import SETTINGS, Suite
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import CheckResult, examine_runs
+from a2rl.results.suite.run_summary import summaries
+from a2rl.results.suite.seed_plan import SeedPlan, seed_plan
 from a2rl.run.budget import format_duration
+from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSettings
+from a2rl.scoring.power import MOST_SEEDS, POWER
 
 ALWAYS_SHOWN = ("task", "agent", "budget_s")
 GIB = 2**30
 
 
-def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, as_json: bool) -> None:
+def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, difference: float, as_json: bool) -> None:
     """Prints what a suite would run, and starts nothing.
+
+    Args:
+        name: Its name.
+        suite: The suite.
+        params: The parameters of this checkout.
+        settings: The settings of this checkout.
+        difference: The difference between two stacks for which seeds are counted, in points.
+        as_json: Whether to print everything as JSON, too.
 
     Raises:
         UsageError: A task or an agent does not exist, or settings contradict each other.
@@ -32,11 +44,18 @@ def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, as
     _show_grid(cells)
     _show_totals(found)
     _show_tasks(found)
+    recorded = summaries(RunDir.all(settings.runs)).runs
+    plans = [seed_plan(each.task, each.variant, difference, recorded) for each in found.tasks]
+    _show_seeds(found, plans)
     _show_checks(checks, len(cells))
     if as_json:
         runs = [cell.model_dump(mode="json", exclude_none=True) for cell in cells]
         shown = [{"check": each.what, "found": each.found, "problem": each.problem} for each in checks]
-        print_json(found.model_dump(mode="json") | {"grid": runs, "checks": shown})
+        tasks = [
+            {**task.model_dump(mode="json"), "seeds": plan.model_dump(mode="json")}
+            for task, plan in zip(found.tasks, plans, strict=True)
+        ]
+        print_json(found.model_dump(mode="json") | {"tasks": tasks, "grid": runs, "checks": shown})
 
 
 def _show_checks(checks: Sequence[CheckResult], runs: int) -> None:
@@ -79,6 +98,7 @@ def _show_totals(found: Estimate) -> None:
         ("agent hours", f"{found.agent_hours:,.1f}, the sum of the budgets"),
         ("wall hours", f"{found.wall_hours:,.1f} at least; baselines and grading come on top"),
         ("disk", f"{disk}: {found.disk_explained}"),
+        ("store", f"{_store(found)}: with A2RL_STORE, the submissions that --keep keeps, and nothing of the workspace"),
     ]
     for size in found.models:
         gib = "size unknown" if size.bytes is None else f"{size.bytes / GIB:,.2f} GiB, {size.source}"
@@ -86,6 +106,13 @@ def _show_totals(found: Estimate) -> None:
     for title, text in rows:
         out.print(Text.assemble((f"{title:<13}", "bold"), text), soft_wrap=True)
     out.print()
+
+
+def _store(found: Estimate) -> str:
+    if found.store_bytes is None:
+        return "unknown"
+    total, each = found.store_bytes / GIB, found.store_bytes / found.runs / GIB
+    return f"at most about {total:,.2f} GiB, {each:,.2f} GiB a run"
 
 
 def _show_tasks(found: Estimate) -> None:
@@ -112,6 +139,26 @@ def _show_tasks(found: Estimate) -> None:
     )
     if any(each.is_approximate for each in found.tasks):
         out.print("* A guide only: this task compares win rates, not right and wrong answers.", style="dim")
+
+
+def _show_seeds(found: Estimate, plans: Sequence[SeedPlan]) -> None:
+    out.print()
+    rows = {
+        (
+            task.task, task.variant, f"{plan.difference:g}", f"{plan.deviation:.1f}, {plan.deviation_from}",
+            f"more than {MOST_SEEDS:,}" if plan.seeds is None else str(plan.seeds),
+        ): None
+        for task, plan in zip(found.tasks, plans, strict=True)
+    }  # fmt: skip
+    columns = ("task", "variant", "points between two stacks", "deviation between runs", "seeds for each stack")
+    print_table(columns, rows, right=("points between two stacks", "seeds for each stack"))
+    out.print(
+        f"Seeds for each stack: with so many, a true difference of this size is shown in {POWER:.0%} of cases, at 95% "
+        "confidence, on the same items. `a2rl compare` also allows for the choice of the items, which more seeds do "
+        "not make smaller. Another difference: --difference.",
+        style="dim",
+        soft_wrap=True,
+    )
 
 
 def _points(gain: float | None) -> str:

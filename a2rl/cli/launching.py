@@ -9,6 +9,7 @@ from a2rl.cli.options import Json, with_replaced_settings, with_settings
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.spec import RunSpec
+from a2rl.scoring.power import DIFFERENCE
 
 if TYPE_CHECKING:
     from a2rl.run.directory import RunDir
@@ -46,6 +47,9 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: print the runs, what they take and what they can show.")
     ] = False,
+    difference: Annotated[
+        float, typer.Option(min=0.1, help="With --dry-run: points between two stacks for which seeds are counted.")
+    ] = DIFFERENCE,
     pool: Annotated[
         str | None,
         typer.Option(help="Only submit the runs: the workers of this Prefect work pool do them (docs/cluster.md)."),
@@ -68,7 +72,7 @@ def bench(
     params = load_params(settings.root)
     chosen = choose_suite(params, suite, **given)
     if dry_run:
-        show_dry_run(suite, chosen, params, settings, as_json)
+        show_dry_run(suite, chosen, params, settings, difference, as_json)
     elif pool is not None:
         submit(plan_runs(chosen, suite, params, settings), pool, settings, as_json)
     else:

@@ -99,7 +99,7 @@ def reopen(run_id: Annotated[str, typer.Argument(help="Run id.")]) -> None:
 @app.command()
 def worker(
     pool: Annotated[str, typer.Argument(help="The work pool of `a2rl bench --pool`.")],
-    once: Annotated[bool, typer.Option("--once", help="Take what is waiting now, then end (for SLURM).")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Take one run that waits now, then end (for SLURM).")] = False,
 ) -> None:
     """Work on one run at a time. What waits is checked first: a machine that cannot do it takes nothing.
 
@@ -113,9 +113,24 @@ def worker(
     require_ready(waiting_specs(Cluster.needed(settings), pool), settings)
     prefect = str(settings.python_bin / "prefect")
     command = [prefect, "worker", "start", "--pool", pool, "--type", "process", "--limit", "1"]
+    if once:
+        if (flow_run := _take_one(pool)) is None:
+            return
+        command = [prefect, "flow-run", "execute", flow_run]
     ours = {"A2RL_ROOT": str(settings.root), "PYTHONPATH": str(settings.root)}
     os.chdir(settings.root)
-    os.execve(prefect, [*command, "--run-once"] if once else command, settings.environ | ours)
+    os.execve(prefect, command, settings.environ | ours)
+
+
+def _take_one(pool: str) -> str | None:
+    """Returns a flow run that now waits for this process; None if nothing waits."""
+    from a2rl.cli.console import out
+    from flows.submission import prefect_client, take_flow_run
+
+    with prefect_client() as client:
+        flow_run = take_flow_run(client, pool)
+    out.print(f"nothing waits in {pool}" if flow_run is None else f"takes {flow_run.name}", soft_wrap=True)
+    return None if flow_run is None else str(flow_run.id)
 
 
 def submit(specs: "Sequence[RunSpec]", pool: str, settings: Settings, as_json: bool) -> None:

@@ -123,6 +123,7 @@ def parse_entry(content: bytes) -> Row:
 def run_of(run: RunDir) -> list[str]:
     """Returns the names of the plain files of a run directory that are copied, relative to it."""
     tops = [path for path in run.root.iterdir() if path.is_file() and not path.is_symlink()]
-    below = [path for name in ("records", "grades") for path in (run.root / name).glob("*.json")]
+    patterns = ("records/*.json", "grades/*.json", "grades/*.jsonl.gz")
+    below = [path for pattern in patterns for path in run.root.glob(pattern)]
     names = (str(path.relative_to(run.root)) for path in (*tops, *below) if not path.name.startswith("."))
     return sorted(name for name in names if name not in NOT_COPIED and ".db" not in name)

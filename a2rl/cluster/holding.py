@@ -68,7 +68,7 @@ class Cluster:
             UsageError: Nothing is configured.
         """
         if (found := cls.of(settings)) is None:
-            raise UsageError("no store is configured: set A2RL_STORE (and A2RL_CLAIMS); see docs/scale.md")
+            raise UsageError("no store is configured: set A2RL_STORE (and A2RL_CLAIMS); see docs/cluster.md")
         return found
 
 

@@ -76,8 +76,37 @@ def _is_current(run: RunDir, manifest: Manifest) -> bool:
     return len(rows) >= manifest.seq and (not manifest.seq or rows[manifest.seq - 1][-1] == manifest.head)
 
 
-def _fetch(copy: RunDir, store: ObjectStore, manifest: Manifest, claim: Claim) -> None:
-    """Writes the copy into a folder and checks it."""
+def fetch_results(folder: Path, store: ObjectStore, key: str) -> RunDir:
+    """Fetches of a copy what a report over many runs reads: all but the checkpoints, the code and the logs.
+
+    Args:
+        folder: The folder of fetched runs; what is there of this copy already is not fetched again.
+        store: The store.
+        key: The manifest of the copy.
+
+    Raises:
+        InfrastructureError: The store failed.
+    """
+    run_id, name = Path(key).parts[-3], Path(key).name
+    copy = RunDir(folder / run_id)
+    if (copy.root / name).exists():
+        return copy
+    manifest = read_manifest(store, key)
+    shutil.rmtree(copy.root, ignore_errors=True)
+    try:
+        _fetch_records(copy, store, manifest)
+        if digest := manifest.folders.get("report"):
+            _fetch_folder(store, blob_key(run_id, digest), copy.root / "report", digest)
+        if not (copy.root / "spec.json").exists():
+            raise IntegrityError(f"the copy of run {run_id} has no spec.json")
+        write_model(copy.root / name, manifest)  # the last file: the copy is complete
+    except OSError as error:
+        raise machine_failure(f"fetch run {run_id}", error) from error
+    return copy
+
+
+def _fetch_records(copy: RunDir, store: ObjectStore, manifest: Manifest) -> None:
+    """Writes the files and the ledger of a copy into a folder and checks them."""
     run_id = manifest.run_id
     copy.root.mkdir(parents=True)
     for name, digest in manifest.files.items():
@@ -85,6 +114,12 @@ def _fetch(copy: RunDir, store: ObjectStore, manifest: Manifest, claim: Claim) -
     head = copy.ledger.restore(parse_entry(each) for each in store.read_all(manifest.entry_keys()))
     if manifest.seq and head != manifest.head:
         raise IntegrityError(f"the ledger of run {run_id} in the store ends with {head}, not with {manifest.head}")
+
+
+def _fetch(copy: RunDir, store: ObjectStore, manifest: Manifest, claim: Claim) -> None:
+    """Writes the whole copy into a folder and checks it."""
+    run_id = manifest.run_id
+    _fetch_records(copy, store, manifest)
     for name, files in manifest.checkpoints.items():
         for file, size in files.items():
             path = copy.checkpoints / name / file

@@ -1,10 +1,8 @@
 """Estimates what a suite needs and what it can show, before anything starts: `a2rl bench SUITE --dry-run`."""
 
 import heapq
-import re
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -13,22 +11,21 @@ from a2rl.config.suite import Suite
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
 from a2rl.models.pretrained import CATALOGUE
+from a2rl.models.size import parameters_in_name
 from a2rl.run.disk import most_kept
 from a2rl.run.grading_limits import TYPICAL_SUBMISSIONS
 from a2rl.run.sample import in_words
 from a2rl.run.spec import Protocol, RunSettings
 from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
+from a2rl.scoring.power import POWER
 from a2rl.tasks.catalog import load_task
 from a2rl.tasks.contract import Task, Variant
 
 HOUR_S = 3600
-POWER = 0.8
 LOST_SHARE = 0.05
 """The share of the items that the base model answers correctly and the trained model does not. This is an assumption:
 training that helps also does some harm, which makes a gain harder to show."""
 BYTES_PER_PARAMETER = 2
-PARAMETERS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])")
-"""The number of parameters in the name of a model, such as 7B or 0.5B."""
 PRECISION_POINTS = 1e-3
 
 SizeSource = Literal["on this machine", "by its name", "unknown"]
@@ -84,6 +81,8 @@ class Estimate(_Figures):
     disk_bytes: int | None
     """None if the size of a base model is unknown."""
     disk_explained: str
+    store_bytes: int | None
+    """What the object store keeps, if there is one: the checkpoints of all runs that their retention rule keeps."""
     models: tuple[ModelSize, ...]
     tasks: tuple[TaskResolution, ...]
 
@@ -104,6 +103,7 @@ def estimate(name: str, suite: Suite, settings: Settings) -> Estimate:
         agent_hours=sum(cell.budget_s for cell in cells) / HOUR_S,
         wall_hours=_wall_s([cell.budget_s for cell in cells], suite.concurrency) / HOUR_S,
         disk_bytes=_disk_bytes(cells, sizes),
+        store_bytes=_store_bytes(cells, sizes),
         disk_explained=DISK_EXPLAINED.format(submissions=TYPICAL_SUBMISSIONS),
         models=tuple(sizes.values()),
         tasks=tuple(
@@ -133,11 +133,10 @@ def model_size(model: str, settings: Settings) -> ModelSize:
         return ModelSize(model=model, bytes=sum(path.stat().st_size for path in weights), source="on this machine")
     if model in CATALOGUE:
         return ModelSize(model=model, bytes=CATALOGUE[model].weights_bytes, source="by its name")
-    named = PARAMETERS.search(Path(model.partition("@")[0]).name)
-    if named is None:
+    parameters = parameters_in_name(model)
+    if parameters is None:
         return ModelSize(model=model, bytes=None, source="unknown")
-    parameters = float(named[1]) * (1e9 if named[2] == "B" else 1e6)
-    return ModelSize(model=model, bytes=round(parameters * BYTES_PER_PARAMETER), source="by its name")
+    return ModelSize(model=model, bytes=parameters * BYTES_PER_PARAMETER, source="by its name")
 
 
 def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
@@ -149,6 +148,15 @@ def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> in
     for cell in cells:
         submissions = cell.max_submissions or TYPICAL_SUBMISSIONS
         total += (sizes[cell.model].bytes or 0) * (most_kept(cell) + submissions)
+    return total
+
+
+def _store_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
+    total = 0
+    for cell in cells:
+        if (size := sizes[cell.model].bytes) is None:
+            return None
+        total += size * most_kept(cell)
     return total
 
 

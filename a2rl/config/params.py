@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from a2rl.anchor.params import AnchorParams
 from a2rl.config.generation import FamilyRule
@@ -56,6 +56,8 @@ class Params(_Section):
     """Judges by name."""
     anchor: AnchorParams = AnchorParams()
     """Who signs the heads of ledgers, and where they are published."""
+    llm_rates: dict[str, PositiveInt] = {}
+    """Requests per minute that all runs together send to a provider's host."""
     suites: dict[str, Suite]
 
     def judge_for(self, task: Task, variant: Variant, name: str | None = None) -> JudgeParams | None:

@@ -58,6 +58,11 @@ class Settings:
         return self.root / "runs"
 
     @property
+    def fetched(self) -> Path:
+        """The folder with what reports need of runs that are only in the store."""
+        return self.root / ".fetched"
+
+    @property
     def reports(self) -> Path:
         """The folder of the reports over many runs."""
         return self.root / "reports"
@@ -109,6 +114,16 @@ class Settings:
     def claims(self) -> str:
         """The Postgres database that says which machine works on a run; empty: none."""
         return self.environ.get("A2RL_CLAIMS", "")
+
+    @property
+    def prefect_api(self) -> str:
+        """The URL of the Prefect server's API; empty: none."""
+        return self.environ.get("PREFECT_API_URL", "")
+
+    @property
+    def prefect_auth(self) -> str:
+        """`user:password` of the Prefect server, if it wants one."""
+        return self.environ.get("PREFECT_API_AUTH_STRING", "")
 
     @property
     def judgements(self) -> Path:

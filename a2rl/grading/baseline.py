@@ -25,6 +25,7 @@ from a2rl.core.files import (
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.grading.job import Grade, GradeJob, GradeResult, ids_of_job, score_items
+from a2rl.grading.outputs import BASELINE_NAME, keep_copy, outputs_path
 from a2rl.models.base_model import model_digest, resolve_model
 from a2rl.sampling.generation import Generation
 from a2rl.scoring.score import ItemResult
@@ -107,6 +108,8 @@ class StoredBaseline(NamedTuple):
     items: list[ItemResult]
     reused: bool
     seconds: float | None
+    outputs: Path | None = None
+    """The file with what the model answered in full; None if it was graded by a version that did not keep it."""
 
 
 def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings, grade: Grade) -> StoredBaseline:
@@ -129,7 +132,8 @@ def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings,
             return found
         result = grade(job)
         store(folder, depends_on, result)
-    return StoredBaseline(list(result.items), False, result.score.seconds)
+        outputs = keep_copy(outputs_path(job.result), folder / BASELINE_NAME)
+    return StoredBaseline(list(result.items), False, result.score.seconds, outputs)
 
 
 def store(folder: Path, depends_on: dict[str, str], result: GradeResult) -> BaselineMetrics:
@@ -161,7 +165,7 @@ def _stored(job: GradeJob, depends_on: dict[str, str], baselines: Path) -> Store
     ids = set(ids_of_job(job))
     items = [item for item in whole.items if item.id in ids]
     seconds = None if whole.seconds is None else whole.seconds * len(items) / len(whole.items)
-    return StoredBaseline(items, True, seconds)
+    return StoredBaseline(items, True, seconds, whole.outputs)
 
 
 def _find(job: GradeJob, key: str, baselines: Path) -> StoredBaseline | None:
@@ -172,7 +176,8 @@ def _find(job: GradeJob, key: str, baselines: Path) -> StoredBaseline | None:
             items = [ItemResult.model_validate(row) for row in read_jsonl(path.parent / "items.jsonl")]
             found = score_items(job.task, job.hidden, items).score
             if found is not None and isclose(found, read_model(path.parent / "score.json", BaselineMetrics).score):
-                return StoredBaseline(items, True, _seconds(path.parent))
+                outputs = path.parent / BASELINE_NAME
+                return StoredBaseline(items, True, _seconds(path.parent), outputs if outputs.exists() else None)
         except (IntegrityError, ValueError, FileNotFoundError):
             continue  # written by an older version, or damaged
     return None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from a2rl.core.files import write_model
 from a2rl.grading.job import GradeJob, GradeResult, Part, ids_of_job, read_progress, score_items
+from a2rl.grading.outputs import join_outputs, outputs_path
 
 
 def parts_of(job: GradeJob, most: int) -> list[GradeJob]:
@@ -38,6 +39,7 @@ def merged(job: GradeJob, parts: Sequence[GradeJob], results: Sequence[GradeResu
     seconds = sum(result.score.seconds for result in results)
     score = score_items(job.task, job.hidden, items, seconds, job.statistics)
     whole = GradeResult(dtype=job.dtype, engine_start=results[0].engine_start, score=score, items=tuple(items))
+    join_outputs([outputs_path(part.result) for part in parts], outputs_path(job.result))
     write_model(job.result, whole)
     for part in parts:
         part.result.unlink(missing_ok=True)

@@ -85,7 +85,7 @@ def regrade(
         IntegrityError: The checkpoint has changed.
         InfrastructureError: It cannot be graded on this machine now.
     """
-    chosen, split = _choose(run, submission)
+    chosen, split = choose_grade(run, submission)
     before = _first_grade(run, chosen, split)
     check_inputs(run)
     checkpoint = _kept(run, chosen)
@@ -154,7 +154,17 @@ def _differences(pairs: Sequence[tuple[ItemResult, ItemResult]]) -> tuple[ItemDi
     )
 
 
-def _choose(run: RunDir, number: int | None) -> tuple[SubmissionAccepted, Split]:
+def choose_grade(run: RunDir, number: int | None) -> tuple[SubmissionAccepted, Split]:
+    """Returns a submission of a run and the split on which it was graded.
+
+    Args:
+        run: The run.
+        number: The number of the submission, whose grade is the one that its agent was told; None: the submission that
+            counts, with the grade that decided the result.
+
+    Raises:
+        UsageError: The run has no such submission, or no result.
+    """
     accepted = {event.submission_id: event for event in run.ledger.events(SubmissionAccepted)}
     if number is not None:
         if number not in accepted:
@@ -163,7 +173,7 @@ def _choose(run: RunDir, number: int | None) -> tuple[SubmissionAccepted, Split]
         return accepted[number], run.spec.public_split
     record = run.read("grade", GradeRecord)
     if record is None or record.submission_id is None or record.final is None:
-        raise UsageError(f"run {run.id} has no result to grade again: give the number of a submission")
+        raise UsageError(f"run {run.id} has no result: give the number of a submission")
     return accepted[record.submission_id], run.spec.final_split
 
 

@@ -24,6 +24,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.devices import lost_gpu
 from a2rl.grading.job import GradeJob, run_job
 from a2rl.grading.kept_engine import KeptEngine
+from a2rl.grading.outputs import keeping_outputs
 from a2rl.grading.worker_process import OUT_OF_MEMORY
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
@@ -66,7 +67,8 @@ def _grade_in_child(job: GradeJob, lease: EngineLease | None, answers: int) -> i
     os.dup2(log, 2)
     try:
         _require_gpu(job)
-        run_job(job, lease)
+        with keeping_outputs(job.result):
+            run_job(job, lease)
     except A2rlError as error:
         _failure_of(job).write_text(scrub(str(error)), encoding="utf-8")
         return _exit_code_of(error, lease)

@@ -15,12 +15,14 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from a2rl.agents.definition import Agent
+from a2rl.config.params import load_params
 from a2rl.config.provision import hosts_in
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.llm.proxy import Proxy
 from a2rl.llm.relay.process import RelayProcess
+from a2rl.llm.relay.rate import SharedRate
 from a2rl.run.directory import RunDir
 from a2rl.run.rules import rules
 
@@ -89,7 +91,8 @@ class Gateway(AbstractContextManager["Gateway"]):
     def _open_relay(self, stack: ExitStack) -> None:
         keys = self._keys()
         stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
-        self.relay = stack.enter_context(RelayProcess(self._run, self._settings, self._provider, keys, stand_ins))
+        rate = SharedRate.of(self._host, load_params(self._settings.root).llm_rates, self._settings)
+        self.relay = stack.enter_context(RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, rate))
         self.base_url = f"http://127.0.0.1:{self.relay.port}{self._path}"
         self.ports = (self.relay.port,)
         self.environment |= stand_ins

@@ -8,18 +8,20 @@ agent.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import unknown_name
 from a2rl.core.hub import DataSource
 from a2rl.core.settings import Settings
-from a2rl.judge.client import Question
 from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Sampler
 from a2rl.scoring.paired import Improvement
 from a2rl.scoring.score import Headline, ItemResult
+
+if TYPE_CHECKING:
+    from a2rl.judge.client import Question  # its HTTP library takes a fifth of a second, for every command
 
 Variant = Literal["mini", "full"]
 Split = Literal["public", "private", "all"]
@@ -291,7 +293,7 @@ class JudgedGrader(Grader, Protocol):
         """Like `Grader.score_outputs`, with the judge to use; None if the variant has its own."""
         ...
 
-    def trial_question(self, annotator: str) -> Question:
+    def trial_question(self, annotator: str) -> "Question":
         """Returns a question with which a judge is tried before a run."""
         ...
 

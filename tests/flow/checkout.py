@@ -1,11 +1,11 @@
 """A small checkout for tests of the real command line: the real code, quick tasks and a very small base model."""
 
+import copy
 import json
 import os
 import shutil
 import subprocess
 import sys
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ class Checkout:
         weights_bytes: approximate size of the base model's weights; 0: as small as possible.
         """
         self.root = root
+        self.variables: dict[str, str] = {}
+        """More of the environment of its commands."""
         self._items = items
         root.mkdir(parents=True)
         for name in ("a2rl", "flows", "stages"):
@@ -82,11 +84,10 @@ class Checkout:
         if weights_bytes:
             self._enlarge_model(weights_bytes)
 
-    def of_a_reader(self, root: Path) -> "Checkout":
-        """Makes a checkout with the same code and base model, and none of the runs and data."""
-        ours = shutil.ignore_patterns("runs", "data", "mlruns", "baselines", "reports", ".prefect", "scripts")
-        shutil.copytree(self.root, root, symlinks=True, ignore=ours)
-        other = copy(self)
+    def copy_to(self, root: Path, *without: str) -> "Checkout":
+        """Makes a second checkout with the same content at another path, except for what has one of these names."""
+        shutil.copytree(self.root, root, symlinks=True, ignore=shutil.ignore_patterns(*without))
+        other = copy.copy(self)
         other.root = root
         return other
 
@@ -95,7 +96,7 @@ class Checkout:
         return subprocess.Popen(
             [*A2RL, *arguments],
             cwd=self.root,
-            env=self._environment() | env,
+            env=self.environment | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -116,7 +117,7 @@ class Checkout:
         """Returns what `a2rl verify` would report, but in this process, because the command takes seconds to start."""
         if str(self.root / "tasks") not in tasks.__path__:
             tasks.__path__.append(str(self.root / "tasks"))  # it has other tasks than this checkout
-        settings = Settings(self.root, self._environment())
+        settings = Settings(self.root, self.environment)
         checks = verify_run(RunDir(settings.runs / run_id), Tracker(settings))
         return [f"{check.what}: {check.problem}" for check in checks if check.problem]
 
@@ -144,9 +145,12 @@ class Checkout:
         )
         return folder.name
 
-    def _environment(self) -> dict[str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of its commands."""
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
-        return keep | {"A2RL_ROOT": str(self.root), "PYTHONPATH": str(self.root), "COLUMNS": "200"}
+        ours = {"A2RL_ROOT": str(self.root), "PYTHONPATH": str(self.root), "COLUMNS": "200"}
+        return keep | ours | self.variables
 
     def _add_task(self, task: str, before: str) -> None:
         folder = self.root / "tasks" / task

@@ -1,16 +1,18 @@
-"""A worker for tests: takes open runs one after the other and does a stand-in for their work, until all are done.
+"""A worker for tests: takes flow runs from a pool and does a stand-in for their work, until all runs are done.
+
+The claim, the ledger, the copy and the states of the flow runs are real; the stages and the agent are not.
 
 python -m tests.flow.simulated_worker CHECKOUT STORE CLAIMS ACKNOWLEDGED
 """
 
 import os
-import random
 import secrets
 import sys
 import time
 from pathlib import Path
 
-from a2rl.cluster.claims import RunRow
+from prefect.states import Completed, Failed, Running
+
 from a2rl.cluster.holding import Cluster, held
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.cluster.store import ObjectStore
@@ -21,8 +23,10 @@ from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import failed
 from a2rl.run.records import ReportRecord
 from a2rl.run.stored import is_safe
+from flows.submission import prefect_client, take_flow_run
 
-STEPS, LEASE_S = 6, 8.0
+STEPS, LEASE_S, POOL, SUITE = 6, 8.0, "simulated", "simulated"
+EXIT_LOST = 75
 
 
 def work(run: RunDir, acknowledged: Path) -> None:
@@ -43,25 +47,32 @@ def work(run: RunDir, acknowledged: Path) -> None:
     run.write("report", ReportRecord(seconds=0, path=run.report))
 
 
-def choose(cluster: Cluster) -> RunRow | None:
-    """Returns a run that nobody works on; None if there is none now."""
-    free = [row for row in cluster.claims.rows("simulated") if not row.done and not row.live]
-    return random.choice(free) if free else None
+def do_one(settings: Settings, cluster: Cluster, acknowledged: Path) -> None:
+    """Takes one flow run and does its run; Prefect is told how it ended."""
+    with prefect_client() as client:
+        flow_run = take_flow_run(client, POOL)
+        if flow_run is None:
+            time.sleep(1.0)
+            return
+        client.set_flow_run_state(flow_run.id, Running())
+        run = RunDir(settings.runs / flow_run.parameters["run_ids"][0])
+        try:
+            with held(run, settings, lambda: os._exit(EXIT_LOST), cluster):
+                work(run, acknowledged)
+        except A2rlError as error:  # another worker has it, or a service is down
+            client.set_flow_run_state(flow_run.id, Failed(message=str(error)))
+            raise
+        client.set_flow_run_state(flow_run.id, Completed())
 
 
 def main() -> None:
     """Works until all runs are done."""
     settings = Settings.load(Path(sys.argv[1]))
     cluster = Cluster(ObjectStore(sys.argv[2]), PostgresClaims(sys.argv[3], LEASE_S))
-    while not all(row.done for row in cluster.claims.rows("simulated")):
-        if (row := choose(cluster)) is None:
-            time.sleep(0.3)
-            continue
-        run = RunDir(settings.runs / row.run_id)
+    while not all(row.done for row in cluster.claims.rows(SUITE)):
         try:
-            with held(run, settings, lambda: os._exit(75), cluster):
-                work(run, Path(sys.argv[4]))
-        except A2rlError as error:  # another worker was faster, or a service is down
+            do_one(settings, cluster, Path(sys.argv[4]))
+        except A2rlError as error:
             sys.stderr.write(f"{error}\n")
             time.sleep(0.3)
 

@@ -24,6 +24,8 @@ FAILS_TWICE = """from a2rl.core.errors import InfrastructureError
     if failures < 2:
         counter.write_text("x" * (failures + 1))
         raise InfrastructureError("the hub cannot be reached")"""
+OF_RUNS = ("runs", "data", "mlruns", "baselines", "reports", ".prefect", "scripts")
+"""What a reader of a bundle does not have."""
 NOISE = ("Traceback", "Warning", "CancelledError", "INFO")
 
 
@@ -121,7 +123,7 @@ def test_a_stranger_grades_the_bundle_of_a_run_anew_in_another_checkout(
     sent, run = tmp_path / "result.tar.gz", grid["steady", "submitter"]
     made = checkout.run("bundle", run["run_id"], "--with-weights", "-o", str(sent))
     assert made.returncode == 0, made.stderr
-    reader = checkout.of_a_reader(tmp_path / "reader")
+    reader = checkout.copy_to(tmp_path / "reader", *OF_RUNS)
     done = reader.run("audit", str(sent), "--regrade", "--json")
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["sound"], done.stdout
@@ -137,7 +139,7 @@ def test_the_bundle_of_a_run_without_a_result_is_sound_and_ends_with_4(
 ) -> None:
     sent = tmp_path / "crash.tar.gz"
     assert checkout.run("bundle", grid["steady", "crash"]["run_id"], "-o", str(sent)).returncode == 0
-    done = checkout.of_a_reader(tmp_path / "reader").run("audit", str(sent), "--regrade", "--json")
+    done = checkout.copy_to(tmp_path / "reader", *OF_RUNS).run("audit", str(sent), "--regrade", "--json")
     found = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, found["sound"], found["not_regraded"]) == (4, True, {}), done.stdout
 

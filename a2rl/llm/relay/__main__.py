@@ -1,7 +1,7 @@
 """`python -P -m a2rl.llm.relay FD`: runs the relay in a separate process, on a socket that its parent listens on.
 
-The first line on stdin is the message of a2rl/llm/keys.py. The second line is a JSON object with `base_url`, `log` and
-`max_tokens`. When stdin closes, the relay ends after the current answers, or after a few seconds.
+The first line on stdin is the message of a2rl/llm/keys.py. The second line is a JSON object with `base_url`, `log`,
+`max_tokens` and `rate`. When stdin closes, the relay ends after the current answers, or after a few seconds.
 """
 
 import json
@@ -14,6 +14,7 @@ from a2rl.core.serving import serve_for_parent
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import receive_keys
 from a2rl.llm.relay.app import Relay
+from a2rl.llm.relay.rate import SharedRate
 
 MAX_CONNECTIONS = 128
 
@@ -25,7 +26,8 @@ def main() -> None:
     keys = Settings.load().environ
     register_secrets({name: keys[name] for name in told["stand_ins"].values()})
     stand_ins = {stand_in: keys[name] for stand_in, name in told["stand_ins"].items()}
-    relay = Relay(told["base_url"], stand_ins, EventLog(Path(told["log"])), told["max_tokens"])
+    rate = SharedRate.model_validate(told["rate"]) if told["rate"] else None
+    relay = Relay(told["base_url"], stand_ins, EventLog(Path(told["log"])), told["max_tokens"], rate)
     serve_for_parent(relay, int(sys.argv[1]), lifespan="off", limit_concurrency=MAX_CONNECTIONS, http="h11", ws="none")
 
 

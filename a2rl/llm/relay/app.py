@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from a2rl.core.event_log import EventLog
 from a2rl.core.secrets import scrubbing_stream
 from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request
+from a2rl.llm.relay.rate import SharedRate
 from a2rl.llm.relay.request_log import RequestLogReader
 
 ENDPOINTS = re.compile(
@@ -101,14 +102,22 @@ class Relay:
         keys: The real keys, by the stand-in that the agent has for each.
         log: The log with one line per request; existing lines count towards the limits.
         max_tokens: The quota; once it is used up, nothing is forwarded.
+        rate: The rate that all runs share; None: as fast as the agent asks.
     """
 
-    def __init__(self, base_url: str, keys: Mapping[str, str], log: EventLog, max_tokens: int | None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        keys: Mapping[str, str],
+        log: EventLog,
+        max_tokens: int | None,
+        rate: SharedRate | None = None,
+    ) -> None:
         parts = urlsplit(base_url)
         self._origin, self._base = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
         self._keys = keys
         self._log, self._record = log, RequestLogReader(log.path)
-        self._max_tokens = max_tokens
+        self._max_tokens, self._rate = max_tokens, rate
         self._http = httpx.AsyncClient(
             timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=MAX_CONCURRENT)
         )
@@ -156,6 +165,8 @@ class Relay:
             self._check_quota()
             body = await _body(receive) if scope["method"] == "POST" else b""
             request = self._request(scope, path, body, exchange)
+            if self._rate is not None:
+                await self._rate.wait(self._http)
             await asyncio.wait_for(self._pass_on(request, send, exchange), ANSWER_S)
         except TimeoutError as error:
             raise RequestRefusedError(504, "the request, or its answer, took too long") from error

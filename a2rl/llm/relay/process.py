@@ -14,6 +14,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.processes import child_environment, end_child, module_command
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import send_keys
+from a2rl.llm.relay.rate import SharedRate
 from a2rl.llm.relay.request_log import request_log_path
 from a2rl.run.directory import RunDir, pipeline_log
 
@@ -35,10 +36,17 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
         base_url: The URL of the provider's API.
         keys: The API keys by name.
         stand_ins: The agent's stand-in for each key, by the name of the key.
+        rate: The rate of requests that all runs share, if there is one.
     """
 
     def __init__(
-        self, run: RunDir, settings: Settings, base_url: str, keys: Mapping[str, str], stand_ins: Mapping[str, str]
+        self,
+        run: RunDir,
+        settings: Settings,
+        base_url: str,
+        keys: Mapping[str, str],
+        stand_ins: Mapping[str, str],
+        rate: SharedRate | None = None,
     ) -> None:
         self._run, self._settings = run, settings
         self._keys = dict(keys)
@@ -46,6 +54,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
             "base_url": base_url,
             "log": str(request_log_path(run)),
             "max_tokens": run.spec.max_tokens,
+            "rate": rate.model_dump() if rate else None,
             "stand_ins": {stand_in: name for name, stand_in in stand_ins.items()},
         }
         self._closing = threading.Event()

@@ -1,7 +1,9 @@
 """The log of an agent's requests to its LLM (`logs/llm.jsonl`, one line each), and their totals."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -51,7 +53,7 @@ class RequestLogReader:
 
     def read(self) -> LlmUse:
         """Returns the totals so far."""
-        for request in self._new():
+        for request in self.requests():
             self._add(request)
         models = {
             name: ModelUse(requests=count, prompt_tokens=prompt, completion_tokens=completion)
@@ -69,7 +71,8 @@ class RequestLogReader:
             server_tools=dict(self._tools),
         )
 
-    def _new(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[Request]:
+        """Yields the requests that were not read before; one that was only half written is left for the next time."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -115,3 +118,20 @@ def read_llm_use(run: RunDir) -> LlmUse | None:
     """Returns the totals of a run; None if its requests did not pass through the relay."""
     path = request_log_path(run)
     return RequestLogReader(path).read() if path.exists() else None
+
+
+class TokensSpent:
+    """The tokens that an agent had used at any time, as the relay measured them."""
+
+    def __init__(self, run: RunDir) -> None:
+        requests = list(RequestLogReader(request_log_path(run)).requests())
+        self._times = [request.t for request in requests]
+        self._sums = list(accumulate((each.prompt_tokens + each.completion_tokens for each in requests), initial=0))
+
+    def until(self, at: float) -> int | None:
+        """Returns the tokens of all requests that had ended by then; None if there were no requests at all.
+
+        Args:
+            at: Seconds since 1970.
+        """
+        return self._sums[bisect_right(self._times, at)] if self._times else None

@@ -9,6 +9,7 @@ from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import register_run_secrets
 from a2rl.results.comparability import comparability
+from a2rl.results.report.activities import time_line
 from a2rl.results.report.chart import draw
 from a2rl.results.report.code_changes import code_changes
 from a2rl.results.report.data import gather, need_baseline
@@ -111,5 +112,6 @@ def _work(run: RunDir, entries: list[Entry], settings: Settings) -> dict[str, An
         "remarks": remarks(executed, run.spec.driver, agent.calls_llm),
         "changes": code_changes(run.code, entries),
         "steps": steps,
+        "time_line": time_line(run, entries, steps),
         "marks": steps.marks[:MAX_MARKS] if steps else [],
     }

@@ -83,8 +83,8 @@ def read_steps(run: RunDir, entries: Sequence[Entry]) -> Steps | None:
 
 
 def _shown(steps: Sequence[Step], entries: Sequence[Entry]) -> Iterator[ShownStep]:
-    clock = _Clock(entries)
-    times = [clock.elapsed_s(step.timestamp) for step in steps]
+    clock = BudgetClock(entries)
+    times = [clock.elapsed_s(_unix_time(step.timestamp)) for step in steps]
     arrivals = [each.event for each in entries if isinstance(each.event, SubmissionAccepted)]
     for place, (step, at) in enumerate(zip(steps, times, strict=True)):
         until = next((each for each in times[place + 1 :] if each is not None), float("inf"))
@@ -95,20 +95,33 @@ def _shown(steps: Sequence[Step], entries: Sequence[Entry]) -> Iterator[ShownSte
         )  # fmt: skip
 
 
-class _Clock:
-    """Converts times of the transcript into seconds of the run's budget clock."""
+class BudgetClock:
+    """Converts times into seconds of the run's budget clock."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._starts = [(each.at, each.event.elapsed_s) for each in entries if isinstance(each.event, AgentStarted)]
 
-    def elapsed_s(self, timestamp: str | None) -> float | None:
-        """Returns the seconds; None if there is no time, or if it is before the agent's start."""
-        if timestamp is None:
+    def elapsed_s(self, at: float | None) -> float | None:
+        """Returns the seconds of the budget clock.
+
+        Args:
+            at: Seconds since 1970.
+
+        Returns:
+            None if there is no time, or if it is before the agent's start.
+        """
+        if at is None:
             return None
-        moment = datetime.fromisoformat(timestamp)
-        at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         started = [(began, elapsed) for began, elapsed in self._starts if began <= at + 1]
         return max(0.0, started[-1][1] + at - started[-1][0]) if started else None
+
+
+def _unix_time(timestamp: str | None) -> float | None:
+    """Returns the seconds since 1970 of a time in ISO 8601, in UTC unless it says otherwise."""
+    if timestamp is None:
+        return None
+    moment = datetime.fromisoformat(timestamp)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _calls(step: Step) -> Iterator[Call]:

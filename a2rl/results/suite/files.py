@@ -10,13 +10,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from a2rl.cluster.stored_runs import fetch_suites
 from a2rl.core.errors import UsageError
 from a2rl.core.files import write_atomically, write_model
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.results.report.template import load_template
-from a2rl.results.suite.figures import Figure, draw_figures
+from a2rl.results.suite.drawing import Figure
+from a2rl.results.suite.figures import draw_figures
 from a2rl.results.suite.leaderboard import Board, boards
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.run.budget import format_duration
@@ -27,7 +29,7 @@ from a2rl.scoring.means import Interval
 COLUMNS = (
     "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
     "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
-    "agent_s", "tokens", "cost_usd", "reason",
+    "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", "reason",
 )  # fmt: skip
 
 
@@ -86,14 +88,17 @@ class SuiteReport(BaseModel):
 
 
 def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
-    """Returns the runs that belong to any of these suites, launches or run ids.
+    """Returns the runs that belong to any of these suites, launches or run ids, here or in the store.
 
     Raises:
         UsageError: A name has no runs.
+        InfrastructureError: The store failed.
     """
+    here = {run.id: run for run in RunDir.all(settings.runs)}
+    known = sorted((here | {run.id: run for run in fetch_suites(names, settings)}).values(), key=lambda run: run.id)
     found: dict[str, RunDir] = {}
     for name in names:
-        of_name = [run for run in RunDir.all(settings.runs) if run.id == name or name in _groups_of(run)]
+        of_name = [run for run in known if run.id == name or name in _groups_of(run)]
         if not of_name:
             raise UsageError(f"no runs of a suite, launch or run id {name!r}: `a2rl runs` lists what there is")
         found |= {run.id: run for run in of_name}
@@ -119,6 +124,8 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     Raises:
         UsageError: None of the runs can be read.
     """
+    runs = list(runs)
+    folders = {run.id: run.root.relative_to(settings.root) for run in runs}
     found, unreadable = summaries(runs)
     if not found:
         raise UsageError("there is no run to report on")
@@ -131,7 +138,7 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
     page = load_template("a2rl.results.suite").render(
         name=name, boards=shown, unreadable=unreadable, figures=figures, verdicts=VERDICTS,
-        drawn_at=time.strftime("%Y-%m-%d %H:%M"), link=lambda run: f"../../runs/{run.run_id}/report/index.html",
+        drawn_at=time.strftime("%Y-%m-%d %H:%M"), link=lambda run: f"../../{folders[run.run_id]}/report/index.html",
         duration=format_duration,
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
@@ -169,9 +176,9 @@ def _with_stacks(shown: Sequence[Board]) -> list[tuple[RunSummary, str]]:
 
 
 def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:
-    facts: Mapping[str, Any] = {**run.settings, **run.model_dump(exclude={"settings", "tries", "gains"})}
     low, high = run.ci or (None, None)
-    return {name: {**facts, "stack": stack, "ci_low": low, "ci_high": high}[name] for name in COLUMNS}
+    facts: Mapping[str, Any] = {**run.settings, "stack": stack, "ci_low": low, "ci_high": high}
+    return {name: getattr(run, name) if name in RunSummary.model_fields else facts[name] for name in COLUMNS}
 
 
 def _write_figure(folder: Path, figure: Figure) -> None:

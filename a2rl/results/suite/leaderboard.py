@@ -129,10 +129,11 @@ def _board(variant: str, runs: Sequence[RunSummary]) -> Board:
 
 def stack_names(runs: Sequence[RunSummary]) -> dict[str, str]:
     """Names the stack of each run, by run id: the agent, and each setting that differs within a task."""
-    values: dict[tuple[str, str], set[str]] = {}
+    values: dict[tuple[str, str], set[Any]] = {}
     for run in runs:
         for name, value in run.settings.items():
-            values.setdefault((run.task, name), set()).add(canonical_json(value))
+            plain = canonical_json(value) if isinstance(value, dict | list | tuple) else value
+            values.setdefault((run.task, name), set()).add(plain)
     compared = {name for (_, name), found in values.items() if len(found) > 1 and name not in NOT_COMPARED}
     return {run.run_id: _stack_name(run.settings, compared) for run in runs}
 

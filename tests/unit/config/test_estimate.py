@@ -75,6 +75,7 @@ def test_an_estimate_adds_up_and_is_unknown_where_a_size_is(settings: Settings) 
     found = estimate("mine", make_suite(grid | {"model": "nobody/Model-1B", "max_submissions": 2}), settings)
     assert (found.runs, found.agent_hours, found.wall_hours) == (6, 12, 4)
     assert found.disk_bytes == 2_000_000_000 * (1 + 6 * (2 + 2))
+    assert found.store_bytes == 2_000_000_000 * 6 * 2
     assert [(each.task, each.items) for each in found.tasks] == [("gsm8k", 200), ("humaneval", 120)]
     assert estimate("mine", make_suite(grid | {"model": "nobody/a-model"}), settings).disk_bytes is None
 
@@ -97,6 +98,9 @@ def test_a_dry_run_starts_nothing_and_needs_no_agent_and_no_model(
     assert (found["runs"], found["agent_hours"], len(found["grid"])) == (5, 60, 5)
     assert {run["driver"] for run in found["grid"]} == {"claude-opus-4-6", "gpt-5.4", "gemini-2.5-flash"}
     assert found["tasks"][0]["items"] == 1319
+    assert found["tasks"][0]["seeds"] == {
+        "difference": 10, "deviation": 10, "deviation_from": "assumed", "seeds": 17,
+    }  # fmt: skip
 
 
 def test_a_dry_run_refuses_what_a_run_would_refuse(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

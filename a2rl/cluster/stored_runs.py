@@ -1,0 +1,31 @@
+"""The runs of a suite that other machines have worked on: what a report reads of them is fetched from the store."""
+
+from collections.abc import Sequence
+
+from a2rl.cluster.holding import Cluster
+from a2rl.cluster.restore import fetch_results
+from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.stored import read_stored
+
+
+def fetch_suites(names: Sequence[str], settings: Settings) -> list[RunDir]:
+    """Fetches the runs of suites, launches or with run ids whose valid copy is another machine's.
+
+    Returns:
+        These runs, in `.fetched/`; none if no store is configured.
+
+    Raises:
+        InfrastructureError: The store or the claims failed.
+    """
+    if (cluster := Cluster.of(settings)) is None:
+        return []
+    rows = [row for row in cluster.claims.rows() if {row.suite, row.launch, row.run_id} & set(names) and row.manifest]
+    elsewhere = [row for row in rows if not _is_here(row.run_id, row.epoch, settings)]
+    return [fetch_results(settings.fetched, cluster.store, row.manifest) for row in elsewhere]
+
+
+def _is_here(run_id: str, epoch: int, settings: Settings) -> bool:
+    run = RunDir(settings.runs / run_id)
+    stored = read_stored(run)
+    return stored is not None and stored.epoch == epoch and (run.root / "spec.json").exists()

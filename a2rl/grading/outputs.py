@@ -1,0 +1,198 @@
+"""What a model wrote for each item, in full: a compressed file of JSON lines beside the result of a grade.
+
+The items of a result have their answers shortened. This file has every turn, as the task asked and the model answered;
+where the settings remove the reasoning of a model, it is removed here, too.
+
+    with keeping_outputs(job.result):
+        run_job(job)
+    for output in read_outputs(outputs_path(job.result)):
+        output.item, output.turns[-1].answer
+"""
+
+import gzip
+import json
+import shutil
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from a2rl.core.errors import IntegrityError
+from a2rl.core.secrets import scrub
+from a2rl.sampling import (
+    NO_KWARGS,
+    Completion,
+    Conversation,
+    Message,
+    Prompt,
+    Sampler,
+    SamplingParams,
+    one_turn,
+    translated,
+)
+from a2rl.tasks.catalog import graders_wrapped
+from a2rl.tasks.contract import Grader
+
+T = TypeVar("T")
+SUFFIX = ".outputs.jsonl.gz"
+BASELINE_NAME = f".graded{SUFFIX}"
+"""The name in the folder of a stored baseline, as the DVC stage leaves it there, whose result is `.graded.json`."""
+
+
+class Turn(BaseModel):
+    """One prompt and its answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: str | tuple[Message, ...]
+    """What was added to the prompt of the turn before, or a whole prompt."""
+    is_whole: bool
+    """Whether it is a whole prompt: the first one, or one that does not begin with the prompt before."""
+    answer: str
+    finish: Literal["stop", "length"]
+    prompt_tokens: int
+    tokens: int
+
+
+class Output(BaseModel):
+    """The work on one item."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    item: str
+    """The id of the item; empty if the task asked about something else than its items, one by one."""
+    sample: int = 0
+    """0, 1, ... if the items are answered several times."""
+    turns: tuple[Turn, ...]
+
+
+def outputs_path(result: Path) -> Path:
+    """Returns the file with the outputs that belong to a result."""
+    return result.with_name(result.stem + SUFFIX)
+
+
+def read_outputs(path: Path) -> Iterator[Output]:
+    """Yields the outputs in a file, in the order in which each device worked on the items.
+
+    Raises:
+        FileNotFoundError: There is no such file: the grade is from a version that did not keep outputs.
+        IntegrityError: The file is damaged.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                yield Output.model_validate_json(line)
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError, ValidationError) as error:
+        raise IntegrityError(f"{path} is damaged: {error}") from error
+
+
+def join_outputs(parts: Sequence[Path], whole: Path) -> None:
+    """Moves the outputs of the parts of a job into one file; parts without outputs are left out."""
+    with suppress(OSError), whole.open("wb") as joined:  # without outputs, the grade still counts
+        for part in parts:
+            with suppress(FileNotFoundError), part.open("rb") as file:
+                shutil.copyfileobj(file, joined)  # compressed files in a row are a compressed file
+            part.unlink(missing_ok=True)
+
+
+def keep_copy(outputs: Path, target: Path) -> Path | None:
+    """Copies a file of outputs; returns the copy, or None if there is nothing to copy or no room for it."""
+    try:
+        shutil.copyfile(outputs, target)
+    except OSError:
+        return None
+    return target
+
+
+@contextmanager
+def keeping_outputs(result: Path) -> Iterator[None]:
+    """Writes what models answer within this context to the file beside a result, at the end of each round of answers.
+
+    A file that cannot be written does not harm the grade; it is then missing.
+    """
+    path, sample = outputs_path(result), 0
+    with suppress(OSError):
+        path.unlink(missing_ok=True)  # of an attempt that was killed
+
+    def wrap(grader: Grader) -> Grader:
+        def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], *settings: Any) -> Any:
+            nonlocal sample
+            recording = _RecordingSampler(sampler)
+            items = grader.grade(recording, hidden, ids, *settings)
+            _append(path, recording.outputs(ids, sample))
+            sample += 1
+            return items
+
+        return cast(Grader, SimpleNamespace(**{**vars(grader), "grade": grade}))
+
+    with graders_wrapped(wrap):
+        yield
+
+
+def _append(path: Path, outputs: Sequence[Output]) -> None:
+    text = "".join(json.dumps(each.model_dump(mode="json"), ensure_ascii=False) + "\n" for each in outputs)
+    try:
+        with path.open("ab") as file:
+            file.write(gzip.compress(scrub(text).encode("utf-8", "replace"), mtime=0))
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+class _RecordingSampler:
+    """A sampler that remembers what was asked and answered; see `a2rl.sampling.Sampler`."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._conversations: list[list[Turn]] = []
+
+    @property
+    def has_chat_template(self) -> bool:
+        """See `Sampler`."""
+        return self._sampler.has_chat_template
+
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        """See `Sampler`."""
+        return self._sampler.room_after(prompt, chat_template_kwargs)
+
+    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
+        """See `Sampler`."""
+        return self.converse([one_turn(prompt) for prompt in prompts], params)
+
+    def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
+        """See `Sampler`."""
+        return self._sampler.converse([self._recorded(each) for each in conversations], params)
+
+    def close(self) -> None:
+        """See `Sampler`."""
+        self._sampler.close()
+
+    def outputs(self, ids: Sequence[str], sample: int) -> list[Output]:
+        """Returns what was recorded. Tasks ask about their items in order, one conversation for each."""
+        names = ids if len(ids) == len(self._conversations) else [""] * len(self._conversations)
+        found = zip(names, self._conversations, strict=True)
+        return [Output(item=name, sample=sample, turns=tuple(turns)) for name, turns in found]
+
+    def _recorded(self, conversation: Conversation[T]) -> Conversation[T]:
+        turns: list[Turn] = []
+        self._conversations.append(turns)
+        before: Prompt = ""
+
+        def ask(prompt: Prompt) -> Generator[Prompt, Completion, Completion]:
+            nonlocal before
+            completion = yield prompt
+            is_whole = not before or prompt[: len(before)] != before
+            turns.append(
+                Turn(
+                    prompt=prompt if is_whole else prompt[len(before) :], is_whole=is_whole, answer=completion.text,
+                    finish=completion.finish, prompt_tokens=completion.prompt_tokens, tokens=completion.tokens,
+                )
+            )  # fmt: skip
+            before = prompt
+            return completion
+
+        return translated(conversation, ask)

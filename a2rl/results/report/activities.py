@@ -1,0 +1,149 @@
+"""What the agent did when: a time line of activities, from the recorded processes, requests, steps and processor time.
+
+Every moment has one activity: the first of `ACTIVITIES` for which there is evidence. A program that trains by several
+methods is `training`, because the record does not say when it changed from one to the next. What no record explains is
+`unknown`; nothing is guessed from names.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from a2rl.core.errors import A2rlError
+from a2rl.core.files import read_jsonl
+from a2rl.labels.classify import classify
+from a2rl.labels.routes import Route
+from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
+from a2rl.recording.code_reading import code_at, states
+from a2rl.results.report.steps import BudgetClock, Steps
+from a2rl.run.directory import RunDir
+from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
+from a2rl.run.ledger import Entry
+
+ACTIVITIES = ("SFT", "RL", "rollout", "training", "thinking", "coding", "waiting", "idle", "unknown")
+"""The earlier one counts where several are going on. Waiting is for a grade; coding is what happens between a step of
+the agent with calls of tools and the next one."""
+KINDS: dict[Route, str] = {
+    "SFT": "SFT", "DPO": "SFT", "GRPO": "RL", "PPO": "RL", "online RL": "RL", "rejection sampling": "rollout",
+}  # fmt: skip
+MOMENTS = 400
+"""The time line is divided into so many moments."""
+IDLE = 0.02
+"""An agent is idle if its processes use less than this share of one core."""
+MAX_COMMANDS = 40
+"""Distinct command lines that are read."""
+
+
+class Span(NamedTuple):
+    """An activity and its time, in seconds of the budget clock."""
+
+    activity: str
+    start_s: float
+    end_s: float
+
+
+class TimeLine(NamedTuple):
+    """The activities of a run."""
+
+    spans: tuple[Span, ...]
+    """In order, without gaps or overlaps."""
+    shares: tuple[tuple[str, float], ...]
+    """Each activity that occurs, with its share of the time, 0 to 1."""
+
+
+def time_line(run: RunDir, entries: Sequence[Entry], steps: Steps | None) -> TimeLine | None:
+    """Returns the activities of a run; None if it has no time."""
+    end_s = run.clock.elapsed_s()
+    if end_s <= 0:
+        return None
+    evidence = [*_training(run), *_requests(run, entries), *_tools(steps), *_waiting(entries), *_idle(run)]
+    evidence.sort(key=lambda span: ACTIVITIES.index(span.activity))
+    length = end_s / MOMENTS
+    found: list[Span] = []
+    for place in range(MOMENTS):
+        at = (place + 0.5) * length
+        activity = next((each.activity for each in evidence if each.start_s <= at < each.end_s), "unknown")
+        if found and found[-1].activity == activity:
+            found[-1] = found[-1]._replace(end_s=(place + 1) * length)
+        else:
+            found.append(Span(activity, place * length, (place + 1) * length))
+    sums = {name: sum(each.end_s - each.start_s for each in found if each.activity == name) for name in ACTIVITIES}
+    return TimeLine(tuple(found), tuple((name, total / end_s) for name, total in sums.items() if total))
+
+
+def _training(run: RunDir) -> Iterator[Span]:
+    """Yields the times of the programs that train or sample, by what the last state of their code says."""
+    known: dict[tuple[str, ...], str | None] = {}
+    with suppress(A2rlError, OSError):
+        recorded = states(run.code)
+        files = code_at(run.code, recorded[-1].commit) if recorded else {}
+        for words, start_s, end_s in _processes(run):
+            if words not in known and len(known) < MAX_COMMANDS:
+                known[words] = _kind_of(words, files, run.spec.task)
+            if (kind := known.get(words)) is not None:
+                yield Span(kind, start_s, end_s)
+
+
+def _kind_of(words: tuple[str, ...], files: dict[str, str], task: str) -> str | None:
+    chain = classify(files, [words], {"TASK": task})
+    kinds = {KINDS[label.route] for label in chain if label.route in KINDS}
+    return None if not kinds else kinds.pop() if len(kinds) == 1 else "training"
+
+
+def _processes(run: RunDir) -> Iterator[tuple[tuple[str, ...], float, float]]:
+    """Yields command line, start and end of each recorded process; one without an end lasted until the agent's."""
+    running: dict[int, tuple[tuple[str, ...], float]] = {}
+    for row in _rows(run, "processes.jsonl"):
+        with suppress(KeyError, TypeError, ValueError):
+            pid = int(row["pid"])
+            if pid in running and (row["event"] == "started" or "ended_s" in row):
+                words, start_s = running.pop(pid)
+                yield words, start_s, float(row["ended_s"] if "ended_s" in row else row["started_s"])
+            if row["event"] == "started":
+                running[pid] = tuple(map(str, row["command"])), float(row["started_s"])
+    yield from ((words, start_s, float("inf")) for words, start_s in running.values())
+
+
+def _requests(run: RunDir, entries: Sequence[Entry]) -> Iterator[Span]:
+    """Yields the times of the requests to the LLM, which are logged when they end."""
+    clock = BudgetClock(entries)
+    for request in RequestLogReader(request_log_path(run)).requests():
+        if not request.refused and (end_s := clock.elapsed_s(request.t)) is not None:
+            yield Span("thinking", max(0.0, end_s - request.seconds), end_s)
+
+
+def _tools(steps: Steps | None) -> Iterator[Span]:
+    """Yields the times between a step with calls of tools and the next step."""
+    for step, after in pairwise(steps.marks if steps else ()):
+        if step.calls and step.elapsed_s is not None and after.elapsed_s is not None:
+            yield Span("coding", step.elapsed_s, after.elapsed_s)
+
+
+def _waiting(entries: Sequence[Entry]) -> Iterator[Span]:
+    """Yields the times from the submission of a checkpoint to its grade, or to the failure of grading."""
+    since: dict[str, float] = {}
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionAccepted):
+            since.setdefault(event.weights_digest, event.elapsed_s)
+        elif isinstance(event, Graded | GradingFailed) and event.weights_digest in since:
+            yield Span("waiting", since.pop(event.weights_digest), event.elapsed_s)
+
+
+def _idle(run: RunDir) -> Iterator[Span]:
+    """Yields the times in which the agent's processes used no processor time worth speaking of."""
+    points = []
+    for row in _rows(run, "telemetry.jsonl"):
+        with suppress(KeyError, TypeError, ValueError):
+            points.append((float(row["elapsed_s"]), float(row["cpu_s"])))
+    for (start_s, before), (end_s, after) in pairwise(points):
+        if end_s > start_s and 0 <= after - before < IDLE * (end_s - start_s):
+            yield Span("idle", start_s, end_s)
+
+
+def _rows(run: RunDir, name: str) -> list[dict[str, Any]]:
+    try:
+        return read_jsonl(run.logs / name)
+    except (OSError, ValueError, A2rlError, json.JSONDecodeError):
+        return []

@@ -1,0 +1,72 @@
+"""A report over runs that other checkouts have done, from the store alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from a2rl.cluster.holding import Cluster, held
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.settings import Settings
+from a2rl.results.suite.files import runs_of, write_suite_report
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunInterrupted
+from tests.run_maker import checkout
+from tests.simulated_runs import simulate_run
+
+
+@pytest.fixture
+def other(tmp_path: Path, settings: Settings) -> Settings:
+    """A checkout with the same store as the first."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    made = checkout(folder)
+    for each in (settings, made):
+        each.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
+    return made
+
+
+def do_runs(settings: Settings, *numbers: int) -> None:
+    for number in numbers:
+        with held(simulate_run(settings, number), settings):
+            pass
+
+
+def report(settings: Settings) -> dict[str, object]:
+    page = write_suite_report("all", runs_of(["sim-launch"], settings), settings)
+    found: dict[str, object] = json.loads(page.with_name("report.json").read_text())
+    return found
+
+
+def test_a_checkout_without_the_runs_reports_the_same(settings: Settings, other: Settings) -> None:
+    do_runs(settings, 1, 2, 3)
+    assert report(other) == report(settings)
+    assert not other.runs.exists()
+
+
+def test_runs_of_several_checkouts_are_in_one_report(settings: Settings, other: Settings) -> None:
+    do_runs(settings, 1, 2)
+    do_runs(other, 3)
+    page = write_suite_report("all", runs_of(["sim-launch"], other), other).read_text()
+    assert "../../.fetched/gsm8k-sim-00001/report/index.html" in page
+    assert "../../runs/gsm8k-sim-00003/report/index.html" in page
+    assert report(other) == report(settings)
+
+
+def test_a_run_that_went_on_elsewhere_is_fetched_again(settings: Settings, other: Settings) -> None:
+    do_runs(settings, 1)
+    [first] = runs_of(["sim-launch"], other)
+    known, run = len(first.ledger.rows()), RunDir(settings.runs / first.id)
+    with held(run, settings):
+        run.ledger.append(RunInterrupted(stage="execute"))
+    [again] = runs_of(["sim-launch"], other)
+    assert len(again.ledger.rows()) == known + 1
+
+
+def test_a_copy_that_lacks_an_object_is_an_error_and_not_a_shorter_report(settings: Settings, other: Settings) -> None:
+    do_runs(settings, 1)
+    store = Cluster.needed(settings).store.local_folder
+    assert store is not None
+    next(iter((store / "runs/gsm8k-sim-00001/ledger").glob("*.json"))).unlink()
+    with pytest.raises(InfrastructureError, match="read the ledger"):
+        runs_of(["sim-launch"], other)

@@ -1,0 +1,86 @@
+"""Tests the time line of activities on a run's page."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.results.report.activities import ACTIVITIES, TimeLine, time_line
+from a2rl.results.report.steps import Call, ShownStep, Steps
+from a2rl.run.directory import RunDir
+from tests.run_maker import checkout
+from tests.simulated_runs import simulate_run
+from tests.written_ledger import BEGAN_AT
+
+STARTED_AT = BEGAN_AT + 2
+"""When the agent of a simulated run was started; its budget is 600 s."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return simulate_run(checkout(tmp_path), 1)
+
+
+def log(run: RunDir, name: str, *rows: dict[str, Any]) -> None:
+    (run.logs / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def process(pid: int, start_s: float, end_s: float, *words: str) -> list[dict[str, Any]]:
+    started = {"event": "started", "started_s": start_s, "pid": pid, "parent": 1, "command": words}
+    return [started, {"event": "ended", "ended_s": end_s, "pid": pid, "cpu_s": 1.0}]
+
+
+def line_of(run: RunDir, steps: Steps | None = None) -> TimeLine:
+    found = time_line(run, run.ledger.entries(), steps)
+    assert found is not None
+    return found
+
+
+def rounded(found: TimeLine) -> list[tuple[str, float, float]]:
+    return [(name, round(start_s, -1), round(end_s, -1)) for name, start_s, end_s in found.spans]
+
+
+def test_without_records_all_of_the_time_is_unknown(run: RunDir) -> None:
+    assert line_of(run).shares == (("unknown", 1.0),)
+
+
+def test_each_record_shows_its_activity(run: RunDir) -> None:
+    sft, grpo = process(7, 100, 200, "trl", "sft"), process(8, 200, 300, "trl", "grpo")
+    log(run, "processes.jsonl", *sft, *grpo, *process(9, 0, 600, "bash"))
+    log(run, "llm.jsonl", {"t": STARTED_AT + 50, "path": "/", "status": 200, "seconds": 30})
+    log(run, "telemetry.jsonl", {"elapsed_s": 300, "cpu_s": 10.0}, {"elapsed_s": 400, "cpu_s": 10.1})
+    assert rounded(line_of(run)) == [
+        ("unknown", 0, 20), ("thinking", 20, 50), ("unknown", 50, 100), ("SFT", 100, 200), ("RL", 200, 300),
+        ("idle", 300, 400), ("unknown", 400, 600),
+    ]  # fmt: skip
+
+
+def test_training_counts_before_thinking_and_shares_add_up_to_one(run: RunDir) -> None:
+    log(run, "processes.jsonl", *process(7, 0, 300, "trl", "dpo"))
+    log(run, "llm.jsonl", {"t": STARTED_AT + 450, "path": "/", "status": 200, "seconds": 300})
+    found = line_of(run)
+    assert rounded(found) == [("SFT", 0, 300), ("thinking", 300, 450), ("unknown", 450, 600)]
+    assert sum(share for _, share in found.shares) == pytest.approx(1.0)
+    assert [name for name, _ in found.shares] == sorted(dict(found.shares), key=ACTIVITIES.index)
+
+
+def test_a_program_that_trained_until_the_agent_was_ended_lasts_to_the_end(run: RunDir) -> None:
+    log(run, "processes.jsonl", process(7, 300, 0, "trl", "grpo")[0])
+    assert rounded(line_of(run)) == [("unknown", 0, 300), ("RL", 300, 600)]
+
+
+def test_the_time_after_a_step_with_calls_of_tools_is_coding(run: RunDir) -> None:
+    calls = {0.0: (), 60.0: (Call("write: train.py", "", ""),), 240.0: ()}
+    shown = tuple(ShownStep(1, "agent", "", at, "", "", of_step, ()) for at, of_step in calls.items())
+    assert rounded(line_of(run, Steps(shown, 0, ""))) == [
+        ("unknown", 0, 60),
+        ("coding", 60, 240),
+        ("unknown", 240, 600),
+    ]
+
+
+def test_damaged_records_explain_nothing(run: RunDir) -> None:
+    log(run, "processes.jsonl", {"event": "started", "pid": "x"}, {"event": "ended"})
+    (run.logs / "telemetry.jsonl").write_text("{")
+    assert line_of(run).shares == (("unknown", 1.0),)

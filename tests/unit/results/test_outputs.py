@@ -1,0 +1,73 @@
+"""Tests that the outputs of a run's grades are found, joined with their verdicts, and in the manifest."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from a2rl.cli.commands import app
+from a2rl.core.errors import UsageError
+from a2rl.core.files import read_model
+from a2rl.grading.job import GradeResult
+from a2rl.grading.outputs import Output, Turn, outputs_path
+from a2rl.results.manifest import changed_files, manifest_of
+from a2rl.results.outputs import outputs_of
+from a2rl.run.events import SubmissionAccepted
+from tests.run_maker import Finished, finished_run
+
+ANSWER = "first I think " * 500
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run whose second submission and whose base model have outputs."""
+    found = finished_run(tmp_path_factory.mktemp("outputs") / "checkout")
+    digest = found.run.ledger.events(SubmissionAccepted)[1].weights_digest
+    for result in (found.run.items(digest, "public"), found.run.baseline_items):
+        write_outputs(result)
+    return found
+
+
+def write_outputs(result: Path) -> None:
+    turn = Turn(prompt="1 + 1?", is_whole=True, answer=ANSWER, finish="stop", prompt_tokens=9, tokens=5)
+    outputs = [Output(item=item.id, turns=(turn,)) for item in read_model(result, GradeResult).items]
+    text = "".join(each.model_dump_json() + "\n" for each in outputs)
+    outputs_path(result).write_bytes(gzip.compress(text.encode()))
+
+
+def test_outputs_have_the_verdicts_of_their_items(finished: Finished) -> None:
+    digest = finished.run.ledger.events(SubmissionAccepted)[1].weights_digest
+    items = read_model(finished.run.items(digest, "public"), GradeResult).items
+    found = list(outputs_of(finished.run, 2))
+    assert [(each.item, each.verdict, each.value) for each in found] == [
+        (item.id, item.verdict, item.value) for item in items
+    ]
+    assert {each.turns[0].answer for each in found} == {ANSWER}
+    assert len(list(outputs_of(finished.run, of_base_model=True))) == 8
+
+
+def test_a_grade_whose_outputs_were_not_kept_is_named(finished: Finished) -> None:
+    with pytest.raises(UsageError, match="the outputs of submission 1 are not in run"):
+        list(outputs_of(finished.run, 1))
+
+
+def test_outputs_are_in_the_manifest_so_that_a_change_is_found(finished: Finished) -> None:
+    manifest, file = manifest_of(finished.run), outputs_path(finished.run.baseline_items)
+    path = str(file.relative_to(finished.run.root))
+    assert path in manifest.files
+    kept = file.read_bytes()
+    file.write_bytes(kept + gzip.compress(b""))
+    assert changed_files(finished.run, manifest, below="grades/") == [f"{path} was changed after the run had ended"]
+    file.write_bytes(kept)
+
+
+def test_the_command_shows_an_item_in_full_and_all_of_them_as_json(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(finished.settings.root))
+    shown = CliRunner().invoke(app, ["outputs", finished.run.id, "2", "--item", "0", "--base-model"])
+    assert ANSWER.strip() in " ".join(shown.stdout.split())
+    listed = CliRunner().invoke(app, ["outputs", finished.run.id, "--base-model", "--json"])
+    assert [row["item"] for row in json.loads(listed.stdout.splitlines()[-1])] == [str(n) for n in range(8)]
