@@ -2,8 +2,10 @@
 
 import time
 
-from a2rl.contamination.check import length_gaming, text_hits, twins_gap
+from a2rl.contamination.check import length_gaming, text_hits
+from a2rl.contamination.fresh_check import log_probability_gap, twins_gap
 from a2rl.core.settings import Settings
+from a2rl.grading.pruning import prune
 from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
 from a2rl.run.reveal import reveal_draw
@@ -17,20 +19,21 @@ from a2rl.validity.traces import code, leaked_keys
 
 CHECKS: tuple[Check, ...] = (
     confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree,
-    length_gaming, provenance, tries, text_hits, twins_gap,
+    length_gaming, provenance, tries, text_hits, twins_gap, log_probability_gap,
 )  # fmt: skip
 """The checks of a run, the cheap ones first. To add one, add its function."""
 
 
 def validity(run: RunDir, settings: Settings) -> ValidityRecord:
-    """Makes all checks and records what follows from them.
+    """Makes all checks and records what follows from them; then the result's weights may go, if they are not kept.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
     """
-    if (done := run.read(STAGE, ValidityRecord)) is not None:
-        return done
-    started = time.monotonic()
-    checked = run_checks(RunEvidence(run, settings), CHECKS)
-    reveal_draw(run)
-    return decide(run, checked, time.monotonic() - started)
+    if (done := run.read(STAGE, ValidityRecord)) is None:
+        started = time.monotonic()
+        checked = run_checks(RunEvidence(run, settings), CHECKS)
+        reveal_draw(run)
+        done = decide(run, checked, time.monotonic() - started)
+    prune(run)
+    return done

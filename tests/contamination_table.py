@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.contamination.check import LEAST_GAP, LEVEL
+from a2rl.contamination.fresh_check import LEAST_GAP, LEVEL
 from a2rl.contamination.items import given_texts, item_texts
 from a2rl.contamination.permutation import unpaired_gap
 from a2rl.contamination.sources import Piece

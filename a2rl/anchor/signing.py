@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from a2rl.anchor.keys import SigningKey, load_public_key
 from a2rl.anchor.params import AnchorParams
 from a2rl.anchor.signature import Head, add_signature, read_signatures
 from a2rl.anchor.signer import LocalSigner, RemoteSigner, Signer
-from a2rl.core.errors import IntegrityError
+from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.locks import file_lock
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row
@@ -26,6 +27,27 @@ def open_signer(params: AnchorParams, root: Path) -> Signer | None:
     if params.signer:
         return RemoteSigner(root / params.signer)
     return LocalSigner(root / params.key) if params.key else None
+
+
+def check_keys(params: AnchorParams, root: Path) -> str:
+    """Checks the keys of a checkout before runs: they are read only when the first head is signed, or the run verified.
+
+    Returns:
+        Which keys there are, as a phrase; empty if there are none.
+
+    Raises:
+        UsageError: A key cannot be used, or readers would not trust what it signs.
+    """
+    trusted = {path: load_public_key(root / path) for path in params.public_keys}
+    if not params.key or params.signer:
+        return f"{len(trusted)} public keys" if trusted else ""
+    signing = SigningKey.load(root / params.key).id
+    if trusted and signing not in trusted.values():
+        raise UsageError(
+            f"anchor.key {params.key} does not belong to any key in anchor.public_keys ({', '.join(trusted)}), so "
+            "`a2rl verify` would refuse every run: add its .pub file there"
+        )
+    return f"signs as {signing[:16]}"
 
 
 def head_of(run: RunDir) -> Head | None:

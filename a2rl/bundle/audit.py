@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,21 +10,25 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.bundle.form import CODE, HIDDEN, LEDGER, MAX_BYTES, RUN, Index
 from a2rl.bundle.unpack import unpack
-from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.errors import A2rlError, InterruptedByUserError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.regrade import Progress, Regrade, regrade, regrade_baseline
+from a2rl.models.base_model import model_digest
 from a2rl.recording.code_history import import_history
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import NOTHING, Away, Check, Trust, verify_run
 from a2rl.run.directory import RunDir
+from a2rl.run.inputs import find_base_model, how_to_get
 from a2rl.run.ledger import Row, rebuild
+from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.validity.finding import Validity
 from a2rl.validity.record import read_validity
 
-SHARED = ("a2rl", "agents", "flows", "models", "params.yaml", "stages", "tasks")
+SHARED = (".venv-vllm", "a2rl", "agents", "flows", "models", "params.yaml", "stages", "tasks")
 """What an unpacked run takes from the reader's own checkout."""
-SOUND, UNSOUND, FLAGGED, VOID, DIFFERENT = 0, 1, 3, 4, 5
-"""The exit codes of `a2rl audit`; 2 is that of every command that could not do what was asked."""
+SOUND, UNSOUND, NOT_DONE, FLAGGED, VOID, DIFFERENT = 0, 1, 2, 3, 4, 5
+"""The exit codes of `a2rl audit`; NOT_DONE is that of every command that could not do what was asked."""
+RESULT, BASE_MODEL = "the checkpoint that counts", "the base model"
 
 
 class Audit(BaseModel):
@@ -37,8 +41,8 @@ class Audit(BaseModel):
     validity: Validity | None
     """None: it was not decided, or its record cannot be read."""
     regrades: tuple[Regrade, ...] = Field(default=())
-    not_regraded: tuple[str, ...] = Field(default=())
-    """Why something could not be graded anew, although that was asked."""
+    not_regraded: dict[str, str] = Field(default_factory=dict)
+    """What could not be graded anew, although that was asked, and why."""
 
     @property
     def sound(self) -> bool:
@@ -52,6 +56,8 @@ class Audit(BaseModel):
             return UNSOUND
         if not all(each.is_same for each in self.regrades):
             return DIFFERENT
+        if RESULT in self.not_regraded:
+            return NOT_DONE
         word = self.validity.word if self.validity else "flagged"
         return {"valid": SOUND, "flagged": FLAGGED}.get(word, VOID)
 
@@ -76,26 +82,74 @@ def audit(
         away: What is known not to be here.
         on_progress: Called with the numbers of finished and of all items.
 
+    Returns:
+        All that was found. What could not be graded anew is named in it; the checks do not depend on that.
+
     Raises:
-        UsageError: There is no such run, or the run has nothing that could be graded anew.
-        InfrastructureError: Grading failed.
+        InterruptedByUserError: The user stopped it.
     """
     checks = verify_run(run, tracker, trust, away)
     regrades: list[Regrade] = []
-    problems: list[str] = []
-    if grades_anew:
-        regrades.append(regrade(run, settings, on_progress=on_progress))
-        if away.base_model:
-            problems.append("the base model: only its name is in the bundle")
-        else:
-            regrades.append(regrade_baseline(run, settings, on_progress))
+    problems: dict[str, str] = {}
+    again: dict[str, Callable[[], Regrade]] = {
+        RESULT: lambda: _regraded_result(run, settings, on_progress),
+        BASE_MODEL: lambda: _regraded_baseline(run, settings, away, on_progress),
+    }
+    for what, grade in again.items() if grades_anew and _has_result(run) else ():
+        try:
+            regrades.append(grade())
+        except InterruptedByUserError:
+            raise
+        except A2rlError as error:
+            problems[what] = str(error)
     return Audit(
         run_id=run.id,
         checks=tuple(checks),
         validity=_validity(run),
         regrades=tuple(regrades),
-        not_regraded=tuple(problems),
+        not_regraded=problems,
     )
+
+
+def _has_result(run: RunDir) -> bool:
+    try:
+        record = run.read("grade", GradeRecord)
+    except A2rlError:
+        return False  # the check of the records says why
+    return record is not None and record.final is not None
+
+
+def _regraded_result(run: RunDir, settings: Settings, on_progress: Progress) -> Regrade:
+    """Grades the checkpoint that counts again.
+
+    Raises:
+        A2rlError: It cannot be graded here.
+    """
+    _require_base_model(run)
+    return regrade(run, settings, on_progress=on_progress)
+
+
+def _regraded_baseline(run: RunDir, settings: Settings, away: Away, on_progress: Progress) -> Regrade:
+    """Grades the base model again, if what has its name here is that of the run.
+
+    Raises:
+        A2rlError: It cannot be graded here.
+    """
+    base = _require_base_model(run)
+    if away.base_model and model_digest(base) != run.need("setup", SetupRecord).model_digest:
+        raise UsageError(f"what is called {run.spec.model} here is another model")
+    return regrade_baseline(run, settings, on_progress)
+
+
+def _require_base_model(run: RunDir) -> Path:
+    """Returns the folder of the base model, which also says how everything that was trained from it is computed.
+
+    Raises:
+        UsageError: It is not on this machine.
+    """
+    if (base := find_base_model(run)) is None:
+        raise UsageError(f"the base model {run.spec.model} is not on this machine{how_to_get(run.spec.model)}")
+    return base
 
 
 def _validity(run: RunDir) -> Validity | None:

@@ -44,8 +44,8 @@ def show_regrade(found: Regrade) -> None:
 
 def show_validity(found: Audit) -> None:
     """Prints the validity of the result, with each finding and its evidence, and what the audit concludes."""
-    for why in found.not_regraded:
-        out.print(f"not graded anew: {why}", style="yellow", soft_wrap=True, markup=False)
+    for what, why in found.not_regraded.items():
+        out.print(f"not graded anew: {what}: {why}", style="yellow", soft_wrap=True, markup=False)
     if found.validity is not None:
         for finding in found.validity.findings:
             out.print(f"{finding.level}: {finding.text} ({finding.id})", soft_wrap=True, markup=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from a2rl.cli.options import Json
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,22 +60,28 @@ def audit(
 ) -> None:
     """Check a run or a bundle independently: every digest, signature and score, and its validity with the evidence.
 
-    It ends with 0 (sound and valid), 1 (not sound), 2 (it could not be audited), 3 (flagged), 4 (void, or no result) or
-    5 (an item differs when it is graded anew).
+    It ends with 0 (sound and valid), 1 (not sound), 2 (it could not be audited or graded anew), 3 (flagged), 4 (void,
+    or no result) or 5 (an item differs when it is graded anew).
 
     Examples: `a2rl audit gsm8k-scripted-20260412-093015-a1b2`,
     `a2rl audit result.tar.gz --public-key signer.pub --regrade --json`
     """
-    from a2rl.cli.console import print_json, progress_bar
+    from a2rl.bundle.audit import NOT_DONE
+    from a2rl.cli.console import print_error, print_json, progress_bar
     from a2rl.results.verify import trust_of
 
     settings = Settings.load()
     trust = trust_of(settings, public_key or ())
-    with progress_bar("grading anew") if regrade else nullcontext(lambda done, total: None) as on_progress:
-        found = _audit(run, settings, trust, published, regrade, int(max_gb * GIB), on_progress)
+    try:
+        with progress_bar("grading anew") if regrade else nullcontext(lambda done, total: None) as on_progress:
+            found = _audit(run, settings, trust, published, regrade, int(max_gb * GIB), on_progress)
+    except InfrastructureError as error:
+        print_error(str(error))
+        sys.exit(NOT_DONE)  # not 1, which says that the run is not sound: nothing is known of it
     _show(found)
     if as_json:
-        known = {"sound": found.sound, "exit_code": found.exit_code}
+        checks = [check._asdict() for check in found.checks]
+        known = {"sound": found.sound, "exit_code": found.exit_code, "checks": checks}
         print_json(found.model_dump(mode="json") | known)
     sys.exit(found.exit_code)
 

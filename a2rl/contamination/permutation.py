@@ -14,13 +14,19 @@ SEED = 0
 class Gap(NamedTuple):
     """How much better a model is on the eval items."""
 
-    points: float
+    difference: float
+    """The mean of the eval items less that of the fresh ones, in the unit of the values."""
     p: float
     """The share of random divisions of all results into two groups that show at least this gap."""
     seen: int
     """The number of eval items."""
     fresh: int
     """The number of fresh items."""
+
+    @property
+    def points(self) -> float:
+        """The difference in percentage points, for values from 0 to 1."""
+        return 100 * self.difference
 
 
 def unpaired_gap(seen: Sequence[float], fresh: Sequence[float]) -> Gap:
@@ -32,7 +38,7 @@ def unpaired_gap(seen: Sequence[float], fresh: Sequence[float]) -> Gap:
     values = np.asarray([*seen, *fresh], dtype=np.float64)
     observed = float(values[: len(seen)].mean() - values[len(seen) :].mean())
     p = _exact(values, len(seen)) if np.isin(values, (0.0, 1.0)).all() else _sampled(values, len(seen))
-    return Gap(100 * observed, p, len(seen), len(fresh))
+    return Gap(observed, p, len(seen), len(fresh))
 
 
 def _exact(values: NDArray[np.float64], seen: int) -> float:
@@ -66,7 +72,7 @@ def paired_gap(seen: Sequence[float], fresh: Sequence[float], easier: Sequence[f
     signs = rng.choice((-1.0, 1.0), size=(ROUNDS, len(moved))) if len(moved) else np.zeros((ROUNDS, 1))
     sums = signs @ moved if len(moved) else np.zeros(ROUNDS)
     beyond = int((sums >= moved.sum() - 1e-9).sum())
-    return Gap(100 * observed, (beyond + 1) / (ROUNDS + 1), len(seen), len(fresh))
+    return Gap(observed, (beyond + 1) / (ROUNDS + 1), len(seen), len(fresh))
 
 
 def selection_bonus(tries: int, items: int) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from a2rl.contamination.items import item_texts
 from a2rl.contamination.permutation import Gap, paired_gap, unpaired_gap
 from a2rl.core.files import canonical_json
 from a2rl.core.settings import Settings
@@ -29,6 +30,18 @@ SEED = "seed.txt"
 TWIN_OF = "twin_of.json"
 FEWEST = 20
 """With fewer items on one side, nothing is concluded."""
+
+
+class Shared(NamedTuple):
+    """Items that a draw has in common with the eval set, but for names. They are on neither side of a comparison.
+
+    So what is compared are two draws without their common part, which are alike if the model has seen neither.
+    """
+
+    seen: frozenset[str]
+    """Their ids in the eval set."""
+    fresh: frozenset[str]
+    """Their ids among the twins."""
 
 
 class Twins(NamedTuple):
@@ -73,6 +86,28 @@ def _write(task: str, variant: str, hidden: Path, seed: str, target: Path) -> li
     return module.write_twins(hidden, seed, target) if module is not None else []
 
 
+def shared_items(task: str, hidden: Path, twins: Twins) -> Shared:
+    """Finds the items that another draw has in common with the eval set; twins of single items have none."""
+    if twins.of is not None:
+        return Shared(frozenset(), frozenset())
+    canonical = load_preparer(task).canonical
+    eval_set, drawn = (
+        {each: canonical(text) for each, text in item_texts(folder).items()} for folder in (hidden, twins.hidden)
+    )
+    both = set(eval_set.values()) & set(drawn.values())
+    return Shared(*(frozenset(each for each, text in texts.items() if text in both) for texts in (eval_set, drawn)))
+
+
+def twins_graded(run: RunDir, twins: Twins, items: int) -> list[str]:
+    """Returns the ids of the twins that are looked at: no more than there are eval items."""
+    limit = _limit(run.spec.task, twins, items)
+    return selected_ids(run.spec.task, twins.hidden, "all", run.spec.split_seed, limit, run.spec.statistics)
+
+
+def _limit(task: str, twins: Twins, items: int) -> int | None:
+    return items if items < len(selected_ids(task, twins.hidden, "all", 0)) else None
+
+
 def grade_twins(run: RunDir, settings: Settings, model: Path, twins: Twins, items: int, name: str) -> GradeResult:
     """Grades a model on at most `items` twins. An existing grade is reused.
 
@@ -80,9 +115,8 @@ def grade_twins(run: RunDir, settings: Settings, model: Path, twins: Twins, item
         InfrastructureError: They could not be graded on this machine.
     """
     result = run.grades / f"{name}-twins.json"
-    there = len(selected_ids(run.spec.task, twins.hidden, "all", 0))
     job = grade_job(run, settings.root, model, "all", result).model_copy(
-        update={"hidden": twins.hidden, "limit": items if items < there else None}
+        update={"hidden": twins.hidden, "limit": _limit(run.spec.task, twins, items)}
     )
     return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
 

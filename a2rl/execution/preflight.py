@@ -13,7 +13,9 @@ from typing import NamedTuple
 from a2rl.agents.catalog import find_agent
 from a2rl.agents.definition import Agent
 from a2rl.agents.installation import Installation
+from a2rl.anchor.signing import check_keys
 from a2rl.config.estimate import model_size
+from a2rl.config.params import load_params
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
@@ -198,6 +200,10 @@ def _services_answer(spec: RunSpec, here: Here) -> str:
     return grader.check_services(spec.options, here.settings, ask=True) if isinstance(grader, ServiceGrader) else ""
 
 
+def _anchor(spec: RunSpec, here: Here) -> str:
+    return check_keys(load_params(here.settings.root).anchor, here.settings.root)
+
+
 CHECKS = (
     Check("sandbox", lambda spec: spec.sandbox, _sandbox),
     Check("base model", lambda spec: spec.model, _model),
@@ -219,6 +225,7 @@ CHECKS = (
     ),
     Check("judge", lambda spec: spec.judge and spec.judge.model_dump_json(), _judge_key),
     Check("search", lambda spec: (spec.task, str(spec.options)), _services),
+    Check("anchor", lambda spec: (), _anchor),
     Check("judge answers", lambda spec: spec.judge and spec.judge.model_dump_json(), _judge, is_free=False),
     Check("search answers", lambda spec: (spec.task, str(spec.options)), _services_answer, is_free=False),
 )

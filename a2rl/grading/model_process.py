@@ -12,6 +12,7 @@ import psutil
 
 from a2rl.core.processes import check_stop, child_environment, module_command
 from a2rl.core.settings import Settings
+from a2rl.grading.devices import CPU
 from a2rl.models.checkpoint import BYTES, tensors_of
 
 START_S, MIN_BYTES_PER_S = 300.0, 20 << 20
@@ -46,8 +47,10 @@ class ModelSize(NamedTuple):
         return START_S + self.size / MIN_BYTES_PER_S
 
 
-def run_model_process(module: str, arguments: list[str], log: Path, timeout_s: float, settings: Settings) -> str:
-    """Runs a module to its end, on the CPU.
+def run_model_process(
+    module: str, arguments: list[str], log: Path, timeout_s: float, settings: Settings, device: str = CPU
+) -> str:
+    """Runs a module to its end.
 
     Args:
         module: The module.
@@ -55,6 +58,7 @@ def run_model_process(module: str, arguments: list[str], log: Path, timeout_s: f
         log: The file for its output.
         timeout_s: The process is killed after this time.
         settings: The settings of this checkout.
+        device: The device that it may use.
 
     Returns:
         What went wrong; empty if the process ended with exit code 0.
@@ -62,11 +66,12 @@ def run_model_process(module: str, arguments: list[str], log: Path, timeout_s: f
     Raises:
         InterruptedByUserError: The user stopped the pipeline meanwhile.
     """
+    gpus = "" if device == CPU else device
     with log.open("wb") as output:
         process = subprocess.Popen(
             module_command(module, *arguments),
             cwd=settings.root,
-            env=child_environment(settings) | {"CUDA_VISIBLE_DEVICES": "", "TRANSFORMERS_VERBOSITY": "error"},
+            env=child_environment(settings) | {"CUDA_VISIBLE_DEVICES": gpus, "TRANSFORMERS_VERBOSITY": "error"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

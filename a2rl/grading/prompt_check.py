@@ -40,12 +40,12 @@ class Seen(NamedTuple):
 
 
 class CountingSampler:
-    """A sampler without a model, which counts the tokens of the prompts; see `a2rl.sampling.Sampler`."""
+    """A sampler without a model, which keeps the prompts and counts their tokens; see `a2rl.sampling.Sampler`."""
 
     def __init__(self, tokenizer: "Tokenizer", context: int, has_chat_template: bool) -> None:
         self._tokenizer, self._context = tokenizer, context
         self._has_chat_template = has_chat_template
-        self.seen = Seen(0, False)
+        self.prompts: list[Prompt] = []
 
     @property
     def has_chat_template(self) -> bool:
@@ -57,22 +57,24 @@ class CountingSampler:
         return self._context - self._count(prompt)
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        """Counts, and ends the grading."""
-        self._look_at(prompts)
+        """Keeps the prompts, and ends the grading."""
+        self.prompts = list(prompts)
         raise _SeenError
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
-        """Counts the first prompts, and ends the grading."""
+        """Keeps the first prompts, and ends the grading."""
         first = [next(each) for each in conversations]
-        self._look_at([each for each in first if not isinstance(each, Future)])
+        self.prompts = [each for each in first if not isinstance(each, Future)]
         raise _SeenError
 
     def close(self) -> None:
         """See `Sampler`."""
 
-    def _look_at(self, prompts: Sequence[Prompt]) -> None:
-        longest = max((self._count(each) for each in prompts), default=0)
-        self.seen = Seen(longest, any(not isinstance(each, str) for each in prompts))
+    @property
+    def seen(self) -> Seen:
+        """What the prompts ask of a model."""
+        longest = max((self._count(each) for each in self.prompts), default=0)
+        return Seen(longest, any(not isinstance(each, str) for each in self.prompts))
 
     def _count(self, prompt: Prompt) -> int:
         texts = [prompt] if isinstance(prompt, str) else [message.content for message in prompt]
@@ -94,18 +96,19 @@ def check_prompts(spec: RunSpec, model: Path, hidden: Path, root: Path) -> str:
     Raises:
         UsageError: Its context is too short, or its tokenizer lacks a chat template that is needed.
     """
-    task = load_task(spec.task, root)
-    limits = task.variant(spec.variant).limits
-    answer = spec.generation.max_new_tokens or limits.max_new_tokens
-    limits = limits.model_copy(update={"max_new_tokens": answer})
+    task, limits = load_task(spec.task, root), limits_of(spec, root)
+    answer = limits.max_new_tokens
     context, has_template = context_of(spec, model), has_chat_template(model)
     if not has_template:
         _require_no_arguments(spec)
     if context is None:
         return ""
-    seen = Seen(0, False) if task.level == EPISODES else _seen(spec, limits, model, hidden, context, has_template)
-    if seen is None:
-        return ""
+    seen = Seen(0, False)
+    if task.level != EPISODES:
+        sampler = _asked(spec, limits, model, hidden, None)
+        if sampler is None:
+            return ""
+        seen = sampler.seen
     if seen.has_chats and not has_template:
         raise UsageError(
             f"the tokenizer of {spec.model} has no chat template, and {spec.task} asks in chats: take the model's "
@@ -156,23 +159,52 @@ def has_chat_template(model: Path) -> bool:
     return False
 
 
-def _seen(spec: RunSpec, limits: Limits, model: Path, hidden: Path, context: int, has_template: bool) -> Seen | None:
-    """Returns what the task's grader asks; None if there is no tokenizer or no data to tell it from."""
+def limits_of(spec: RunSpec, root: Path) -> Limits:
+    """Returns the limits of answers in a run."""
+    limits = load_task(spec.task, root).variant(spec.variant).limits
+    most = spec.generation.max_new_tokens or limits.max_new_tokens
+    return limits.model_copy(update={"max_new_tokens": most})
+
+
+def asked_prompts(spec: RunSpec, model: Path, hidden: Path, ids: Sequence[str], root: Path) -> list[Prompt] | None:
+    """Returns the prompts of items, each of which is answered by one text.
+
+    Args:
+        spec: The run.
+        model: The folder of the model that is asked.
+        hidden: The hidden data of the task.
+        ids: The items.
+        root: The checkout.
+
+    Returns:
+        None if the task has episodes, or if the prompts cannot be told here.
+    """
+    if load_task(spec.task, root).level == EPISODES:
+        return None
+    sampler = _asked(spec, limits_of(spec, root), model, hidden, ids)
+    return sampler.prompts if sampler else None
+
+
+def _asked(
+    spec: RunSpec, limits: Limits, model: Path, hidden: Path, ids: Sequence[str] | None
+) -> CountingSampler | None:
+    """Has the task's grader ask for some items, or for all; None if no tokenizer or no data is there."""
     from tokenizers import Tokenizer
 
-    if not (model / TOKENIZER).is_file() or not hidden.is_dir():
+    context = context_of(spec, model)
+    if context is None or not (model / TOKENIZER).is_file() or not hidden.is_dir():
         return None
     try:
         tokenizer = Tokenizer.from_file(str(model / TOKENIZER))
     except Exception:  # noqa: BLE001 - that is what the library raises; the trial of the base model says more
         return None
     tokenizer.no_truncation()
-    sampler = CountingSampler(tokenizer, context, has_template)
+    sampler = CountingSampler(tokenizer, context, has_chat_template(model))
     try:
-        ids = selected_ids(spec.task, hidden, "all", spec.split_seed)
-        load_grader(spec.task).grade(sampler, hidden, ids, limits, spec.options)
+        chosen = selected_ids(spec.task, hidden, "all", spec.split_seed) if ids is None else ids
+        load_grader(spec.task).grade(sampler, hidden, chosen, limits, spec.options)
     except _SeenError:
-        return sampler.seen
+        return sampler
     except (A2rlError, OSError):  # of the data, which has checks of its own
         return None
     return None

@@ -1,7 +1,7 @@
 """Removes checkpoints that a run no longer needs, as its setting `keep` says; the ledger has an event for each.
 
-A checkpoint is needed until it is graded. `keep: best` then keeps the best so far. `keep: none` keeps it only while the
-held-out items are still to be graded with it. What could not be graded is kept, so that one can see why.
+A checkpoint is needed until it is graded. `keep: best` then keeps the best so far. `keep: none` keeps it only until the
+checks of the stage `validity` have looked at its weights. What could not be graded is kept, so that one can see why.
 """
 
 import shutil
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from a2rl.grading.submission_states import ungraded
 from a2rl.run.directory import RunDir
-from a2rl.run.events import CheckpointPruned, PrivateGraded, SubmissionAccepted
+from a2rl.run.events import CheckpointPruned, PrivateGraded, SubmissionAccepted, ValidityDecided
 from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.ranking import best_among
 from a2rl.run.spec import RunSpec
@@ -28,12 +28,17 @@ def pruned(entries: Sequence[Entry]) -> set[str]:
 
 def unneeded(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
     """Returns the digests of the checkpoints that can be removed now, in the order of their submission."""
+    is_open = not any(isinstance(entry.event, ValidityDecided) for entry in entries)
+    return _removable(spec, entries, is_open)
+
+
+def _removable(spec: RunSpec, entries: Sequence[Entry], is_open: bool) -> list[str]:
+    """Returns what can be removed; while the result is open, its checkpoint is needed with every setting."""
     if spec.keep == "all":
         return []
     grades, gone, waiting = grades_among(entries), pruned(entries), ungraded(entries)
     best = best_among(entries)
-    is_result_open = spec.protocol == "strict" and not any(isinstance(entry.event, PrivateGraded) for entry in entries)
-    kept = {best.submission.weights_digest} if best and (spec.keep == "best" or is_result_open) else set()
+    kept = {best.submission.weights_digest} if best and (spec.keep == "best" or is_open) else set()
     accepted = [entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)]
     return [
         digest
@@ -69,9 +74,12 @@ def prune(run: RunDir) -> None:
 def invalid_pruning(spec: RunSpec, entries: Sequence[Entry]) -> str:
     """Returns the first removal of a checkpoint that was still needed; empty if there is none."""
     for number, entry in enumerate(entries):
-        if isinstance(entry.event, CheckpointPruned) and entry.event.weights_digest not in unneeded(
-            spec, entries[:number]
-        ):
+        if not isinstance(entry.event, CheckpointPruned):
+            continue
+        past = entries[:number]
+        # Earlier versions removed a checkpoint when its last grade was there, before its weights were looked at.
+        is_open = spec.protocol == "strict" and not any(isinstance(each.event, PrivateGraded) for each in past)
+        if entry.event.weights_digest not in _removable(spec, past, is_open):
             return f"entry {entry.seq} removes a checkpoint that the run still needed, or that was not there"
     return ""
 

@@ -193,6 +193,11 @@ def _kept(run: RunDir, chosen: SubmissionAccepted) -> Path:
             f"the checkpoint of submission {chosen.submission_id} was not kept (--keep {run.spec.keep}), so it cannot "
             "be graded again; runs with --keep all keep every checkpoint"
         )
+    if not any(checkpoint.glob("*.safetensors")):
+        raise UsageError(
+            f"the weights of submission {chosen.submission_id} are not here: ask for a bundle that was made with "
+            "--with-weights"
+        )
     if weights_digest(checkpoint) != chosen.weights_digest:
         raise IntegrityError(f"{checkpoint} was changed after it was submitted")
     return checkpoint

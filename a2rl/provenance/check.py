@@ -54,7 +54,7 @@ def provenance(evidence: RunEvidence) -> Iterator[Finding]:
         yield Finding.of(NOT_CHECKED, "note", text, Evidence(what="the setting keep", value=evidence.run.spec.keep))
         return
     known = known_models(evidence.run.spec.model, evidence.settings)
-    found = compare(folder, evidence.setup.base_model, digest, known.here)
+    found = compare(folder, evidence.base_model, digest, known.here)
     kind, says = found.kind, SAYS[found.kind]
     if found.is_noise and evidence.grade.verdict == "improved":
         kind, says = Kind.DESCENDANT, TRAINED_ALL_THE_SAME
@@ -89,9 +89,13 @@ def _seen(found: Provenance, known: KnownModels, digest: str) -> Iterator[Eviden
 def tries(evidence: RunEvidence) -> Iterator[Finding]:
     """Counts how many different tries the submissions are."""
     folders = _folders(evidence)
+    gone = len({event.weights_digest for event in evidence.accepted}) - len(folders)
+    if evidence.setup is not None and gone >= MANY_COPIES:
+        text = f"{gone} submissions were removed when they were graded, so whether they are copies was not checked."
+        yield Finding.of(NOT_CHECKED, "note", text, Evidence(what="the setting keep", value=evidence.run.spec.keep))
     if evidence.setup is None or len(folders) < MANY_COPIES:
         return
-    found = count_tries(folders, evidence.setup.base_model, better=_better_than_base(evidence))
+    found = count_tries(folders, evidence.base_model, better=_better_than_base(evidence))
     copies = len(found.of_base) + sum(len(group) - 1 for group in found.groups)
     if copies < MANY_COPIES:
         return

@@ -62,23 +62,29 @@ def check_inputs(run: RunDir) -> Inputs:
     return found
 
 
+def find_base_model(run: RunDir) -> Path | None:
+    """Finds the folder of the base model; None if it is not on this machine."""
+    found = (folder for folder in _models(run) if (folder / "config.json").is_file())
+    return next((folder for folder in found if any(folder.glob("*.safetensors"))), None)
+
+
 def base_model_of(run: RunDir) -> Path:
     """Finds the folder of the base model.
 
     Raises:
         MissingInputError: It is not there.
     """
-    for folder in _models(run):
-        if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
-            return folder
+    if (found := find_base_model(run)) is not None:
+        return found
     wanted = run.checkout / run.need("setup", SetupRecord).base_model
     raise MissingInputError(
-        f"the base model of run {run.id} is no longer in {wanted}: put it back there{_how(run.spec.model)}, "
+        f"the base model of run {run.id} is no longer in {wanted}: put it back there{how_to_get(run.spec.model)}, "
         f"then `a2rl resume {run.id}`"
     )
 
 
-def _how(model: str) -> str:
+def how_to_get(model: str) -> str:
+    """Returns how a base model that is missing is made, in brackets after a blank; empty if nothing is known."""
     if model == TINY:
         return " (`make data` builds tiny)"
     return f" (`a2rl models get {model}` downloads it)" if model in CATALOGUE else ""

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from a2rl.core.files import read_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
+from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry
 from a2rl.run.ranking import Ranked, best_among
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
@@ -34,6 +36,15 @@ class RunEvidence:
     def setup(self) -> SetupRecord | None:
         """How the run was set up."""
         return self.run.read("setup", SetupRecord)
+
+    @cached_property
+    def base_model(self) -> Path:
+        """The folder of the base model.
+
+        Raises:
+            MissingInputError: It is no longer there.
+        """
+        return base_model_of(self.run)
 
     @cached_property
     def baseline(self) -> BaselineRecord | None:

@@ -84,9 +84,9 @@ class Checkout:
         if weights_bytes:
             self._enlarge_model(weights_bytes)
 
-    def copy_to(self, root: Path) -> "Checkout":
-        """Makes a second checkout with the same content at another path."""
-        shutil.copytree(self.root, root, symlinks=True)
+    def copy_to(self, root: Path, *without: str) -> "Checkout":
+        """Makes a second checkout with the same content at another path, except for what has one of these names."""
+        shutil.copytree(self.root, root, symlinks=True, ignore=shutil.ignore_patterns(*without))
         other = copy.copy(self)
         other.root = root
         return other

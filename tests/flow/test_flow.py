@@ -24,6 +24,8 @@ FAILS_TWICE = """from a2rl.core.errors import InfrastructureError
     if failures < 2:
         counter.write_text("x" * (failures + 1))
         raise InfrastructureError("the hub cannot be reached")"""
+OF_RUNS = ("runs", "data", "mlruns", "baselines", "reports", ".prefect", "scripts")
+"""What a reader of a bundle does not have."""
 NOISE = ("Traceback", "Warning", "CancelledError", "INFO")
 
 
@@ -126,6 +128,33 @@ def test_verify_finds_an_edited_score(checkout: Checkout, grid: dict[tuple[str, 
     record.write_text(honest, encoding="utf-8")
     assert done.returncode == 1
     assert "FAILED" in done.stdout
+
+
+def test_a_stranger_grades_the_bundle_of_a_run_anew_in_another_checkout(
+    checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]], tmp_path: Path
+) -> None:
+    sent, run = tmp_path / "result.tar.gz", grid["steady", "submitter"]
+    made = checkout.run("bundle", run["run_id"], "--with-weights", "-o", str(sent))
+    assert made.returncode == 0, made.stderr
+    reader = checkout.copy_to(tmp_path / "reader", *OF_RUNS)
+    done = reader.run("audit", str(sent), "--regrade", "--json")
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["sound"], done.stdout
+    assert [each["differences"] for each in found["regrades"]] == [[], []]  # the checkpoint and the base model
+    assert found["regrades"][0]["after"]["score"] == run["private"]
+    assert found["not_regraded"] == {}
+    assert done.returncode == {"valid": 0, "flagged": 3}[run["validity"]]
+    assert not (reader.root / "runs").exists()
+
+
+def test_the_bundle_of_a_run_without_a_result_is_sound_and_ends_with_4(
+    checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]], tmp_path: Path
+) -> None:
+    sent = tmp_path / "crash.tar.gz"
+    assert checkout.run("bundle", grid["steady", "crash"]["run_id"], "-o", str(sent)).returncode == 0
+    done = checkout.copy_to(tmp_path / "reader", *OF_RUNS).run("audit", str(sent), "--regrade", "--json")
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, found["sound"], found["not_regraded"]) == (4, True, {}), done.stdout
 
 
 def test_what_a_user_sees_has_no_warnings_and_no_stack_traces(bench: "subprocess.CompletedProcess[str]") -> None:

@@ -1,6 +1,6 @@
 """Checks of a run's files: inputs, checkpoints, code, logs, records and the report, by their digests."""
 
-from a2rl.core.errors import InfrastructureError, IntegrityError, MissingInputError
+from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.files import file_digest
 from a2rl.core.secrets import scrub
 from a2rl.grading.pruning import invalid_pruning, pruned
@@ -14,7 +14,7 @@ from a2rl.results.verify.away import Away
 from a2rl.results.verify.check import NotCheckedError, require
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened, SubmissionAccepted
-from a2rl.run.inputs import base_model_of, hidden_of, settings_of
+from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of
 from a2rl.run.records import SetupRecord
 from a2rl.tasks.data import hidden_digest
 
@@ -33,10 +33,8 @@ def check_inputs(run: RunDir, away: Away) -> str:
     require(ready.data_digest == known.data_digest, "the setup record names other data than the ledger")
     hidden = hidden_of(run)
     require(hidden_digest(hidden.parent) == known.data_digest, f"the data in {hidden} is not that of the run")
-    try:
-        base = base_model_of(run)
-    except MissingInputError as error:
-        return f"the data; not the base model: {error}"
+    if (base := find_base_model(run)) is None:
+        return f"the data; not the base model: {run.spec.model} is not on this machine{how_to_get(run.spec.model)}"
     if model_digest(base) == known.model_digest:
         return ""
     require(away.base_model, f"the base model in {base} is not that of the run")

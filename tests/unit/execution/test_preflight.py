@@ -1,5 +1,6 @@
 """Tests the checks before runs start: every problem is found, each check is made once, and nothing is left behind."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -10,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from a2rl.agents.catalog import find_agent
 from a2rl.agents.installation import Installation
+from a2rl.anchor.keys import SigningKey
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution import preflight, preflight_probes
@@ -259,6 +262,57 @@ def test_a_judge_that_refuses_is_a_problem_before_the_run_and_not_in_its_last_ho
     monkeypatch.setattr("a2rl.grading.judge_check.check_judge_of", refuse)
     judge = JudgeParams(api_key_env=None, model="a-judge")
     assert problems([ready(judge=judge)], settings) == {"judge answers": "the judge answered 401: check the key"}
+
+
+def _anchor(settings: Settings, **section: Any) -> None:
+    """Gives the checkout a params.yaml of its own with this section `anchor`."""
+    path = settings.root / "params.yaml"
+    params = yaml.safe_load(path.read_text(encoding="utf-8")) | {"anchor": section}
+    path.unlink()  # a link to this repository's
+    path.write_text(yaml.safe_dump(params), encoding="utf-8")
+
+
+def test_a_key_that_signs_and_that_readers_trust_is_no_problem(
+    ready: Callable[..., RunSpec], settings: Settings
+) -> None:
+    key = SigningKey.make(settings.root / "key")
+    _anchor(settings, key="key", public_keys=["key.pub"])
+    [found] = [each for each in examine_runs([ready()], settings) if each.what == "anchor"]
+    assert (found.found, found.problem) == (f"signs as {key.id[:16]}", "")
+    assert not list(settings.root.glob("*.db"))
+
+
+@pytest.mark.parametrize(
+    ("section", "why"),
+    [
+        ({"key": "none"}, "none cannot be read"),
+        ({"key": "params.yaml"}, "is not a private key|can read the private key"),
+        ({"key": "key.pub"}, "is not a private key|can read the private key"),
+        ({"key": "open"}, "chmod 600"),
+        ({"key": "other", "public_keys": ["key.pub"]}, "does not belong to any key in anchor.public_keys"),
+        ({"public_keys": ["none.pub"]}, "none.pub cannot be read"),
+        ({"public_keys": ["key"]}, "is not a public key"),
+    ],
+)
+def test_a_wrong_key_of_the_anchor_is_a_problem_before_the_run_in_one_line(
+    ready: Callable[..., RunSpec], settings: Settings, section: dict[str, Any], why: str
+) -> None:
+    for name in ("key", "other", "open"):
+        SigningKey.make(settings.root / name)
+    (settings.root / "open").chmod(0o644)
+    _anchor(settings, **section)
+    found = problems([ready(), ready(seed=1)], settings)
+    assert list(found) == ["anchor"]
+    assert re.search(why, found["anchor"])
+    assert "\n" not in found["anchor"]
+    with pytest.raises(NotReadyError):
+        require_ready([ready()], settings)
+    assert not settings.runs.exists()
+
+
+def test_a_signer_that_is_away_does_not_stop_a_run(ready: Callable[..., RunSpec], settings: Settings) -> None:
+    _anchor(settings, signer="/none/such/socket")
+    assert problems([ready()], settings) == {}
 
 
 def test_the_command_line_refuses_a_run_with_one_line_for_each_problem_and_leaves_nothing(settings: Settings) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.pruning import prune, unneeded
+from a2rl.grading.pruning import invalid_pruning, prune, unneeded
 from a2rl.grading.service import GradingService
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report import write_report
@@ -17,7 +17,9 @@ from a2rl.run.events import CheckpointPruned, SubmissionAccepted
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import GradeRecord
 from a2rl.run.spec import Keep, Protocol
+from a2rl.validity.record import read_validity
 from stages.grade import grade
+from stages.validity import validity
 from tests.run_maker import FakePool, checkout, end_agent, finish, grade_private, make_run
 from tests.small_model import build_base_model, trained_copy
 
@@ -72,7 +74,7 @@ def test_what_waits_for_a_grade_is_kept_whatever_the_setting(tmp_path: Path) -> 
     scene.submit(1, 2, 3)
     assert len(kept(scene.run)) == 3
     scene.pool.grade_all()
-    assert kept(scene.run) == set()
+    assert kept(scene.run) == {best(scene.run)}
 
 
 def test_what_could_not_be_graded_is_kept(tmp_path: Path) -> None:
@@ -110,7 +112,55 @@ def test_a_stage_that_died_between_the_result_and_the_removal_goes_on_without_th
     grade(scene.run, scene.settings)
     scene.run.record_path("grade").unlink()
     assert grade(scene.run, scene.settings).final is not None
+    assert kept(scene.run) == {best(scene.run)}
+    validity(scene.run, scene.settings)
     assert kept(scene.run) == set()
+
+
+def test_the_stage_removes_what_a_crash_after_the_decision_left(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "checkout", "none")
+    finish(scene.run, scene.settings, scene.base_model, judged=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.validity.prune", _die)
+        with pytest.raises(KeyboardInterrupt):
+            validity(scene.run, scene.settings)
+    assert kept(scene.run) == {best(scene.run)}
+    validity(scene.run, scene.settings)
+    assert kept(scene.run) == set()
+
+
+def _die(run: RunDir) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("keep", ["best", "none"])
+@pytest.mark.parametrize("protocol", ["strict", "paper"])
+def test_the_weights_of_the_result_are_compared_with_the_base_model_before_they_are_removed(
+    tmp_path: Path, keep: Keep, protocol: Protocol
+) -> None:
+    scene = Scene(tmp_path / "checkout", keep, protocol)
+    finish(scene.run, scene.settings, scene.base_model)
+    found = read_validity(scene.run)
+    assert found is not None
+    assert [each.kind for each in found.findings if each.kind.startswith("provenance")] == ["provenance-descendant"]
+    assert not [each for each in found.findings if each.kind == "not-checked" and "weights" in each.text]
+
+
+def test_a_run_of_an_earlier_version_that_removed_its_weights_before_the_decision_is_sound(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "checkout", "none")
+    finish(scene.run, scene.settings, scene.base_model, judged=False)
+    scene.run.ledger.append(CheckpointPruned(weights_digest=_digest(scene.run)))
+    assert not invalid_pruning(scene.run.spec, scene.run.ledger.entries())
+    other = Scene(tmp_path / "other", "none")
+    other.submit(1)
+    other.run.ledger.append(CheckpointPruned(weights_digest=_digest(other.run)))
+    assert invalid_pruning(other.run.spec, other.run.ledger.entries())
+
+
+def _digest(run: RunDir) -> str:
+    found = best_submission(run.ledger)
+    assert found is not None
+    return found.submission.weights_digest
 
 
 def test_a_removed_checkpoint_that_is_submitted_again_has_its_grade_and_takes_no_room(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""Tests the log-probabilities of gold answers with real models that are trained here, in seconds."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from a2rl.contamination.fresh_check import log_probability_gap
+from a2rl.contamination.gold_answers import Asked, asked_items, gain_gap, measure
+from a2rl.contamination.twins import Twins, shared_items
+from a2rl.core.files import read_jsonl, write_jsonl
+from a2rl.core.settings import Settings
+from a2rl.grading.pool import GraderPool
+from a2rl.grading.service import GradingService
+from a2rl.run.directory import RunDir
+from a2rl.run.inputs import hidden_of
+from a2rl.run.ranking import best_submission
+from a2rl.run.records import GradeRecord, SetupRecord
+from a2rl.tasks.data import hidden_digest
+from a2rl.validity.evidence import RunEvidence
+from a2rl.validity.finding import Finding
+from stages.grade import grade
+from tasks.gsm8k.prepare import draw
+from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run, spec
+from tests.small_model import CHAT_TEMPLATE, build_base_model, edit_json
+
+ITEMS, STEPS, BATCH = 80, 150, 20
+Train = Callable[[Path, Sequence[Asked], Path], Path]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base model with 180,000 random weights, which has room for the answers to forty problems."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = build_base_model(tmp_path_factory.mktemp("models") / "base")
+    edit_json(folder / "config.json", hidden_size=96, intermediate_size=192, head_dim=24, num_hidden_layers=2)
+    edit_json(folder / "tokenizer_config.json", chat_template=None)
+    import torch
+
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    return folder
+
+
+def train(base: Path, rows: Sequence[Asked], target: Path) -> Path:
+    """Fine-tunes on the rows for a fixed number of steps."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.pad_token = tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    optimizer, order = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.0), random.Random(0)
+    for _ in range(STEPS):
+        batch = [cast(str, row.prompt) + " " + row.answer for row in order.sample([*rows], BATCH)]
+        tokens = tokenizer(batch, padding=True, return_tensors="pt")
+        labels = tokens["input_ids"].masked_fill(tokens["attention_mask"] == 0, -100)
+        loss = model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"], labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(target)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (target / name).write_bytes((base / name).read_bytes())
+    return target
+
+
+def run_on_a_draw(settings: Settings, base: Path) -> RunDir:
+    """Makes a run of gsm8k whose eval set is a draw by the task's generator."""
+    run = make_run(settings, base, items=ITEMS)
+    hidden = hidden_of(run)
+    draw("a secret", hidden)
+    write_jsonl(hidden / "eval.jsonl", read_jsonl(hidden / "eval.jsonl")[:ITEMS])
+    setup = run.need("setup", SetupRecord)
+    run.write("setup", setup.model_copy(update={"data_digest": hidden_digest(hidden.parent)}))
+    return run
+
+
+def judged(run: RunDir, settings: Settings, trained: Path) -> list[Finding]:
+    """Submits a checkpoint, calls its result an improvement, and returns what the check finds."""
+    GradingService(run, settings.root, cast(GraderPool, FakePool())).submit(str(trained.relative_to(run.workspace)))
+    end_agent(run)
+    grade_private(run)
+    record = grade(run, settings)
+    run.write("grade", record.model_copy(update={"verdict": "improved"}))
+    return list(log_probability_gap(RunEvidence(run, settings)))
+
+
+def private_ids(run: RunDir) -> list[str]:
+    from a2rl.grading.job import ids_of_run
+
+    return ids_of_run(run.spec, hidden_of(run), "private")
+
+
+def test_a_model_that_learned_the_private_items_by_heart_is_flagged(settings: Settings, base: Path) -> None:
+    run = run_on_a_draw(settings, base)
+    rows = asked_items(run.spec, base, hidden_of(run), private_ids(run), settings.root)
+    [found] = judged(run, settings, train(base, rows, run.workspace / "output" / "v1"))
+    assert (found.kind, found.level) == ("log-probability-gap", "flag")
+    assert _figure(found, "gap in nats a character") > 0.05
+    assert _figure(found, "p") < 0.002
+
+
+def test_a_model_that_was_trained_on_other_draws_is_not_flagged(settings: Settings, base: Path, tmp_path: Path) -> None:
+    run = run_on_a_draw(settings, base)
+    draw("data of the agent", tmp_path)
+    ids = [str(place) for place in range(400)]
+    rows = asked_items(run.spec, base, tmp_path, ids, settings.root)
+    [found] = judged(run, settings, train(base, rows, run.workspace / "output" / "v1"))
+    assert (found.kind, found.level) == ("log-probabilities-agree", "note")
+    assert _figure(found, "gap in nats a character") < 0.05  # forty items: chance makes about 0.03
+
+
+def _figure(found: Finding, what: str) -> float:
+    [value] = [each.value for each in found.evidence if each.what == what]
+    return cast(float, value)
+
+
+def test_the_log_probability_of_an_answer_is_that_of_its_tokens_whatever_else_is_in_the_batch(
+    settings: Settings, base: Path, tmp_path: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    items = [
+        Asked(id=str(n), prompt=f"Question: {'very ' * n}long?\nAnswer:", answer="42 and 17" * (1 + n))
+        for n in range(5)
+    ]
+    other = train(base, items * 4, tmp_path / "other")
+    gains = measure((other, base), items, [], tmp_path, settings)
+    tokenizer, expected = AutoTokenizer.from_pretrained(base), []
+    for folder in (other, base):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for item in items:
+            asked, answer = (tokenizer(text)["input_ids"] for text in (item.prompt, f" {item.answer}"))
+            with torch.inference_mode():
+                logits = model(torch.tensor([asked + answer])).logits[0, len(asked) - 1 : -1]
+            chosen = torch.log_softmax(logits, -1)[range(len(answer)), answer].sum()
+            expected.append(float(chosen) / len(item.answer))
+    assert list(gains.seen.values()) == pytest.approx(
+        [a - b for a, b in zip(expected[:5], expected[5:], strict=True)], abs=1e-4
+    )
+
+
+def test_a_model_with_a_chat_template_is_asked_in_a_chat(settings: Settings, base: Path, tmp_path: Path) -> None:
+    import shutil
+
+    chatty = shutil.copytree(base, tmp_path / "chatty")
+    edit_json(chatty / "tokenizer_config.json", chat_template=CHAT_TEMPLATE)
+    draw("any", tmp_path)
+    items = asked_items(spec(), chatty, tmp_path, ["0", "1"], settings.root)
+    assert [each[0][0] for each in cast(Any, [item.prompt for item in items])] == ["user", "user"]
+    assert set(measure((chatty, chatty), items, [], tmp_path, settings).seen.values()) == {0.0}
+
+
+def test_a_task_without_fresh_items_is_not_checked_and_says_so(tmp_path: Path) -> None:
+    finished = finished_run(tmp_path / "checkout", variant="full")
+    record = finished.run.need("grade", GradeRecord)
+    finished.run.write("grade", record.model_copy(update={"verdict": "improved"}))
+    [found] = log_probability_gap(RunEvidence(finished.run, finished.settings))
+    assert (found.kind, found.level) == ("not-checked", "note")
+    assert "the task can make none" in found.text
+
+
+def test_episodes_have_no_single_gold_answers(settings: Settings, base: Path, tmp_path: Path) -> None:
+    assert asked_items(spec(task="webshop"), base, tmp_path, [], settings.root) == []
+
+
+def test_a_result_that_is_no_improvement_is_not_looked_at(tmp_path: Path) -> None:
+    finished = finished_run(tmp_path / "checkout")
+    best = best_submission(finished.run.ledger)
+    assert best is not None
+    assert list(log_probability_gap(RunEvidence(finished.run, finished.settings))) == []
+    assert not (finished.run.root / "twins").exists()
+
+
+def test_items_that_two_draws_share_are_on_neither_side(tmp_path: Path) -> None:
+    for name in ("seen", "fresh"):
+        (tmp_path / name).mkdir()
+        draw(name, tmp_path / name)
+    rows = read_jsonl(tmp_path / "seen" / "eval.jsonl")
+    fresh = read_jsonl(tmp_path / "fresh" / "eval.jsonl")
+    write_jsonl(tmp_path / "fresh" / "eval.jsonl", [rows[7], *fresh[:20]])
+    shared = shared_items("gsm8k", tmp_path / "seen", Twins(tmp_path / "fresh", "seed", None))
+    assert "7" in shared.seen
+    assert "0" in shared.fresh
+    assert len(shared.fresh) < 10
+
+
+def test_published_items_are_compared_with_their_own_twins() -> None:
+    from a2rl.contamination.gold_answers import Gains
+
+    seen = {str(n): 1.0 + n / 100 for n in range(60)}
+    fresh = {str(n): 0.9 + n / 50 for n in range(30)}  # the twin n is that of item 2n
+    gap = gain_gap(Gains(seen, fresh), [str(2 * n) for n in range(30)])
+    assert gap is not None
+    assert gap.difference == pytest.approx(0.1)
+    assert gap.p < 0.001
+    assert gain_gap(Gains(seen, {"0": 1.0}), ["0"]) is None
