@@ -1,6 +1,6 @@
 """Tests that what a model wrote for each item is kept in full beside the grade."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ def turns_of(prompts: Sequence[Prompt]) -> Conversation[str]:
     return answer
 
 
-Episodes = dict[str, Sequence[Prompt]]
+Episodes = Mapping[str, Sequence[Prompt]]
 """The prompts of each item, by id."""
 
 
