@@ -54,12 +54,15 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
         public=score_of("public"),
         private=score_of("private"),
     )
-    strict = spec.protocol == "strict"
-    known = BaselineKnown(
+    run.ledger.append_unless(_known(run, record), lambda _: True)
+    return run.write("baseline", record)
+
+
+def _known(run: RunDir, record: BaselineRecord) -> BaselineKnown:
+    is_strict = run.spec.protocol == "strict"
+    return BaselineKnown(
         key=record.key,
-        public=record.public if strict else record.total,
-        private=record.private if strict else None,
+        public=record.public if is_strict else record.total,
+        private=record.private if is_strict else None,
         items_digest=file_digest(run.baseline_items),
     )
-    run.ledger.append_unless(known, lambda _: True)
-    return run.write("baseline", record)

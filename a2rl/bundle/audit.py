@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,26 +89,26 @@ def audit(
         InterruptedByUserError: The user stopped it.
     """
     checks = verify_run(run, tracker, trust, away)
-    regrades: list[Regrade] = []
-    problems: dict[str, str] = {}
     again: dict[str, Callable[[], Regrade]] = {
         RESULT: lambda: _regraded_result(run, settings, on_progress),
         BASE_MODEL: lambda: _regraded_baseline(run, settings, away, on_progress),
     }
-    for what, grade in again.items() if grades_anew and _has_result(run) else ():
+    regrades, problems = _regraded(again) if grades_anew and _has_result(run) else ((), {})
+    return Audit(run_id=run.id, checks=tuple(checks), validity=_validity(run), regrades=regrades, not_regraded=problems)
+
+
+def _regraded(again: Mapping[str, Callable[[], Regrade]]) -> tuple[tuple[Regrade, ...], dict[str, str]]:
+    """Grades anew what can be; returns the results, and why the others have none."""
+    regrades: list[Regrade] = []
+    problems: dict[str, str] = {}
+    for what, grade in again.items():
         try:
             regrades.append(grade())
         except InterruptedByUserError:
             raise
         except A2rlError as error:
             problems[what] = str(error)
-    return Audit(
-        run_id=run.id,
-        checks=tuple(checks),
-        validity=_validity(run),
-        regrades=tuple(regrades),
-        not_regraded=problems,
-    )
+    return tuple(regrades), problems
 
 
 def _has_result(run: RunDir) -> bool:
