@@ -1,6 +1,7 @@
 """`a2rl run`, `a2rl bench` and `a2rl resume`: the commands that start runs or continue them."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -110,16 +111,19 @@ def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_jso
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import show_run
     from a2rl.cli.suites import find_or_fetch
+    from a2rl.run.owner import reserved
 
     settings = Settings.load()
     runs = [find_or_fetch(each, settings) for each in dict.fromkeys(run_id)]
-    _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
 
     def show() -> None:
         for each in runs:
             show_run(each, as_json)
 
-    with showing(show):
+    with ExitStack() as locks, showing(show):
+        for each in runs:
+            locks.enter_context(reserved(each))
+        _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
         run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
 
 

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.run.directory import RunDir
@@ -37,13 +38,43 @@ def owned(run: RunDir) -> Iterator[None]:
 @contextmanager
 def locked(run: RunDir) -> Iterator[None]:
     """Locks the folder of a run, which must exist but may be empty: a copy may be restored into it."""
+    lock = _RESERVED.pop(run.root.resolve(), None)
+    lock = _taken(run) if lock is None else lock
+    try:
+        yield
+    finally:
+        os.close(lock)  # releases the lock; the file is kept, because removing it would allow two owners
+
+
+@contextmanager
+def reserved(run: RunDir) -> Iterator[None]:
+    """Locks a run before the work on it begins, so that another process is refused at once.
+
+    The first `owned` or `locked` of this process takes the lock over; otherwise, leaving the context releases it.
+    Raises the same errors as `locked`.
+    """
+    place, lock = run.root.resolve(), _taken(run)
+    _RESERVED[place] = lock
+    try:
+        yield
+    finally:
+        if _RESERVED.pop(place, None) is not None:
+            os.close(lock)
+
+
+_RESERVED: dict[Path, int] = {}
+"""The locks that wait for the work to begin, by the folder of the run."""
+
+
+def _taken(run: RunDir) -> int:
     lock = _open(run)
     try:
         _take(lock, run)
         _sign(lock)
-        yield
-    finally:
-        os.close(lock)  # releases the lock; the file is kept, because removing it would allow two owners
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _open(run: RunDir) -> int:
