@@ -42,7 +42,7 @@ def test_the_import_contracts_are_kept(repository: Path) -> None:
 
 @pytest.mark.parametrize(
     ("library", "home"),
-    [("prefect", "flows/"), ("mlflow", "a2rl/results/mlflow_"), ("vllm", "a2rl/sampling/")],
+    [("prefect", "flows/"), ("mlflow", "a2rl/results/mlflow/"), ("vllm", "a2rl/sampling/")],
 )
 def test_a_library_has_one_home(repository: Path, library: str, home: str) -> None:
     importers = {
