@@ -111,7 +111,7 @@ def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_jso
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import show_run
     from a2rl.cli.suites import find_or_fetch
-    from a2rl.run.owner import reserved
+    from a2rl.cluster.holding import reserved
 
     settings = Settings.load()
     runs = [find_or_fetch(each, settings) for each in dict.fromkeys(run_id)]
@@ -122,7 +122,7 @@ def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_jso
 
     with ExitStack() as locks, showing(show):
         for each in runs:
-            locks.enter_context(reserved(each))
+            locks.enter_context(reserved(each, settings))
         _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
         run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
 

@@ -1,8 +1,10 @@
 """Holds a run while this process works on it: its lock here, and where a store is configured its claim and its copy."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, taken, this_owner
@@ -22,6 +24,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import refusal
 from a2rl.run.owner import locked, owned
+from a2rl.run.owner import reserved as lock_reserved
 from a2rl.run.records import ExecuteRecord, GradeRecord, ReportRecord
 from a2rl.run.spec import RunSpec
 
@@ -104,6 +107,11 @@ def held(
         with owned(run):
             yield Tenure()
         return
+    if (reservation := _RESERVATIONS.pop(run.root.resolve(), None)) is not None:
+        cluster, claim = reservation.cluster, reservation.claim
+        with locked(run), _claimed(run, cluster, claim, on_lost, reservation.lease) as lease:
+            yield Tenure(lease)
+        return
     row = cluster.claims.row(run.id)
     if row is not None and (row.live or row.done):
         raise taken(row)
@@ -118,12 +126,53 @@ def held(
             yield Tenure(lease)
 
 
+class _Reservation(NamedTuple):
+    """A claim that waits for the work to begin, and what keeps it alive until then."""
+
+    cluster: Cluster
+    claim: Claim
+    lease: ExitStack
+
+
+_RESERVATIONS: dict[Path, _Reservation] = {}
+"""By the folder of the run."""
+
+
 @contextmanager
-def _claimed(run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], None]) -> Iterator[Lease]:
-    """Restores, copies and renews while the caller works; at the end it says how far the run has come."""
+def reserved(run: RunDir, settings: Settings) -> Iterator[None]:
+    """Takes a run, which has a directory, before the work on it begins, so that others are refused at once.
+
+    The first `held` of this process takes it over. If there is none, leaving the context gives the run back.
+    Raises the same errors as `held`.
+    """
+    with lock_reserved(run):
+        if (cluster := Cluster.of(settings)) is None:
+            yield
+            return
+        claim = cluster.claims.take(new_run(run.spec), this_owner())
+        with ExitStack() as lease:
+            lease.enter_context(Lease(cluster.claims, claim, lambda: None, lambda: None))
+            _RESERVATIONS[run.root.resolve()] = _Reservation(cluster, claim, lease)
+            try:
+                yield
+            finally:
+                if _RESERVATIONS.pop(run.root.resolve(), None) is not None:
+                    cluster.claims.release(claim, claim.before.outcome, done=False)
+
+
+@contextmanager
+def _claimed(
+    run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], None], earlier: ExitStack | None = None
+) -> Iterator[Lease]:
+    """Restores, copies and renews while the caller works; at the end it says how far the run has come.
+
+    An earlier lease ends when the new one has begun.
+    """
     outcome, done = "interrupted", False
     try:
         with Lease(cluster.claims, claim, lambda: progress_of(run), on_lost) as lease:
+            if earlier is not None:
+                earlier.close()
             manifest = bring_up_to_date(run, cluster.store, claim)
             replica = _replica(run, cluster, claim, manifest, lease)
             try:

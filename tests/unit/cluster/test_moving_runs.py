@@ -10,7 +10,7 @@ import pytest
 from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, RunRow
 from a2rl.cluster.copies import read_manifest, write_spec
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.cluster.holding import Cluster, held, new_run, progress_of
+from a2rl.cluster.holding import Cluster, held, new_run, progress_of, reserved
 from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError
@@ -102,6 +102,33 @@ def test_while_one_checkout_works_the_other_is_refused_and_leaves_nothing(
     with held(run, settings), pytest.raises(ClaimTakenError), held(RunDir(other.runs / run.id), other):
         pass
     assert not (other.runs / run.id).exists()
+
+
+def test_a_reserved_run_is_refused_to_the_other_checkout_and_is_then_worked_on(
+    run: RunDir, settings: Settings, other: Settings, store: Cluster
+) -> None:
+    moved = RunDir(other.runs / run.id)
+    with reserved(run, settings):
+        with pytest.raises(ClaimTakenError), held(moved, other):
+            pass
+        with held(run, settings) as tenure, pytest.raises(ClaimTakenError), held(moved, other):
+            pass
+        assert not tenure.is_lost
+    shutil.copytree(settings.root / "data-of", other.root / "data-of")
+    with held(moved, other) as tenure:
+        assert not tenure.is_lost
+
+
+def test_a_run_that_was_reserved_in_vain_goes_to_the_other_checkout(
+    run: RunDir, settings: Settings, other: Settings, store: Cluster
+) -> None:
+    with held(run, settings):
+        pass
+    with reserved(run, settings):
+        pass
+    shutil.copytree(settings.root / "data-of", other.root / "data-of")
+    with held(RunDir(other.runs / run.id), other) as tenure:
+        assert not tenure.is_lost
 
 
 def test_the_first_checkout_takes_the_newer_state_and_sets_its_own_aside(
