@@ -71,7 +71,8 @@ class FlowPage:
         entries = run.ledger.entries()
         self._progress(run)
         if rows := list(_rows(run, entries)):
-            self._table(run, rows)
+            key, told = _key(run, "submissions"), _about(run)
+            self._once(key, (rows, told), lambda: self._show_table(key, rows, told))
         if run.report.exists():
             self._once(_key(run, "report"), run.report, lambda: self._link(run, "report", run.report.as_uri()))
         if page := self._tracker.page(run):
@@ -86,25 +87,21 @@ class FlowPage:
         )
         told = f"{plain(run.id)}: {format_duration(elapsed)} of {format_duration(run.spec.budget_s)}"
         key = _key(run, "budget")
-        if self._shown.get(key) == (share, told):
-            return
+        self._once(key, (share, told), lambda: self._show_progress(key, share, told))
+
+    def _show_progress(self, key: str, share: float, told: str) -> None:
         if key in self._made:
             update_progress_artifact(self._made[key], share, told, _sync=True)  # type: ignore[call-arg]
         else:
             self._made[key] = UUID(str(create_progress_artifact(share, key, told, _sync=True)))  # type: ignore[call-arg]
-        self._shown[key] = (share, told)
 
-    def _table(self, run: RunDir, rows: list[dict[str, Any]]) -> None:
-        key, told = _key(run, "submissions"), _about(run)
-        if self._shown.get(key) == (rows, told):
-            return
+    def _show_table(self, key: str, rows: list[dict[str, Any]], told: str) -> None:
         if key in self._made:
             data = TableArtifact(table=rows).format(_sync=True)  # type: ignore[call-arg]
             with get_client(sync_client=True) as client:
                 client.update_artifact(self._made[key], ArtifactUpdate(data=data, description=told))
         else:
             self._made[key] = UUID(str(create_table_artifact(rows, key, told, _sync=True)))  # type: ignore[call-arg]
-        self._shown[key] = (rows, told)
 
     def _link(self, run: RunDir, what: str, url: str) -> None:
         text = {"report": "The report", "mlflow": "MLflow"}[what]

@@ -140,23 +140,28 @@ def model_size(model: str, settings: Settings) -> ModelSize:
 
 
 def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
-    total = 0
-    for size in sizes.values():
-        if size.bytes is None:
-            return None
-        total += size.bytes
-    for cell in cells:
-        submissions = cell.max_submissions or TYPICAL_SUBMISSIONS
-        total += (sizes[cell.model].bytes or 0) * (most_kept(cell) + submissions)
-    return total
+    submitted = [cell.max_submissions or TYPICAL_SUBMISSIONS for cell in cells]
+    base_models = [(model, 1) for model in sizes]
+    workspaces = [(cell.model, count) for cell, count in zip(cells, submitted, strict=True)]
+    return _bytes_of([*base_models, *_kept(cells), *workspaces], sizes)
 
 
 def _store_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
+    return _bytes_of(_kept(cells), sizes)
+
+
+def _kept(cells: Sequence[RunSettings]) -> list[tuple[str, int]]:
+    """Returns the base model of each run, and how many checkpoints of that size the run keeps."""
+    return [(cell.model, most_kept(cell)) for cell in cells]
+
+
+def _bytes_of(copies: Sequence[tuple[str, int]], sizes: dict[str, ModelSize]) -> int | None:
+    """Returns the size of so many copies of each model; None if the size of one is unknown."""
     total = 0
-    for cell in cells:
-        if (size := sizes[cell.model].bytes) is None:
+    for model, count in copies:
+        if (size := sizes[model].bytes) is None:
             return None
-        total += size * most_kept(cell)
+        total += size * count
     return total
 
 

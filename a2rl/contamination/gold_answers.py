@@ -25,7 +25,7 @@ from a2rl.tasks.catalog import load_grader
 
 PROCESS = "a2rl.contamination.gold_process"
 MOST = 300
-"""Items of each kind: with more, the test would not be better, only dearer."""
+"""Items of each kind: with more, the test would not be better, only slower."""
 
 
 class Asked(BaseModel):

@@ -1,10 +1,9 @@
 """What a model wrote for each item, in full: a compressed file of JSON lines beside the result of a grade.
 
-The items of a result have their answers shortened. This file has every turn, as the task asked and the model answered;
-where the settings remove the reasoning of a model, it is removed here, too.
+The items of a result have their answers shortened. This file has every turn as the model wrote it, with its reasoning.
 
-    with keeping_outputs(job.result):
-        run_job(job)
+    with recorded(sampler, job.result, ids) as recording:
+        grader.grade(recording, hidden, ids, limits, options)
     for output in read_outputs(outputs_path(job.result)):
         output.item, output.turns[-1].answer
 """

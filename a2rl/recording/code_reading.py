@@ -26,6 +26,17 @@ class State(NamedTuple):
     message: str
 
 
+class RecordedFile(NamedTuple):
+    """A file of a recorded state."""
+
+    path: str
+    """Bytes that are not UTF-8 are surrogates, as in all names of Python."""
+    blob: str
+    """The name that git gives to its content."""
+    size: int
+    """In bytes."""
+
+
 def states(repository: Path) -> list[State]:
     """Returns the recorded states, oldest first; empty if there are none or git cannot read them."""
     lines = _git(repository, "log", "--reverse", "--format=%H %ct %s", CODE).decode("utf-8", "replace").splitlines()
@@ -35,13 +46,7 @@ def states(repository: Path) -> list[State]:
 
 def code_at(repository: Path, commit: str) -> dict[str, str]:
     """Returns the files of a state: text by path. Large files and those that are no text are left out."""
-    listing = _git(repository, "ls-tree", "-r", "-l", "-z", commit).decode("utf-8", "surrogateescape")
-    wanted: dict[str, str] = {}
-    for line in listing.split("\0"):
-        about, _, path = line.partition("\t")
-        fields = about.split()
-        if len(fields) == 4 and fields[1] == "blob" and fields[3].isdigit() and int(fields[3]) <= MAX_FILE_BYTES:
-            wanted[path] = fields[2]
+    wanted = {each.path: each.blob for each in _files(repository, commit) if each.size <= MAX_FILE_BYTES}
     chosen = dict(list(wanted.items())[:MAX_FILES])
     texts = {path: _git(repository, "cat-file", "blob", blob) for path, blob in chosen.items()}
     return {
@@ -56,16 +61,20 @@ def changed_copies(repository: Path) -> list[str]:
 
     They are there for people to read. A history that was brought here from elsewhere has none.
     """
-    recorded: dict[bytes, str] = {}
-    for line in _git(repository, "ls-tree", "-r", "-z", CODE).split(b"\0"):
-        about, _, path = line.partition(b"\t")
-        if path:
-            recorded[path] = about.split()[2].decode()
-    here = {os.fsencode(path.relative_to(repository)): _blob(path) for path in _copies(repository)}
+    recorded = {each.path: each.blob for each in _files(repository, CODE)}
+    here = {str(path.relative_to(repository)): _blob(path) for path in _copies(repository)}
     if not here:
         return []
     changed = (path for path in recorded.keys() | here.keys() if recorded.get(path) != here.get(path))
-    return sorted(printable_name(os.fsdecode(path)) for path in changed)
+    return sorted(map(printable_name, changed))
+
+
+def _files(repository: Path, commit: str) -> Iterator[RecordedFile]:
+    for line in _git(repository, "ls-tree", "-r", "-l", "-z", commit).decode("utf-8", "surrogateescape").split("\0"):
+        about, _, path = line.partition("\t")
+        fields = about.split()
+        if len(fields) == 4 and fields[1] == "blob" and fields[3].isdigit():
+            yield RecordedFile(path, fields[2], int(fields[3]))
 
 
 def _copies(repository: Path) -> Iterator[Path]:

@@ -112,9 +112,7 @@ def test_a_run_whose_worker_alone_is_killed_is_finished_by_its_engine(machines: 
         worker.kill()
         worker.wait()
         graded = len(run.ledger.events(Graded))
-        while not machines.row(run_id).done:
-            machines.one.run("suite", "reconcile")
-            time.sleep(2)
+        wait_for("the end", lambda: machines.one.run("suite", "reconcile") and machines.row(run_id).done)
     finally:
         kill_machine(machines.one)
     row = machines.row(run_id)

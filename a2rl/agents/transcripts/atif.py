@@ -9,7 +9,7 @@ Trajectory(agent=Agent(name="claude-code", version="2.1.330"), steps=(Step(step_
 """
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -91,6 +91,14 @@ class Step(Part):
     is_copied_context: bool | None = None
     llm_call_count: Count | None = None
     extra: Extra = None
+
+    @property
+    def at(self) -> float | None:
+        """The timestamp in seconds since 1970; in UTC, unless it says otherwise. None if there is none."""
+        if self.timestamp is None:
+            return None
+        moment = datetime.fromisoformat(self.timestamp)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
     @field_validator("timestamp")
     @classmethod

@@ -75,8 +75,8 @@ def limit_name(host: str) -> str:
     """Returns the name of the limit in Prefect.
 
     Raises:
-        UsageError: It is no host name.
+        UsageError: It is not a valid host name.
     """
     if not host or set(host) & set("/%&<> "):
-        raise UsageError(f"llm_rates: {host!r} is no host: write for example api.anthropic.com")
+        raise UsageError(f"llm_rates: {host!r} is not a valid host; write, for example, api.anthropic.com")
     return f"a2rl-llm-{host}"

@@ -7,7 +7,6 @@ the LLM had answered; its calls are taken to last until the next request begins.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from a2rl.agents.transcripts.atif import Step, Trajectory
@@ -127,7 +126,7 @@ def _steps(run: RunDir) -> list[Step]:
 
 def _step_spans(steps: Sequence[Step], requests: Sequence[Request], ended: float) -> Iterator[SpanData]:
     begins = sorted(each.t - each.seconds for each in requests)
-    times = [_time(step) for step in steps]
+    times = [step.at for step in steps]
     now = 0.0
     for place, step in enumerate(steps):
         known = times[place]
@@ -160,13 +159,6 @@ def _spans_of_step(step: Step, start: float, end: float, *, counts_tokens: bool)
         yield SpanData(
             f"{key}, call {number}", key, _text(call.function_name)[:60], "TOOL", start, end, arguments, output
         )
-
-
-def _time(step: Step) -> float | None:
-    if step.timestamp is None:
-        return None
-    moment = datetime.fromisoformat(step.timestamp)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _first_and_last(found: Sequence[Any]) -> list[Any]:

@@ -5,7 +5,6 @@ out, so that the page stays small: the file has all of it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from a2rl.agents.transcripts.atif import Step, Trajectory
@@ -84,7 +83,7 @@ def read_steps(run: RunDir, entries: Sequence[Entry]) -> Steps | None:
 
 def _shown(steps: Sequence[Step], entries: Sequence[Entry]) -> Iterator[ShownStep]:
     clock = BudgetClock(entries)
-    times = [clock.elapsed_s(_unix_time(step.timestamp)) for step in steps]
+    times = [clock.elapsed_s(step.at) for step in steps]
     arrivals = [each.event for each in entries if isinstance(each.event, SubmissionAccepted)]
     for place, (step, at) in enumerate(zip(steps, times, strict=True)):
         until = next((each for each in times[place + 1 :] if each is not None), float("inf"))
@@ -114,14 +113,6 @@ class BudgetClock:
             return None
         started = [(began, elapsed) for began, elapsed in self._starts if began <= at + 1]
         return max(0.0, started[-1][1] + at - started[-1][0]) if started else None
-
-
-def _unix_time(timestamp: str | None) -> float | None:
-    """Returns the seconds since 1970 of a time in ISO 8601, in UTC unless it says otherwise."""
-    if timestamp is None:
-        return None
-    moment = datetime.fromisoformat(timestamp)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _calls(step: Step) -> Iterator[Call]:

@@ -88,5 +88,5 @@ def test_only_a_host_with_a_rate_is_limited_and_only_where_there_is_a_server(set
 
 
 def test_a_url_is_no_host() -> None:
-    with pytest.raises(UsageError, match="no host"):
+    with pytest.raises(UsageError, match="is not a valid host"):
         limit_name("https://api.example.com/v1")
