@@ -81,11 +81,9 @@ class FlowPage:
     def _progress(self, run: RunDir) -> None:
         if not run.clock.path.exists():
             return
-        elapsed = run.clock.elapsed_s()
-        share = round(
-            100.0 if run.record_path("execute").exists() else min(100.0, 100 * elapsed / run.spec.budget_s), 1
-        )
-        told = f"{plain(run.id)}: {format_duration(elapsed)} of {format_duration(run.spec.budget_s)}"
+        elapsed, allowed = run.clock.elapsed_s(), run.clock.allowed_s()
+        share = round(100.0 if run.record_path("execute").exists() else min(100.0, 100 * elapsed / allowed), 1)
+        told = f"{plain(run.id)}: {format_duration(elapsed)} of {format_duration(allowed)}"
         key = _key(run, "budget")
         self._once(key, (share, told), lambda: self._show_progress(key, share, told))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.core import secrets
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from tests.run_maker import REPOSITORY, checkout, make_run
@@ -17,6 +18,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 for _ours in ("A2RL_ROOT", "MLFLOW_TRACKING_URI"):
     os.environ.pop(_ours, None)
+
+
+@pytest.fixture(autouse=True)
+def only_the_tests_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets the secrets that other tests registered in this process."""
+    monkeypatch.setattr(secrets, "_known", secrets.Scrubber({}))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ test can also write invalid files.
 """
 
 import json
+import os
 import random
 import shutil
 import struct
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 
 HIDDEN, INNER, HEAD, HEADS, LAYERS, CONTEXT = 16, 32, 8, 2, 1, 512
 END = "<|end|>"
+FINITE = bytes(byte & 0x3B for byte in range(256))
+"""Turns any bytes into those of finite numbers."""
 CHAT_TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
 
 
@@ -153,3 +156,15 @@ def trained_copy(base_model: Path, folder: Path, seed: int) -> Path:
 
 def edit_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def enlarge(folder: Path, size: int, zeros: bool = False) -> None:
+    """Adds tensors of together `size` bytes, in four shards: repeated random finite numbers, or zeros."""
+    weights = read_weights(folder)
+    (folder / "model.safetensors").unlink()
+    write_safetensors(folder / "model-0.safetensors", weights)
+    for shard in range(1, 5):
+        data = bytes(size >> 2) if zeros else os.urandom(1 << 16).translate(FINITE) * (size >> 18)
+        write_safetensors(
+            folder / f"model-{shard}.safetensors", {f"more.{shard}": Weight("F16", (len(data) // 2,), data)}
+        )

@@ -120,7 +120,7 @@ def live_table(runs: "Sequence[LiveRun]", height: int | None = None) -> Renderab
 
 
 def _cells(run: "LiveRun") -> tuple[Text | str, ...]:
-    clock = f"{format_duration(run.elapsed_s)} of {format_duration(run.spec.budget_s)}"
+    clock = f"{format_duration(run.elapsed_s)} of {format_duration(run.allowed_s)}"
     return (
         run.spec.run_id,  # a plain string: the console measures it after it became printable
         Text(run.phase, style=COLOURS.get(run.phase, "")),

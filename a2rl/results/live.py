@@ -27,7 +27,9 @@ class LiveRun(NamedTuple):
     spec: RunSpec
     phase: Phase
     elapsed_s: float
-    """Charged time."""
+    """The agent's time so far."""
+    allowed_s: float
+    """The time that the agent has: the budget, and the refund for waiting."""
     baseline: float | None
     """Of the base model, on the public items."""
     scores: tuple[float, ...]
@@ -75,10 +77,12 @@ class _Follower:
         graded, executed = self.run.read("grade", GradeRecord), self.run.read("execute", ExecuteRecord)
         tokens = self._requests.read().tokens
         usage = executed.usage if executed else None
+        clock = self.run.clock if self.run.clock.path.exists() else None
         return LiveRun(
             spec=self.run.spec,
             phase=self._phase(graded),
-            elapsed_s=self.run.clock.elapsed_s() if self.run.clock.path.exists() else 0.0,
+            elapsed_s=clock.elapsed_s() if clock else 0.0,
+            allowed_s=clock.allowed_s() if clock else self.run.spec.budget_s,
             baseline=self._baseline,
             scores=tuple(self._grades[each] for each in self._submitted if each in self._grades),
             submissions=len(self._submitted),
@@ -152,7 +156,7 @@ class Watcher:
         try:
             return follower.look()
         except (A2rlError, OSError):
-            empty = LiveRun(follower.run.spec, "damaged", 0.0, None, (), 0, None, None, None)
+            empty = LiveRun(follower.run.spec, "damaged", 0.0, 0.0, None, (), 0, None, None, None)
             return (known or empty)._replace(phase="damaged")
 
 

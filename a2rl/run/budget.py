@@ -164,10 +164,14 @@ class Clock:
             return state.consumed_s
         return state.consumed_s + self.monotonic() - state.running_since
 
+    def allowed_s(self) -> float:
+        """Returns the seconds that the agent has in all: the budget, and the refund for waiting."""
+        state = self.read_state()
+        return state.budget_s + refund_s(state)
+
     def remaining_s(self) -> float:
         """Returns the seconds until the deadline, including the refund for waiting; negative after the deadline."""
-        state = self.read_state()
-        return state.budget_s + refund_s(state) - self.elapsed_s()
+        return self.allowed_s() - self.elapsed_s()
 
     def _write(self, consumed_s: float, running_since: float | None, **more: float) -> None:
         changes = {

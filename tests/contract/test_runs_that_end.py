@@ -29,7 +29,7 @@ from a2rl.run.records import BaselineRecord, ExecuteRecord
 from stages.grade import grade
 from tests.other_service import SETTINGS
 from tests.run_maker import REPOSITORY, WAIT_S, right_answers, wait_for
-from tests.small_model import Weight, trained_copy, write_safetensors
+from tests.small_model import enlarge, trained_copy
 
 SERVICE = "tests.other_service"
 COPY_S, LEFT_S = 4.0, 1.5
@@ -67,13 +67,6 @@ def kill_service(run: RunDir) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-def enlarge(folder: Path, size: int, byte: int) -> None:
-    """Adds tensors of together `size` bytes."""
-    data = bytes([byte]) * (1 << 28)
-    for shard in range(size >> 28):
-        write_safetensors(folder / f"more-{shard}.safetensors", {f"more.{shard}": Weight("F16", (1 << 27,), data)})
-
-
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("size", [0, pytest.param(2 << 30, marks=pytest.mark.slow)])
 def test_a_submission_just_before_the_deadline_with_a_slow_copy_is_kept_graded_and_counts(
@@ -83,8 +76,8 @@ def test_a_submission_just_before_the_deadline_with_a_slow_copy_is_kept_graded_a
     base = shutil.copytree(base_model, tmp_path / "base")
     submission = trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
     if size:
-        enlarge(base, size, 0)
-        enlarge(submission, size, 1)
+        enlarge(base, size, zeros=True)
+        enlarge(submission, size)
         setup = json.loads(run.record_path("setup").read_text())
         run.record_path("setup").write_text(json.dumps(setup | {"base_model": str(base)}))
     digest = weights_digest(submission)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from scipy.stats import binom
 
@@ -209,7 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     order = sorted(range(len(todo)), key=lambda place: not todo[place].is_slow)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         done = pool.map(run, [todo[place] for place in order], [chosen.repetitions] * len(todo))
-        found = dict(zip(order, done, strict=True))
+        shown = track(done, "simulating", total=len(todo), console=Console(stderr=True), transient=True)
+        found = dict(zip(order, shown, strict=True))
     rows = [found[place] for place in range(len(todo))]
     console = Console()
     show(rows, chosen.repetitions, console)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from a2rl.run.budget import format_duration
 from a2rl.scoring.means import Interval
 
-WIDTH, HEIGHT = 920, 360
-LEFT, RIGHT, TOP, BOTTOM = 52, 24, 16, 44
+WIDTH, HEIGHT = 920, 368
+LEFT, RIGHT, TOP, BOTTOM = 52, 24, 16, 52
 _Scale = Callable[[float], float]
 TICK_STEPS_S = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 

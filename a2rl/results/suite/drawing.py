@@ -74,6 +74,7 @@ def new(width: float, height: float) -> "Drawing":
             "xtick.color": THEME["soft"], "ytick.color": THEME["soft"], "axes.titlecolor": THEME["ink"],
             "grid.color": THEME["line"], "axes.facecolor": "none", "figure.facecolor": "none",
             "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10.5, "legend.frameon": False,
+            "axes.titley": 1.0,  # without it, matplotlib measures all ticks to find a place
         }
     )  # fmt: skip
     return Drawing(figsize=(width, height))
@@ -110,6 +111,11 @@ def panels(board: Board, style: Style, x_label: str, y_label: str) -> "tuple[Dra
     for axis in axes[: len(board.tasks)]:
         axis.grid(axis="y", linewidth=0.8)
         axis.tick_params(length=0)
+        for side in (
+            axis.xaxis,
+            axis.yaxis,
+        ):  # they have no labels: matplotlib need not measure all ticks to place them
+            side.set_label_coords(0, 0)
     height = drawing.get_figheight()
     drawing.supxlabel(x_label, y=0.1 / height, va="bottom", color=THEME["soft"], fontsize=10)
     drawing.supylabel(y_label, x=0.1 / drawing.get_figwidth(), ha="left", color=THEME["soft"], fontsize=10)

@@ -1,10 +1,12 @@
 """Writes the report over many runs: a page that needs no other host, its data as JSON and CSV, and its figures."""
 
 import csv
+import gc
 import io
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -130,7 +132,8 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     if not found:
         raise UsageError("there is no run to report on")
     folder, shown = settings.reports / name, boards(found)
-    figures = {board.variant: list(draw_figures(board)) for board in shown}
+    with _summaries_not_collected():
+        figures = {board.variant: list(draw_figures(board)) for board in shown}
     for variant, drawn in figures.items():
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)
@@ -143,6 +146,16 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
     return folder / "index.html"
+
+
+@contextmanager
+def _summaries_not_collected() -> Iterator[None]:
+    """Spares what exists from the search for garbage: drawing causes many searches, and summaries are many objects."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> SuiteReport:

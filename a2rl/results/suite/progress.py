@@ -1,8 +1,6 @@
 """The best score so far over charged time, over submissions and over charged tokens."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a2rl.results.suite.drawing import THEME, Figure, Row, Style, finish, panels
@@ -10,7 +8,11 @@ from a2rl.results.suite.leaderboard import Board, Cell
 from a2rl.results.suite.run_summary import RunSummary, Try
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from matplotlib.axes import Axes
+
+    Points = npt.NDArray[np.float64]
 
 THIN_LINES = 12
 """The lines of single runs are drawn up to this number of runs of a stack."""
@@ -68,11 +70,11 @@ def _draw(board: Board, style: Style, scale: Scale) -> Figure:
     drawing, axes = panels(board, style, scale.label, "best public score so far")
     rows: list[Row] = []
     for task, axis in axes.items():
-        cells = [(cell, _with_places(cell, scale)) for cell in board.cells if cell.task == task]
-        ends = [scale.place(run, each) or 0.0 for _, runs in cells for run in runs for each in run.tries]
+        cells = [(cell, _placed(cell, scale)) for cell in board.cells if cell.task == task]
+        ends = [place for _, runs in cells for each in runs for place in each.places]
         end = scale.end or BEYOND * (max(ends, default=1.0) or 1.0)
         for cell, runs in cells:
-            rows += _draw_cell(axis, cell, runs, style[cell.stack], scale.place, end) if runs else []
+            rows += _draw_cell(axis, cell, runs, style[cell.stack], end) if runs else []
         baselines = [run.public_baseline for cell, _ in cells for run in cell.runs if run.public_baseline is not None]
         if baselines:
             axis.axhline(baselines[0], color=THEME["soft"], linewidth=1, linestyle=(0, (2, 2)))
@@ -86,18 +88,27 @@ def _draw(board: Board, style: Style, scale: Scale) -> Figure:
     return finish(drawing, f"best-over-{scale.name}", f"Best score over {scale.name}", caption, rows)
 
 
-def _with_places(cell: Cell, scale: Scale) -> list[RunSummary]:
+class _Placed(NamedTuple):
+    """A run, and where each of its submissions stands."""
+
+    run: RunSummary
+    places: list[float]
+
+
+def _placed(cell: Cell, scale: Scale) -> list[_Placed]:
     """Returns the runs all of whose submissions have a place; a run without submissions stays at the base model."""
-    return [run for run in cell.runs if all(scale.place(run, each) is not None for each in run.tries)]
+    found = [
+        _Placed(run, [place for each in run.tries if (place := scale.place(run, each)) is not None])
+        for run in cell.runs
+    ]
+    return [each for each in found if len(each.places) == len(each.run.tries)]
 
 
-def _draw_cell(
-    axis: "Axes", cell: Cell, runs: Sequence[RunSummary], look: dict[str, Any], place: Place, end: float
-) -> list[Row]:
+def _draw_cell(axis: "Axes", cell: Cell, runs: Sequence[_Placed], look: dict[str, Any], end: float) -> list[Row]:
     import numpy as np
 
     grid = np.linspace(0, end, GRID)
-    curves = np.array([_best_so_far(run, place, grid.tolist()) for run in runs])
+    curves = np.array([_best_so_far(run, places, grid) for run, places in runs])
     low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
     if 1 < len(runs) <= THIN_LINES:
         for curve in curves:
@@ -111,9 +122,10 @@ def _draw_cell(
     ]
 
 
-def _best_so_far(run: RunSummary, place: Place, grid: Sequence[float]) -> list[float]:
-    """Returns the best score up to each place; before the first submission, the base model's."""
-    ordered = sorted((place(run, each) or 0.0, each.score) for each in run.tries)
-    best = list(accumulate((score for _, score in ordered), max, initial=run.public_baseline or 0.0))
-    places = [at for at, _ in ordered]
-    return [best[bisect_right(places, at)] for at in grid]
+def _best_so_far(run: RunSummary, places: Sequence[float], grid: "Points") -> "Points":
+    """Returns the best score up to each point of the grid; before the first submission, the base model's."""
+    import numpy as np
+
+    ordered = sorted(zip(places, (each.score for each in run.tries), strict=True))
+    best = np.maximum.accumulate([run.public_baseline or 0.0, *(score for _, score in ordered)])
+    return best[np.searchsorted([at for at, _ in ordered], grid, side="right")]

@@ -180,7 +180,7 @@ def test_a_bundle_that_was_cut_off_cannot_be_audited(
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("noise.tar.gz", b"noise" * 99), ("plain.tar.gz", gzip.compress(b"plain text"))]
+    ("name", "content"), [("noise.tar.gz", b"noise" * 99), ("plain.tar.gz", gzip.compress(b"plain text", mtime=0))]
 )
 def test_a_file_that_is_no_bundle_cannot_be_audited(
     a2rl: Command, mine: Settings, tmp_path: Path, name: str, content: bytes

@@ -12,12 +12,10 @@ from a2rl.grading import submitted_files
 from a2rl.grading.validation import copy_submission
 from a2rl.linux.file_clone import FICLONE, clone_file
 from a2rl.models.checkpoint import weights_digest
-from tests.small_model import Weight, read_weights, trained_copy, write_safetensors
+from tests.small_model import enlarge, trained_copy
 
 OVERHEAD = 1 << 19
 """Bytes for headers, configuration and tokenizer, which are read a few times."""
-
-FINITE = bytes(byte & 0x3B for byte in range(256))  # no number of which these are the bytes is infinite or NaN
 
 
 class Bytes(NamedTuple):
@@ -32,24 +30,12 @@ def bytes_so_far() -> Bytes:
     return Bytes(int(lines["rchar"]), int(lines["wchar"]))
 
 
-def enlarge(folder: Path, size: int, seed: int) -> None:
-    """Adds tensors of together `size` bytes, in four shards."""
-    weights = read_weights(folder)
-    (folder / "model.safetensors").unlink()
-    write_safetensors(folder / "model-0.safetensors", weights)
-    for shard in range(1, 5):
-        data = os.urandom(1 << 16).translate(FINITE) * (size >> 18) if seed else bytes(size >> 2)
-        write_safetensors(
-            folder / f"model-{shard}.safetensors", {f"more.{shard}": Weight("F16", (len(data) // 2,), data)}
-        )
-
-
 def measure(base_model: Path, tmp_path: Path, size: int) -> Bytes:
     """Copies and hashes a submission as the service does; returns the bytes that this read and wrote."""
     base = shutil.copytree(base_model, tmp_path / "base")
     submission = trained_copy(base_model, tmp_path / "workspace" / "v1", seed=1)
-    enlarge(base, size, seed=0)
-    enlarge(submission, size, seed=1)
+    enlarge(base, size, zeros=True)
+    enlarge(submission, size)
     before = bytes_so_far()
     digest = copy_submission(tmp_path / "workspace", "v1", tmp_path / "kept", base).digest
     after = bytes_so_far()
