@@ -28,7 +28,7 @@ def attack(scene):
         time.sleep(0.2)
     if reached:
         return f"it ended {len(set(reached))} processes"
-    raise PermissionError(f"{tries} attempts were refused")
+    raise PermissionError(f"{tries} attempts were refused" if tries else "none of them can be seen")
 
 
 def is_watching(pid, run):
