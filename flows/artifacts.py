@@ -23,6 +23,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.runtime import flow_run
 
+from a2rl.core.errors import A2rlError
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.figures import scored_submissions
@@ -129,8 +130,11 @@ class FlowPage:
 
 
 def tags_of(run: RunDir) -> list[str]:
-    """Returns the tags by which the pages of Prefect find a run."""
-    spec = run.spec
+    """Returns the tags by which the pages of Prefect find a run; none if its settings are not on this machine yet."""
+    try:
+        spec = run.spec
+    except A2rlError:
+        return []
     return [_cell(name) for name in (spec.suite, spec.launch, spec.task, spec.agent) if name]
 
 

@@ -141,7 +141,7 @@ def submit(specs: "Sequence[RunSpec]", pool: str, settings: Settings, as_json: b
 
     ids = submit_runs(specs, pool, a2rl, settings)
     launch = specs[0].launch
-    out.print(f"{len(ids)} runs were submitted to {pool}; follow them with: a2rl suite watch {launch}", soft_wrap=True)
+    out.print(f"runs submitted to {pool}: {len(ids)}; follow them with: a2rl suite watch {launch}", soft_wrap=True)
     if as_json:
         print_json({"launch": launch, "pool": pool, "runs": ids})
 
@@ -194,12 +194,13 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     )
     if shown:
         print_table(("run", "state", "machine", "attempts", "stage", "note"), cells, right=("attempts",))
-    left = "unknown" if found.left_s is None else format_duration(found.left_s)
+    left = "time left unknown" if found.left_s is None else f"about {format_duration(found.left_s)} left"
     silent = "-" if found.oldest_beat_s is None else format_duration(found.oldest_beat_s)
     out.print(
-        f"{found.runs} runs: {found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
+        f"{found.runs} run{'s' if found.runs > 1 else ''}: "
+        f"{found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
         f"{found.failed} failed; budget {format_duration(found.used_s)} of {format_duration(found.budget_s)}, "
-        f"${found.agent_usd + found.judge_usd:.2f} spent; about {left} left; longest silence {silent}",
+        f"${found.agent_usd + found.judge_usd:.2f} spent; {left}; longest silence {silent}",
         soft_wrap=True,
     )
     return found.done + found.failed == found.runs

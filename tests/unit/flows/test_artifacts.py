@@ -3,6 +3,7 @@
 from a2rl.core.settings import Settings
 from a2rl.results.suite.leaderboard import boards
 from a2rl.results.suite.run_summary import summaries
+from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionRefused
 from flows.artifacts import _board, _rows, _slug, tags_of
 from tests.simulated_runs import simulate_run
@@ -33,6 +34,10 @@ def test_the_leaderboard_shows_names_as_text(settings: Settings) -> None:
 def test_tags_name_suite_launch_task_and_agent(settings: Settings) -> None:
     run = simulate_run(settings, 1, agent="codex")
     assert tags_of(run) == ["tests", "sim-launch", "gsm8k", "codex"]
+
+
+def test_a_run_that_is_only_in_the_store_yet_has_no_tags(settings: Settings) -> None:
+    assert tags_of(RunDir(settings.runs / "gsm8k-elsewhere")) == []
 
 
 def test_keys_are_those_that_prefect_accepts() -> None:
