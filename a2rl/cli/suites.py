@@ -82,7 +82,7 @@ def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -
     from flows.reconciler import cancel as cancel_suite
 
     ended = cancel_suite(Cluster.needed(Settings.load()), suite)
-    out.print(f"{len(ended)} runs were cancelled", soft_wrap=True)
+    out.print(f"runs cancelled: {len(ended)}", soft_wrap=True)
 
 
 @app.command()

@@ -21,6 +21,8 @@ from a2rl.run.ledger import Ledger
 from a2rl.run.spec import RunSpec
 from a2rl.tasks.contract import Split
 
+PIPELINE_LOG = "pipeline.jsonl"
+
 
 class Record(BaseModel):
     """Base of the records: each stage writes one file when it is done."""
@@ -189,5 +191,5 @@ def new_run_id(task: str, agent: str) -> str:
 
 
 def pipeline_log(run: RunDir) -> EventLog:
-    """Returns the log of errors that did not fail the run: `logs/pipeline.jsonl`."""
-    return EventLog(run.logs / "pipeline.jsonl", max_bytes=1 << 20)
+    """Returns the log of the pipeline's errors, whether or not they failed the run."""
+    return EventLog(run.logs / PIPELINE_LOG, max_bytes=1 << 20)

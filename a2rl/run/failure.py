@@ -6,9 +6,10 @@ Infrastructure errors are retried first. A run that the user stopped, or whose s
 
 from contextlib import suppress
 
+from a2rl.core.background import log_failure
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import write_atomically
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import PIPELINE_LOG, RunDir, pipeline_log
 from a2rl.run.events import ProcessesSurvived, RunFailed
 from a2rl.run.judge_record import judge_record
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord
@@ -27,7 +28,10 @@ def record_failure(run: RunDir, stage: str, error: BaseException) -> GradeRecord
     Raises:
         InfrastructureError: The record cannot be written either.
     """
-    message = str(error) if isinstance(error, A2rlError) else f"{type(error).__name__}: {error}"
+    log_failure(pipeline_log(run), stage, error)
+    message = (
+        str(error) if isinstance(error, A2rlError) else f"{type(error).__name__}: {error} (see logs/{PIPELINE_LOG})"
+    )
     reason = " ".join(f"{stage}: {message}".split())[:MAX_REASON]
     try:
         run.ledger.append(RunFailed(stage=stage, reason=reason))

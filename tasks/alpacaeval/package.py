@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from a2rl.core.errors import InfrastructureError
 
 NAME = "alpaca_eval"
 LENGTH_CONTROL = "length_controlled_v1"
+_one_at_a_time = threading.RLock()
 
 
 class NotComputableError(ValueError):
@@ -38,15 +40,15 @@ def folder() -> Path:
 
 def module(name: str) -> ModuleType:
     """Imports a module of the package, such as `metrics.glm_winrate`."""
-    if NAME not in sys.modules and (spec := importlib.util.find_spec(NAME)) is not None:
-        sys.modules[NAME] = importlib.util.module_from_spec(spec)  # empty, so that __init__.py is not run
-    with _quiet(), _pkg_resources():
+    with _alone(), _pkg_resources():
+        if NAME not in sys.modules and (spec := importlib.util.find_spec(NAME)) is not None:
+            sys.modules[NAME] = importlib.util.module_from_spec(spec)  # empty, so that __init__.py is not run
         return importlib.import_module(f"{NAME}.{name}")
 
 
 def win_rate(annotations: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Returns `win_rate` and `standard_error` in percent and the counts, by `alpaca_eval.metrics.get_winrate`."""
-    with _quiet():
+    with _alone():
         metrics = module("metrics.winrate").get_winrate(_frame(annotations))
     return {name: float(value) for name, value in metrics.items()}
 
@@ -86,16 +88,9 @@ def length_control(annotations: Sequence[Mapping[str, Any]], calibration: Path) 
         )
     from sklearn import config_context  # type: ignore[import-untyped]
 
-    download, fit, fitted = statistics.hf_hub_download, statistics.fit_LogisticRegressionCV, []
-
-    def recording_fit(*arguments: Any, **named: Any) -> Any:
-        fitted.append(fit(*arguments, **named))
-        return fitted[-1]
-
-    # The only download of the statistics (glm_winrate.py, `_get_featurized_data`).
-    statistics.hf_hub_download, statistics.fit_LogisticRegressionCV = lambda **_: str(calibration), recording_fit
     try:
-        with _quiet(), config_context():  # the package changes global settings of sklearn
+        # The package changes global settings of sklearn.
+        with _alone(), config_context(), _watched(statistics, calibration) as fitted:
             metrics = statistics.get_length_controlled_winrate(
                 frame,
                 glm_name=LENGTH_CONTROL,
@@ -104,9 +99,24 @@ def length_control(annotations: Sequence[Mapping[str, Any]], calibration: Path) 
             )
     except (ValueError, KeyError, ArithmeticError) as error:
         raise NotComputableError(f"the length-controlled win rate cannot be fitted: {error}") from error
+    return LengthControl(float(metrics["length_controlled_winrate"]), float(fitted[-1].C_[0]))
+
+
+@contextmanager
+def _watched(statistics: Any, calibration: Path) -> Iterator[list[Any]]:
+    """Gives the statistics their file instead of a download, and collects what they fit."""
+    download, fit, fitted = statistics.hf_hub_download, statistics.fit_LogisticRegressionCV, list[Any]()
+
+    def recording_fit(*arguments: Any, **named: Any) -> Any:
+        fitted.append(fit(*arguments, **named))
+        return fitted[-1]
+
+    # The only download of the statistics (glm_winrate.py, `_get_featurized_data`).
+    statistics.hf_hub_download, statistics.fit_LogisticRegressionCV = lambda **_: str(calibration), recording_fit
+    try:
+        yield fitted
     finally:
         statistics.hf_hub_download, statistics.fit_LogisticRegressionCV = download, fit
-    return LengthControl(float(metrics["length_controlled_winrate"]), float(fitted[-1].C_[0]))
 
 
 def _frame(annotations: Sequence[Mapping[str, Any]]) -> Any:
@@ -117,16 +127,20 @@ def _frame(annotations: Sequence[Mapping[str, Any]]) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses the package's deprecation warnings."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
+def _alone() -> Iterator[None]:
+    """Works with the package in one thread at a time, without its deprecation warnings.
+
+    The package, and what is done here to call it, changes settings of the whole process.
+    """
+    with _one_at_a_time:
+        level = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(level)
 
 
 @contextmanager

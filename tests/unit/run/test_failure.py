@@ -79,6 +79,26 @@ def test_whatever_ends_a_stage_for_good_is_a_failed_run_with_its_reason(
     assert run.report.exists()
 
 
+def test_an_error_that_nobody_expected_leaves_its_traceback(
+    run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
+) -> None:
+    stages("grade", IndexError("list index out of range"))
+    with pytest.raises(RunFailedError, match=r"grade: IndexError: list index out of range \(see logs/pipeline.jsonl\)"):
+        run_stages(run, settings)
+    [line] = map(json.loads, (run.logs / "pipeline.jsonl").read_text().splitlines())
+    assert line["what"] == "grade"
+    assert __file__ in line["traceback"]
+
+
+def test_an_expected_error_has_no_traceback(
+    run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
+) -> None:
+    stages("execute", InfrastructureError("the grading service died 20 times"))
+    with pytest.raises(RunFailedError):
+        run_stages(run, settings)
+    assert "traceback" not in (run.logs / "pipeline.jsonl").read_text()
+
+
 def test_a_failed_run_is_shown_as_one_everywhere(run: RunDir, settings: Settings) -> None:
     record_failure(run, "execute", InfrastructureError("the service is <b>gone</b>"))
     facts = run_object(run)

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import logging
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,22 @@ def test_answers_that_are_all_equally_longer_cannot_be_length_controlled(tmp_pat
     rows = [{"preference": 1.5, "output_1": "a", "output_2": "bb", "generator_1": "x", "generator_2": "y"}] * 9
     with pytest.raises(NotComputableError, match="length"):
         package.length_controlled(rows, generated_calibration(tmp_path / CALIBRATION, 9))
+
+
+def test_runs_that_are_scored_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = generated_calibration(tmp_path / CALIBRATION, 60)
+    all_rows = [
+        [
+            {"preference": 1.0 + (n % (3 + seed) == 0), "output_1": "a" * 30, "output_2": "b" * (n * (7 + seed) % 60),
+             "generator_1": "base", "generator_2": "answers", "index": n}
+            for n in range(60)
+        ]
+        for seed in range(6)
+    ]  # fmt: skip
+    alone = [package.length_control(rows, path) for rows in all_rows]
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(package.length_control, all_rows * 3, [path] * 18)) == alone * 3
+    assert not logging.root.manager.disable, "what was quiet meanwhile is heard again"
 
 
 def annotations_of(shared_data: Path, name: str) -> Path:
