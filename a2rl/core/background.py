@@ -6,15 +6,12 @@ pools.
 
 import threading
 from collections.abc import Callable
-from traceback import format_exception
 from types import TracebackType
 from typing import Self
 
-from a2rl.core.errors import A2rlError
-from a2rl.core.event_log import EventLog
+from a2rl.core.event_log import EventLog, log_failure
 
 JOIN_S = 5.0
-MAX_TRACEBACK = 8000
 
 
 class PeriodicThread:
@@ -75,12 +72,3 @@ class Background(PeriodicThread):
             self.failure = error
         else:
             self.failure = None
-
-
-def log_failure(log: EventLog, what: str, error: BaseException) -> None:
-    """Logs that some work has failed, if the log can be written; what nobody expected has its traceback."""
-    trace = {} if isinstance(error, A2rlError) else {"traceback": "".join(format_exception(error))[-MAX_TRACEBACK:]}
-    try:
-        log.write(what=what, failed=f"{type(error).__name__}: {error}"[:1000], **trace)
-    except OSError:
-        return  # the disk is full, which the run itself reports

@@ -2,12 +2,16 @@
 
 import time
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
+from a2rl.core.errors import A2rlError
 from a2rl.core.printable import printable_json
 from a2rl.core.secrets import scrub_bytes
 
 MAX_BYTES = 64 << 20
+MAX_TRACEBACK = 8000
+"""Characters of a traceback; the last ones say most."""
 
 
 class EventLog:
@@ -24,3 +28,12 @@ class EventLog:
         if self._left >= 0:
             with self.path.open("ab", buffering=0) as file:
                 file.write(line)
+
+
+def log_failure(log: EventLog, what: str, error: BaseException) -> None:
+    """Logs that some work has failed, if the log can be written; what nobody expected has its traceback."""
+    trace = {} if isinstance(error, A2rlError) else {"traceback": "".join(format_exception(error))[-MAX_TRACEBACK:]}
+    try:
+        log.write(what=what, failed=f"{type(error).__name__}: {error}"[:1000], **trace)
+    except OSError:
+        return  # the disk is full, which the run itself reports

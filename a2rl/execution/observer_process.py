@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable
 from types import TracebackType
 
-from a2rl.core.background import log_failure
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.execution.observer import ANSWERED, QUOTA

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.agents.definition import Agent
 from a2rl.agents.installation import Installation
 from a2rl.agents.transcripts.failure import failure_reason
-from a2rl.core.background import log_failure
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_message

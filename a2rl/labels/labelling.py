@@ -2,8 +2,8 @@
 
 import subprocess
 
-from a2rl.core.background import log_failure
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.labels.classify import UNKNOWN

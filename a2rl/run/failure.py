@@ -6,8 +6,8 @@ Infrastructure errors are retried first. A run that the user stopped, or whose s
 
 from contextlib import suppress
 
-from a2rl.core.background import log_failure
 from a2rl.core.errors import A2rlError
+from a2rl.core.event_log import log_failure
 from a2rl.core.files import write_atomically
 from a2rl.run.directory import PIPELINE_LOG, RunDir, pipeline_log
 from a2rl.run.events import ProcessesSurvived, RunFailed

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
-from a2rl.core.background import log_failure
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, end_child, module_command
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import send_keys

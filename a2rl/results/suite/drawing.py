@@ -111,11 +111,9 @@ def panels(board: Board, style: Style, x_label: str, y_label: str) -> "tuple[Dra
     for axis in axes[: len(board.tasks)]:
         axis.grid(axis="y", linewidth=0.8)
         axis.tick_params(length=0)
-        for side in (
-            axis.xaxis,
-            axis.yaxis,
-        ):  # they have no labels: matplotlib need not measure all ticks to place them
-            side.set_label_coords(0, 0)
+        # They have no labels of their own: with a place for these, matplotlib need not measure all ticks.
+        axis.xaxis.set_label_coords(0, 0)
+        axis.yaxis.set_label_coords(0, 0)
     height = drawing.get_figheight()
     drawing.supxlabel(x_label, y=0.1 / height, va="bottom", color=THEME["soft"], fontsize=10)
     drawing.supylabel(y_label, x=0.1 / drawing.get_figwidth(), ha="left", color=THEME["soft"], fontsize=10)
