@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,6 +29,12 @@ from tests.small_model import CHAT_TEMPLATE, build_base_model, edit_json
 
 ITEMS, STEPS, BATCH = 80, 150, 20
 Train = Callable[[Path, Sequence[Asked], Path], Path]
+
+
+@pytest.fixture(autouse=True)
+def the_same_twins_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another draw of twins would give other figures, and by chance one of 500 flags."""
+    monkeypatch.setattr("a2rl.contamination.twins.secrets", SimpleNamespace(token_hex=lambda size: "5e" * size))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +119,7 @@ def test_a_model_that_was_trained_on_other_draws_is_not_flagged(settings: Settin
     rows = asked_items(run.spec, base, tmp_path, ids, settings.root)
     [found] = judged(run, settings, train(base, rows, run.workspace / "output" / "v1"))
     assert (found.kind, found.level) == ("log-probabilities-agree", "note")
-    assert _figure(found, "gap in nats a character") < 0.05  # forty items: chance makes about 0.03
+    assert _figure(found, "p") > 0.05
 
 
 def _figure(found: Finding, what: str) -> float:
