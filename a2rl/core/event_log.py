@@ -11,7 +11,7 @@ from a2rl.core.secrets import scrub_bytes
 
 MAX_BYTES = 64 << 20
 MAX_TRACEBACK = 8000
-"""Characters of a traceback; the last ones say most."""
+"""The number of characters that are kept of a traceback, from its end."""
 
 
 class EventLog:
@@ -31,7 +31,7 @@ class EventLog:
 
 
 def log_failure(log: EventLog, what: str, error: BaseException) -> None:
-    """Logs that some work has failed, if the log can be written; what nobody expected has its traceback."""
+    """Logs that some work has failed, if the log can be written; an unexpected error is logged with its traceback."""
     trace = {} if isinstance(error, A2rlError) else {"traceback": "".join(format_exception(error))[-MAX_TRACEBACK:]}
     try:
         log.write(what=what, failed=f"{type(error).__name__}: {error}"[:1000], **trace)

@@ -150,7 +150,7 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
 
 @contextmanager
 def _summaries_not_collected() -> Iterator[None]:
-    """Spares what exists from the search for garbage: drawing causes many searches, and summaries are many objects."""
+    """Excludes the objects that exist from garbage collection: drawing starts it often, and the summaries are many."""
     gc.freeze()
     try:
         yield

@@ -36,7 +36,7 @@ STATE_FILES = (
 
 
 class Try(NamedTuple):
-    """A graded submission. Not a model: there are tens of thousands, which would take time to read and to collect."""
+    """A graded submission. Not a model: there are tens of thousands of them, and tuples are faster to read."""
 
     number: int
     elapsed_s: float

@@ -119,6 +119,7 @@ def test_a_model_that_was_trained_on_other_draws_is_not_flagged(settings: Settin
     rows = asked_items(run.spec, base, tmp_path, ids, settings.root)
     [found] = judged(run, settings, train(base, rows, run.workspace / "output" / "v1"))
     assert (found.kind, found.level) == ("log-probabilities-agree", "note")
+    assert _figure(found, "gap in nats a character") < 0.05
     assert _figure(found, "p") > 0.05
 
 
