@@ -21,15 +21,15 @@ from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.gpu_share import dealt_gpus
 from a2rl.run.owner import owned
+from a2rl.run.records import STAGES
 
-RUN_STAGES = ("setup", "baseline", "execute", "grade", "validity", "report")
 ON_GPUS = ("baseline", "execute", "grade", "validity")
 
 
 def main() -> None:
     """Runs one stage; an error is printed in one line, with exit code 1 or 2."""
     parser = argparse.ArgumentParser(prog="python -m stages", description="Run one stage of the pipeline.")
-    parser.add_argument("stage", choices=("data", "corpus", "tiny", "model", *RUN_STAGES))
+    parser.add_argument("stage", choices=("data", "corpus", "tiny", "model", *STAGES))
     parser.add_argument("--task")
     parser.add_argument("--variant", default="mini", choices=("mini", "full"))
     parser.add_argument("--source", type=Path)
@@ -41,7 +41,7 @@ def main() -> None:
     if arguments.stage == "model" and not arguments.model:
         parser.error("model needs --model")
     is_task_baseline = arguments.stage == "baseline" and arguments.task
-    if arguments.stage in RUN_STAGES and not arguments.run and not is_task_baseline:
+    if arguments.stage in STAGES and not arguments.run and not is_task_baseline:
         parser.error(f"{arguments.stage} needs --run")
     try:
         sys.stdout.write(_run_stage(arguments, Settings.load()) + "\n")
@@ -51,7 +51,7 @@ def main() -> None:
 
 def _run_stage(arguments: argparse.Namespace, settings: Settings) -> str:
     """Runs the stage and returns the text to print."""
-    if arguments.run is not None and arguments.stage in RUN_STAGES:
+    if arguments.run is not None and arguments.stage in STAGES:
         return _run_stage_of_run(arguments.stage, arguments.run, settings)
     return _run_preparation(arguments, settings)
 

@@ -35,6 +35,7 @@ class Progress(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     stage: str = ""
+    """The first stage that is not finished; empty at the end."""
     budget_s: float = 0.0
     elapsed_s: float = 0.0
     """The time of the budget that is used up; a machine that takes over charges at least this."""

@@ -25,12 +25,11 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import refusal
 from a2rl.run.owner import locked, owned
 from a2rl.run.owner import reserved as lock_reserved
-from a2rl.run.records import ExecuteRecord, GradeRecord, ReportRecord
+from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord, ReportRecord
 from a2rl.run.spec import RunSpec
 
 STOPPED_COPY_S = 20.0
 """How long to try to copy the last state if the user has stopped the run."""
-STAGES = ("report", "grade", "execute", "baseline", "setup")
 
 
 @dataclass(frozen=True)
@@ -223,7 +222,7 @@ def progress_of(run: RunDir) -> Progress:
     has_clock = run.clock.path.exists()
     usage = executed.usage if executed else None
     return Progress(
-        stage=next((stage for stage in STAGES if run.record_path(stage).exists()), ""),
+        stage=next((stage for stage in STAGES if not run.record_path(stage).exists()), ""),
         budget_s=run.spec.budget_s,
         elapsed_s=run.clock.elapsed_s() if has_clock else 0.0,
         submissions=len(run.ledger.events(SubmissionAccepted)),

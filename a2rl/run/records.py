@@ -13,6 +13,9 @@ from a2rl.scoring.means import Interval
 from a2rl.scoring.paired import Improvement
 from a2rl.scoring.score import TaskScore
 
+STAGES = ("setup", "baseline", "execute", "grade", "validity", "report")
+"""The stages of a run, in order. Each writes a record of its name."""
+
 RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "failed", "no score"]
 VERDICTS: dict[RunVerdict, str] = {
     "improved": "the model improved by more than chance explains",

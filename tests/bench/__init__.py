@@ -1,6 +1,6 @@
 """Measures the project's claims about speed and memory, as ratios within one run.
 
-python -m tests.bench                      # all of them: `make bench`
+python -m tests.bench                      # most of them: `make bench`
 python -m tests.bench workers sandbox       # some
 python -m tests.bench --json               # prints a list of rows on the last line
 """

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -13,15 +13,18 @@ import tests.bench
 from a2rl.core.settings import Settings
 from tests.bench.measured import Row
 
+ON_REQUEST = {"real-model"}
+"""Measurements that take long, or download something: only made when they are named."""
 
-def measurements() -> dict[str, Callable[[Settings, Path], list[Row]]]:
+
+def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
     """Returns the measurements by name, in the order in which they are made."""
-    from tests.bench import grading, machine, records, tasks
+    from tests.bench import decoding, grading, machine, records, tasks
 
     return {
         "workers": grading.workers,
         "kept-engine": grading.kept_engine,
-        "shared-prefix": grading.shared_prefix,
+        "shared-prefix": decoding.shared_prefix,
         "code-answers": grading.code_answers,
         "alfworld": tasks.alfworld,
         "webshop": tasks.webshop,
@@ -34,6 +37,7 @@ def measurements() -> dict[str, Callable[[Settings, Path], list[Row]]]:
         "recorder": records.recorder,
         "provenance": records.provenance,
         "suite-report": records.suite_report,
+        "real-model": decoding.real_model,
     }
 
 
@@ -47,23 +51,29 @@ def main() -> None:
         description=tests.bench.__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure: " + ", ".join(known))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=_names(known))
     parser.add_argument("--json", action="store_true", help="print a list of rows on the last line")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - known.keys():
         parser.error(f"there is no measurement {min(unknown)}; choose from {', '.join(known)}")
     out, err, rows = Console(), Console(stderr=True), list[Row]()
     with tempfile.TemporaryDirectory() as scratch:
-        for name in arguments.names or known:
+        for name in arguments.names or [name for name in known if name not in ON_REQUEST]:
             folder = Path(scratch, name)
             folder.mkdir()
-            with err.status(f"measuring: {name}"):
-                found = known[name](settings, folder)
-            for row in found:
-                out.print(f"{row.measured}: [bold]{row.figure}[/]", soft_wrap=True)
-            rows += found
+            with err.status(f"measuring: {name}") as status:
+                for row in known[name](settings, folder):
+                    status.stop()  # so that the row does not land in the middle of the status line
+                    out.print(f"{row.measured}: [bold]{row.figure}[/]", soft_wrap=True)
+                    status.start()
+                    rows.append(row)
     if arguments.json:
         sys.stdout.write(json.dumps([row._asdict() for row in rows]) + "\n")
+
+
+def _names(known: Iterable[str]) -> str:
+    always = ", ".join(name for name in known if name not in ON_REQUEST)
+    return f"what to measure: {always}; and only if it is named: {', '.join(sorted(ON_REQUEST))}"
 
 
 if __name__ == "__main__":

@@ -1,31 +1,23 @@
-"""Grading: batches, warm workers, kept engines, shared beginnings of prompts, episodes, answers that are programs."""
+"""Grading: batches, warm workers, kept engines, answers that are programs."""
 
 import subprocess
 import sys
 import time
-from itertools import product
 from pathlib import Path
 
 from a2rl.code_execution.pool import CodeCase, CodePool
-from a2rl.core.files import read_jsonl
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import devices_here
 from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import GraderPool
 from a2rl.models.base_model import resolve_model
-from a2rl.sampling import SamplingParams
-from a2rl.sampling.engine_params import Dtype, VllmParams
-from a2rl.sampling.transformers_backend import TransformersSampler
+from a2rl.sampling.engine_params import VllmParams
 from a2rl.tasks.contract import Variant
 from a2rl.tasks.data import ensure_data
-from tasks.gsm8k.grade import prompt
 from tasks.humaneval.grade import program, published_items
 from tests.bench.measured import Row, seconds
 
 ITEMS = 200
-PROMPTS = 64
-SHOTS = 24
-"""Worked examples before each prompt, about as many tokens as real ones have."""
 ANSWERS = 8
 """To each problem of humaneval."""
 
@@ -61,35 +53,6 @@ def kept_engine(settings: Settings, folder: Path) -> list[Row]:
     assert (cold.kind, warm.kind) == ("cold", "warm"), warm.why
     ratio = cold.seconds / warm.seconds
     return [Row("vLLM: new engine / other weights", f"{ratio:.0f}x ({cold.seconds:.1f} s, {warm.seconds:.2f} s)")]
-
-
-def shared_prefix(settings: Settings, folder: Path) -> list[Row]:
-    """Compares reading what prompts begin with once, in two types of numbers, with reading it for each prompt."""
-    questions = read_jsonl(ensure_data("gsm8k", "mini", None, settings) / "hidden" / "eval.jsonl")
-    shots = questions[-SHOTS:]
-    prompts = [prompt(row["question"], shots, chat=False) for row in questions[:PROMPTS]]
-    params = SamplingParams(max_new_tokens=32)
-    times: dict[tuple[Dtype, bool], float] = {}
-    texts: dict[tuple[Dtype, bool], list[str]] = {}
-    types: tuple[Dtype, ...] = ("float32", "bfloat16")
-    for way in product(types, (False, True)):
-        dtype, sharing = way
-        sampler = TransformersSampler(resolve_model("tiny", settings), False, lambda: None, dtype, sharing)
-        started = time.perf_counter()
-        texts[way] = [each.text for each in sampler.generate(prompts, params)]
-        times[way] = time.perf_counter() - started
-    rows = []
-    for dtype in types:
-        pairs = zip(texts[dtype, False], texts[dtype, True], strict=True)
-        different = sum(alone != together for alone, together in pairs)
-        ratio = times[dtype, False] / times[dtype, True]
-        rows.append(
-            Row(
-                f"answering {PROMPTS} prompts with {SHOTS} shots in {dtype}: read for each / read once",
-                f"{ratio:.1f}x, {different} texts differ",
-            )
-        )
-    return rows
 
 
 def code_answers(settings: Settings, folder: Path) -> list[Row]:

@@ -96,6 +96,14 @@ def test_the_time_that_the_owner_reported_last_is_charged(run: RunDir, store: Cl
         assert moved.clock.elapsed_s() == 77.0
 
 
+def test_the_stage_under_way_is_told(run: RunDir) -> None:
+    told = []
+    for stage in ("baseline", "setup"):
+        told.append(progress_of(run).stage)
+        run.record_path(stage).unlink()
+    assert [*told, progress_of(run).stage] == ["execute", "baseline", "setup"]
+
+
 def test_while_one_checkout_works_the_other_is_refused_and_leaves_nothing(
     run: RunDir, settings: Settings, other: Settings, store: Cluster
 ) -> None:

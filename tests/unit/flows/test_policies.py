@@ -13,6 +13,7 @@ from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import forget_failure, refusal
+from a2rl.run.records import STAGES
 from flows import policies
 from flows.policies import benchmark_run, on_cores, shares_of_cores
 from tests.fake_gpus import FakeGpus
@@ -85,7 +86,7 @@ def test_a_run_holds_its_gpus_from_its_baseline_to_its_result_and_gives_them_bac
 
         return work
 
-    for name in ("setup", "baseline", "execute", "grade", "validity", "report"):
+    for name in STAGES:
         monkeypatch.setattr(policies, f"{name}_stage", stage(name))
     try:
         begin(run, fake.seen_by(settings))

@@ -18,7 +18,7 @@ from a2rl.run.events import AgentEnded, Graded, ProcessesSurvived, SubmissionAcc
 from a2rl.run.events import RunFailed as Failed
 from a2rl.run.failure import forget_failure, record_failure
 from a2rl.run.owner import owned
-from a2rl.run.records import ExecuteRecord, GradeRecord
+from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord
 from a2rl.scoring.score import summarise
 from flows import policies
 from stages.grade import grade
@@ -35,8 +35,7 @@ def records_problem(run: RunDir) -> str:
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Exception], None]:
     """Makes one stage fail, as Prefect reports it when all retries are used up; the other stages do nothing."""
-    names = ("setup", "baseline", "execute", "grade", "validity", "report")
-    for name in names:
+    for name in STAGES:
         monkeypatch.setattr(policies, f"{name}_stage", lambda *_: None)
 
     def fail(name: str, error: Exception) -> None:
