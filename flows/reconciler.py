@@ -4,6 +4,7 @@ Whether somebody works on a run is decided by its claim alone, never by Prefect.
 of the claims, so several reconcilers may run at once.
 """
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -21,12 +22,16 @@ from flows.submission import prefect_client, submit_attempt
 
 MOST_ATTEMPTS = 3
 """How often a run is taken before it is given up."""
-MOST_FLOW_RUNS = 20
-"""How many flow runs are made for a run, also for attempts that no machine could take."""
+PAUSE_S = 30.0
+"""So long a run rests that no machine could take; then twice as long, and so on..."""
+LONGEST_PAUSE_S = 600.0
+"""...up to this. It is never given up: once a machine has what it needs, somebody takes it."""
 STARTING_S = 120.0
 """After this time, a flow run that was started must have taken its run."""
 SILENT_S = 30.0
 PAGE = 200
+OF_PREFECT = re.compile(r"^Flow run encountered an exception: (\w+: )?")
+"""What Prefect writes before the message of an error."""
 ENDED = frozenset({"COMPLETED", "FAILED", "CRASHED"})
 
 
@@ -60,11 +65,18 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
         return Decision("submit", "it was registered but not submitted")
     if state is not None and state.type == "CANCELLED":
         return Decision("close", "cancelled")
-    if not (why := _why_it_is_over(row, state)):
+    is_resting = state is not None and state.age_s < _pause_s(row)
+    if is_resting or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
-    if row.epoch >= most or row.attempt >= MOST_FLOW_RUNS:
+    if row.epoch >= most:
         return Decision("close", f"failed: given up after {row.epoch} attempts: {row.outcome or why}")
     return Decision("again", why)
+
+
+def _pause_s(row: RunRow) -> float:
+    """Returns how long the run rests after its last flow run; attempts that took the run need no pause."""
+    refused = row.attempt - row.epoch
+    return min(PAUSE_S * 2 ** min(refused - 1, 10), LONGEST_PAUSE_S) if refused > 0 else 0.0
 
 
 def _why_it_is_over(row: RunRow, state: FlowState | None) -> str:
@@ -147,4 +159,4 @@ def _state_of(flow_run: FlowRun) -> FlowState:
     if state is None:
         return FlowState("PENDING", 0.0)
     age_s = (datetime.now(UTC) - state.timestamp).total_seconds()
-    return FlowState(state.type.value, age_s, state.message or "")
+    return FlowState(state.type.value, age_s, OF_PREFECT.sub("", state.message or ""))

@@ -134,4 +134,4 @@ def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
     try:
         require_ready(specs, settings)
     except NotReadyError as error:
-        raise NotReadyError(f"{socket.gethostname()} cannot do this: {problem}" for problem in error.problems) from None
+        raise NotReadyError(error.problems, socket.gethostname()) from None

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -172,8 +172,19 @@ def _reconcile(cluster: "Cluster", suite: str | None) -> None:
     from a2rl.cli.console import err
     from flows.reconciler import reconcile as reconcile_once
 
-    for run_id, decision in reconcile_once(cluster, suite).items():
-        err.print(f"{run_id}: {decision.act}: {decision.why}", soft_wrap=True)
+    acted = reconcile_once(cluster, suite).items()
+    for line in _told((run_id, f"{decision.act}: {decision.why}") for run_id, decision in acted):
+        err.print(line, soft_wrap=True)
+
+
+def _told(about: "Iterable[tuple[str, str]]") -> "Iterator[str]":
+    """Yields a line for each text about runs, given as run id and text; a machine lacks the same for many runs."""
+    runs_by_text: dict[str, list[str]] = {}
+    for run_id, text in about:
+        runs_by_text.setdefault(text, []).append(run_id)
+    for text, run_ids in runs_by_text.items():
+        runs = run_ids[0] if len(run_ids) == 1 else f"{len(run_ids)} runs, the first of which is {run_ids[0]}"
+        yield f"{runs}: {text}"
 
 
 def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
@@ -194,6 +205,11 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     )
     if shown:
         print_table(("run", "state", "machine", "attempts", "stage", "note"), cells, right=("attempts",))
+    refused = (
+        (row.run_id, f"waiting: {row.outcome}") for row in rows if state_of_row(row) == "waiting" and row.outcome
+    )
+    for line in _told(refused):
+        out.print(line, soft_wrap=True)
     left = "time left unknown" if found.left_s is None else f"about {format_duration(found.left_s)} left"
     silent = "-" if found.oldest_beat_s is None else format_duration(found.oldest_beat_s)
     out.print(

@@ -31,14 +31,16 @@ class UsageError(A2rlError):
 class NotReadyError(UsageError):
     """Runs cannot start: everything that is wrong with their settings and with this machine, found at once."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
+    def __init__(self, problems: Iterable[str], machine: str = "") -> None:
         """Makes the error.
 
         Args:
             problems: One line for each problem: what is wrong, and how to fix it.
+            machine: The machine that has them, if the user sits at another one.
         """
         self.problems = tuple(problems)
-        super().__init__("nothing was started: " + "; ".join(self.problems))
+        said = f"{machine} took nothing" if machine else "nothing was started"
+        super().__init__(f"{said}: " + "; ".join(self.problems))
 
 
 class InfrastructureError(A2rlError):
