@@ -150,11 +150,12 @@ def _states(client: SyncPrefectClient, flow_runs: Iterable[str]) -> dict[str, Fl
     for first in range(0, len(ids), PAGE):
         page = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(each) for each in ids[first : first + PAGE]]))
         for flow_run in client.read_flow_runs(flow_run_filter=page, limit=PAGE):
-            found[str(flow_run.id)] = _state_of(flow_run)
+            found[str(flow_run.id)] = state_of(flow_run)
     return found
 
 
-def _state_of(flow_run: FlowRun) -> FlowState:
+def state_of(flow_run: FlowRun) -> FlowState:
+    """Returns the state of a flow run."""
     state = flow_run.state
     if state is None:
         return FlowState("PENDING", 0.0)

@@ -10,6 +10,8 @@ from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 
 EVERY_S = 30.0
+SHARE_THAT_TELLS = 0.05
+"""Items are answered side by side, so the first ones that are done say nothing about the rest."""
 
 
 class _Watched(NamedTuple):
@@ -63,5 +65,7 @@ def _left(seen: _Watched, progress: Progress, now: float) -> str:
     newly = progress.done - seen.done
     if newly <= 0:
         return f", none of them in the last {format_duration(now - seen.since)}" if progress.done else ""
+    if newly < SHARE_THAT_TELLS * progress.total:
+        return ""
     left_s = (progress.total - progress.done) * (now - seen.since) / newly
     return f", about {format_duration(max(1.0, left_s))} left"

@@ -45,6 +45,21 @@ def test_a_grade_without_progress_has_no_estimate(run: RunDir) -> None:
     ]
 
 
+def test_the_first_items_of_many_are_no_estimate(run: RunDir) -> None:
+    now = [0.0]
+    progress = GradingProgress(lambda: now[0])
+    file = run.grades / "baseline-graded.progress"
+    said = []
+    for second, done in ((0, 0), (90, 1), (180, 100)):
+        now[0] = second
+        file.write_text(f"{done} 1319")
+        said += progress.lines(run, {})
+    assert said == [
+        "still grading the base model: 1 of 1319 items",
+        "still grading the base model: 100 of 1319 items, about 36m34s left",
+    ]
+
+
 def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
     screen, now = io.StringIO(), [0.0]
     follower = Follower(run.root.parent, PlainConsole(file=screen, width=200))

@@ -1,10 +1,14 @@
 """What the reconciler decides about a run, from its claim and the state of its flow run."""
 
+from uuid import uuid4
+
 import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Failed
 
 from a2rl.cluster.claims import Progress, RunRow
 from a2rl.cluster.status import state_of_row, status_of
-from flows.reconciler import Decision, FlowState, decide
+from flows.reconciler import Decision, FlowState, decide, state_of
 
 OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="host-a:1:x")
 
@@ -42,6 +46,12 @@ def test_a_run_that_is_given_up_says_why() -> None:
     assert decide(row, FlowState("FAILED", 1.0)) == Decision(
         "close", "failed: given up after 3 attempts: failed in baseline: the disk is full"
     )
+
+
+def test_why_a_flow_run_failed_is_told_in_our_words_alone() -> None:
+    message = "Flow run encountered an exception: NotReadyError: host-a took nothing: disk: it is full"
+    told = state_of(FlowRun(flow_id=uuid4(), state=Failed(message=message)))
+    assert (told.type, told.message) == ("FAILED", "host-a took nothing: disk: it is full")
 
 
 def test_the_state_of_a_suite_adds_up() -> None:
