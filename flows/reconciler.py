@@ -65,18 +65,19 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
         return Decision("submit", "it was registered but not submitted")
     if state is not None and state.type == "CANCELLED":
         return Decision("close", "cancelled")
-    is_resting = state is not None and state.age_s < _pause_s(row)
-    if is_resting or not (why := _why_it_is_over(row, state)):
+    if _is_resting(row, state) or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
     if row.epoch >= most:
         return Decision("close", f"failed: given up after {row.epoch} attempts: {row.outcome or why}")
     return Decision("again", why)
 
 
-def _pause_s(row: RunRow) -> float:
-    """Returns how long the run rests after its last flow run; attempts that took the run need no pause."""
+def _is_resting(row: RunRow, state: FlowState | None) -> bool:
+    """Returns whether it is too early for the next attempt. A run whose machine died must not wait."""
     refused = row.attempt - row.epoch
-    return min(PAUSE_S * 2 ** min(refused - 1, 10), LONGEST_PAUSE_S) if refused > 0 else 0.0
+    if state is None or refused < 1 or (row.epoch and state.type != "FAILED"):
+        return False
+    return state.age_s < min(PAUSE_S * 2 ** min(refused - 1, 10), LONGEST_PAUSE_S)
 
 
 def _why_it_is_over(row: RunRow, state: FlowState | None) -> str:

@@ -31,6 +31,8 @@ OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="
         (OPEN.model_copy(update={"epoch": 3}), FlowState("FAILED", 1.0), "close"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 20.0), "wait"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 40.0), "again"),
+        (OPEN.model_copy(update={"attempt": 4}), FlowState("FAILED", 100.0), "wait"),
+        (OPEN.model_copy(update={"attempt": 4}), FlowState("CRASHED", 1.0), "again"),
         (OPEN.model_copy(update={"epoch": 0, "attempt": 5000}), FlowState("FAILED", 590.0), "wait"),
         (OPEN.model_copy(update={"epoch": 0, "attempt": 5000}), FlowState("FAILED", 610.0), "again"),
     ],
