@@ -77,7 +77,7 @@ def _is_resting(row: RunRow, state: FlowState | None) -> bool:
     refused = row.attempt - row.epoch
     if state is None or refused < 1 or (row.epoch and state.type != "FAILED"):
         return False
-    return state.age_s < min(PAUSE_S * 2 ** min(refused - 1, 10), LONGEST_PAUSE_S)
+    return state.age_s < min(PAUSE_S * 2.0 ** min(refused - 1, 10), LONGEST_PAUSE_S)
 
 
 def _why_it_is_over(row: RunRow, state: FlowState | None) -> str:
