@@ -3,6 +3,7 @@
 The agent can write only to `workspace/` below it.
 """
 
+import itertools
 import secrets
 import time
 from collections.abc import Iterator
@@ -185,9 +186,13 @@ class RunDir:
             yield cls(path.parent)
 
 
+_NUMBERS = itertools.count(secrets.randbelow(0x10000))
+"""Counted, not drawn, from a random start: of 500 ids drawn in one second, two would probably be the same."""
+
+
 def new_run_id(task: str, agent: str) -> str:
     """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2; ids of a task and agent sort by time."""
-    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{next(_NUMBERS) % 0x10000:04x}"
 
 
 def pipeline_log(run: RunDir) -> EventLog:

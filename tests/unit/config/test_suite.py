@@ -10,6 +10,7 @@ from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.config.suite import Suite, make_suite, replace_settings, single_run
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
+from a2rl.run.directory import new_run_id
 
 GRID: dict[str, Any] = {"tasks": ["gsm8k", "alfworld"], "agents": ["codex", "claude-code"], "budget": "12h"}
 HOUR_S = 3600.0
@@ -190,3 +191,7 @@ def test_a_sample_of_all_items_is_no_sample(settings: Settings) -> None:
     suite = single_run({"task": "gsm8k", "agent": "noop", "limit": 400})
     [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)
     assert spec.limit is None
+
+
+def test_no_two_of_many_ids_made_in_the_same_second_are_the_same() -> None:
+    assert len({new_run_id("gsm8k", "scripted") for _ in range(5_000)}) == 5_000
