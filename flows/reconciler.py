@@ -23,9 +23,9 @@ from flows.submission import prefect_client, submit_attempt
 MOST_ATTEMPTS = 3
 """How often a run is taken before it is given up."""
 PAUSE_S = 30.0
-"""So long a run rests that no machine could take; then twice as long, and so on..."""
+"""How long a run that no machine could take rests before it is offered again. Each further pause is twice as long..."""
 LONGEST_PAUSE_S = 600.0
-"""...up to this. It is never given up: once a machine has what it needs, somebody takes it."""
+"""...up to this. Such a run is never given up, because a machine may get what it needs later."""
 STARTING_S = 120.0
 """After this time, a flow run that was started must have taken its run."""
 SILENT_S = 30.0

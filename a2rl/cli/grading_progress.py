@@ -11,7 +11,7 @@ from a2rl.run.directory import RunDir
 
 EVERY_S = 30.0
 SHARE_THAT_TELLS = 0.05
-"""Items are answered side by side, so the first ones that are done say nothing about the rest."""
+"""The share of the items that must be done before the rest is estimated: many are answered at the same time."""
 
 
 class _Watched(NamedTuple):

@@ -11,16 +11,15 @@ from a2rl.models.base_model import resolve_model
 from a2rl.sampling import Completion, Prompt, Sampler, SamplingParams, open_sampler
 from a2rl.sampling.engine_params import Dtype
 from a2rl.sampling.transformers_backend import TransformersSampler
+from a2rl.tasks.catalog import load_task
 from a2rl.tasks.data import ensure_data
 from tasks.gsm8k.grade import STOP, prompt
-from tests.bench.measured import Row
+from tests.bench.measured import Row, mirror_of
 
 PROMPTS = 64
 SHOTS = 24
 """Worked examples before each prompt of the mini data, about as many tokens as the real ones have."""
 REAL_MODEL = "smollm2-135m"
-REAL_TOKENS = 512
-"""The limit of an answer in the full variant of gsm8k."""
 TYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 
 
@@ -60,11 +59,11 @@ def real_model(settings: Settings, folder: Path) -> Iterator[Row]:
 
     It downloads the model if it is not there.
     """
-    mirror = settings.root.parent / "shared" / "data" / "gsm8k"
-    hidden = ensure_data("gsm8k", "full", mirror if mirror.is_dir() else None, settings) / "hidden"
+    hidden = ensure_data("gsm8k", "full", mirror_of("gsm8k", settings), settings) / "hidden"
     shots = read_jsonl(hidden / "shots.jsonl")
     prompts = [prompt(row["question"], shots, chat=True) for row in read_jsonl(hidden / "eval.jsonl")[:PROMPTS]]
-    params = SamplingParams(max_new_tokens=REAL_TOKENS, stop=(STOP,))
+    limits = load_task("gsm8k", settings.root).variant("full").limits
+    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,))
     model = resolve_model(REAL_MODEL, settings)
     name = f"answering {PROMPTS} items of gsm8k with {REAL_MODEL}"
     ours: dict[Dtype, Answers] = {}

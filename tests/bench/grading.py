@@ -15,7 +15,7 @@ from a2rl.sampling.engine_params import VllmParams
 from a2rl.tasks.contract import Variant
 from a2rl.tasks.data import ensure_data
 from tasks.humaneval.grade import program, published_items
-from tests.bench.measured import Row, seconds
+from tests.bench.measured import Row, mirror_of, seconds
 
 ITEMS = 200
 ANSWERS = 8
@@ -57,9 +57,9 @@ def kept_engine(settings: Settings, folder: Path) -> list[Row]:
 
 def code_answers(settings: Settings, folder: Path) -> list[Row]:
     """Compares testing answers in the sandbox with HumanEval's own way: a new interpreter for each answer."""
-    mirror = settings.root.parent / "shared" / "data" / "humaneval"
-    variant: Variant = "full" if mirror.is_dir() else "mini"
-    hidden = ensure_data("humaneval", variant, mirror if mirror.is_dir() else None, settings) / "hidden"
+    mirror = mirror_of("humaneval", settings)
+    variant: Variant = "full" if mirror else "mini"
+    hidden = ensure_data("humaneval", variant, mirror, settings) / "hidden"
     items = published_items(hidden)
     cases = ANSWERS * [
         CodeCase(program(item, item.canonical_solution), item.entry_point, item.prompt, item.test) for item in items

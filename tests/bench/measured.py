@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
+
+from a2rl.core.settings import Settings
 
 
 class Row(NamedTuple):
@@ -10,6 +13,12 @@ class Row(NamedTuple):
 
     measured: str
     figure: str
+
+
+def mirror_of(task: str, settings: Settings) -> Path | None:
+    """Returns the folder with the real data of a task, if it lies beside the checkout."""
+    folder = settings.root.parent / "shared" / "data" / task
+    return folder if folder.is_dir() else None
 
 
 def seconds(work: Callable[[], object]) -> float:
