@@ -10,8 +10,11 @@ The module is found first because the checkout's folder comes first in PYTHONPAT
 import dataclasses
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.linux.gpus import Gpu
@@ -139,6 +142,19 @@ for index, gpu in enumerate(state["gpus"]):
         print(", ".join([str(index), gpu["uuid"], gpu["name"], *shown]))
 """
 
+LIBCUDA = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return getenv("FAKE_CUDA_ERROR") ? atoi(getenv("FAKE_CUDA_ERROR")) : 0; }
+int cuDeviceGetCount(int *count) {
+    const char *named = getenv("CUDA_VISIBLE_DEVICES");
+    *count = 0;
+    if (named && *named) for (*count = 1; *named; named++) *count += *named == ',';
+    return 0;
+}
+"""
+
 
 class FakeGpus:
     """A driver with some GPUs of 80 GiB, of which 1 GiB is in use."""
@@ -202,6 +218,17 @@ def fake_gpu(index: int, **fields: Any) -> Gpu:
     """Returns a device without a driver behind it."""
     named: dict[str, Any] = {"index": index, "uuid": f"GPU-{index}{index}aa-bb", "name": "Fake"}
     return Gpu(**named | fields)
+
+
+def make_libcuda(folder: Path) -> Path:
+    """Makes a fake of the driver's library in a folder, for LD_LIBRARY_PATH; a test is skipped without a compiler."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    (folder / "cuda.c").write_text(LIBCUDA)
+    command = ["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("there is no C compiler")
+    return folder
 
 
 def _device(uuid: str, minor: int) -> dict[str, Any]:

@@ -24,6 +24,9 @@ def grade(
     ] = "",
     judge: Judge = None,
     dtype: Annotated[str | None, typer.Option(help="Numbers: auto, float32, bfloat16 or float16.")] = None,
+    outputs: Annotated[
+        Path | None, typer.Option(help="Write what the model says to each item into this file, as JSON Lines.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Score a checkpoint, without a run or an agent. The task may have options of its own: see `a2rl tasks`.
@@ -40,8 +43,10 @@ def grade(
     options = task_options(context.args)
     wanted = Wanted(task, model, variant, source, split, limit, backend, generation, dtype, options, judge)
     with progress_bar(f"grading {model} on {task} ({variant})") as on_progress:
-        graded = grade_checkpoint(settings, wanted, on_progress)
+        graded = grade_checkpoint(settings, wanted, on_progress, outputs)
     _show_score(graded.score, as_json, graded.settings, graded.sample)
+    if graded.problem:
+        raise A2rlError(graded.problem)
 
 
 def score(

@@ -1,5 +1,6 @@
 """Grading for `a2rl grade` and `a2rl score`: checkpoints and completions, without a run."""
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple, cast, get_args
 
 from a2rl.config.generation import parsed, resolved
 from a2rl.config.params import Params, load_params
-from a2rl.core.errors import IntegrityError, UsageError, unknown_name
-from a2rl.core.files import read_jsonl
+from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
+from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device
 from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
 from a2rl.grading.pool import grade_now
 from a2rl.models.base_model import resolve_model
+from a2rl.results.outputs import graded_outputs
 from a2rl.run.sample import in_words
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting
@@ -32,6 +34,8 @@ class Graded(NamedTuple):
     settings: dict[str, str]
     sample: str
     """The remark for a sample of the eval set; empty for all of it."""
+    problem: str = ""
+    """Why the outputs could not be written; empty if they were, or if nobody wants them."""
 
 
 def task_options(arguments: Sequence[str]) -> dict[str, str]:
@@ -105,26 +109,51 @@ class Wanted:
         return EngineChoice.of(backend, dtype, params.grading.vllm, folder)
 
 
-def grade_checkpoint(settings: Settings, wanted: Wanted, on_progress: Callable[[int, int], None]) -> Graded:
+def grade_checkpoint(
+    settings: Settings, wanted: Wanted, on_progress: Callable[[int, int], None], outputs: Path | None = None
+) -> Graded:
     """Grades a model with the worker that also grades submissions.
 
+    Args:
+        settings: The settings of this checkout.
+        wanted: What to grade.
+        on_progress: Is called with the number of items that are done, and of all.
+        outputs: A file for what the model writes, with a row for each item.
+
     Raises:
-        UsageError: The task, the model or a setting does not exist.
+        UsageError: The task, the model, a setting or the folder of the file does not exist.
         InfrastructureError: Grading failed.
     """
     params, variant = load_params(settings.root), known_variant(wanted.variant)
     folder = resolve_model(wanted.model, settings)
     engine = wanted.engine(params, folder)
+    if outputs is not None and (outputs.is_dir() or not os.access(outputs.parent, os.W_OK)):
+        raise UsageError(f"--outputs {outputs} cannot be written: give a file in a folder that you may write to")
     with tempfile.TemporaryDirectory() as scratch:
         job = _job(settings, wanted, params, engine, folder, Path(scratch))
         data = ensure_data(wanted.task, variant, wanted.source, settings)
         for_one = engine.vllm.tensor_parallel_size if engine.vllm else 1
         with held_device(wanted.model, settings, for_one) as device:
             score = grade_now(job, settings, on_progress, [device]).score
+        problem = _write_outputs(job.result, outputs) if outputs is not None else ""
     items = len(load_grader(wanted.task).item_ids(data / "hidden"))
     computed = {"computed in": engine.dtype} if engine.dtype else {}
     depends_on = {**job.options, "answers": job.generation.in_words(), **computed, **about(data)}
-    return Graded(score, {**depends_on, "data digest": hidden_digest(data)[:16]}, in_words(wanted.limit, items))
+    depends_on["data digest"] = hidden_digest(data)[:16]
+    return Graded(score, depends_on, in_words(wanted.limit, items), problem)
+
+
+def _write_outputs(result: Path, target: Path) -> str:
+    """Writes outputs in rows that `score_file` can read; returns why that failed: the score counts all the same."""
+    rows = []
+    try:
+        for output in graded_outputs(result):
+            row = output.model_dump(mode="json")
+            rows.append({"id": row.pop("item"), "completion": output.turns[-1].answer if output.turns else "", **row})
+        write_jsonl(target, rows)
+    except (OSError, A2rlError) as error:
+        return f"the outputs could not be written to {target}: {error}"
+    return ""
 
 
 def _job(

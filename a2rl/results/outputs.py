@@ -1,6 +1,7 @@
-"""What a model wrote for each item of a grade of a run, in full, with the verdicts."""
+"""What a model wrote for each item of a grade, in full, with the verdicts."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
@@ -34,7 +35,7 @@ class GradedOutput(BaseModel):
 
 
 def outputs_of(run: RunDir, number: int | None = None, *, of_base_model: bool = False) -> Iterator[GradedOutput]:
-    """Yields the outputs of one grade of a run, in the order in which each device worked on them.
+    """Returns the outputs of one grade of a run, in the order in which each device worked on them.
 
     Args:
         run: The run.
@@ -56,6 +57,16 @@ def outputs_of(run: RunDir, number: int | None = None, *, of_base_model: bool = 
             f"the outputs of {whose} are not in run {run.id}: it has no grade there, or was graded by a version that "
             "did not keep them"
         )
+    return graded_outputs(result)
+
+
+def graded_outputs(result: Path) -> Iterator[GradedOutput]:
+    """Yields the outputs that belong to the file of a result; see `outputs_of`.
+
+    Raises:
+        FileNotFoundError: The outputs were not kept.
+        IntegrityError: The file with the outputs is damaged.
+    """
     known = {item.id: item for item in read_model(result, GradeResult).items}
     for each in read_outputs(outputs_path(result)):
         if each.item and each.item not in known:

@@ -26,21 +26,8 @@ from a2rl.linux.gpus import Inventory
 from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sandbox.selection import select_sandbox
-from tests.fake_gpus import FakeGpus, fake_gpu
+from tests.fake_gpus import FakeGpus, fake_gpu, make_libcuda
 from tests.run_maker import spec
-
-LIBCUDA = """
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-int cuInit(unsigned flags) { return getenv("FAKE_CUDA_ERROR") ? atoi(getenv("FAKE_CUDA_ERROR")) : 0; }
-int cuDeviceGetCount(int *count) {
-    const char *named = getenv("CUDA_VISIBLE_DEVICES");
-    *count = 0;
-    if (named && *named) for (*count = 1; *named; named++) *count += *named == ',';
-    return 0;
-}
-"""
 
 
 @pytest.fixture
@@ -191,14 +178,7 @@ def test_a_program_that_does_not_start_in_the_sandbox_is_found(settings: Setting
 
 @pytest.fixture(scope="session")
 def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a fake of the driver's library."""
-    folder = tmp_path_factory.mktemp("libcuda")
-    folder.chmod(0o755)
-    (folder / "cuda.c").write_text(LIBCUDA)
-    command = ["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("there is no C compiler")
-    return folder
+    return make_libcuda(tmp_path_factory.mktemp("libcuda"))
 
 
 def test_the_gpus_that_an_agent_would_see_are_counted_inside_its_sandbox(

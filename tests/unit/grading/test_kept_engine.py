@@ -1,11 +1,7 @@
-"""Tests that a grader keeps one engine of vLLM, and never grades a checkpoint with the weights of another.
-
-The engine is a program that speaks like the worker of vLLM. It answers with a number that its weights alone decide.
-"""
+"""Tests that a grader keeps one engine of vLLM, and never grades a checkpoint with the weights of another."""
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,54 +15,22 @@ from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult
 from a2rl.grading.pool import GraderPool, GradingError
 from a2rl.sampling.engine_params import VllmParams
+from tests.fake_engine import FakeEngine
 from tests.run_maker import REPOSITORY, alive, make_hidden, wait_for
 
 SOON_S = 200
-FAKE_ENGINE = """#!{python} -u
-import hashlib, json, os, sys
-from pathlib import Path
-here = Path({here!r})
-def say(**message):
-    print(json.dumps(message), flush=True)
-def number_of(folder):
-    return int(hashlib.sha256((Path(folder) / "model.safetensors").read_bytes()).hexdigest()[:6], 16)
-with (here / "starts").open("a") as starts:
-    starts.write(json.dumps([os.getpid(), sys.argv[4]]) + chr(10))
-number = number_of(sys.argv[3])
-say(ready=True, has_chat_template=False)
-for line in sys.stdin:
-    request = json.loads(line)
-    if "load" in request:
-        print('{{"late": "answer of an earlier grade"}}', flush=True)
-        refuses = (here / "refuse").exists()
-        number = number if refuses else number_of(request["load"])
-        say(loaded=request["nonce"], problem="the weights differ" if refuses else "", has_chat_template=False)
-    elif "count" in request:
-        say(room=1000)
-    elif "id" in request:
-        if (here / "die").exists():
-            (here / "die").unlink()
-            sys.exit(9)
-        completion = dict(text="#### " + str(number), finish="stop", prompt_tokens=1, tokens=1)
-        say(id=request["id"], completion=completion)
-"""
 Grade = Callable[..., GradeResult]
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Path:
-    """The folder with the program and with what it notes, and finds noted for it."""
-    folder = tmp_path / "fake"
-    folder.mkdir()
-    (folder / "python").write_text(FAKE_ENGINE.format(python=sys.executable, here=str(folder)))
-    (folder / "python").chmod(0o755)
-    return folder
+def fake(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path / "fake")
 
 
 @pytest.fixture
-def pool(settings: Settings, fake: Path) -> Iterator[GraderPool]:
+def pool(settings: Settings, fake: FakeEngine) -> Iterator[GraderPool]:
     (settings.root / "tests").symlink_to(REPOSITORY / "tests")
-    environ = {**settings.environ, "A2RL_VLLM_PYTHON": str(fake / "python")}
+    environ = {**settings.environ, "A2RL_VLLM_PYTHON": str(fake.python)}
     with GraderPool(replace(settings, environ=environ), ["cpu"], worker="tests.light_worker") as pool:
         yield pool
 
@@ -107,37 +71,27 @@ def why(result: GradeResult) -> str:
     return result.engine_start.why
 
 
-def pids(fake: Path) -> list[int]:
-    """Returns the process ids of all engines that were started."""
-    lines = (fake / "starts").read_text().splitlines() if (fake / "starts").exists() else []
-    return [json.loads(line)[0] for line in lines]
-
-
-def starts(fake: Path) -> int:
-    return len(pids(fake))
-
-
-def test_checkpoints_are_graded_by_one_engine_each_with_its_own_weights(grade: Grade, fake: Path) -> None:
+def test_checkpoints_are_graded_by_one_engine_each_with_its_own_weights(grade: Grade, fake: FakeEngine) -> None:
     first, second, again = grade(1), grade(2), grade(1)
     assert [kind(each) for each in (first, second, again)] == ["cold", "warm", "warm"]
-    assert starts(fake) == 1
+    assert len(fake.starts()) == 1
     assert first.items == again.items
     assert first.items[0].answer != second.items[0].answer
 
 
 def test_an_engine_that_dies_or_refuses_weights_is_replaced_within_the_grade(
-    grade: Grade, fake: Path, base_model: Path
+    grade: Grade, fake: FakeEngine, base_model: Path
 ) -> None:
     grade(1)
-    (fake / "die").touch()
+    fake.die_once()
     after_death = grade(2)
-    assert (kind(after_death), starts(fake)) == ("cold", 2)
+    assert (kind(after_death), len(fake.starts())) == ("cold", 2)
     assert "given up: the vLLM worker ended" in why(after_death)
     expected = grade(3)
     assert kind(expected) == "warm"
-    (fake / "refuse").touch()
+    fake.refuse()
     refused = grade(2)
-    assert (kind(refused), starts(fake)) == ("cold", 3)
+    assert (kind(refused), len(fake.starts())) == ("cold", 3)
     assert "could not take other weights: the weights differ" in why(refused)
     assert refused.items == after_death.items
     assert refused.items != expected.items
@@ -147,7 +101,7 @@ def test_an_engine_that_dies_or_refuses_weights_is_replaced_within_the_grade(
 
 
 def test_another_configuration_or_other_options_get_an_engine_of_their_own(
-    grade: Grade, fake: Path, tmp_path: Path, base_model: Path
+    grade: Grade, fake: FakeEngine, tmp_path: Path, base_model: Path
 ) -> None:
     assert kind(grade(1)) == "cold"
     other = checkpoint(tmp_path / "other", base_model, seed=1)
@@ -156,21 +110,22 @@ def test_another_configuration_or_other_options_get_an_engine_of_their_own(
     assert kind(changed := grade(1, model=other)) == "cold"
     assert "another configuration" in why(changed)
     assert kind(grade(1, model=other, vllm=VllmParams(max_model_len=64))) == "cold"
-    assert starts(fake) == 3
+    assert len(fake.starts()) == 3
 
 
-def test_a_killed_engine_costs_one_start_and_the_pool_leaves_none(grade: Grade, fake: Path, pool: GraderPool) -> None:
+def test_a_killed_engine_costs_one_start_and_the_pool_leaves_none(
+    grade: Grade, fake: FakeEngine, pool: GraderPool
+) -> None:
     grade(1)
-    psutil.Process(pids(fake)[0]).kill()
+    psutil.Process(fake.starts()[0].pid).kill()
     assert kind(grade(2)) == "cold"
     pool.close()
-    assert starts(fake) == 2
-    wait_for(lambda: not any(map(alive, pids(fake))))
+    assert len(fake.starts()) == 2
+    wait_for(lambda: not any(alive(start.pid) for start in fake.starts()))
 
 
-def test_a_grade_that_takes_too_long_ends_its_engine_too(grade: Grade, fake: Path) -> None:
-    hanging = (fake / "python").read_text().replace("say(id=", "__import__('time').sleep(600); say(id=")
-    (fake / "python").write_text(hanging)
+def test_a_grade_that_takes_too_long_ends_its_engine_too(grade: Grade, fake: FakeEngine) -> None:
+    fake.hang()
     with pytest.raises(GradingError, match="longer than its limit"):
         grade(2, time_limit_s=5.0)
-    wait_for(lambda: not any(map(alive, pids(fake))))
+    wait_for(lambda: not any(alive(start.pid) for start in fake.starts()))
