@@ -67,7 +67,8 @@ def audit(
     `a2rl audit result.tar.gz --public-key signer.pub --regrade --json`
     """
     from a2rl.bundle.audit import NOT_DONE
-    from a2rl.cli.console import print_error, print_json, progress_bar
+    from a2rl.cli.console import print_error, print_json
+    from a2rl.cli.progress import progress_bar
     from a2rl.results.verify import trust_of
 
     settings = Settings.load()

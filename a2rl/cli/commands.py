@@ -1,7 +1,10 @@
 """The command line `a2rl`: all commands, in the order in which `a2rl --help` lists them."""
 
+from typing import Annotated
+
 import typer
 
+from a2rl import __version__
 from a2rl.cli import (
     agents,
     auditing,
@@ -30,6 +33,22 @@ app = typer.Typer(
 )
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings for commands that accept options which they do not define themselves."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"a2rl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """The options of `a2rl` itself; what they are for is in the help of the app."""
+
 
 app.command()(launching.run)
 app.command()(launching.bench)

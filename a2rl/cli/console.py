@@ -4,21 +4,10 @@ Texts are shown as they are, without markup, emoji codes or control characters (
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -52,32 +41,6 @@ err = PlainConsole(stderr=True, highlight=False)
 def print_error(message: str) -> None:
     """Prints a message on stderr, marked as an error."""
     err.print(Text.assemble(("error: ", "bold red"), printable(message)), soft_wrap=True)
-
-
-@contextmanager
-def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a progress bar on stderr, which disappears at the end.
-
-    Yields:
-        A function to call with the number of items that are done and the total number.
-    """
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(SpinnerColumn(), *columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task(description, total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
-
-
-@contextmanager
-def byte_bar(description: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Shows a progress bar of a download on stderr, which disappears at the end.
-
-    Yields:
-        A function to call with what is being done, the number of bytes that have arrived and the total number.
-    """
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(SpinnerColumn(), *columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task(description, total=None)
-        yield lambda what, done, total: progress.update(bar, description=what, completed=done, total=total)
 
 
 def print_json(value: Any) -> None:

@@ -34,8 +34,8 @@ def grade(
     Examples: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`,
     `a2rl grade --task alfworld --model tiny --engine textworld`
     """
-    from a2rl.cli.console import progress_bar
     from a2rl.cli.models import fetch
+    from a2rl.cli.progress import progress_bar
     from a2rl.cli.scoring import Wanted, grade_checkpoint, task_options
 
     settings = Settings.load()

@@ -3,23 +3,10 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
+from a2rl.cli.progress import LongWork
 from a2rl.grading.job import Progress, read_progress_file
-from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
-
-EVERY_S = 30.0
-SHARE_THAT_TELLS = 0.05
-"""The share of the items that must be done before the rest is estimated: many are answered at the same time."""
-
-
-class _Watched(NamedTuple):
-    """When a grade was first seen, and when it was mentioned last."""
-
-    since: float
-    done: int
-    said: float
 
 
 class GradingProgress:
@@ -27,7 +14,7 @@ class GradingProgress:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._watched: dict[Path, _Watched] = {}
+        self._watched: dict[Path, LongWork] = {}
 
     def lines(self, run: RunDir, submissions: Mapping[str, str]) -> list[str]:
         """Returns what is to be said now.
@@ -43,13 +30,8 @@ class GradingProgress:
         return [line for line in said if line]
 
     def _line(self, path: Path, progress: Progress, submissions: Mapping[str, str]) -> str:
-        now = self._now()
-        seen = self._watched.setdefault(path, _Watched(now, progress.done, now))
-        if now < seen.said + EVERY_S:
-            return ""
-        self._watched[path] = seen._replace(said=now)
-        what = _what(path.stem, submissions)
-        return f"still grading {what}: {progress.done} of {progress.total} items{_left(seen, progress, now)}"
+        work = self._watched.setdefault(path, LongWork(progress.done, self._now))
+        return work.line(f"grading {_what(path.stem, submissions)}", progress.done, progress.total)
 
 
 def _what(name: str, submissions: Mapping[str, str]) -> str:
@@ -59,13 +41,3 @@ def _what(name: str, submissions: Mapping[str, str]) -> str:
     if split == "private":
         return "the best submission on the held-out items"
     return submissions.get(digest, "a submission")
-
-
-def _left(seen: _Watched, progress: Progress, now: float) -> str:
-    newly = progress.done - seen.done
-    if newly <= 0:
-        return f", none of them in the last {format_duration(now - seen.since)}" if progress.done else ""
-    if newly < SHARE_THAT_TELLS * progress.total:
-        return ""
-    left_s = (progress.total - progress.done) * (now - seen.since) / newly
-    return f", about {format_duration(max(1.0, left_s))} left"

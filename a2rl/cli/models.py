@@ -106,7 +106,8 @@ def fetch(names: Iterable[str], settings: Settings) -> None:
 @contextmanager
 def _progress(name: str, total: int) -> Iterator["OnProgress"]:
     """Shows a bar on a terminal; elsewhere, one line says what takes so long."""
-    from a2rl.cli.console import byte_bar, err
+    from a2rl.cli.console import err
+    from a2rl.cli.progress import byte_bar
 
     if not err.is_terminal:
         err.print(f"downloading {name} ({_size(total)}), once", markup=False, soft_wrap=True)

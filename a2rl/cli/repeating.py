@@ -30,7 +30,8 @@ def regrade(
 
     Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2 2`, `a2rl regrade gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.console import print_json, progress_bar
+    from a2rl.cli.console import print_json
+    from a2rl.cli.progress import progress_bar
     from a2rl.cli.results import find_run
     from a2rl.grading.regrade import regrade as grade_again
 

@@ -2,9 +2,13 @@
 
 import io
 
+import pytest
+
+from a2rl.cli import progress as module
 from a2rl.cli.console import PlainConsole
 from a2rl.cli.follower import Follower
-from a2rl.cli.grading_progress import EVERY_S, GradingProgress
+from a2rl.cli.grading_progress import GradingProgress
+from a2rl.cli.progress import EVERY_S, progress_bar
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 
@@ -74,3 +78,13 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
     now[0] = EVERY_S
     follower._look()
     assert "still grading submission 1: 1 of 8 items" in screen.getvalue()
+
+
+def test_without_a_terminal_there_are_lines_instead_of_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar("grading tiny on gsm8k (mini)") as on_progress:
+        on_progress(1, 400)  # too early to say anything
+        monkeypatch.setattr(module, "EVERY_S", 0.0)
+        on_progress(2, 400)
+    assert capsys.readouterr().err == "still grading tiny on gsm8k (mini): 2 of 400 items\n"

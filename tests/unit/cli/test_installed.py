@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from a2rl import __version__
+
 
 class Installation:
     """A virtual environment with the wheel, which shares the dependencies of this one."""
@@ -87,6 +89,7 @@ def test_outside_a_checkout_help_works_and_other_commands_say_what_they_need(
     installed: Installation, tmp_path: Path
 ) -> None:
     assert installed.run(tmp_path, "--help").returncode == 0
+    assert installed.run(tmp_path, "--version").stdout == f"a2rl {__version__}\n"
     for command in ("tasks", "run", "bench"):
         done = installed.run(tmp_path, command)
         assert done.returncode == 2
