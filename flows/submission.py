@@ -4,7 +4,9 @@ The deployment of a pool is made here, once, and it has no path of a machine: wo
 A2RL_ROOT.
 """
 
+import random
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -13,7 +15,14 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas import OrchestrationResult
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import Flow
@@ -31,6 +40,8 @@ from a2rl.run.spec import RunSpec
 
 FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"
 PULL_STEPS = [{"prefect.deployments.steps.set_working_directory": {"directory": "{{ $A2RL_ROOT }}"}}]
+ASK_S = 30.0
+"""How long to ask for a flow run while some wait, but none is given: the pool may also be paused."""
 JOB_VARIABLES = {"stream_output": False}
 """An engine whose worker has died would else die, too, when it writes its next line."""
 
@@ -92,11 +103,25 @@ def take_flow_run(client: SyncPrefectClient, pool: str) -> FlowRun | None:
 
     Of several processes that ask at once, each gets another one. A worker with `--run-once` would try the first only.
     """
-    for found in client.get_scheduled_flow_runs_for_work_pool(pool):
-        answer: OrchestrationResult[Any] = client.set_flow_run_state(found.flow_run.id, Pending())
-        if answer.status == SetStateStatus.ACCEPT:
-            return found.flow_run
-    return None
+    last = time.monotonic() + ASK_S
+    while True:
+        for found in client.get_scheduled_flow_runs_for_work_pool(pool):
+            answer: OrchestrationResult[Any] = client.set_flow_run_state(found.flow_run.id, Pending())
+            if answer.status == SetStateStatus.ACCEPT:
+                return found.flow_run
+        # The server locks what it lists, and leaves out what another request has locked.
+        if time.monotonic() > last or not _count_waiting(client, pool):
+            return None
+        time.sleep(random.uniform(0.1, 1.0))  # so that those that asked together do not ask together again
+
+
+def _count_waiting(client: SyncPrefectClient, pool: str) -> int:
+    """Returns how many flow runs of a pool wait, also those that another request has locked."""
+    scheduled = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+    return client.count_flow_runs(
+        flow_run_filter=FlowRunFilter(state=scheduled),
+        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
+    )
 
 
 def deployment_name(pool: str) -> str:

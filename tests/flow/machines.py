@@ -1,17 +1,20 @@
 """Two checkouts that share a store, as two machines would: what is done to them, and to their processes."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+import pytest
 
 from a2rl.cluster.claims import RunRow
 from a2rl.cluster.holding import Cluster
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from tests.flow.checkout import Checkout
+from tests.services import running
 
 SUBMISSIONS = 4
 WAIT_S = 600
@@ -34,6 +37,16 @@ class Machines(NamedTuple):
         agent.write_text(agent.read_text().replace("    print(insist", "    time.sleep(3)\n    print(insist"))
         return cls(shared, one, one.copy_to(folder / "two"))
 
+    def submit(self, pool: str, *seeds: int, options: Sequence[str] = ()) -> list[str]:
+        """Submits a run for each seed from the first checkout; returns their ids."""
+        command = ["bench", "smoke", "--task", "steady", "--agent", self.agent, "--budget", "5m", "--pool", pool]
+        for seed in seeds:
+            command += ["--seed", str(seed)]
+        before = {row.run_id for row in self.cluster.claims.rows()}
+        done = self.one.run(*command, *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [row.run_id for row in self.cluster.claims.rows() if row.run_id not in before]
+
     @property
     def cluster(self) -> Cluster:
         """The claims and the store, as a command sees them."""
@@ -54,6 +67,16 @@ class Machines(NamedTuple):
         """How many submissions of a run are in the store."""
         row = self.cluster.claims.row(run_id)
         return row.progress.submissions if row else 0
+
+
+@contextmanager
+def machines_with_services(folder: Path) -> Iterator[Machines]:
+    """Starts Postgres, Redis, an S3 server and Prefect, and makes two checkouts that share them."""
+    with running("postgres", "redis", "s3", "prefect") as services, pytest.MonkeyPatch.context() as patch:
+        for name, value in services.variables.items():
+            if name.startswith("AWS_"):  # botocore reads the environment of this process
+                patch.setenv(name, value)
+        yield Machines.make(folder, services.variables)
 
 
 def only_run(checkout: Checkout) -> RunDir:

@@ -5,34 +5,43 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from a2rl.cluster.copies import write_spec
 from a2rl.cluster.holding import new_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted, Graded, SubmissionAccepted
+from flows.submission import prefect_client, take_flow_run
 from tests.flow.checkout import Checkout
-from tests.flow.machines import SUBMISSIONS, WAIT_S, Machines, is_alive, kill_machine, processes_of, wait_for
+from tests.flow.machines import (
+    SUBMISSIONS,
+    WAIT_S,
+    Machines,
+    is_alive,
+    kill_machine,
+    machines_with_services,
+    processes_of,
+    wait_for,
+)
 from tests.flow.two_resumes import race
 from tests.run_maker import spec
-from tests.services import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+ASKING = 12
 ROUNDS = int(os.environ.get("A2RL_ROUNDS", "5"))
 POOL = "tests"
 
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    folder = tmp_path_factory.mktemp("machines")
-    services_here = running("postgres", "redis", "s3", "prefect")
-    with services_here as services, pytest.MonkeyPatch.context() as patch:
-        for name, value in services.variables.items():
-            if name.startswith("AWS_"):  # botocore reads the environment of this process
-                patch.setenv(name, value)
-        yield Machines.make(folder, services.variables)
+    with machines_with_services(tmp_path_factory.mktemp("machines")) as machines:
+        yield machines
 
 
 def test_of_two_simultaneous_resumes_one_wins_and_the_other_refuses(machines: Machines) -> None:
@@ -44,16 +53,6 @@ def test_of_two_simultaneous_resumes_one_wins_and_the_other_refuses(machines: Ma
     assert machines.row(raced.run_id).seq == ROUNDS
     assert slowest < 20.0  # 2 s on a machine that does nothing else
     sys.stderr.write(f"{ROUNDS} rounds; the slowest refusal took {slowest:.2f} s\n")
-
-
-def submit(machines: Machines, *seeds: int) -> list[str]:
-    command = ["bench", "smoke", "--task", "steady", "--agent", machines.agent, "--budget", "5m", "--pool", POOL]
-    for seed in seeds:
-        command += ["--seed", str(seed)]
-    before = {row.run_id for row in machines.cluster.claims.rows()}
-    done = machines.one.run(*command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [row.run_id for row in machines.cluster.claims.rows() if row.run_id not in before]
 
 
 def start_worker(checkout: Checkout) -> "subprocess.Popen[bytes]":
@@ -71,7 +70,7 @@ def start_worker(checkout: Checkout) -> "subprocess.Popen[bytes]":
 def test_a_run_of_a_killed_machine_is_taken_over_within_three_minutes(machines: Machines) -> None:
     try:
         start_worker(machines.one)
-        [run_id] = submit(machines, 0)
+        [run_id] = machines.submit(POOL, 0)
         run = RunDir(machines.one.root / "runs" / run_id)
         wait_for("two grades", lambda: run.ledger.path.exists() and len(run.ledger.events(Graded)) >= 2)
         wait_for("two stored grades", lambda: machines.row(run_id).progress.submissions >= 2)
@@ -106,7 +105,7 @@ def test_a_run_of_a_killed_machine_is_taken_over_within_three_minutes(machines: 
 def test_a_run_whose_worker_alone_is_killed_is_finished_by_its_engine(machines: Machines) -> None:
     try:
         worker = start_worker(machines.one)
-        [run_id] = submit(machines, 2)
+        [run_id] = machines.submit(POOL, 2)
         run = RunDir(machines.one.root / "runs" / run_id)
         wait_for("a grade", lambda: run.ledger.path.exists() and run.ledger.events(Graded))
         worker.kill()
@@ -125,7 +124,7 @@ def test_a_run_whose_worker_alone_is_killed_is_finished_by_its_engine(machines: 
 def test_a_process_that_was_stopped_past_its_lease_ends_with_its_agent_and_writes_nothing(machines: Machines) -> None:
     try:
         worker = start_worker(machines.one)
-        [run_id] = submit(machines, 1)
+        [run_id] = machines.submit(POOL, 1)
         run = RunDir(machines.one.root / "runs" / run_id)
         wait_for("a grade", lambda: run.ledger.path.exists() and run.ledger.events(Graded))
         stopped = [each for each in processes_of(machines.one) if each.pid != worker.pid]
@@ -147,7 +146,7 @@ def test_a_process_that_was_stopped_past_its_lease_ends_with_its_agent_and_write
 
 
 def test_jobs_that_each_take_one_run_take_different_ones(machines: Machines) -> None:
-    ids = submit(machines, 3, 4)
+    ids = machines.submit(POOL, 3, 4)
     command = ("suite", "worker", POOL, "--once")
     try:
         jobs = [place.start(*command) for place in (machines.one, machines.two)]
@@ -160,3 +159,19 @@ def test_jobs_that_each_take_one_run_take_different_ones(machines: Machines) -> 
     finally:
         kill_machine(machines.one)
         kill_machine(machines.two)
+
+
+def test_those_that_ask_for_a_run_at_the_same_moment_get_one_each(machines: Machines) -> None:
+    machines.submit("rush", *range(ASKING))
+    together = Barrier(ASKING)
+
+    def take(wait: Callable[[], object]) -> FlowRun | None:
+        with temporary_settings({PREFECT_API_URL: machines.variables["PREFECT_API_URL"]}), prefect_client() as client:
+            wait()
+            return take_flow_run(client, "rush")
+
+    with ThreadPoolExecutor(ASKING) as threads:
+        taken = list(threads.map(take, [together.wait] * ASKING))
+    assert None not in taken
+    assert len({flow_run.id for flow_run in taken if flow_run}) == ASKING
+    assert take(lambda: None) is None
