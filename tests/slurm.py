@@ -12,15 +12,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
-NONE: Mapping[str, str] = MappingProxyType({})
 START_S, STOP_S = 60.0, 20.0
 CONFIGURATION = """
 ClusterName=tests
@@ -61,7 +59,7 @@ class Slurm:
             (folder / name).mkdir(parents=True)
         host = socket.gethostname().split(".")[0]
         text = CONFIGURATION.format(
-            host=host, user=getpass.getuser(), folder=folder, ports=_free_ports(2), gpus=gpus,
+            host=host, user=getpass.getuser(), folder=folder, ports=_two_free_ports(), gpus=gpus,
             cpus=gpus * CPUS_PER_GPU, mib=gpus * MIB_PER_GPU,
         )  # fmt: skip
         (folder / "slurm.conf").write_text(text)
@@ -86,8 +84,9 @@ class Slurm:
     def submit(self, script: Path, *options: str, **variables: str) -> str:
         """Submits a batch script with some environment variables; returns the id of the job or of its array."""
         output = self._folder / "job-%a.log"
-        command = ("sbatch", "--parsable", f"--output={output}", *options, str(script))
-        return self._call(*command, variables=variables).strip()
+        exported = ",".join(["ALL", *(f"{name}={text}" for name, text in variables.items())])
+        command = ("sbatch", "--parsable", f"--output={output}", f"--export={exported}", *options, str(script))
+        return self._call(*command).strip()
 
     def wait(self, job: str, timeout_s: float) -> list[str]:
         """Waits for the end of an array; returns what each of its jobs has written."""
@@ -107,9 +106,8 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _call(self, *command: str, check: bool = True, variables: Mapping[str, str] = NONE) -> str:
-        environ = {**self._environ, **variables}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    def _call(self, *command: str, check: bool = True) -> str:
+        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, check=False)
         assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr}{self._logs()}"
         return done.stdout
 
@@ -134,9 +132,6 @@ def _found(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
 
 
-def _free_ports(count: int) -> Sequence[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+def _two_free_ports() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]

@@ -47,7 +47,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """The options of `a2rl` itself; what they are for is in the help of the app."""
+    """Defines the options of `a2rl` without a command. Its help is that of `app`."""
 
 
 app.command()(launching.run)

@@ -25,7 +25,7 @@ def grade(
     judge: Judge = None,
     dtype: Annotated[str | None, typer.Option(help="Numbers: auto, float32, bfloat16 or float16.")] = None,
     outputs: Annotated[
-        Path | None, typer.Option(help="Write what the model says to each item into this file, as JSON Lines.")
+        Path | None, typer.Option(help="Write the model's answer to each item to this file, as JSON Lines.")
     ] = None,
     as_json: Json = False,
 ) -> None:

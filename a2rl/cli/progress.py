@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, and now and then a line where the output goes to a file."""
+"""Progress of long work: a bar on a terminal, or a line from time to time if the output goes to a file."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ class LongWork:
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows on stderr how far work is: with a bar, which disappears at the end, or with a line now and then in a file.
+    """Shows progress on stderr: a bar, which disappears at the end, or a line from time to time if it is a file.
 
     Yields:
         A function to call repeatedly with the number of items that are done and the total number.

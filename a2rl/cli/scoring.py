@@ -117,11 +117,11 @@ def grade_checkpoint(
     Args:
         settings: The settings of this checkout.
         wanted: What to grade.
-        on_progress: Is called with the number of items that are done, and of all.
-        outputs: A file for what the model writes, with a row for each item.
+        on_progress: Called repeatedly with the numbers of finished and of all items.
+        outputs: The file to write the model's answers to, one row for each item.
 
     Raises:
-        UsageError: The task, the model, a setting or the folder of the file does not exist.
+        UsageError: The task, the model or a setting does not exist, or the file cannot be written.
         InfrastructureError: Grading failed.
     """
     params, variant = load_params(settings.root), known_variant(wanted.variant)
@@ -144,7 +144,7 @@ def grade_checkpoint(
 
 
 def _write_outputs(result: Path, target: Path) -> str:
-    """Writes outputs in rows that `score_file` can read; returns why that failed: the score counts all the same."""
+    """Writes outputs as rows that `score_file` can read. Returns what went wrong, so that the score is still shown."""
     rows = []
     try:
         for output in graded_outputs(result):

@@ -15,27 +15,25 @@ from a2rl.run.events import AgentConfined
 from a2rl.run.gpu_share import dealt_to
 from tests.fake_engine import FakeEngine
 from tests.fake_gpus import FakeGpus, make_libcuda
-from tests.flow.machines import Machines, kill_machine
+from tests.flow.machines import kill_machine, machines_with_services
 from tests.run_maker import REPOSITORY
-from tests.services import running
 from tests.slurm import running_slurm
 
 JOBS, POOL = 4, "slurm"
 WAIT_S = 900
 BARE_PYTHON = f"{sys.base_prefix}/bin/python3"
+OWN_LOCKS = 'A2RL_GPU_LOCKS="$A2RL_GPU_LOCKS/$SLURM_ARRAY_TASK_ID"'
+"""With common locks, jobs that ignored what SLURM gave them would get different GPUs all the same."""
 NOTE = 'echo "job $SLURM_ARRAY_TASK_ID has GPU $CUDA_VISIBLE_DEVICES"'
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_four_jobs_of_an_array_do_four_runs_each_on_the_gpu_that_slurm_gave_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running_slurm(tmp_path / "slurm", gpus=JOBS) as slurm, running("postgres", "redis", "s3", "prefect") as here:
-        for name, value in here.variables.items():
-            if name.startswith("AWS_"):  # botocore reads the environment of this process
-                monkeypatch.setenv(name, value)
-        machines = Machines.make(tmp_path / "machines", here.variables)
+def test_four_jobs_of_an_array_do_four_runs_each_on_the_gpu_that_slurm_gave_it(tmp_path: Path) -> None:
+    with (
+        running_slurm(tmp_path / "slurm", gpus=JOBS) as slurm,
+        machines_with_services(tmp_path / "machines") as machines,
+    ):
         checkout, engine = machines.one, FakeEngine(tmp_path / "engine")
         gpus = FakeGpus(checkout.root, JOBS)
         checkout.variables |= gpus.environment | {"A2RL_VLLM_PYTHON": str(engine.python)}
@@ -43,17 +41,13 @@ def test_four_jobs_of_an_array_do_four_runs_each_on_the_gpu_that_slurm_gave_it(
         (checkout.root / ".venv").symlink_to(sys.prefix)
         start = Path(machines.agent)
         start.write_text(start.read_text().replace("exec python", f"exec {sys.executable}"))
-        command = ["bench", "smoke", "--task", "steady", "--agent", str(start), "--budget", "5m", "--pool", POOL]
-        for seed in range(JOBS):
-            command += ["--seed", str(seed)]
-        # The agent's Python has no torch, since ours is a build without CUDA, with which the workers take no run.
-        command += ["--backend", "vllm", "--gpus-per-run", "1", "--sandbox", "none", "--python", BARE_PYTHON]
-        submitted = checkout.run(*command)
-        assert submitted.returncode == 0, submitted.stdout + submitted.stderr
+        # The agent's Python has no torch: ours is a build without CUDA, with which the workers take no run.
+        options = ("--backend", "vllm", "--gpus-per-run", "1", "--sandbox", "none", "--python", BARE_PYTHON)
+        ids = machines.submit(POOL, *range(JOBS), options=options)
         worker_env = tmp_path / "worker.env"
         shared = {name: checkout.environment[name] for name in (*checkout.variables, "PYTHONPATH")}
         lines = [f"{name}={shlex.quote(text)}" for name, text in shared.items()]
-        worker_env.write_text("\n".join([*lines, NOTE, ""]))
+        worker_env.write_text("\n".join([*lines, OWN_LOCKS, NOTE, ""]))
         try:
             job = slurm.submit(
                 REPOSITORY / "deploy" / "slurm" / "worker.sbatch",
@@ -71,6 +65,7 @@ def test_four_jobs_of_an_array_do_four_runs_each_on_the_gpu_that_slurm_gave_it(
             assert given is not None, text
             assert taken is not None, text
             found[taken[1]] = gpus.uuid(int(given[1]))
+        assert sorted(found) == sorted(ids)
         assert len(found) == len(set(found.values())) == JOBS
         for run_id, uuid in found.items():
             run, row = RunDir(checkout.root / "runs" / run_id), machines.row(run_id)
