@@ -54,8 +54,7 @@ def test_a_process_is_recorded_with_its_command_line_files_start_and_end(
 
     def has_opened_its_files() -> bool:
         processes.look(100.0)
-        [seen] = processes._running.values()
-        return bool(seen.read and seen.wrote)
+        return [bool(seen.read and seen.wrote) for seen in processes._running.values()] == [True]
 
     wait_for(has_opened_its_files)
     started = rows(log)[-1]
