@@ -148,6 +148,20 @@ def test_equal_base_rows_do_not_count_as_lost() -> None:
     assert share_kept(rows, rows) == 1.0
 
 
+def test_rows_that_all_moved_in_one_direction_are_still_recognised() -> None:
+    rng = np.random.default_rng(0)
+    in_common = rng.standard_normal((64, 4)) @ rng.standard_normal((4, 128))  # rows of an embedding resemble each other
+    base = (in_common + rng.standard_normal((64, 128))).astype(np.float32)
+    moved = rng.uniform(1, 2, (64, 1)).astype(np.float32) * (base[1] - base[0])
+    assert (share_kept(base + moved, base) or 0.0) > 0.95
+    assert share_kept(base[::-1] + moved, base) == 0.0
+
+
+def test_rows_that_are_all_alike_tell_nothing() -> None:
+    alike = np.full((64, 128), 0.3, dtype=np.float32)
+    assert share_kept(alike + 1, alike) is None
+
+
 def test_noise_has_a_roughness_of_about_one_and_a_low_rank_has_more() -> None:
     rng = np.random.default_rng(0)
     base = rng.standard_normal((64, 256)).astype(np.float32)
