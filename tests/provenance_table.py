@@ -1,6 +1,6 @@
 """Measures how well the kinds of checkpoints are told apart: a confusion table over models that set no threshold.
 
-python -m tests.provenance_table                    # more than 100 models: 10 to 15 minutes on two cores
+python -m tests.provenance_table                    # more than 100 models: 2 to 15 minutes on two cores
 python -m tests.provenance_table smollm2 --into FILE   # a part of them; FILE collects the outcomes of several parts
 python -m tests.provenance_table --calibrate        # the models from which the thresholds were chosen
 """
