@@ -20,14 +20,15 @@ def number_of(folder):
 with (here / "starts").open("a") as starts:
     starts.write(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES", "")]) + chr(10))
 number = number_of(sys.argv[3])
-say(ready=True, has_chat_template=False)
+say(ready=True, has_chat_template=False, cache_tokens=None)
 for line in sys.stdin:
     request = json.loads(line)
     if "load" in request:
         print('{{"late": "answer of an earlier grade"}}', flush=True)
         refuses = (here / "refuse").exists()
         number = number if refuses else number_of(request["load"])
-        say(loaded=request["nonce"], problem="the weights differ" if refuses else "", has_chat_template=False)
+        problem = "the weights differ" if refuses else ""
+        say(loaded=request["nonce"], problem=problem, has_chat_template=False, cache_tokens=None)
     elif "count" in request:
         say(room=1000)
     elif "id" in request:
@@ -35,7 +36,7 @@ for line in sys.stdin:
             (here / "die").unlink()
             sys.exit(9)
         completion = dict(text="#### " + str(number), finish="stop", prompt_tokens=1, tokens=1)
-        say(id=request["id"], completion=completion)
+        say(id=request["id"], completion=completion, cached_tokens=0)
 """
 
 

@@ -12,7 +12,8 @@ from a2rl.bundle.form import CODE, HIDDEN, LEDGER, MAX_BYTES, RUN, Index
 from a2rl.bundle.unpack import unpack
 from a2rl.core.errors import A2rlError, InterruptedByUserError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.grading.regrade import Progress, Regrade, regrade, regrade_baseline
+from a2rl.grading.progress import OnProgress, ignore_progress
+from a2rl.grading.regrade import Regrade, regrade, regrade_baseline
 from a2rl.models.base_model import model_digest
 from a2rl.recording.code_history import import_history
 from a2rl.results.mlflow.tracking import Tracker
@@ -69,7 +70,7 @@ def audit(
     tracker: Tracker | None,
     grades_anew: bool = False,
     away: Away = NOTHING,
-    on_progress: Progress = lambda done, total: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> Audit:
     """Audits a run.
 
@@ -80,7 +81,7 @@ def audit(
         tracker: MLflow; None if it is not here.
         grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
         away: What is known not to be here.
-        on_progress: Called with the numbers of finished and of all items.
+        on_progress: Called with how far a grade is.
 
     Returns:
         All that was found. What could not be graded anew is named in it; the checks do not depend on that.
@@ -119,7 +120,7 @@ def _has_result(run: RunDir) -> bool:
     return record is not None and record.final is not None
 
 
-def _regraded_result(run: RunDir, settings: Settings, on_progress: Progress) -> Regrade:
+def _regraded_result(run: RunDir, settings: Settings, on_progress: OnProgress) -> Regrade:
     """Grades the checkpoint that counts again.
 
     Raises:
@@ -129,7 +130,7 @@ def _regraded_result(run: RunDir, settings: Settings, on_progress: Progress) -> 
     return regrade(run, settings, on_progress=on_progress)
 
 
-def _regraded_baseline(run: RunDir, settings: Settings, away: Away, on_progress: Progress) -> Regrade:
+def _regraded_baseline(run: RunDir, settings: Settings, away: Away, on_progress: OnProgress) -> Regrade:
     """Grades the base model again, if what has its name here is that of the run.
 
     Raises:

@@ -13,7 +13,7 @@ from a2rl.core.settings import Settings
 
 if TYPE_CHECKING:
     from a2rl.bundle.audit import Audit
-    from a2rl.grading.regrade import Progress
+    from a2rl.grading.progress import OnProgress
     from a2rl.results.verify import Trust
 
 GIB = 1 << 30
@@ -26,7 +26,7 @@ def bundle(
 ) -> None:
     """Make one file of a run that a stranger can check with `a2rl audit`, without secrets.
 
-    Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2 --with-weights`
+    Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2c3 --with-weights`
     """
     from a2rl.agents.catalog import find_agent
     from a2rl.bundle.form import SUFFIX
@@ -63,18 +63,19 @@ def audit(
     It ends with 0 (sound and valid), 1 (not sound), 2 (it could not be audited or graded anew), 3 (flagged), 4 (void,
     or no result) or 5 (an item differs when it is graded anew).
 
-    Examples: `a2rl audit gsm8k-scripted-20260412-093015-a1b2`,
+    Examples: `a2rl audit gsm8k-scripted-20260412-093015-a1b2c3`,
     `a2rl audit result.tar.gz --public-key signer.pub --regrade --json`
     """
     from a2rl.bundle.audit import NOT_DONE
     from a2rl.cli.console import print_error, print_json
     from a2rl.cli.progress import progress_bar
+    from a2rl.grading.progress import ignore_progress
     from a2rl.results.verify import trust_of
 
     settings = Settings.load()
     trust = trust_of(settings, public_key or ())
     try:
-        with progress_bar("grading anew") if regrade else nullcontext(lambda done, total: None) as on_progress:
+        with progress_bar("grading anew") if regrade else nullcontext(ignore_progress) as on_progress:
             found = _audit(run, settings, trust, published, regrade, int(max_gb * GIB), on_progress)
     except InfrastructureError as error:
         print_error(str(error))
@@ -94,7 +95,7 @@ def _audit(
     published: Path | None,
     regrade: bool,
     max_bytes: int,
-    on_progress: "Progress",
+    on_progress: "OnProgress",
 ) -> "Audit":
     from a2rl.bundle.audit import audit as audited
     from a2rl.bundle.audit import opened_bundle

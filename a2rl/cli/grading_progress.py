@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from a2rl.cli.progress import LongWork
-from a2rl.grading.job import Progress, read_progress_file
+from a2rl.grading.progress import Progress, read_progress
 from a2rl.run.directory import RunDir
 
 
@@ -23,7 +23,7 @@ class GradingProgress:
             run: The run.
             submissions: What to call the submissions of a checkpoint, by the name of its folder.
         """
-        found = {path: read_progress_file(path) for path in run.grades.glob("*.progress")}
+        found = {path: read_progress(path) for path in run.grades.glob("*.progress")}
         for path in [path for path in self._watched if path.parent == run.grades and path not in found]:
             del self._watched[path]
         said = [self._line(path, progress, submissions) for path, progress in found.items() if progress]
@@ -31,7 +31,7 @@ class GradingProgress:
 
     def _line(self, path: Path, progress: Progress, submissions: Mapping[str, str]) -> str:
         work = self._watched.setdefault(path, LongWork(progress.done, self._now))
-        return work.line(f"grading {_what(path.stem, submissions)}", progress.done, progress.total)
+        return work.line(f"grading {_what(path.stem, submissions)}", progress)
 
 
 def _what(name: str, submissions: Mapping[str, str]) -> str:

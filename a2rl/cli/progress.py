@@ -8,14 +8,15 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
-    Progress,
     SpinnerColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.progress import Progress as Bar
 
 from a2rl.cli.console import err
+from a2rl.grading.progress import OnProgress, Progress
 from a2rl.run.budget import format_duration
 
 EVERY_S = 30.0
@@ -32,13 +33,14 @@ class LongWork:
         self._done = done
         self._began = self._said = now()
 
-    def line(self, what: str, done: int, total: int) -> str:
+    def line(self, what: str, progress: Progress) -> str:
         """Returns what is to be said now, such as "still grading submission 2: 9 of 99 items"; often nothing."""
         now = self._now()
         if now < self._said + EVERY_S:
             return ""
         self._said = now
-        return f"still {what}: {done} of {total} items{self._left(done, total, now - self._began)}"
+        done, total, _ = progress
+        return f"still {what}: {done} of {total} items{_answers(progress)}{self._left(done, total, now - self._began)}"
 
     def _left(self, done: int, total: int, seconds: float) -> str:
         newly = done - self._done
@@ -50,19 +52,21 @@ class LongWork:
 
 
 @contextmanager
-def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(description: str) -> Iterator[OnProgress]:
     """Shows progress on stderr: a bar, which disappears at the end, or a line from time to time if it is a file.
 
     Yields:
-        A function to call repeatedly with the number of items that are done and the total number.
+        A function to call repeatedly with how far the grade is.
     """
     if not err.is_terminal:
         yield _lines(description)
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(SpinnerColumn(), *columns, console=err, transient=True) as progress:
-        bar = progress.add_task(description, total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
+    with Bar(SpinnerColumn(), *columns, console=err, transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda progress: bar.update(
+            task, description=f"{description}{_answers(progress)}", completed=progress.done, total=progress.total
+        )
 
 
 @contextmanager
@@ -73,16 +77,21 @@ def byte_bar(description: str) -> Iterator[Callable[[str, int, int], None]]:
         A function to call with what is being done, the number of bytes that have arrived and the total number.
     """
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(SpinnerColumn(), *columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task(description, total=None)
-        yield lambda what, done, total: progress.update(bar, description=what, completed=done, total=total)
+    with Bar(SpinnerColumn(), *columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
-def _lines(description: str) -> Callable[[int, int], None]:
+def _answers(progress: Progress) -> str:
+    """Returns a phrase with the number of the model's answers if items take several."""
+    return f", {progress.answers:,} answers" if progress.answers > progress.total else ""
+
+
+def _lines(description: str) -> OnProgress:
     work = LongWork()
 
-    def show(done: int, total: int) -> None:
-        if line := work.line(description, done, total):
+    def show(progress: Progress) -> None:
+        if line := work.line(description, progress):
             err.print(line, soft_wrap=True)
 
     return show

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -16,6 +16,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device
 from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
 from a2rl.grading.pool import grade_now
+from a2rl.grading.progress import OnProgress
 from a2rl.models.base_model import resolve_model
 from a2rl.results.outputs import graded_outputs
 from a2rl.run.sample import in_words
@@ -110,14 +111,14 @@ class Wanted:
 
 
 def grade_checkpoint(
-    settings: Settings, wanted: Wanted, on_progress: Callable[[int, int], None], outputs: Path | None = None
+    settings: Settings, wanted: Wanted, on_progress: OnProgress, outputs: Path | None = None
 ) -> Graded:
     """Grades a model with the worker that also grades submissions.
 
     Args:
         settings: The settings of this checkout.
         wanted: What to grade.
-        on_progress: Called repeatedly with the numbers of finished and of all items.
+        on_progress: Called repeatedly with how far it is.
         outputs: The file to write the model's answers to, one row for each item.
 
     Raises:

@@ -89,7 +89,7 @@ def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -
 def reopen(run_id: Annotated[str, typer.Argument(help="Run id.")]) -> None:
     """Allow a run that was cancelled or given up to be continued, here or by a worker.
 
-    Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2`
+    Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2c3`
     """
     from a2rl.cluster.holding import Cluster
 
@@ -198,7 +198,7 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     if as_json:
         runs = [{**row.model_dump(mode="json"), "state": state_of_row(row), "host": host_of(row)} for row in rows]
         print_json({**found.model_dump(mode="json"), "list": runs})
-        return found.done + found.failed == found.runs
+        return found.is_over
     shown = [row for row in rows if state_of_row(row) in {"running", "stuck", "failed"}]
     cells = (
         (row.run_id, state_of_row(row), host_of(row), str(row.epoch), row.progress.stage, row.outcome) for row in shown
@@ -216,7 +216,8 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
         f"{found.runs} run{'s' if found.runs > 1 else ''}: "
         f"{found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
         f"{found.failed} failed; budget {format_duration(found.used_s)} of {format_duration(found.budget_s)}, "
-        f"${found.agent_usd + found.judge_usd:.2f} spent; {left}; longest silence {silent}",
+        f"${found.agent_usd + found.judge_usd:.2f} spent"
+        + ("" if found.is_over else f"; {left}; longest silence {silent}"),
         soft_wrap=True,
     )
-    return found.done + found.failed == found.runs
+    return found.is_over

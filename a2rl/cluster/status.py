@@ -39,6 +39,11 @@ class SuiteStatus(BaseModel):
     oldest_beat_s: float | None
     """Seconds since the running process that was silent longest was heard; None if nothing is running."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all runs are closed."""
+        return self.done + self.failed == self.runs
+
 
 def state_of_row(row: RunRow) -> str:
     """Returns done, failed, running, waiting or stuck."""

@@ -25,6 +25,12 @@ def fetch_suites(names: Sequence[str], settings: Settings) -> list[RunDir]:
     return [fetch_results(settings.fetched, cluster.store, row.manifest) for row in elsewhere]
 
 
+def submitted_runs(name: str, settings: Settings) -> int:
+    """Returns how many runs of a suite or launch, or with this run id, were submitted to several machines."""
+    cluster = Cluster.of(settings)
+    return sum(name in {row.suite, row.launch, row.run_id} for row in cluster.claims.rows()) if cluster else 0
+
+
 def _is_here(run_id: str, epoch: int, settings: Settings) -> bool:
     run = RunDir(settings.runs / run_id)
     stored = read_stored(run)

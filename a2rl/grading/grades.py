@@ -8,9 +8,10 @@ from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserEr
 from a2rl.core.files import file_digest
 from a2rl.grading.answers import KEPT
 from a2rl.grading.devices import DeviceLostError
-from a2rl.grading.job import GradeJob, GradeResult, Progress, ids_of_job, progress_path, read_progress_file
+from a2rl.grading.job import GradeJob, GradeResult, ids_of_job
 from a2rl.grading.judge_money import is_judge_unpaid
 from a2rl.grading.pool import GraderPool, GradingError, named_devices
+from a2rl.grading.progress import Progress, progress_path, read_progress
 from a2rl.grading.refusals import MAX_REASON, bounded
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, GradingFailed
@@ -52,7 +53,7 @@ class Grades:
     def progress(self) -> dict[str, Progress]:
         """Returns how far the grades are that have begun, by the digest of the checkpoint."""
         files = {digest: progress_path(self._run.items(digest, self._public)) for digest in self.waiting()}
-        known = {digest: read_progress_file(file) for digest, file in files.items()}
+        known = {digest: read_progress(file) for digest, file in files.items()}
         return {digest: progress for digest, progress in known.items() if progress is not None}
 
     def of(self, digest: str, gpu: str = "") -> "Future[Graded]":

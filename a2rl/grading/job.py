@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import recorded
+from a2rl.grading.progress import ProgressFile
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import resolve_model
@@ -31,8 +31,6 @@ from a2rl.scoring.score import STATISTICS, ItemResult, Statistics, TaskScore, me
 from a2rl.tasks.catalog import load_grader, load_task
 from a2rl.tasks.contract import HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
 from a2rl.tasks.split import sample_ids, split_ids
-
-PROGRESS_EVERY_S = 0.5
 
 
 class Part(NamedTuple):
@@ -183,20 +181,20 @@ def run_job(job: GradeJob, lease: EngineLease | None = None) -> None:
     limits, samples = _limits(task.variant(job.variant).limits, job.generation), job.generation.samples
     ids = ids_of_job(job)[job.part.start :: job.part.step]
     started = time.monotonic()
-    progress = _Progress(job, len(ids) * samples)
+    progress = ProgressFile(job.result, len(ids) * samples)
     judging = _judging(job)
     engine = open_sampler(
-        job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, lease=lease, on_end=progress.one_more
+        job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, lease=lease, on_end=progress.add_item
     )
     with engine as sampler:
         start = engine_start_of(sampler)
-        rounds = [_round(job, sampler, number, ids, limits, judging) for number in range(samples)]
+        rounds = [_round(job, sampler, number, ids, limits, judging, progress) for number in range(samples)]
     items = mean_of_samples(rounds)
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
     score = score_items(job.task, job.hidden, items, time.monotonic() - started, job.statistics)
     write_model(job.result, GradeResult(dtype=job.dtype, engine_start=start, score=score, items=tuple(items)))
-    progress_path(job.result).unlink(missing_ok=True)
+    progress.remove()
 
 
 def judge_of(params: JudgeParams, settings: Settings) -> JudgeConfig:
@@ -225,11 +223,17 @@ def _limits(limits: Limits, generation: Generation) -> Limits:
 
 
 def _round(
-    job: GradeJob, sampler: Sampler, number: int, ids: Sequence[str], limits: Limits, judging: JudgeConfig | None
+    job: GradeJob,
+    sampler: Sampler,
+    number: int,
+    ids: Sequence[str],
+    limits: Limits,
+    judging: JudgeConfig | None,
+    progress: ProgressFile,
 ) -> list[ItemResult]:
     """Answers and judges all items once. Rounds, and parts of a round, have different random numbers."""
     grader, seed = load_grader(job.task), number * job.part.step + job.part.start
-    with recorded(sampler, job.result, ids, number) as recording:
+    with recorded(sampler, job.result, ids, number, progress.add_answer) as recording:
         answering = GeneratingSampler(recording, job.generation, seed=seed)
         if judging is None:
             return grader.grade(answering, job.hidden, ids, limits, job.options)
@@ -243,53 +247,6 @@ def score_items(
     grader = load_grader(task)
     headline = partial(grader.headline, hidden=hidden) if isinstance(grader, HeadlineGrader) else mean_value
     return summarise(items, seconds, headline, statistics)
-
-
-class Progress(NamedTuple):
-    """How far a grade is."""
-
-    done: int
-    total: int
-
-
-class _Progress:
-    """Writes a file beside the result with the job's progress, to be shown to users."""
-
-    def __init__(self, job: GradeJob, total: int) -> None:
-        self._file = progress_path(job.result)
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._done, self._total = 0, total
-        self._next_write = 0.0
-        self._write()
-
-    def one_more(self) -> None:
-        self._done = min(self._done + 1, self._total)
-        if time.monotonic() >= self._next_write:
-            self._next_write = time.monotonic() + PROGRESS_EVERY_S
-            self._write()
-
-    def _write(self) -> None:
-        with suppress(OSError):  # on a full disk, there is no progress to be seen, but there is a grade
-            self._file.write_text(f"{self._done} {self._total}")
-
-
-def progress_path(result: Path) -> Path:
-    """Returns the file with the progress of the job that writes this result."""
-    return result.with_suffix(".progress")
-
-
-def read_progress(job: GradeJob) -> Progress | None:
-    """Reads the numbers of finished and of all items; None if they are not known yet."""
-    return read_progress_file(progress_path(job.result))
-
-
-def read_progress_file(file: Path) -> Progress | None:
-    """Reads a file that `progress_path` names."""
-    try:
-        done, total = file.read_text().split()
-        return Progress(int(done), int(total))
-    except (FileNotFoundError, ValueError):  # the file may be incomplete
-        return None
 
 
 Grade = Callable[[GradeJob], GradeResult]

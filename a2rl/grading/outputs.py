@@ -12,7 +12,7 @@ import gzip
 import json
 import shutil
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -105,7 +105,13 @@ def keep_copy(outputs: Path, target: Path) -> Path | None:
 
 
 @contextmanager
-def recorded(sampler: Sampler, result: Path, ids: Sequence[str], sample: int = 0) -> Iterator[Sampler]:
+def recorded(
+    sampler: Sampler,
+    result: Path,
+    ids: Sequence[str],
+    sample: int = 0,
+    on_answer: Callable[[], None] = lambda: None,
+) -> Iterator[Sampler]:
     """Records what a sampler is asked and answers in this context; at the end, writes it to the file beside a result.
 
     A file that cannot be written does not harm the grade; it is then missing.
@@ -115,8 +121,9 @@ def recorded(sampler: Sampler, result: Path, ids: Sequence[str], sample: int = 0
         result: The result of the grade.
         ids: The items that are asked about, in order.
         sample: The number of the round, from 0; the first round replaces what an earlier attempt has left.
+        on_answer: Called whenever the sampler has answered.
     """
-    recording = _RecordingSampler(sampler)
+    recording = _RecordingSampler(sampler, on_answer)
     yield recording
     _write(outputs_path(result), recording.outputs(ids, sample), "ab" if sample else "wb")
 
@@ -134,8 +141,8 @@ def _write(path: Path, outputs: Sequence[Output], mode: str) -> None:
 class _RecordingSampler:
     """A sampler that remembers what was asked and answered; see `a2rl.sampling.Sampler`."""
 
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: Sampler, on_answer: Callable[[], None]) -> None:
+        self._sampler, self._on_answer = sampler, on_answer
         self._conversations: list[list[Turn]] = []
 
     @property
@@ -181,6 +188,7 @@ class _RecordingSampler:
                 )
             )  # fmt: skip
             before = prompt
+            self._on_answer()
             return completion
 
         return translated(conversation, ask)

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from a2rl.core.files import write_model
-from a2rl.grading.job import GradeJob, GradeResult, Part, ids_of_job, read_progress, score_items
+from a2rl.grading.job import GradeJob, GradeResult, Part, ids_of_job, score_items
 from a2rl.grading.outputs import join_outputs, outputs_path
 
 
@@ -44,15 +44,6 @@ def merged(job: GradeJob, parts: Sequence[GradeJob], results: Sequence[GradeResu
     for part in parts:
         part.result.unlink(missing_ok=True)
     return whole
-
-
-def progress_of(parts: Sequence[GradeJob]) -> tuple[int, int] | None:
-    """Returns the numbers of finished and of all items of the parts; None while one of them has not begun."""
-    known = [read_progress(part) for part in parts if not part.result.exists()]
-    if not known or None in known:
-        return None
-    done, total = (sum(each) for each in zip(*filter(None, known), strict=True))
-    return done, total
 
 
 def _part_of(job: GradeJob, place: int, count: int) -> Path:

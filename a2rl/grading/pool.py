@@ -7,7 +7,7 @@ with GraderPool(settings, devices_here(settings)) as pool:
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError, wait
 from types import TracebackType
 from typing import NamedTuple
@@ -17,8 +17,9 @@ from a2rl.core.files import read_model
 from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError, devices_here, lost_gpu
-from a2rl.grading.job import GradeJob, GradeResult, progress_path
-from a2rl.grading.parts import merged, parts_of, progress_of
+from a2rl.grading.job import GradeJob, GradeResult
+from a2rl.grading.parts import merged, parts_of
+from a2rl.grading.progress import OnProgress, ignore_progress, joint_progress, progress_path
 from a2rl.grading.worker_process import OUT_OF_MEMORY, WORKER, StuckError, WorkerProcess
 
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
@@ -265,7 +266,7 @@ def _how_it_ended(exit_code: int | None) -> str:
 def grade_now(
     job: GradeJob,
     settings: Settings,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: OnProgress = ignore_progress,
     devices: list[str] | None = None,
 ) -> GradeResult:
     """Runs one job and waits for the result. An existing result is reused.
@@ -273,7 +274,7 @@ def grade_now(
     Args:
         job: The job.
         settings: The settings of this checkout.
-        on_progress: Called repeatedly with the numbers of finished and of all items.
+        on_progress: Called repeatedly with how far it is.
         devices: The devices that share the work; the first one of this machine unless given.
 
     Raises:
@@ -288,7 +289,7 @@ def grade_now(
         futures = [pool.submit(part) for part in parts]
         while not all(future.done() for future in futures):
             check_stop()
-            if (progress := progress_of(parts)) is not None:
-                on_progress(*progress)
+            if (progress := joint_progress(part.result for part in parts)) is not None:
+                on_progress(progress)
             wait(futures, timeout=0.2)
         return merged(job, parts, [future.result() for future in futures])

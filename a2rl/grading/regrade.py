@@ -8,7 +8,7 @@ run. Judgements that the run has paid for are in the cache and are not asked for
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -19,6 +19,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.pool import grade_now
+from a2rl.grading.progress import OnProgress, ignore_progress
 from a2rl.grading.service import grade_job
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
@@ -28,8 +29,6 @@ from a2rl.run.inputs import check_inputs
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult, TaskScore, Verdict
 from a2rl.tasks.contract import Split
-
-Progress = Callable[[int, int], None]
 
 
 class ItemDifference(BaseModel):
@@ -69,7 +68,7 @@ class Regrade(BaseModel):
 
 
 def regrade(
-    run: RunDir, settings: Settings, submission: int | None = None, on_progress: Progress = lambda done, total: None
+    run: RunDir, settings: Settings, submission: int | None = None, on_progress: OnProgress = ignore_progress
 ) -> Regrade:
     """Grades the kept checkpoint of a submission again.
 
@@ -78,7 +77,7 @@ def regrade(
         settings: The settings of this checkout.
         submission: The number of the submission, which is graded on the items whose score the agent was told. None:
             the submission that counts, on the items that decided the result.
-        on_progress: Called with the numbers of finished and of all items.
+        on_progress: Called with how far the grade is.
 
     Raises:
         UsageError: There is no such submission or grade, or the checkpoint was not kept.
@@ -96,7 +95,7 @@ def regrade(
     return compare(run.id, chosen, split, before, after)
 
 
-def regrade_baseline(run: RunDir, settings: Settings, on_progress: Progress = lambda done, total: None) -> Regrade:
+def regrade_baseline(run: RunDir, settings: Settings, on_progress: OnProgress = ignore_progress) -> Regrade:
     """Grades the run's base model again, on the items that decide the result. Its number of a submission is 0.
 
     Raises:

@@ -186,13 +186,13 @@ class RunDir:
             yield cls(path.parent)
 
 
-_NUMBERS = itertools.count(secrets.randbelow(0x10000))
-"""Counted, not drawn, from a random start: of 500 ids drawn in one second, two would probably be the same."""
+_NUMBERS = itertools.count(secrets.randbelow(0x1000000))
+"""Counted from a random start, so that neither this process nor, in the same second, another one repeats an id."""
 
 
 def new_run_id(task: str, agent: str) -> str:
-    """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2; ids of a task and agent sort by time."""
-    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{next(_NUMBERS) % 0x10000:04x}"
+    """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2c3; ids of a task and agent sort by time."""
+    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{next(_NUMBERS) % 0x1000000:06x}"
 
 
 def pipeline_log(run: RunDir) -> EventLog:

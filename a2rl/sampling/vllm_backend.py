@@ -4,17 +4,16 @@ vLLM needs other versions of torch and transformers than the rest of the project
 `make setup-vllm` installs it into `.venv-vllm`; A2RL_VLLM_PYTHON names another interpreter that has it.
 """
 
-import random
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from a2rl.core.errors import UsageError
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, one_turn
 from a2rl.sampling.engine_params import Dtype, VllmParams
+from a2rl.sampling.vllm_conversations import Conversations
 from a2rl.sampling.vllm_process import (
     CLOSE_TIMEOUT_S,
     EngineConnection,
@@ -54,6 +53,7 @@ class VllmSampler:
             self.close()
             raise
         self._has_chat_template = bool(about["has_chat_template"])
+        self._cache_tokens: int | None = about["cache_tokens"]
         why = VERIFIED if is_warm else lease.why if lease else "it is not kept"
         seconds = round(time.monotonic() - began, 3)
         self.engine_start = EngineStart(kind="warm" if is_warm else "cold", why=why, seconds=seconds)
@@ -83,7 +83,7 @@ class VllmSampler:
         Raises:
             EngineLostError: The worker has died or is stuck.
         """
-        work = _Conversations(conversations, params.seed, self._on_end)
+        work = Conversations(conversations, params.seed, self._cache_tokens, self._on_end)
         decoding = _decoding(params)
         in_work: set[int] = set()
         try:
@@ -95,7 +95,7 @@ class VllmSampler:
                 if in_work:
                     answer = self._receive()
                     in_work.remove(answer["id"])
-                    work.answer(answer["id"], Completion(**answer["completion"]))
+                    work.answer(answer["id"], Completion(**answer["completion"]), answer["cached_tokens"])
                 elif not work.wait_for_futures():
                     return work.results()
         except BaseException:
@@ -133,54 +133,6 @@ class VllmSampler:
             return lost
         ended = self._own.close(0 if lost.why else CLOSE_TIMEOUT_S)
         return self._connection.lost(lost.why, ended)
-
-
-class _Conversations(Generic[T]):
-    """Conversations in progress: which prompts they ask for, and what they returned."""
-
-    def __init__(self, conversations: Sequence[Conversation[T]], seed: int, on_end: OnEnd) -> None:
-        self._conversations, self._on_end = conversations, on_end
-        self._seeds = [random.Random(f"{seed}/{index}") for index in range(len(conversations))]
-        self._results: dict[int, T] = {}
-        self._away: dict[int, Future[Any]] = {}
-        self._asked: list[tuple[int, Prompt, int]] = []
-        for index in range(len(conversations)):
-            self._go_on(index, None)
-
-    def asked(self) -> list[tuple[int, Prompt, int]]:
-        """Returns the prompts that were not asked for before, each with the number of its conversation and a seed."""
-        for index in [index for index, pending in self._away.items() if pending.done()]:
-            del self._away[index]
-            self._go_on(index, None)
-        asked, self._asked = self._asked, []
-        return asked
-
-    def answer(self, index: int, completion: Completion) -> None:
-        """Continues a conversation with the completion of its prompt."""
-        self._go_on(index, completion)
-
-    def wait_for_futures(self) -> bool:
-        """Waits until a conversation can go on that waits for something else than the model; False if none does."""
-        if self._away:
-            wait(self._away.values(), return_when=FIRST_COMPLETED)
-        return bool(self._away)
-
-    def results(self) -> list[T]:
-        """Returns what the conversations returned, when all have ended."""
-        return [self._results[index] for index in range(len(self._conversations))]
-
-    def _go_on(self, index: int, completion: Completion | None) -> None:
-        conversation = self._conversations[index]
-        try:
-            prompt = next(conversation) if completion is None else conversation.send(completion)
-        except StopIteration as end:
-            self._results[index] = end.value
-            self._on_end()
-            return
-        if isinstance(prompt, Future):
-            self._away[index] = prompt
-        else:
-            self._asked.append((index, prompt, self._seeds[index].getrandbits(63)))
 
 
 def engine_start_of(sampler: Sampler) -> EngineStart | None:

@@ -3,14 +3,15 @@
     python -I vllm_worker.py <model folder> '{"exact": bool, "engine": {<option of vllm.LLM>: <value>, ...}}'
 
 Speaks JSON lines. The first it writes is one of
-    {"ready": true, "has_chat_template": bool}
+    {"ready": true, "has_chat_template": bool, "cache_tokens": <that it keeps between turns> | null}
     {"error": "..."}    the folder cannot be loaded as a checkpoint
     {"machine": "..."}  this machine cannot do what was asked for
 Then it answers each request line on stdin with one line on stdout, in the order in which they are finished:
     {"id": int, "prompt": "text" | [{"role": ..., "content": ...}, ...], "seed": int,
      "max_new_tokens": int, "stop": [str, ...], "temperature": float, "top_p": float, "top_k": int,
      "chat_template_kwargs": {str: any, ...}}
-    {"id": int, "completion": {"text": ..., "finish": "stop" | "length", "prompt_tokens": int, "tokens": int}}
+    {"id": int, "completion": {"text": ..., "finish": "stop" | "length", "prompt_tokens": int, "tokens": int},
+     "cached_tokens": <how many tokens of the prompt were in the cache>}
 or, for a request for the number of tokens that a prompt leaves free,
     {"count": <a prompt>, "chat_template_kwargs": {str: any, ...}}
     {"room": int}
@@ -18,7 +19,7 @@ or, if the request is wrong,
     {"error": "..."}
 Requests that arrive while others are in progress join their batch. Two more requests concern the engine itself:
     {"load": <model folder>, "nonce": "..."}    takes the weights in the folder, in place of those that it has
-    {"loaded": <the nonce>, "problem": "...", "has_chat_template": bool}
+    {"loaded": <the nonce>, "problem": "...", "has_chat_template": bool, "cache_tokens": int | null}
 The problem is empty if every weight was replaced and compared with the files. Otherwise the engine is of no more use.
     {"rest": true}
 Until the next load, the engine leaves a GPU's memory to others. There is no answer. A worker that still generates ends.
@@ -115,9 +116,13 @@ class Engine:
         self._llm.apply_model(lambda module: vllm_weights.require_equal(model, module, config.dtype, tied))
 
     @property
-    def has_chat_template(self) -> bool:
-        """Whether the tokenizer has a chat template."""
-        return bool(self._tokenizer.chat_template)
+    def about(self) -> Json:
+        """What the parent must know of the model and the engine."""
+        cache = self._llm.llm_engine.vllm_config.cache_config
+        return {
+            "has_chat_template": bool(self._tokenizer.chat_template),
+            "cache_tokens": cache.kv_cache_size_tokens if cache.enable_prefix_caching else None,
+        }
 
     @property
     def busy(self) -> bool:
@@ -152,7 +157,11 @@ class Engine:
     def step(self) -> list[Json]:
         """Makes one pass over the batch and returns the completed answers."""
         return [
-            {"id": self._callers.pop(output.request_id), "completion": self._completion(output)}
+            {
+                "id": self._callers.pop(output.request_id),
+                "completion": self._completion(output),
+                "cached_tokens": output.num_cached_tokens or 0,
+            }
             for output in self._llm.llm_engine.step()
             if output.finished
         ]
@@ -334,7 +343,7 @@ def main() -> None:
     except MachineError as error:
         say({"machine": str(error)})
         return
-    say({"ready": True, "has_chat_template": engine.has_chat_template})
+    say({"ready": True, **engine.about})
     serve(engine, requests, say)
 
 
@@ -357,7 +366,7 @@ def take(engine: Engine, request: Json, say: Callable[[Json], None]) -> None:
         say({"room": engine.room_after(request)})
     elif "load" in request:
         problem = engine.load(request["load"])
-        say({"loaded": request["nonce"], "problem": problem, "has_chat_template": engine.has_chat_template})
+        say({"loaded": request["nonce"], "problem": problem, **engine.about})
     elif "rest" in request:
         if engine.busy:
             os._exit(ABANDONED)

@@ -15,8 +15,8 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.grading import submissions
 from a2rl.grading.app import MAX_KEY, create_app
-from a2rl.grading.job import progress_path
 from a2rl.grading.pool import GraderPool
+from a2rl.grading.progress import progress_path
 from a2rl.grading.service import GradingService
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.grading.validation import Kept, copy_submission
@@ -76,8 +76,11 @@ def test_a_request_that_does_not_wait_is_answered_before_the_copy_and_its_state_
     held_copy.set()
     wait_for(lambda: state_of(client, 2)["state"] == "queued")
     assert state_of(client, 1)["submission_id"] == 1
-    progress_path(pool.jobs[0].result).write_text("3 4")
-    assert state_of(client, 1) == state_of(client, 1) | {"state": "grading", "progress": {"done": 3, "total": 4}}
+    progress_path(pool.jobs[0].result).write_text("3 4 9")
+    assert state_of(client, 1) == state_of(client, 1) | {
+        "state": "grading",
+        "progress": {"done": 3, "total": 4, "answers": 9},
+    }
     pool.grade_all()
     wait_for(lambda: state_of(client, 2)["state"] == "graded")
     waited = post(client, v1).json()

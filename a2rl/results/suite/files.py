@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.cluster.stored_runs import fetch_suites
+from a2rl.cluster.stored_runs import fetch_suites, submitted_runs
 from a2rl.core.errors import UsageError
 from a2rl.core.files import write_atomically, write_model
 from a2rl.core.printable import printable
@@ -101,6 +101,10 @@ def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
     found: dict[str, RunDir] = {}
     for name in names:
         of_name = [run for run in known if run.id == name or name in _groups_of(run)]
+        if not of_name and (submitted := submitted_runs(name, settings)):
+            raise UsageError(
+                f"no machine has begun a run of {name!r} ({submitted} submitted): see `a2rl suite status {name}`"
+            )
         if not of_name:
             raise UsageError(f"no runs of a suite, launch or run id {name!r}: `a2rl runs` lists what there is")
         found |= {run.id: run for run in of_name}

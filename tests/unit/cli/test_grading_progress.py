@@ -9,6 +9,7 @@ from a2rl.cli.console import PlainConsole
 from a2rl.cli.follower import Follower
 from a2rl.cli.grading_progress import GradingProgress
 from a2rl.cli.progress import EVERY_S, progress_bar
+from a2rl.grading.progress import Progress
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 
@@ -22,7 +23,7 @@ def test_a_grade_that_lasts_is_mentioned_now_and_then_with_an_estimate(run: RunD
     said = []
     for second in range(0, 100, 10):
         now[0] = second
-        file.write_text(f"{second} 400")
+        file.write_text(f"{second} 400 {second}")
         said += progress.lines(run, names)
     assert said == [
         "still grading submission 2: 30 of 400 items, about 6m10s left",
@@ -32,19 +33,19 @@ def test_a_grade_that_lasts_is_mentioned_now_and_then_with_an_estimate(run: RunD
     now[0] += EVERY_S
     file.unlink()
     assert progress.lines(run, names) == []
-    file.write_text("0 400")
+    file.write_text("0 400 0")
     assert progress.lines(run, names) == [], "a new grade begins anew"
 
 
 def test_a_grade_without_progress_has_no_estimate(run: RunDir) -> None:
     now = [0.0]
     progress = GradingProgress(lambda: now[0])
-    for name, text in (("baseline-graded", "0 9"), (f"{DIGEST[:16]}-private", "4 9"), ("broken-public", "x")):
+    for name, text in (("baseline-graded", "0 9 200"), (f"{DIGEST[:16]}-private", "4 9 4"), ("broken-public", "x")):
         (run.grades / f"{name}.progress").write_text(text)
     assert progress.lines(run, {}) == []
     now[0] = 90
     assert sorted(progress.lines(run, {})) == [
-        "still grading the base model: 0 of 9 items",
+        "still grading the base model: 0 of 9 items, 200 answers",
         "still grading the best submission on the held-out items: 4 of 9 items, none of them in the last 1m30s",
     ]
 
@@ -56,7 +57,7 @@ def test_the_first_items_of_many_are_no_estimate(run: RunDir) -> None:
     said = []
     for second, done in ((0, 0), (90, 1), (180, 100)):
         now[0] = second
-        file.write_text(f"{done} 1319")
+        file.write_text(f"{done} 1319 {done}")
         said += progress.lines(run, {})
     assert said == [
         "still grading the base model: 1 of 1319 items",
@@ -73,7 +74,7 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
         submission_id=1, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None
     )
     run.ledger.append(accepted)
-    (run.grades / f"{DIGEST[:16]}-public.progress").write_text("1 8")
+    (run.grades / f"{DIGEST[:16]}-public.progress").write_text("1 8 1")
     follower._look()
     now[0] = EVERY_S
     follower._look()
@@ -84,7 +85,7 @@ def test_without_a_terminal_there_are_lines_instead_of_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with progress_bar("grading tiny on gsm8k (mini)") as on_progress:
-        on_progress(1, 400)  # too early to say anything
+        on_progress(Progress(1, 400, 1))  # too early to say anything
         monkeypatch.setattr(module, "EVERY_S", 0.0)
-        on_progress(2, 400)
-    assert capsys.readouterr().err == "still grading tiny on gsm8k (mini): 2 of 400 items\n"
+        on_progress(Progress(2, 400, 500))
+    assert capsys.readouterr().err == "still grading tiny on gsm8k (mini): 2 of 400 items, 500 answers\n"

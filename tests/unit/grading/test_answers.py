@@ -10,7 +10,8 @@ import pytest
 from a2rl.core.files import read_model
 from a2rl.grading import job as grading
 from a2rl.grading.baseline import baseline_key
-from a2rl.grading.job import GradeJob, GradeResult, Part, read_progress, run_job
+from a2rl.grading.job import GradeJob, GradeResult, Part, run_job
+from a2rl.grading.progress import progress_path, read_progress
 from a2rl.sampling.generation import Generation
 from tests.fake_sampler import FakeSampler
 from tests.run_maker import REPOSITORY, checkout, make_hidden
@@ -55,7 +56,7 @@ def test_each_round_has_its_own_random_numbers_and_an_item_has_the_mean(job: Gra
     assert found.score.score == pytest.approx(100 * 2 / 3 / 8)
     assert [params.seed for params in sampler.params] == [0, 1, 2]
     assert {(params.temperature, params.max_new_tokens) for params in sampler.params} == {(1.0, 33)}
-    assert read_progress(job) is None
+    assert read_progress(progress_path(job.result)) is None
 
 
 def test_parts_on_several_devices_have_different_random_numbers(job: GradeJob, sampler: FakeSampler) -> None:

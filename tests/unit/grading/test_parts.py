@@ -7,8 +7,9 @@ import pytest
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
-from a2rl.grading.parts import merged, parts_of, progress_of
+from a2rl.grading.parts import merged, parts_of
 from a2rl.grading.pool import grade_now
+from a2rl.grading.progress import joint_progress
 from tests.run_maker import grade_result, item_results, make_hidden
 
 
@@ -40,11 +41,11 @@ def test_the_results_of_the_parts_are_those_of_the_job_in_its_order(
 
 
 def test_progress_is_known_once_every_part_has_begun(job: GradeJob) -> None:
-    first, second = parts_of(job, 2)
-    first.result.with_suffix(".progress").write_text("1 4")
-    assert progress_of([first, second]) is None
-    second.result.with_suffix(".progress").write_text("2 3")
-    assert progress_of([first, second]) == (3, 7)
+    first, second = (part.result for part in parts_of(job, 2))
+    first.with_suffix(".progress").write_text("1 4 9")
+    assert joint_progress([first, second]) is None
+    second.with_suffix(".progress").write_text("2 3 20")
+    assert joint_progress([first, second]) == (3, 7, 29)
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ import sys, time
 def say(**message):
     print(json.dumps(message), flush=True)
 say(alive=True)
-say(ready=True, has_chat_template=False)
+say(ready=True, has_chat_template=False, cache_tokens=None)
 for line in sys.stdin:
     {then}
 """
@@ -94,7 +94,8 @@ def test_a_vllm_worker_is_told_how_to_sample_and_what_the_template_gets(
 ) -> None:
     python = tmp_path / "python"
     completion = {"text": "b", "finish": "stop", "prompt_tokens": 1, "tokens": 1}
-    answer = f"open({str(tmp_path / 'asked')!r}, 'a').write(line); say(id=0, completion={completion}, room=7)"
+    note = f"open({str(tmp_path / 'asked')!r}, 'a').write(line)"
+    answer = f"{note}; say(id=0, completion={completion}, cached_tokens=0, room=7)"
     python.write_text(FAKE_VLLM.format(python=sys.executable, then=answer))
     python.chmod(0o755)
     monkeypatch.setenv("A2RL_VLLM_PYTHON", str(python))
