@@ -5,11 +5,11 @@ So whoever rewrites a ledger cannot have it signed again. The signer computes th
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from a2rl.anchor.signature import Head
-from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
+from a2rl.core.database import open_database
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.run.ledger import GENESIS, Row, chain_hash
 
@@ -45,10 +45,7 @@ class SignedHistory:
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self.path, timeout=WAIT_FOR_LOCK_S, isolation_level=None)) as database:
-                use_write_ahead_log(database)
-                database.execute("PRAGMA synchronous=FULL")
-                database.execute(SCHEMA)
+            with open_database(self.path, SCHEMA) as database:
                 yield database
         except sqlite3.Error as error:
             raise InfrastructureError(f"the signer's history {self.path} cannot be used: {error}") from error

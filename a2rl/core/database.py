@@ -1,10 +1,31 @@
-"""Settings shared by the SQLite files that several processes open at once: the ledger and the judge's answers."""
+"""SQLite files that several processes open at once, such as the ledger."""
 
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 WAIT_FOR_LOCK_S = 30
 RETRY_S = 0.02
+
+
+@contextmanager
+def open_database(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
+    """Opens a database, whose commits are durable, without a transaction; closes it at the end.
+
+    Args:
+        path: The file, which is created if it does not exist.
+        schema: Statements that create what is missing.
+
+    Raises:
+        sqlite3.Error: It cannot be opened, or what the caller does fails.
+    """
+    with closing(sqlite3.connect(path, timeout=WAIT_FOR_LOCK_S, isolation_level=None)) as database:
+        use_write_ahead_log(database)
+        database.execute("PRAGMA synchronous=FULL")
+        database.executescript(schema)
+        yield database
 
 
 def use_write_ahead_log(database: sqlite3.Connection) -> None:

@@ -15,13 +15,13 @@ requests that are in progress when it is reached, and by no more.
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
+from a2rl.core.database import open_database
 from a2rl.core.errors import InfrastructureError
 
 Kind = Literal["judgement", "agent's judgement", "agent's question", "agent's search"]
@@ -115,9 +115,7 @@ class Account:
         try:
             if not self._path.exists():
                 self._path.touch(0o600)
-            with closing(sqlite3.connect(self._path, timeout=WAIT_FOR_LOCK_S, isolation_level=None)) as database:
-                use_write_ahead_log(database)
-                database.execute(SCHEMA)
+            with open_database(self._path, SCHEMA) as database:
                 database.execute("BEGIN IMMEDIATE")
                 yield database
                 database.execute("COMMIT")

@@ -14,12 +14,12 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
+from a2rl.core.database import open_database
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.files import canonical_json, digest_of
 from a2rl.core.secrets import scrub
@@ -151,10 +151,7 @@ class Ledger:
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self.path, timeout=WAIT_FOR_LOCK_S, isolation_level=None)) as database:
-                use_write_ahead_log(database)
-                database.execute("PRAGMA synchronous=FULL")
-                database.executescript(SCHEMA)
+            with open_database(self.path, SCHEMA) as database:
                 yield database
         except sqlite3.OperationalError as error:
             raise InfrastructureError(
