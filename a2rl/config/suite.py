@@ -211,7 +211,8 @@ def make_suite(values: Mapping[str, Any]) -> Suite:
     try:
         suite: Suite = Suite.model_validate(values)
     except ValidationError as error:
-        raise UsageError(validation_message(error)) from error
+        axes = {setting.suite_key for setting in SETTINGS if setting.is_axis}
+        raise UsageError(validation_message(error, axes)) from error
     return suite
 
 

@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -166,10 +166,19 @@ def read_model(path: Path, kind: type[Model]) -> Model:
         raise IntegrityError(f"{path} is not a valid {kind.__name__}: {error}") from error
 
 
-def validation_message(error: ValidationError) -> str:
-    """Returns a validation error as one line that names the invalid keys."""
-    problems = [(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, ")) for item in error.errors()]
-    return "; ".join(f"{key}: {text}" if key else text for key, text in problems)
+def validation_message(error: ValidationError, one_or_several: Collection[str] = ()) -> str:
+    """Returns a validation error as one line that names the invalid keys.
+
+    Args:
+        error: The error.
+        one_or_several: Keys whose value may be given without a list around it, so that its place in one says nothing.
+    """
+    problems = []
+    for item in error.errors():
+        key, *rest = item["loc"] or ("",)
+        path = ".".join(map(str, (key, *(rest[1:] if key in one_or_several else rest))))
+        problems.append((path, item["msg"].removeprefix("Value error, ")))
+    return "; ".join(f"{path}: {text}" if path else text for path, text in problems)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -43,6 +43,12 @@ def test_a_budget_is_a_duration_and_may_be_an_axis() -> None:
         make_suite(GRID | {"budget": ["1h", "2h"], "budgets": {"gsm8k": "3h"}})
 
 
+def test_a_wrong_value_is_named_by_its_key_whether_or_not_it_stands_in_a_list() -> None:
+    for value in ("5x", ["30m", "5x"]):
+        with pytest.raises(UsageError, match=r"^budget: '5x' is not a duration"):
+            make_suite({"tasks": "gsm8k", "agents": "noop", "budget": value})
+
+
 def test_exclude_leaves_out_what_agrees_with_all_keys_of_an_entry() -> None:
     suite = make_suite(GRID | {"mode": ["free", "multi"], "exclude": [{"agent": "codex", "mode": "multi"}]})
     assert len(suite.cells()) == 6

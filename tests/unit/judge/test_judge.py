@@ -206,14 +206,14 @@ def test_several_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: P
 def test_a_claimant_that_died_is_not_waited_for_and_one_that_lives_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_module, "LEASE_S", 0.6)
+    monkeypatch.setattr(cache_module, "LEASE_S", 2.0)
     monkeypatch.setattr(cache_module, "RENEW_INTERVAL_S", 0.1)
     waited = threading.Event()
     with AnswerCache(tmp_path / "answers.db") as living, AnswerCache(tmp_path / "answers.db") as asker:
         with living.answer("k", waited.wait) as claim:
             assert claim is not None
             assert claim.reply is None
-            deadline = time.monotonic() + 1.5
+            deadline = time.monotonic() + 3
             with asker.answer("k", lambda _: time.monotonic() > deadline) as refused:
                 assert refused is None  # renewed for longer than a lease, so it is still held
             living._closed.set()  # as if its process had died: nobody renews the claim
