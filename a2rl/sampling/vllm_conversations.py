@@ -67,7 +67,7 @@ class Conversations(Generic[T]):
             completion: What the model wrote.
             cached_tokens: How many tokens of the prompt the engine had in its cache.
         """
-        self._room.take(index, completion, cached_tokens)
+        self._room.note_turn(index, completion, cached_tokens)
         self._go_on(index, completion)
 
     def wait_for_futures(self) -> bool:
@@ -98,8 +98,8 @@ class Conversations(Generic[T]):
 class _Room:
     """Which conversations have room in the engine's cache.
 
-    Its oldest content gives way to new content. If that is only a little too large, everybody's next turn drives out
-    what somebody else's next turn needs. So there has to be room for the next turn of each conversation that goes on.
+    The cache drops its oldest content first. If it is only a little too small, each turn drops what a later turn needs.
+    So there must be room for the next turn of every conversation that goes on.
     """
 
     def __init__(self, tokens: int | None) -> None:
@@ -108,11 +108,12 @@ class _Room:
         self._order: list[int] = []
         """The conversations with a known size, by number."""
         self.end = EVERYONE
-        """Only conversations with smaller numbers may ask."""
+        """The number of the first conversation that has to wait."""
         self._largest = 0
+        """The most tokens that a conversation has had."""
 
-    def take(self, index: int, completion: Completion, cached_tokens: int) -> None:
-        """Notes the size of a conversation after a turn."""
+    def note_turn(self, index: int, completion: Completion, cached_tokens: int) -> None:
+        """Notes how large a conversation is after a turn."""
         if self._tokens is None:
             return
         if index not in self._sizes:
@@ -125,8 +126,8 @@ class _Room:
     def leave(self, index: int) -> None:
         """Forgets a conversation that has ended, and lets others follow.
 
-        One that has paused is read again, so it goes on only if that need not be done twice: if there is room for as
-        many tokens as the largest conversation has had.
+        A conversation that waited has to be read again. So that this is done only once, it goes on when there is room
+        for as many tokens as the largest conversation has had.
         """
         if index in self._sizes:
             self._order.remove(index)
@@ -134,7 +135,7 @@ class _Room:
             self.end = max(self.end, self._fitting(self._largest))
 
     def _fitting(self, at_least: int = 0) -> int:
-        """The number of the first conversation that does not fit, if each has at least so many tokens."""
+        """The first conversation that does not fit after those before it, if each takes at least so many tokens."""
         assert self._tokens is not None
         taken = 0
         for place, index in enumerate(self._order):
@@ -146,10 +147,10 @@ class _Room:
 
 @dataclass(slots=True)
 class _Size:
-    """The tokens of a conversation."""
+    """The number of tokens of a conversation."""
 
     shared: int
-    """What was in the cache before its first turn: other conversations begin with it as well."""
+    """Those that were in the cache before its first turn: other conversations begin with them as well."""
     held: int
     growth: int = 0
     """How many tokens the last turn added."""
