@@ -1,4 +1,4 @@
-"""Tests that the links in the README and the docs are not broken."""
+"""Tests that links and tables in the README and the docs are not broken."""
 
 import re
 from pathlib import Path
@@ -30,6 +30,15 @@ def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
         assert target.is_relative_to(REPO), link
         assert target.exists(), link
         assert not anchor or anchor in anchors_of(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
+def test_every_table_has_a_head_and_rows_of_one_width(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        head, line, *rows = [re.sub(r"`[^`]*`|\\\|", "", row) for row in [*table.splitlines(), ""]]
+        assert re.fullmatch(r"\|[ :|-]+\|", line), f"no line below {head!r}: is there an empty line in the table?"
+        assert {row.count("|") for row in [line, *rows[:-1]]} == {head.count("|")}, f"rows unlike {head!r}"
 
 
 def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
