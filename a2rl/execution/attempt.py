@@ -34,6 +34,7 @@ from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrupted
 from a2rl.run.gpu_share import share_of
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
+from a2rl.sandbox.agent_log import last_line
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.process import TRACE, AgentProcess
 
@@ -137,6 +138,8 @@ class Attempts:
 
     def _run_processes(self, command: AgentCommand, attempt: int, prompt: str, shares: Shares) -> AttemptEnd:
         """Runs the agent's processes from start to end, while the observer watches."""
+        log = self.run.agent_log
+        log_start = log.stat().st_size if log.exists() else 0
         with ExitStack() as stack:
             process = stack.enter_context(AgentProcess(command, self.settings))
             observer = stack.enter_context(Observer(self.run, self.settings, attempt, process.root))
@@ -144,7 +147,10 @@ class Attempts:
             stack.callback(_stop_if_running, process)
             result = self._supervise(process, observer, prompt, shares)
             usage_unknown = observer.is_given_up
-        return self._end_of(result, attempt, usage_unknown)
+        end = self._end_of(result, attempt, usage_unknown)
+        if end.reason == "crashed" and not end.why and (said := last_line(log, log_start)):
+            return end._replace(why=f'the last line of its output is "{said}"')
+        return end
 
     def _supervise(self, process: AgentProcess, observer: Observer, prompt: str, shares: Shares) -> WatchResult:
         """Enforces deadline and quota in this thread. Everything that may take time runs in other threads."""
@@ -173,7 +179,7 @@ class Attempts:
         if exited.survivors:
             self.run.ledger.append(ProcessesSurvived(attempt=attempt, processes=exited.survivors))
         if exited.error:
-            with (self.run.logs / "agent.log").open("a", encoding="utf-8") as log:
+            with self.run.agent_log.open("a", encoding="utf-8") as log:
                 log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
             return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}")
         if exited.stopped:

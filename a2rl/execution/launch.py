@@ -65,7 +65,7 @@ def launch(
         command=agent.resume_command(names) if session else agent.command(names),
         cwd=str(run.workspace),
         env={**environment, **user, **gateway.environment},
-        log=str(run.logs / "agent.log"),
+        log=str(run.agent_log),
         transcript=str(transcript_path(run, agent, attempt) or ""),
         takes_messages=agent.messages is not None,
         secrets=known_secrets(),

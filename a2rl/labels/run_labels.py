@@ -40,7 +40,7 @@ class Ran(NamedTuple):
 def label_run(run: RunDir) -> LabelsRecord:
     """Computes the labels of a run whose agent has ended."""
     began = time.monotonic()
-    signs = signs_in(run.logs / "agent.log")
+    signs = signs_in(run.agent_log)
     graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
     accepted = _chosen(run, graded)
     routes = tuple(

@@ -119,6 +119,11 @@ class RunDir:
         return self.root / "logs"
 
     @property
+    def agent_log(self) -> Path:
+        """What the agent printed, as visible characters and without secrets."""
+        return self.logs / "agent.log"
+
+    @property
     def trajectory(self) -> Path:
         """The agent's steps in ATIF; written for agents that leave a transcript."""
         return self.root / "trajectory.json"

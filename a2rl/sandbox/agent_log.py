@@ -19,6 +19,7 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrubbing_stream
 
 MAX_BYTES = 256 << 20
+MAX_LINE_BYTES, MAX_LINE_CHARS = 4096, 300
 FULL = b"\n[a2rl: the log is full; the rest is dropped]\n"
 
 
@@ -67,6 +68,15 @@ class AgentLog:
             self._left -= len(data)
             if self._left <= 0:
                 self._file.write(FULL)
+
+
+def last_line(path: Path, start: int) -> str:
+    """Returns the last line that a log for people got after it had `start` bytes; empty if there is none."""
+    with suppress(OSError), path.open("rb") as log:
+        log.seek(max(start, log.seek(0, os.SEEK_END) - MAX_LINE_BYTES))
+        lines = log.read(MAX_LINE_BYTES).decode(errors="replace").splitlines()
+        return printable(next((line.strip() for line in reversed(lines) if line.strip()), ""), MAX_LINE_CHARS)
+    return ""
 
 
 def keep_log(source: IO[bytes], path: str, as_it_is: bool) -> None:

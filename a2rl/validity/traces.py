@@ -47,7 +47,7 @@ def leaked_keys(evidence: RunEvidence) -> Iterator[Finding]:
 def _kept(evidence: RunEvidence) -> Iterator[Path]:
     """Yields the files with what the agent printed and said."""
     run = evidence.run
-    yield run.logs / "agent.log"
+    yield run.agent_log
     yield run.trajectory
     yield from sorted(run.logs.glob("transcript-*.jsonl"))
 

@@ -69,6 +69,31 @@ def test_an_mlflow_that_fails_or_hangs_neither_ends_the_agent_nor_delays_its_end
     assert "MLflow is gone" in (run.logs / "pipeline.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            "echo loading; echo \"ModuleNotFoundError: No module named 'requests'\" >&2; echo; exit 1\n",
+            "named 'requests'\"",
+        ),
+        ("printf 'a\\033[2Jb'; exit 1\n", 'is "a\\x1b[2Jb"'),
+        ("head -c 100000 /dev/zero | tr '\\0' y; exit 1\n", "more characters"),
+        ("exit 1\n", ""),
+    ],
+)
+def test_the_last_line_of_an_agent_that_crashed_is_the_reason(
+    work: Callable[..., RunDir], settings: Settings, script: str, says: str
+) -> None:
+    run = work(script)
+    run.agent_log.write_text("the last line of an earlier attempt\n")
+    record = execute(run, settings)
+    assert record.ended == "crashed"
+    assert says in record.why
+    assert "earlier" not in record.why
+    assert len(record.why) < 400
+    assert record.why.isprintable()
+
+
 def test_a_spoiled_workspace_ends_the_agents_part_and_what_it_submitted_before_stays(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
