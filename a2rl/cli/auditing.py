@@ -26,7 +26,7 @@ def bundle(
 ) -> None:
     """Make one file of a run that a stranger can check with `a2rl audit`, without secrets.
 
-    Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2c3 --with-weights`
+    Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2 --with-weights`
     """
     from a2rl.agents.catalog import find_agent
     from a2rl.bundle.form import SUFFIX
@@ -63,7 +63,7 @@ def audit(
     It ends with 0 (sound and valid), 1 (not sound), 2 (it could not be audited or graded anew), 3 (flagged), 4 (void,
     or no result) or 5 (an item differs when it is graded anew).
 
-    Examples: `a2rl audit gsm8k-scripted-20260412-093015-a1b2c3`,
+    Examples: `a2rl audit gsm8k-scripted-20260412-093015-a1b2`,
     `a2rl audit result.tar.gz --public-key signer.pub --regrade --json`
     """
     from a2rl.bundle.audit import NOT_DONE

@@ -30,7 +30,7 @@ def label(
 
     Every run is labelled when it ends; this command does it again, after an update for example.
 
-    Example: `a2rl label gsm8k-scripted-20260412-093015-a1b2c3 --judge gpt-4.1`
+    Example: `a2rl label gsm8k-scripted-20260412-093015-a1b2 --judge gpt-4.1`
     """
     from a2rl.cli.console import print_json
     from a2rl.cli.results import find_run

@@ -106,7 +106,7 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
 def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_json: Json = False) -> None:
     """Continue runs that were interrupted or whose machine failed, with the rest of their budget.
 
-    Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2c3`
+    Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import show_run

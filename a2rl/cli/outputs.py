@@ -31,7 +31,7 @@ def outputs(
 ) -> None:
     """Show what a model wrote for the items of a grade, in full: every prompt and every answer.
 
-    Examples: `a2rl outputs gsm8k-scripted-20260412-093015-a1b2c3 --item 17`, `a2rl outputs RUN 2 --json > outputs.json`
+    Examples: `a2rl outputs gsm8k-scripted-20260412-093015-a1b2 --item 17`, `a2rl outputs RUN 2 --json > outputs.json`
     """
     from a2rl.cli.console import out, print_json
     from a2rl.cli.results import find_run

@@ -28,8 +28,7 @@ def regrade(
     A submission by its number is graded on the items whose score the agent was told; without a number, the submission
     that counts is graded on the items that decided the result. The command fails if an item differs.
 
-    Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2c3 2`,
-    `a2rl regrade gsm8k-scripted-20260412-093015-a1b2c3`
+    Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2 2`, `a2rl regrade gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.console import print_json
     from a2rl.cli.progress import progress_bar
@@ -51,7 +50,7 @@ def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json 
 
     The scripted agent submits the same weights on the same machine if the run has a fixed number of steps (--steps).
 
-    Example: `a2rl rerun gsm8k-scripted-20260412-093015-a1b2c3`
+    Example: `a2rl rerun gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.models import fetch

@@ -19,7 +19,7 @@ PublicKey = Annotated[
 def verify(run_id: str, public_key: PublicKey = None, as_json: Json = False) -> None:
     """Check that a run is what it claims to be: its ledger, signatures, files, scores, records and MLflow entries.
 
-    Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2c3`
+    Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.audit_output import show_checks
     from a2rl.cli.console import print_json
@@ -94,7 +94,7 @@ def report(
 ) -> None:
     """Regenerate a run's report and bring MLflow up to date, or write a report over many runs.
 
-    Examples: `a2rl report gsm8k-scripted-20260412-093015-a1b2c3`, `a2rl report --suite full-bench`
+    Examples: `a2rl report gsm8k-scripted-20260412-093015-a1b2`, `a2rl report --suite full-bench`
     """
     if suite:
         _report_on_suites(suite)

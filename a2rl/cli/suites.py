@@ -89,7 +89,7 @@ def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -
 def reopen(run_id: Annotated[str, typer.Argument(help="Run id.")]) -> None:
     """Allow a run that was cancelled or given up to be continued, here or by a worker.
 
-    Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2c3`
+    Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cluster.holding import Cluster
 

@@ -1,6 +1,6 @@
 """How far runs have come, while they run: clock, scores so far and spend. Each look reads only what is new.
 
-watcher = Watcher(settings.runs, {"gsm8k-scripted-20260412-093015-a1b2c3"})
+watcher = Watcher(settings.runs, {"gsm8k-scripted-20260412-093015-a1b2"})
 for state in watcher.look(): ...
 """
 

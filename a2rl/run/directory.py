@@ -5,6 +5,7 @@ The agent can write only to `workspace/` below it.
 
 import itertools
 import secrets
+import string
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -191,13 +192,16 @@ class RunDir:
             yield cls(path.parent)
 
 
-_NUMBERS = itertools.count(secrets.randbelow(0x1000000))
+DIGITS = string.digits + string.ascii_lowercase
+_NUMBERS = itertools.count(secrets.randbelow(len(DIGITS) ** 4))
 """Counted from a random start, so that neither this process nor, in the same second, another one repeats an id."""
 
 
 def new_run_id(task: str, agent: str) -> str:
-    """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2c3; ids of a task and agent sort by time."""
-    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{next(_NUMBERS) % 0x1000000:06x}"
+    """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2; ids of a task and agent sort by time."""
+    number, base = next(_NUMBERS), len(DIGITS)
+    suffix = "".join(DIGITS[number // base**place % base] for place in (3, 2, 1, 0))
+    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{suffix}"
 
 
 def pipeline_log(run: RunDir) -> EventLog:
