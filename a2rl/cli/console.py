@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
 from a2rl.core.printable import printable, printable_json
 
 WIDTH_IN_FILES = 160
+MAX_WIDTH = 10_000
 
 
 class PlainConsole(Console):
@@ -49,10 +50,20 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Prints a table; the columns named in `right` are aligned to the right."""
+    """Prints a table; the columns named in `right` are aligned to the right.
+
+    Only cells with several words are broken into lines, so that names, such as run ids, can be copied. A table that is
+    too wide even so has lines that are too long for the terminal. In files it is as wide as it wants to be.
+    """
+    rows = list(rows)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for place, column in enumerate(columns):
+        is_prose = any(" " in row[place] for row in rows)
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold", no_wrap=not is_prose)
     for row in rows:
         table.add_row(*row)
-    out.print(table)
+    unlimited = out.options.update(width=MAX_WIDTH)
+    narrowest, natural = out.measure(table, options=unlimited)
+    width = max(narrowest, min(natural, out.width)) if out.is_terminal else natural
+    lines = out.render_lines(table, unlimited.update(width=width), pad=False)
+    out.print(SegmentLines(lines, new_lines=True), crop=False, soft_wrap=True, end="")

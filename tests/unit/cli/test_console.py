@@ -1,0 +1,37 @@
+"""Tests how tables look on terminals and in files."""
+
+import io
+
+import pytest
+
+from a2rl.cli import console
+from a2rl.cli.console import PlainConsole, print_table
+
+RUN = "deepsearchqa-mini-swe-agent-20261124-101326-a2b1"
+HOSTILE, SHOWN = "x\x1b[2J", r"x\x1b[2J"
+PROSE = "Nine words of prose that may stand in lines"
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, width: int, *, terminal: bool) -> list[str]:
+    screen = io.StringIO()
+    out = PlainConsole(file=screen, width=width, force_terminal=terminal, color_system=None, highlight=False)
+    monkeypatch.setattr(console, "out", out)
+    print_table(("run", "seed", "what"), [(RUN, "0", PROSE), (HOSTILE, "12", "y")], right=("seed",))
+    return [line.rstrip() for line in screen.getvalue().splitlines()]
+
+
+def test_a_table_in_a_file_has_one_line_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(monkeypatch, 20, terminal=False) == [
+        f"{'run':48}  seed  what",
+        f"{RUN}     0  {PROSE}",
+        f"{SHOWN:48}    12  y",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 60, 80])
+def test_on_a_narrow_terminal_only_prose_is_broken(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    lines = printed(monkeypatch, width, terminal=True)
+    assert lines[1].startswith(f"{RUN}     0  Nine")
+    said = " ".join(line[56:].strip() for line in lines[1:-1])
+    assert said == PROSE
+    assert lines[-1].split() == [SHOWN, "12", "y"]
