@@ -80,8 +80,7 @@ def test_each_agent_sees_its_own_gpus_and_never_the_one_that_grades(
         assert [uuid for uuid in map(fake.uuid, range(gpus)) if uuid in each.environment] == [mine.uuid]
     at_once = [(one, other) for one, other in itertools.combinations(seen, 2) if _overlap(one, other)]
     assert not any(set(one.share.all) & set(other.share.all) for one, other in at_once)
-    if runs * (1 + grading) <= gpus:
-        assert len({each.share.agent for each in seen}) == runs
+    assert at_once, "no two runs worked side by side"
 
 
 def _overlap(one: Seen, other: Seen) -> bool:
