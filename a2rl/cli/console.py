@@ -52,8 +52,8 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Prints a table; the columns named in `right` are aligned to the right.
 
-    Only cells with several words are broken into lines, so that names, such as run ids, can be copied. A table that is
-    too wide even so has lines that are too long for the terminal. In files it is as wide as it wants to be.
+    Only columns with several words in a cell are wrapped, so that names, such as run ids, can be copied. A table that
+    is still too wide runs over the edge of the terminal. In a file, each row is one line.
     """
     rows = list(rows)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))

@@ -147,10 +147,7 @@ class Attempts:
             stack.callback(_stop_if_running, process)
             result = self._supervise(process, observer, prompt, shares)
             usage_unknown = observer.is_given_up
-        end = self._end_of(result, attempt, usage_unknown)
-        if end.reason == "crashed" and not end.why and (said := last_line(log, log_start)):
-            return end._replace(why=f'the last line of its output is "{said}"')
-        return end
+        return self._end_of(result, attempt, usage_unknown, log_start)
 
     def _supervise(self, process: AgentProcess, observer: Observer, prompt: str, shares: Shares) -> WatchResult:
         """Enforces deadline and quota in this thread. Everything that may take time runs in other threads."""
@@ -173,7 +170,7 @@ class Attempts:
             stack.enter_context(Background("mirroring", lambda: self.observe(run), _random_pause_s, log))
             return watch(process, meter.left_s, lambda: observer.quota_is_spent, on_tick)
 
-    def _end_of(self, result: WatchResult, attempt: int, usage_unknown: bool) -> AttemptEnd:
+    def _end_of(self, result: WatchResult, attempt: int, usage_unknown: bool, log_start: int) -> AttemptEnd:
         """Records surviving processes and says how the attempt ended."""
         reason, exited = result
         if exited.survivors:
@@ -184,13 +181,13 @@ class Attempts:
             return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}")
         if exited.stopped:
             return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}")
-        why = self._why(attempt, reason, exited.exit_code)
+        why = self._why(attempt, reason, exited.exit_code, log_start)
         if reason == "quota" and usage_unknown:
             why = QUOTA_UNKNOWN
         return AttemptEnd(reason, exited.exit_code, why)
 
-    def _why(self, attempt: int, reason: str, exit_code: int | None) -> str:
-        """Returns the reason in plain words, from the transcript or the agent definition's exit codes."""
+    def _why(self, attempt: int, reason: str, exit_code: int | None, log_start: int) -> str:
+        """Returns the reason in plain words: from the transcript, the definition's exit codes, or the log."""
         reported = self.summary(attempt, exit_code).why
         if reason == "quota":
             return "its quota of tokens or cost was used up"
@@ -198,7 +195,10 @@ class Attempts:
             return ""
         if reported and reason != "deadline":
             return reported
-        return self.agent.exits.get(exit_code, "") if exit_code is not None else ""
+        if exit_code in self.agent.exits:
+            return self.agent.exits[exit_code]
+        said = last_line(self.run.agent_log, log_start) if reason == "crashed" else ""
+        return f'the last line of its output is "{said}"' if said else ""
 
 
 def close_attempt(run: RunDir, attempt: int, end: AttemptEnd) -> None:

@@ -192,15 +192,15 @@ class RunDir:
             yield cls(path.parent)
 
 
-DIGITS = string.digits + string.ascii_lowercase
-_NUMBERS = itertools.count(secrets.randbelow(len(DIGITS) ** 4))
-"""Counted from a random start, so that neither this process nor, in the same second, another one repeats an id."""
+_DIGITS = string.digits + string.ascii_lowercase
+_NUMBERS = itertools.count(secrets.randbelow(len(_DIGITS) ** 4))
+"""Counted from a random start: this process never repeats an id, and others in the same second hardly ever do."""
 
 
 def new_run_id(task: str, agent: str) -> str:
     """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2; ids of a task and agent sort by time."""
-    number, base = next(_NUMBERS), len(DIGITS)
-    suffix = "".join(DIGITS[number // base**place % base] for place in (3, 2, 1, 0))
+    number, base = next(_NUMBERS), len(_DIGITS)
+    suffix = "".join(_DIGITS[number // base**place % base] for place in (3, 2, 1, 0))
     return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{suffix}"
 
 
