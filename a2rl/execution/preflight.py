@@ -8,6 +8,7 @@ Runs that agree in everything that a check depends on share it, so a grid of a h
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.agents.catalog import find_agent
@@ -32,6 +33,7 @@ from a2rl.sandbox.isolation import Isolation, SandboxKind
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.tasks.catalog import load_grader
 from a2rl.tasks.contract import ServiceGrader
+from a2rl.tasks.data import require_source
 
 
 class CheckResult(NamedTuple):
@@ -109,6 +111,13 @@ def _model(spec: RunSpec, here: Here) -> str:
             PretrainedStore(here.settings).require_licence(CATALOGUE[spec.model])
         return f"{spec.model}, checked after its download"
     return str(resolve_model(spec.model, here.settings))
+
+
+def _data(spec: RunSpec, here: Here) -> str:
+    """Checks the folder that data comes from before a model is downloaded; setup checks what is in it."""
+    if spec.source:
+        require_source(spec.task, spec.variant, Path(spec.source), here.settings)
+    return spec.source or ""
 
 
 def _prompts(spec: RunSpec, here: Here) -> str:
@@ -207,6 +216,7 @@ def _anchor(spec: RunSpec, here: Here) -> str:
 CHECKS = (
     Check("sandbox", lambda spec: spec.sandbox, _sandbox),
     Check("base model", lambda spec: spec.model, _model),
+    Check("data", lambda spec: (spec.task, spec.variant, spec.source), _data),
     Check(
         "prompts",
         lambda spec: (spec.task, spec.variant, spec.model, spec.backend, str(spec.options), str(spec.generation)),

@@ -40,7 +40,23 @@ def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: 
         return _make(task_id, variant, source, settings)
 
 
+def require_source(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> None:
+    """Checks that the folder exists from which a task's data still has to be prepared.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if not _is_asked_for(settings.data(task_id, variant), variant, source):
+        _require_folder(task_id, source)
+
+
+def _require_folder(task_id: str, source: Path | None) -> None:
+    if source is not None and not source.is_dir():
+        raise UsageError(f"{source} is not a folder: --source names a folder with the files of {task_id}'s data set")
+
+
 def _make(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
+    _require_folder(task_id, source)
     target = settings.data(task_id, variant)
     _sweep(target)
     making = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
@@ -95,7 +111,7 @@ def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: S
     """Returns the folder of a task's data, which is prepared first if it is missing or came from another source.
 
     Raises:
-        UsageError: Only a part of it exists.
+        UsageError: Only a part of it exists, or the folder that it comes from does not.
     """
     folder = settings.data(task_id, variant)
     with reading(folder):

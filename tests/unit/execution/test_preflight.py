@@ -74,6 +74,11 @@ def test_all_problems_are_found_at_once_each_with_its_remedy(settings: Settings)
     assert refused.value.exit_code == 2
 
 
+def test_a_mirror_that_does_not_exist_is_a_problem_before_a_model_is_downloaded(settings: Settings) -> None:
+    found = problems([spec(variant="full", source="/no/mirror", model="smollm2-135m", sandbox="none")], settings)
+    assert found["data"] == "/no/mirror is not a folder: --source names a folder with the files of gsm8k's data set"
+
+
 def test_an_llm_of_ones_own_needs_no_key(settings: Settings) -> None:
     run = spec(agent="claude-code", base_url="http://127.0.0.1:1", sandbox="none")
     assert "API key" not in problems([run], settings)

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.tasks import data as module
-from a2rl.tasks.data import ensure_data, hidden_digest, prepare_data, reading
+from a2rl.tasks.data import ensure_data, hidden_digest, prepare_data, reading, require_source
 
 RUNS = 4
 
@@ -96,3 +96,24 @@ def test_what_a_killed_maker_left_is_removed_and_other_tasks_data_is_not(
     make("new", settings, monkeypatch)
     assert not left.exists()
     assert others.exists()
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_anything_is_prepared(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="gsm8k's data set"):
+        ensure_data("gsm8k", "full", tmp_path / "typo", settings)
+    assert not settings.data("gsm8k", "full").exists()
+
+
+def test_the_folder_is_needed_only_until_the_data_is_prepared(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "load_preparer", lambda task: preparer_of("{}"))
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    ensure_data("gsm8k", "full", mirror, settings)
+    mirror.rmdir()
+    require_source("gsm8k", "full", mirror, settings)
+    with pytest.raises(UsageError, match="is not a folder"):
+        require_source("gsm8k", "full", tmp_path / "other", settings)
