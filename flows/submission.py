@@ -152,11 +152,14 @@ def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
     """Checks that this machine can do what submitted runs need, before it takes them.
 
     Raises:
-        NotReadyError: It cannot. Nothing is taken and nothing is recorded as a result.
+        NotReadyError: It cannot. Nothing is taken and nothing is recorded as a result; their rows say what is missing.
     """
     cluster = Cluster.needed(settings)
     specs = [spec for run_id in run_ids if (spec := read_spec(cluster.store, run_id)) is not None]
     try:
         require_ready(specs, settings)
     except NotReadyError as error:
-        raise NotReadyError(error.problems, socket.gethostname()) from None
+        refusal = NotReadyError(error.problems, socket.gethostname())
+        for run_id in run_ids:
+            cluster.claims.refused(run_id, str(refusal))
+        raise refusal from None

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ def running(*names: str) -> Iterator[Services]:
     missing += (
         ["postgres"] if "postgres" in names and not (_has("postgres") or Path("/usr/lib/postgresql").is_dir()) else []
     )
+    missing += [] if find_spec("psycopg") else ["what `make setup-scale` installs"]
     if missing or not have:
         pytest.skip(f"{', '.join(missing)} is not installed")
     with tempfile.TemporaryDirectory(prefix="a2rl-services-") as folder:

@@ -63,7 +63,7 @@ class RunRow(BaseModel):
     """Seconds since the owner was last heard; None if nobody has taken the run."""
     done: bool = False
     outcome: str = ""
-    """How the run ended, or why its last attempt ended."""
+    """How the run ended, why its last attempt ended, or why a machine did not take it."""
     attempt: int = 1
     """The number of the flow run that is to work on it."""
     flow_run: str = ""
@@ -133,7 +133,7 @@ class Claims(Protocol):
         ...
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
-        """Gives the run back; does nothing if the claim was lost."""
+        """Gives the run back, unless another process has it; one that was closed meanwhile keeps its outcome."""
         ...
 
     def rows(self, suite: str | None = None) -> list[RunRow]:
@@ -146,6 +146,10 @@ class Claims(Protocol):
 
     def started(self, run_id: str, attempt: int, flow_run: str) -> None:
         """Notes which flow run is to work on an attempt."""
+        ...
+
+    def refused(self, run_id: str, why: str) -> None:
+        """Notes why a machine did not take a run that nobody holds."""
         ...
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:

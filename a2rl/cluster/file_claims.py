@@ -84,7 +84,7 @@ class FileClaims:
             self._change(claim, manifest=commit.manifest, seq=row.seq + len(seqs), progress=commit.progress)
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
-        """Gives the run back."""
+        """Gives the run back; one that was closed meanwhile keeps its outcome."""
         with self._locked(claim.run_id):
             row = self._read(claim.run_id)
             if row is not None and (row.owner, row.epoch) == (claim.owner, claim.epoch) and not row.done:
@@ -109,6 +109,13 @@ class FileClaims:
             row = self._read(run_id)
             if row is not None and row.attempt == attempt:
                 write_model(self._path(run_id), row.model_copy(update={"flow_run": flow_run}))
+
+    def refused(self, run_id: str, why: str) -> None:
+        """Notes why a machine did not take a run that nobody holds."""
+        with self._locked(run_id):
+            row = self._read(run_id)
+            if row is not None and not row.done and not self._is_live(run_id):
+                write_model(self._path(run_id), row.model_copy(update={"outcome": why}))
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
         """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""

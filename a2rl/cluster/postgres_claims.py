@@ -116,12 +116,13 @@ class PostgresClaims:
                 )
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
-        """Gives the run back; does nothing if the claim was lost."""
+        """Gives the run back; one that was closed meanwhile keeps its outcome."""
         self._patiently(
             lambda database: database.execute(
-                "UPDATE a2rl_runs SET until = '-infinity', outcome = %s, done = %s "
-                "WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done",
-                (outcome, done, *_key(claim)),
+                "UPDATE a2rl_runs SET until = '-infinity', done = done OR %s, "
+                "outcome = CASE WHEN done THEN outcome ELSE %s END "  # what closed it meanwhile remains
+                "WHERE run_id = %s AND owner = %s AND epoch = %s",
+                (done, outcome, *_key(claim)),
             )
         )
 
@@ -140,6 +141,10 @@ class PostgresClaims:
     def started(self, run_id: str, attempt: int, flow_run: str) -> None:
         """Notes which flow run is to work on an attempt."""
         self._change("UPDATE a2rl_runs SET flow_run = %s WHERE run_id = %s AND attempt = %s", flow_run, run_id, attempt)
+
+    def refused(self, run_id: str, why: str) -> None:
+        """Notes why a machine did not take a run that nobody holds."""
+        self._change("UPDATE a2rl_runs SET outcome = %s WHERE run_id = %s AND NOT done AND until < now()", why, run_id)
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
         """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""
