@@ -1,6 +1,7 @@
 """`a2rl suite`: the runs that were submitted to the workers of several machines."""
 
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -119,6 +120,8 @@ def worker(
         command = [prefect, "flow-run", "execute", flow_run]
     ours = {"A2RL_ROOT": str(settings.root), "PYTHONPATH": str(settings.root)}
     os.chdir(settings.root)
+    # Prefect ends on SIGINT, also when it gets SIGTERM. A script that starts a worker with & has it ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execve(prefect, command, settings.environ | ours)
 
 

@@ -55,10 +55,10 @@ def test_of_two_simultaneous_resumes_one_wins_and_the_other_refuses(machines: Ma
     sys.stderr.write(f"{ROUNDS} rounds; the slowest refusal took {slowest:.2f} s\n")
 
 
-def start_worker(checkout: Checkout) -> "subprocess.Popen[bytes]":
+def start_worker(checkout: Checkout, *prefix: str) -> "subprocess.Popen[bytes]":
     with (checkout.root / "worker.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "a2rl", "suite", "worker", POOL],
+            [*prefix, sys.executable, "-P", "-m", "a2rl", "suite", "worker", POOL],
             cwd=checkout.root,
             env=checkout.environment,
             stdout=log,
@@ -119,6 +119,18 @@ def test_a_run_whose_worker_alone_is_killed_is_finished_by_its_engine(machines: 
     assert (row.epoch, row.attempt, len(run.ledger.events(AgentStarted))) == (1, 1, 1)
     assert len(run.ledger.events(SubmissionAccepted)) == SUBMISSIONS
     assert machines.one.problems(run_id) == []
+
+
+def test_a_worker_that_a_script_has_started_in_the_background_ends_when_it_is_told_to(machines: Machines) -> None:
+    log = machines.one.root / "worker.log"
+    before = log.stat().st_size if log.exists() else 0
+    worker = start_worker(machines.one, "env", "--ignore-signal=INT")  # as a shell does for commands with &
+    try:
+        wait_for("its start", lambda: b" started!" in log.read_bytes()[before:])
+        worker.terminate()
+        worker.wait(timeout=60)
+    finally:
+        kill_machine(machines.one)
 
 
 def test_a_process_that_was_stopped_past_its_lease_ends_with_its_agent_and_writes_nothing(machines: Machines) -> None:
