@@ -25,7 +25,7 @@ from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
 from a2rl.tasks.catalog import load_grader, load_task
 from a2rl.tasks.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
-from a2rl.tasks.data import about, ensure_data, hidden_digest
+from a2rl.tasks.data import about, ensure_data, hidden_digest, require_folder
 
 
 class Graded(NamedTuple):
@@ -227,8 +227,7 @@ def score_annotations(settings: Settings, task: str, annotations: Path, source: 
     score = getattr(load_grader(task), "score_annotations", None)
     if score is None:
         raise UsageError(f"{task} does not support annotations: give completions with --outputs")
-    if source is not None and not source.is_dir():
-        raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
+    require_folder(source)
     figures: dict[str, Any] = score(annotations, source, settings).model_dump(mode="json")
     return figures
 

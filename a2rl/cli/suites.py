@@ -120,7 +120,7 @@ def worker(
         command = [prefect, "flow-run", "execute", flow_run]
     ours = {"A2RL_ROOT": str(settings.root), "PYTHONPATH": str(settings.root)}
     os.chdir(settings.root)
-    # Prefect ends on SIGINT, also when it gets SIGTERM. A script that starts a worker with & has it ignored.
+    # Prefect turns SIGTERM into SIGINT, which a shell script makes ignored in what it starts with &.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execve(prefect, command, settings.environ | ours)
 

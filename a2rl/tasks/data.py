@@ -33,30 +33,33 @@ def prepare_data(task_id: str, variant: Variant, source: Path | None, settings: 
         UsageError: The local mirror does not exist or lacks a file.
         InfrastructureError: The hub cannot be reached, or other processes use the data for too long.
     """
-    if source is not None and not source.is_dir():
-        raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
+    require_folder(source)
     load_task(task_id, settings.root)
     with making(settings.data(task_id, variant)):
         return _make(task_id, variant, source, settings)
 
 
-def require_source(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> None:
-    """Checks that the folder exists from which a task's data still has to be prepared.
+def require_folder(source: Path | None) -> None:
+    """Checks that the folder with a data set's files exists; None stands for the network and always passes.
 
     Raises:
-        UsageError: It does not.
+        UsageError: It does not exist.
+    """
+    if source is not None and not source.is_dir():
+        raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
+
+
+def require_source(task_id: str, variant: Variant, source: Path, settings: Settings) -> None:
+    """Checks that this folder exists, unless the task's data has been prepared from it already.
+
+    Raises:
+        UsageError: It is needed and does not exist.
     """
     if not _is_asked_for(settings.data(task_id, variant), variant, source):
-        _require_folder(task_id, source)
-
-
-def _require_folder(task_id: str, source: Path | None) -> None:
-    if source is not None and not source.is_dir():
-        raise UsageError(f"{source} is not a folder: --source names a folder with the files of {task_id}'s data set")
+        require_folder(source)
 
 
 def _make(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
-    _require_folder(task_id, source)
     target = settings.data(task_id, variant)
     _sweep(target)
     making = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
@@ -111,12 +114,13 @@ def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: S
     """Returns the folder of a task's data, which is prepared first if it is missing or came from another source.
 
     Raises:
-        UsageError: Only a part of it exists, or the folder that it comes from does not.
+        UsageError: Only a part of the data exists, or the folder to prepare it from does not.
     """
     folder = settings.data(task_id, variant)
     with reading(folder):
         if _is_asked_for(folder, variant, source):
             return folder
+    require_folder(source)
     with making(folder):
         if _is_asked_for(folder, variant, source):  # another process has prepared it meanwhile
             return folder

@@ -76,7 +76,7 @@ def test_all_problems_are_found_at_once_each_with_its_remedy(settings: Settings)
 
 def test_a_mirror_that_does_not_exist_is_a_problem_before_a_model_is_downloaded(settings: Settings) -> None:
     found = problems([spec(variant="full", source="/no/mirror", model="smollm2-135m", sandbox="none")], settings)
-    assert found["data"] == "/no/mirror is not a folder: --source names a folder with the files of gsm8k's data set"
+    assert found["data"] == "--source /no/mirror is not a folder: give the folder with the task's data files"
 
 
 def test_an_llm_of_ones_own_needs_no_key(settings: Settings) -> None:

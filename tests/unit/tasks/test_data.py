@@ -101,7 +101,7 @@ def test_what_a_killed_maker_left_is_removed_and_other_tasks_data_is_not(
 def test_a_folder_that_does_not_exist_is_refused_before_anything_is_prepared(
     settings: Settings, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="gsm8k's data set"):
+    with pytest.raises(UsageError, match=f"--source {tmp_path}/typo is not a folder"):
         ensure_data("gsm8k", "full", tmp_path / "typo", settings)
     assert not settings.data("gsm8k", "full").exists()
 
