@@ -180,12 +180,12 @@ class Batch(Generic[T]):
             start_R1: The position of the first column in each own row.
         """
         position_RT = position_RT.to(self._device)
-        key_RS = _key_positions(start_R1.to(self._device), self._cache.shared_columns, self._cache.used)
-        in_pieces = self._cache.in_pieces
+        shared, in_pieces = self._cache.shared_columns, self._cache.in_pieces
+        key_RS = _key_positions(start_R1.to(self._device), shared, self._cache.used)
         with attention_in_pieces(self._config) if in_pieces else nullcontext():
             logits: torch.Tensor = self._model(
                 input_ids=input_RT.to(self._device),
-                attention_mask=self._masks(position_RT, key_RS, self._model.dtype, in_pieces),
+                attention_mask=self._masks(position_RT, key_RS, self._model.dtype, shared if in_pieces else None),
                 position_ids=position_RT,
                 past_key_values=self._cache,
                 use_cache=True,

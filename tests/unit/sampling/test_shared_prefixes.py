@@ -21,7 +21,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from a2rl.sampling.decoder import Decoder, Decoding, Turn, Written
+from a2rl.sampling.decoder import Decoder, Decoding, Turn, Written, attention
 from a2rl.sampling.decoder.prefixes import SHORTEST, Prefixes
 
 WORDS, CONTEXT, NEW = 300, 512, 8
@@ -117,6 +117,53 @@ def test_every_family_writes_what_transformers_itself_would(family: str) -> None
     assert decoded(model, PROMPTS) == expected
     assert len({tuple(tokens) for tokens in expected}) >= len(PROMPTS) - 2
     assert model.config._attn_implementation == network(family).config._attn_implementation
+
+
+@pytest.fixture
+def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention as on GPUs."""
+    monkeypatch.setattr(attention, "_has_kernel", lambda *_: False)
+    monkeypatch.setattr(attention, "MAX_SCORES", 5000)
+
+
+@pytest.mark.usefixtures("no_kernel")
+@pytest.mark.parametrize("family", ["llama", "mistral with a sliding window", "gemma3"])
+def test_attention_without_a_fused_kernel_writes_the_same(family: str) -> None:
+    test_every_family_writes_what_transformers_itself_would(family)
+
+
+def attended(dtype: torch.dtype, hidden: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns attention to pieces of two rows, of which one has a prefix of 6 columns, and what it should be."""
+    make = torch.Generator().manual_seed(1)
+    query, own_key, own_value, key, value = (
+        torch.randn(*shape, 8, generator=make, dtype=dtype)
+        for shape in ((2, 4, 3), (2, 2, 5), (2, 2, 5), (2, 6), (2, 6))
+    )
+    seen = torch.ones(2, 1, 3, 11, dtype=torch.bool)
+    seen[:, :, 0, -1] = seen[0, :, :, :6] = False
+    seen[1, :, :, :6] = not hidden
+    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    rows, columns = torch.tensor([1]), slice(0, 6)
+    keys = attention.Pieces(own_key, [attention.Piece(rows, columns, key)])
+    values = attention.Pieces(own_value, [attention.Piece(rows, columns, value)])
+    output, _ = attention.attend_in_pieces(torch.nn.Identity(), query, keys, values, mask)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query.float(), keys.joined(6).float(), values.joined(6).float(), attn_mask=seen, enable_gqa=True
+    )
+    return output.float(), expected.transpose(1, 2)
+
+
+@pytest.mark.parametrize("kernel", ["kernel", "no_kernel"])
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_attention_to_pieces_is_attention_to_all_of_them(
+    dtype: torch.dtype, hidden: bool, kernel: str, request: pytest.FixtureRequest
+) -> None:
+    """Also where no token sees a piece: its numbers must not count then."""
+    if kernel == "no_kernel":
+        request.getfixturevalue(kernel)
+    output, expected = attended(dtype, hidden)
+    assert torch.allclose(output, expected, atol=4 * torch.finfo(dtype).eps)
 
 
 def test_what_prompts_begin_with_is_read_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
