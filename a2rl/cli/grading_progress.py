@@ -30,7 +30,7 @@ class GradingProgress:
         return [line for line in said if line]
 
     def _line(self, path: Path, progress: Progress, submissions: Mapping[str, str]) -> str:
-        work = self._watched.setdefault(path, LongWork(progress.done, self._now))
+        work = self._watched.setdefault(path, LongWork(progress, self._now))
         return work.line(f"grading {_what(path.stem, submissions)}", progress)
 
 

@@ -10,7 +10,6 @@ from rich.progress import (
     MofNCompleteColumn,
     SpinnerColumn,
     TextColumn,
-    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.progress import Progress as Bar
@@ -21,16 +20,17 @@ from a2rl.run.budget import format_duration
 
 EVERY_S = 30.0
 SHARE_THAT_TELLS = 0.05
-"""The share of the items that must be done before the rest is estimated: many are answered at the same time."""
+"""The share of the items, or of their answers, after which the rest is estimated: many are worked on at a time."""
+NOTHING = Progress(0, 0, 0, 0)
 
 
 class LongWork:
     """Says from time to time how far work on items is."""
 
-    def __init__(self, done: int = 0, now: Callable[[], float] = time.monotonic) -> None:
-        """Args: done: The number of items that were done at the beginning."""
+    def __init__(self, before: Progress = NOTHING, now: Callable[[], float] = time.monotonic) -> None:
+        """Args: before: What was done at the beginning."""
         self._now = now
-        self._done = done
+        self._before = before
         self._began = self._said = now()
 
     def line(self, what: str, progress: Progress) -> str:
@@ -39,16 +39,32 @@ class LongWork:
         if now < self._said + EVERY_S:
             return ""
         self._said = now
-        done, total, _ = progress
-        return f"still {what}: {done} of {total} items{_answers(progress)}{self._left(done, total, now - self._began)}"
+        said = f"still {what}: {progress.done} of {progress.total} items{_answers(progress)}"
+        return ", ".join(filter(None, [said, self.left(progress) or self._stuck(progress)]))
 
-    def _left(self, done: int, total: int, seconds: float) -> str:
-        newly = done - self._done
-        if newly <= 0:
-            return f", none of them in the last {format_duration(seconds)}" if done else ""
-        if newly < SHARE_THAT_TELLS * total:
+    def left(self, progress: Progress) -> str:
+        """Returns how much time the rest will take, such as "about 9m left"; nothing if it is too early to tell.
+
+        The episodes of an interactive task begin together and end together. Until they do, their number says little,
+        but the limit of their steps says how long it can last.
+        """
+        done, answers = progress.done - self._before.done, progress.answers - self._before.answers
+        estimates = []
+        if done and done >= SHARE_THAT_TELLS * progress.total:
+            estimates.append(((progress.total - progress.done) / done, "about"))
+        if _is_interactive(progress) and answers >= SHARE_THAT_TELLS * progress.most_answers:
+            estimates.append((progress.most_answers_left / answers, "at most about"))
+        if not estimates:
             return ""
-        return f", about {format_duration(max(1.0, (total - done) * seconds / newly))} left"
+        ratio, about = min(estimates)
+        return f"{about} {format_duration(max(1.0, ratio * (self._now() - self._began)))} left"
+
+    def _stuck(self, progress: Progress) -> str:
+        """Returns how long nothing has been done, if something was done before."""
+        is_moving = progress.done > self._before.done or progress.answers > self._before.answers
+        if is_moving or not progress.done:
+            return ""
+        return f"none of them in the last {format_duration(self._now() - self._began)}"
 
 
 @contextmanager
@@ -58,14 +74,19 @@ def progress_bar(description: str) -> Iterator[OnProgress]:
     Yields:
         A function to call repeatedly with how far the grade is.
     """
+    work = LongWork()
     if not err.is_terminal:
-        yield _lines(description)
+        yield lambda progress: _say(work.line(description, progress))
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(SpinnerColumn(), *columns, console=err, transient=True) as bar:
-        task = bar.add_task(description, total=None)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Bar(SpinnerColumn(), *columns, TextColumn("{task.fields[left]}"), console=err, transient=True) as bar:
+        task = bar.add_task(description, total=None, left="")
         yield lambda progress: bar.update(
-            task, description=f"{description}{_answers(progress)}", completed=progress.done, total=progress.total
+            task,
+            description=f"{description}{_answers(progress)}",
+            completed=progress.done,
+            total=progress.total,
+            left=work.left(progress),
         )
 
 
@@ -82,16 +103,15 @@ def byte_bar(description: str) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
+def _is_interactive(progress: Progress) -> bool:
+    return progress.most_answers > progress.total
+
+
 def _answers(progress: Progress) -> str:
     """Returns a phrase with the number of the model's answers if items take several."""
-    return f", {progress.answers:,} answers" if progress.answers > progress.total else ""
+    return f", {progress.answers:,} answers" if _is_interactive(progress) else ""
 
 
-def _lines(description: str) -> OnProgress:
-    work = LongWork()
-
-    def show(progress: Progress) -> None:
-        if line := work.line(description, progress):
-            err.print(line, soft_wrap=True)
-
-    return show
+def _say(line: str) -> None:
+    if line:
+        err.print(line, soft_wrap=True)

@@ -181,7 +181,7 @@ def run_job(job: GradeJob, lease: EngineLease | None = None) -> None:
     limits, samples = _limits(task.variant(job.variant).limits, job.generation), job.generation.samples
     ids = ids_of_job(job)[job.part.start :: job.part.step]
     started = time.monotonic()
-    progress = ProgressFile(job.result, len(ids) * samples)
+    progress = ProgressFile(job.result, len(ids) * samples, limits.max_steps)
     judging = _judging(job)
     engine = open_sampler(
         job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, lease=lease, on_end=progress.add_item

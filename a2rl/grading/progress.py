@@ -17,6 +17,13 @@ class Progress(NamedTuple):
     total: int
     answers: int
     """Answers of the model. An item of an interactive task takes many."""
+    most_answers: int
+    """About the most answers that all items can take."""
+
+    @property
+    def most_answers_left(self) -> int:
+        """About the most answers that the items without a result can still take."""
+        return min(self.most_answers - self.answers, self.most_answers * (self.total - self.done) // max(1, self.total))
 
 
 OnProgress = Callable[[Progress], None]
@@ -30,11 +37,17 @@ def ignore_progress(_: Progress) -> None:
 class ProgressFile:
     """Counts, and writes the numbers to the file now and then."""
 
-    def __init__(self, result: Path, total: int) -> None:
-        """Args: result: The result of the grade. total: The number of its items."""
+    def __init__(self, result: Path, total: int, steps: int) -> None:
+        """Begins to count.
+
+        Args:
+            result: The result of the grade.
+            total: The number of its items.
+            steps: The most answers that an item takes.
+        """
         self._file = progress_path(result)
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._done, self._answers, self._total = 0, 0, total
+        self._done, self._answers, self._total, self._most_answers = 0, 0, total, total * steps
         self._next_write = 0.0
         self._write()
 
@@ -57,7 +70,7 @@ class ProgressFile:
             return
         self._next_write = time.monotonic() + WRITTEN_EVERY_S
         with suppress(OSError):  # on a full disk, there is no progress to be seen, but there is a grade
-            self._file.write_text(f"{self._done} {self._total} {self._answers}")
+            self._file.write_text(f"{self._done} {self._total} {self._answers} {self._most_answers}")
 
 
 def progress_path(result: Path) -> Path:
@@ -68,10 +81,10 @@ def progress_path(result: Path) -> Path:
 def read_progress(file: Path) -> Progress | None:
     """Reads a file that `progress_path` names; None if the grade has not begun."""
     try:
-        done, total, answers = map(int, file.read_text().split())
+        done, total, answers, most_answers = map(int, file.read_text().split())
     except (FileNotFoundError, ValueError):  # the file may be incomplete
         return None
-    return Progress(done, total, answers)
+    return Progress(done, total, answers, most_answers)
 
 
 def joint_progress(results: Iterable[Path]) -> Progress | None:

@@ -76,10 +76,10 @@ def test_a_request_that_does_not_wait_is_answered_before_the_copy_and_its_state_
     held_copy.set()
     wait_for(lambda: state_of(client, 2)["state"] == "queued")
     assert state_of(client, 1)["submission_id"] == 1
-    progress_path(pool.jobs[0].result).write_text("3 4 9")
+    progress_path(pool.jobs[0].result).write_text("3 4 9 24")
     assert state_of(client, 1) == state_of(client, 1) | {
         "state": "grading",
-        "progress": {"done": 3, "total": 4, "answers": 9},
+        "progress": {"done": 3, "total": 4, "answers": 9, "most_answers": 24},
     }
     pool.grade_all()
     wait_for(lambda: state_of(client, 2)["state"] == "graded")

@@ -23,7 +23,7 @@ def test_a_grade_that_lasts_is_mentioned_now_and_then_with_an_estimate(run: RunD
     said = []
     for second in range(0, 100, 10):
         now[0] = second
-        file.write_text(f"{second} 400 {second}")
+        file.write_text(f"{second} 400 {second} 400")
         said += progress.lines(run, names)
     assert said == [
         "still grading submission 2: 30 of 400 items, about 6m10s left",
@@ -33,14 +33,15 @@ def test_a_grade_that_lasts_is_mentioned_now_and_then_with_an_estimate(run: RunD
     now[0] += EVERY_S
     file.unlink()
     assert progress.lines(run, names) == []
-    file.write_text("0 400 0")
+    file.write_text("0 400 0 400")
     assert progress.lines(run, names) == [], "a new grade begins anew"
 
 
 def test_a_grade_without_progress_has_no_estimate(run: RunDir) -> None:
     now = [0.0]
     progress = GradingProgress(lambda: now[0])
-    for name, text in (("baseline-graded", "0 9 200"), (f"{DIGEST[:16]}-private", "4 9 4"), ("broken-public", "x")):
+    best = f"{DIGEST[:16]}-private"
+    for name, text in (("baseline-graded", "0 9 200 450"), (best, "4 9 4 9"), ("broken-public", "x")):
         (run.grades / f"{name}.progress").write_text(text)
     assert progress.lines(run, {}) == []
     now[0] = 90
@@ -57,11 +58,28 @@ def test_the_first_items_of_many_are_no_estimate(run: RunDir) -> None:
     said = []
     for second, done in ((0, 0), (90, 1), (180, 100)):
         now[0] = second
-        file.write_text(f"{done} 1319 {done}")
+        file.write_text(f"{done} 1319 {done} 1319")
         said += progress.lines(run, {})
     assert said == [
         "still grading the base model: 1 of 1319 items",
         "still grading the base model: 100 of 1319 items, about 36m34s left",
+    ]
+
+
+def test_episodes_that_go_on_together_are_estimated_by_the_limit_of_their_steps(run: RunDir) -> None:
+    now = [0.0]
+    progress = GradingProgress(lambda: now[0])
+    file = run.grades / "baseline-graded.progress"
+    said = []
+    for second, done, answers in ((0, 0, 0), (90, 0, 300), (180, 9, 700), (900, 9, 6000), (990, 130, 6900)):
+        now[0] = second
+        file.write_text(f"{done} 140 {answers} 7000")
+        said += progress.lines(run, {})
+    assert said == [
+        "still grading the base model: 0 of 140 items, 300 answers",
+        "still grading the base model: 9 of 140 items, 700 answers, at most about 27m left",
+        "still grading the base model: 9 of 140 items, 6,000 answers, at most about 2m30s left",
+        "still grading the base model: 130 of 140 items, 6,900 answers, at most about 14s left",
     ]
 
 
@@ -74,7 +92,7 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
         submission_id=1, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None
     )
     run.ledger.append(accepted)
-    (run.grades / f"{DIGEST[:16]}-public.progress").write_text("1 8 1")
+    (run.grades / f"{DIGEST[:16]}-public.progress").write_text("1 8 1 8")
     follower._look()
     now[0] = EVERY_S
     follower._look()
@@ -85,7 +103,7 @@ def test_without_a_terminal_there_are_lines_instead_of_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with progress_bar("grading tiny on gsm8k (mini)") as on_progress:
-        on_progress(Progress(1, 400, 1))  # too early to say anything
+        on_progress(Progress(1, 400, 1, 2400))  # too early to say anything
         monkeypatch.setattr(module, "EVERY_S", 0.0)
-        on_progress(Progress(2, 400, 500))
-    assert capsys.readouterr().err == "still grading tiny on gsm8k (mini): 2 of 400 items, 500 answers\n"
+        on_progress(Progress(2, 400, 50, 2400))
+    assert capsys.readouterr().err == "still grading tiny on gsm8k (mini): 2 of 400 items, 50 answers\n"

@@ -42,10 +42,10 @@ def test_the_results_of_the_parts_are_those_of_the_job_in_its_order(
 
 def test_progress_is_known_once_every_part_has_begun(job: GradeJob) -> None:
     first, second = (part.result for part in parts_of(job, 2))
-    first.with_suffix(".progress").write_text("1 4 9")
+    first.with_suffix(".progress").write_text("1 4 9 24")
     assert joint_progress([first, second]) is None
-    second.with_suffix(".progress").write_text("2 3 20")
-    assert joint_progress([first, second]) == (3, 7, 29)
+    second.with_suffix(".progress").write_text("2 3 20 18")
+    assert joint_progress([first, second]) == (3, 7, 29, 42)
 
 
 @pytest.mark.slow
