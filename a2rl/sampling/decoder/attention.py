@@ -56,14 +56,17 @@ class AttentionMasks:
             query_RT: The positions of the new tokens.
             key_RS: The positions of the columns that they attend to.
             dtype: The type of the model's numbers.
-            shared: If the mask is for `attend_in_pieces`, how many of the columns, from the first, are shared ones. It
-                lacks them where every token sees all that its row shares.
+            shared: If the mask is for `attend_in_pieces`, how many of the columns, from the first, are shared ones. The
+                mask lacks those where every token sees all that its row shares. It has only the last of the own columns
+                where no token sees what comes before them.
         """
         full_RS = sliding_RS = key_RS
         if shared is not None:
             full_RS = key_RS[:, shared:]
             if self._window is None or int(query_RT.max()) < self._window:
                 sliding_RS = full_RS
+            elif (unseen := int((query_RT - full_RS[:, :1]).min()) - self._window + 1) > 0:
+                sliding_RS = full_RS[:, unseen:]
         added = dtype if shared is not None or self._eager else None
         query_R1T1 = query_RT[:, None, :, None]
         full_R1TS = full_RS[:, None, None, :] <= query_R1T1
@@ -122,14 +125,15 @@ def attend_in_pieces(
         The output [R, T, heads, D], and nothing for the weights.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    own = key.own.shape[2]
-    output, norm = _attend(query, key.own, value.own, attention_mask[..., -own:], scaling)
-    if not key.shared:
+    own, masked = key.own.shape[2], attention_mask.shape[-1]
+    seen = slice(max(0, own - masked), None)
+    output, norm = _attend(query, key.own[:, :, seen], value.own[:, :, seen], attention_mask[..., -own:], scaling)
+    if masked < own:
         return output.transpose(1, 2), None
     output = output.float()
     for shared_key, shared_value in zip(key.shared, value.shared, strict=True):
         rows = shared_key.rows
-        mask = attention_mask[rows, :, :, shared_key.columns] if attention_mask.shape[-1] > own else None
+        mask = attention_mask[rows, :, :, shared_key.columns] if masked > own else None
         more, more_norm = _attend_together(query[rows], shared_key.states, shared_value.states, mask, scaling)
         old_norm = norm[rows]
         both = torch.logaddexp(old_norm, more_norm)

@@ -132,6 +132,22 @@ def test_attention_without_a_fused_kernel_writes_the_same(family: str) -> None:
     test_every_family_writes_what_transformers_itself_would(family)
 
 
+def test_keys_that_have_left_the_window_of_every_row_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = network("gemma3"), [RULES + words(length) for length in (100, 60, 90)]
+    expected, read, attend = decoded(model, prompts, shared_from=None), set(), attention._attend
+
+    def seen(query: torch.Tensor, key: torch.Tensor, *rest: Any) -> Any:
+        if query.shape[2] == 1:
+            read.add(key.shape[2])
+        return attend(query, key, *rest)
+
+    monkeypatch.setattr(attention, "_attend", seen)
+    assert decoded(model, prompts) == expected
+    # The longest row has 40 columns more than the shortest one.
+    assert min(read) == model.config.sliding_window + 40
+    assert max(read) >= 100
+
+
 def attended(dtype: torch.dtype, hidden: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns attention to pieces of two rows, of which one has a prefix of 6 columns, and what it should be."""
     make = torch.Generator().manual_seed(1)
