@@ -45,19 +45,18 @@ class LongWork:
     def left(self, progress: Progress) -> str:
         """Returns how much time the rest will take, such as "about 9m left"; nothing if it is too early to tell.
 
-        The episodes of an interactive task begin together and end together. Until they do, their number says little,
-        but the limit of their steps says how long it can last.
+        The episodes of an interactive task begin together, and most of them end together. Until then, how many have
+        ended says little, but the limit of their steps says how many answers are left.
         """
         done, answers = progress.done - self._before.done, progress.answers - self._before.answers
-        estimates = []
+        ratios = []
         if done and done >= SHARE_THAT_TELLS * progress.total:
-            estimates.append(((progress.total - progress.done) / done, "about"))
+            ratios.append((progress.total - progress.done) / done)
         if _is_interactive(progress) and answers >= SHARE_THAT_TELLS * progress.most_answers:
-            estimates.append((progress.most_answers_left / answers, "at most about"))
-        if not estimates:
+            ratios.append(progress.most_answers_left / answers)
+        if not ratios:
             return ""
-        ratio, about = min(estimates)
-        return f"{about} {format_duration(max(1.0, ratio * (self._now() - self._began)))} left"
+        return f"about {format_duration(max(1.0, min(ratios) * (self._now() - self._began)))} left"
 
     def _stuck(self, progress: Progress) -> str:
         """Returns how long nothing has been done, if something was done before."""

@@ -77,9 +77,9 @@ def test_episodes_that_go_on_together_are_estimated_by_the_limit_of_their_steps(
         said += progress.lines(run, {})
     assert said == [
         "still grading the base model: 0 of 140 items, 300 answers",
-        "still grading the base model: 9 of 140 items, 700 answers, at most about 27m left",
-        "still grading the base model: 9 of 140 items, 6,000 answers, at most about 2m30s left",
-        "still grading the base model: 130 of 140 items, 6,900 answers, at most about 14s left",
+        "still grading the base model: 9 of 140 items, 700 answers, about 27m left",
+        "still grading the base model: 9 of 140 items, 6,000 answers, about 2m30s left",
+        "still grading the base model: 130 of 140 items, 6,900 answers, about 14s left",
     ]
 
 
