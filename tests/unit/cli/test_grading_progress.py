@@ -51,15 +51,19 @@ def test_a_grade_without_progress_has_no_estimate(run: RunDir) -> None:
     ]
 
 
-def test_the_first_items_of_many_are_no_estimate(run: RunDir) -> None:
-    now = [0.0]
-    progress = GradingProgress(lambda: now[0])
-    file = run.grades / "baseline-graded.progress"
-    said = []
-    for second, done in ((0, 0), (90, 1), (180, 100)):
+def said_of_baseline(run: RunDir, *progress: tuple[float, str]) -> list[str]:
+    """Returns what is said of a grade whose file has these texts, each from a time on."""
+    now, said = [0.0], []
+    watching = GradingProgress(lambda: now[0])
+    for second, text in progress:
         now[0] = second
-        file.write_text(f"{done} 1319 {done} 1319")
-        said += progress.lines(run, {})
+        (run.grades / "baseline-graded.progress").write_text(text)
+        said += watching.lines(run, {})
+    return said
+
+
+def test_the_first_items_of_many_are_no_estimate(run: RunDir) -> None:
+    said = said_of_baseline(run, *((at, f"{done} 1319 {done} 1319") for at, done in ((0, 0), (90, 1), (180, 100))))
     assert said == [
         "still grading the base model: 1 of 1319 items",
         "still grading the base model: 100 of 1319 items, about 36m34s left",
@@ -67,14 +71,8 @@ def test_the_first_items_of_many_are_no_estimate(run: RunDir) -> None:
 
 
 def test_episodes_that_go_on_together_are_estimated_by_the_limit_of_their_steps(run: RunDir) -> None:
-    now = [0.0]
-    progress = GradingProgress(lambda: now[0])
-    file = run.grades / "baseline-graded.progress"
-    said = []
-    for second, done, answers in ((0, 0, 0), (90, 0, 300), (180, 9, 700), (900, 9, 6000), (990, 130, 6900)):
-        now[0] = second
-        file.write_text(f"{done} 140 {answers} 7000")
-        said += progress.lines(run, {})
+    known = ((0, 0, 0), (90, 0, 300), (180, 9, 700), (900, 9, 6000), (990, 130, 6900))
+    said = said_of_baseline(run, *((at, f"{done} 140 {answers} 7000") for at, done, answers in known))
     assert said == [
         "still grading the base model: 0 of 140 items, 300 answers",
         "still grading the base model: 9 of 140 items, 700 answers, about 27m left",
