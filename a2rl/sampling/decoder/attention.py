@@ -152,7 +152,7 @@ def _attend_together(
         mask = mask.reshape(1, 1, rows * tokens, -1)
     output, norm = _attend(one, key_HSD[None], value_HSD[None], mask, scaling)
     return (
-        output.view(heads, rows, tokens, size).transpose(0, 1),
+        output.view(heads, rows, tokens, -1).transpose(0, 1),
         norm.reshape(heads, rows, tokens).transpose(0, 1),
     )
 

@@ -148,12 +148,12 @@ def test_keys_that_have_left_the_window_of_every_row_are_not_read(monkeypatch: p
     assert max(read) >= 100
 
 
-def attended(dtype: torch.dtype, hidden: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def attended(dtype: torch.dtype, hidden: bool, value_size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns attention to pieces of two rows, of which one has a prefix of 6 columns, and what it should be."""
     make = torch.Generator().manual_seed(1)
     query, own_key, own_value, key, value = (
-        torch.randn(*shape, 8, generator=make, dtype=dtype)
-        for shape in ((2, 4, 3), (2, 2, 5), (2, 2, 5), (2, 6), (2, 6))
+        torch.randn(*shape, generator=make, dtype=dtype)
+        for shape in ((2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, value_size), (2, 6, 8), (2, 6, value_size))
     )
     seen = torch.ones(2, 1, 3, 11, dtype=torch.bool)
     seen[:, :, 0, -1] = seen[0, :, :, :6] = False
@@ -180,6 +180,11 @@ def test_attention_to_pieces_is_attention_to_all_of_them(
         request.getfixturevalue(kernel)
     output, expected = attended(dtype, hidden)
     assert torch.allclose(output, expected, atol=4 * torch.finfo(dtype).eps)
+
+
+def test_values_may_have_another_size_than_keys() -> None:
+    output, expected = attended(torch.float32, hidden=False, value_size=4)
+    assert torch.allclose(output, expected, atol=1e-6)
 
 
 def test_what_prompts_begin_with_is_read_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
