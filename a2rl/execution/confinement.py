@@ -38,7 +38,7 @@ def confinement_of(
         run: A run with a workspace.
         agent: The agent, which may read its own definition.
         settings: The settings of this checkout; of the checkout only the Python environment is readable.
-        strength: The strength decided for this start (a2rl/sandbox/decide.py).
+        isolation: The layers of the sandbox (a2rl/sandbox/selection.py).
         connect: TCP ports on loopback that the agent may connect to.
         extra_read: Further files and folders that it may read, such as those of a CLI.
 

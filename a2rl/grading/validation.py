@@ -63,7 +63,7 @@ def copy_submission(
     """Copies the weights of a submission into `target` and adds the base model's other files.
 
     Files are opened once, and checked and copied from there, so that links, devices and replacements during the copy
-    have no effect. It always ends: a copy that is too slow is given up (a2rl/linux/beneath.py).
+    have no effect. It always ends: a copy that is too slow is given up (a2rl/linux/untrusted_folder.py).
 
     Args:
         workspace: The agent's workspace; the submission must be inside it.

@@ -54,7 +54,7 @@ class SharedMemory(NamedTuple):
         if not self.shared:
             return []
         candidates = [(name, found, size) for name, found, size in _files(place, self.user) if found not in self.known]
-        used, left = _in_use() if candidates else set(), []
+        used, left = _in_use(place) if candidates else set(), []
         for name, found, size in candidates:
             if found not in used:
                 with contextlib.suppress(OSError):
@@ -79,11 +79,11 @@ def _files(place: Path, user: int) -> Iterator[tuple[str, int, int]]:
                     yield entry.name, status.st_ino, status.st_size
 
 
-def _in_use() -> set[int]:
+def _in_use(place: Path) -> set[int]:
     """Returns the inodes of files that processes have open or mapped there, as far as they can be inspected."""
     found: set[int] = set()
     with contextlib.suppress(OSError):
-        device = PLACE.stat().st_dev
+        device = place.stat().st_dev
         for name in os.listdir("/proc"):  # noqa: PTH208 - names alone
             if name.isdigit():
                 found.update(_files_of(name, device))

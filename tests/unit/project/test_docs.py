@@ -51,6 +51,13 @@ def test_every_log_is_documented(page: str, repository: Path) -> None:
     assert {name for name in logs if f"`{name}`" not in page} == set()
 
 
+def test_modules_that_a_docstring_or_a_comment_names_exist(repository: Path) -> None:
+    for folder in ("a2rl", "flows", "stages", "tasks", "scripts"):
+        for source in (repository / folder).rglob("*.py"):
+            for named in re.findall(r"\b(?:a2rl|flows|stages)/[\w/]+\.py", source.read_text(encoding="utf-8")):
+                assert (repository / named).exists(), f"{source.relative_to(repository)}: {named}"
+
+
 def test_the_documented_program_checks_a_ledger(page: str, tmp_path: Path) -> None:
     [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     ledger = Ledger(tmp_path / "ledger.db")
