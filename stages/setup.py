@@ -89,7 +89,7 @@ def _checked(spec: RunSpec, inputs: _Inputs, settings: Settings) -> SetupRecord:
     """Checks that the base model can be graded on the data and submitted, and describes both."""
     hidden, base_model = inputs.graded_on / "hidden", inputs.base_model
     ids_of_run(spec, hidden, spec.public_split)  # refuses a sample that the data is too small for
-    check_prompts(spec, base_model, hidden, settings.root)
+    check_prompts(spec, spec.model, base_model, hidden, settings.root)
     digest = model_digest(base_model)
     # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
     trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)

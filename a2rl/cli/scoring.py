@@ -17,7 +17,9 @@ from a2rl.grading.devices import held_device
 from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
 from a2rl.grading.pool import grade_now
 from a2rl.grading.progress import OnProgress
+from a2rl.grading.prompt_check import check_prompts
 from a2rl.models.base_model import resolve_model
+from a2rl.models.finite import require_finite_weights
 from a2rl.results.outputs import graded_outputs
 from a2rl.run.sample import in_words
 from a2rl.sampling import Backend
@@ -122,7 +124,9 @@ def grade_checkpoint(
         outputs: The file to write the model's answers to, one row for each item.
 
     Raises:
-        UsageError: The task, the model or a setting does not exist, or the file cannot be written.
+        UsageError: The task, the model or a setting does not exist, the model cannot take the task's prompts, or the
+            file cannot be written.
+        InvalidSubmissionError: Some weights are not finite.
         InfrastructureError: Grading failed.
     """
     params, variant = load_params(settings.root), known_variant(wanted.variant)
@@ -133,6 +137,8 @@ def grade_checkpoint(
     with tempfile.TemporaryDirectory() as scratch:
         job = _job(settings, wanted, params, engine, folder, Path(scratch))
         data = ensure_data(wanted.task, variant, wanted.source, settings)
+        check_prompts(job, wanted.model, folder, job.hidden, settings.root)
+        require_finite_weights(folder)
         for_one = engine.vllm.tensor_parallel_size if engine.vllm else 1
         with held_device(wanted.model, settings, for_one) as device:
             score = grade_now(job, settings, on_progress, [device]).score

@@ -51,7 +51,9 @@ def parsed(text: str) -> Generation:
     try:
         return Generation.model_validate(text)
     except ValidationError as error:
-        raise UsageError(f"--generation: {validation_message(error)}") from error
+        unknown = any(each["type"] == "extra_forbidden" for each in error.errors())
+        known = f" (there are {', '.join(Generation.model_fields)})" if unknown else ""
+        raise UsageError(f"--generation: {validation_message(error)}{known}") from error
 
 
 def resolved(given: Generation, task: str, variant: Variant, model: str, rules: Sequence[FamilyRule]) -> Generation:

@@ -100,12 +100,17 @@ def _values_type(setting: Setting) -> Any:
     return Annotated[tuple[value, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
-def _axis(setting: Setting) -> Any:
-    """A field of a suite, under the key or its plural."""
+def _names(setting: Setting) -> list[str]:
+    """The keys of a suite that a setting may have: its own, and the plural."""
     names = dict.fromkeys((setting.suite_key, setting.key, f"{setting.key}s"))
     names.pop("budgets", None)  # a key of its own
+    return list(names)
+
+
+def _axis(setting: Setting) -> Any:
+    """A field of a suite, under the key or its plural."""
     default = ... if setting.name in REQUIRED else (setting.field.default,)
-    field = Field(default, validation_alias=AliasChoices(*names), description=setting.field.description)
+    field = Field(default, validation_alias=AliasChoices(*_names(setting)), description=setting.field.description)
     return _values_type(setting), field
 
 
@@ -204,6 +209,9 @@ def make_suite(values: Mapping[str, Any]) -> Suite:
         UsageError: a value is not allowed.
     """
     for setting in SETTINGS:
+        names = [name for name in _names(setting) if name in values]
+        if len(names) > 1:
+            raise UsageError(f"{names[0]} and {names[1]} are the same setting: give one of them")
         given = _as_tuple(values.get(setting.suite_key, ()))
         for value in given if setting.choices else ():
             if value not in setting.choices:

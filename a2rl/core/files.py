@@ -175,9 +175,10 @@ def validation_message(error: ValidationError, one_or_several: Collection[str] =
     """
     problems = []
     for item in error.errors():
+        text = "no such setting" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
         key, *rest = item["loc"] or ("",)
         path = ".".join(map(str, (key, *(rest[1:] if key in one_or_several else rest))))
-        problems.append((path, item["msg"].removeprefix("Value error, ")))
+        problems.append((path, text))
     return "; ".join(f"{path}: {text}" if path else text for path, text in problems)
 
 

@@ -127,7 +127,7 @@ def _prompts(spec: RunSpec, here: Here) -> str:
         return ""
     from a2rl.grading.prompt_check import check_prompts  # takes a tenth of a second
 
-    return check_prompts(spec, folder, hidden, here.settings.root)
+    return check_prompts(spec, spec.model, folder, hidden, here.settings.root)
 
 
 def _disk(spec: RunSpec, here: Here) -> str:

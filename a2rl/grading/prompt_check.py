@@ -1,4 +1,4 @@
-"""Checks before a run that a base model can take a task's prompts: their length with the answers, and chats.
+"""Checks before a run or a grade that a model can take a task's prompts: their length with the answers, and chats.
 
 The task's own grader makes the prompts, for a sampler that counts their tokens and answers nothing.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError
-from a2rl.grading.job import selected_ids
+from a2rl.grading.job import GradeJob, selected_ids
 from a2rl.models.checkpoint import MAX_CONFIG_BYTES
 from a2rl.models.json_object import read_json
 from a2rl.run.spec import RunSpec
@@ -81,12 +81,13 @@ class CountingSampler:
         return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
 
 
-def check_prompts(spec: RunSpec, model: Path, hidden: Path, root: Path) -> str:
-    """Checks that a base model can take the prompts of a run's task.
+def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path, root: Path) -> str:
+    """Checks that a model can take the prompts of a task.
 
     Args:
-        spec: The run.
-        model: The folder of the base model.
+        spec: The run whose base model it is, or the job that grades it.
+        name: What the user calls the model.
+        model: The folder of the model.
         hidden: The hidden data of the task.
         root: The checkout.
 
@@ -100,7 +101,7 @@ def check_prompts(spec: RunSpec, model: Path, hidden: Path, root: Path) -> str:
     answer = limits.max_new_tokens
     context, has_template = context_of(spec, model), has_chat_template(model)
     if not has_template:
-        _require_no_arguments(spec)
+        _require_no_arguments(spec, name)
     if context is None:
         return ""
     seen = Seen(0, False)
@@ -111,29 +112,29 @@ def check_prompts(spec: RunSpec, model: Path, hidden: Path, root: Path) -> str:
         seen = sampler.seen
     if seen.has_chats and not has_template:
         raise UsageError(
-            f"the tokenizer of {spec.model} has no chat template, and {spec.task} asks in chats: take the model's "
+            f"the tokenizer of {name} has no chat template, and {spec.task} asks in chats: take the model's "
             "instruct version, or add chat_template.jinja to its folder"
         )
     if seen.longest + answer > context:
         raise UsageError(
-            f"the context of {spec.model} has {context:,} tokens, and {spec.task} needs {seen.longest + answer:,}: "
+            f"the context of {name} has {context:,} tokens, and {spec.task} needs {seen.longest + answer:,}: "
             f"{seen.longest:,} for its longest prompt and {answer:,} for the answer; take a model with a longer "
             "context, or shorter answers with --generation max_new_tokens=N"
         )
     return f"{seen.longest + answer:,} of {context:,} tokens"
 
 
-def _require_no_arguments(spec: RunSpec) -> None:
+def _require_no_arguments(spec: RunSpec | GradeJob, name: str) -> None:
     if spec.generation.chat_template_kwargs:
         given = ", ".join(spec.generation.chat_template_kwargs)
         raise UsageError(
-            f"the tokenizer of {spec.model} has no chat template, which {given} (generation.chat_template_kwargs) is "
+            f"the tokenizer of {name} has no chat template, which {given} (generation.chat_template_kwargs) is "
             "for: take the model's instruct version, or leave that setting out"
         )
 
 
-def context_of(spec: RunSpec, model: Path) -> int | None:
-    """Returns how many tokens the context of a base model has in a run; None if its configuration does not say."""
+def context_of(spec: RunSpec | GradeJob, model: Path) -> int | None:
+    """Returns how many tokens the context of a model has; None if its configuration does not say."""
     try:
         config = read_json(model / "config.json", "config.json", MAX_CONFIG_BYTES)
     except (OSError, InvalidSubmissionError):
@@ -141,7 +142,7 @@ def context_of(spec: RunSpec, model: Path) -> int | None:
     sections = [config.get("text_config"), config]
     own = [each.get("max_position_embeddings") for each in sections if isinstance(each, dict)]
     most = [each for each in own if isinstance(each, int)][:1]
-    if spec.backend == "vllm" and spec.vllm.max_model_len is not None:
+    if spec.backend == "vllm" and spec.vllm is not None and spec.vllm.max_model_len is not None:
         most.append(spec.vllm.max_model_len)
     return min(most, default=None)
 
@@ -159,8 +160,8 @@ def has_chat_template(model: Path) -> bool:
     return False
 
 
-def limits_of(spec: RunSpec, root: Path) -> Limits:
-    """Returns the limits of answers in a run."""
+def limits_of(spec: RunSpec | GradeJob, root: Path) -> Limits:
+    """Returns the limits of answers."""
     limits = load_task(spec.task, root).variant(spec.variant).limits
     most = spec.generation.max_new_tokens or limits.max_new_tokens
     return limits.model_copy(update={"max_new_tokens": most})
@@ -186,7 +187,7 @@ def asked_prompts(spec: RunSpec, model: Path, hidden: Path, ids: Sequence[str], 
 
 
 def _asked(
-    spec: RunSpec, limits: Limits, model: Path, hidden: Path, ids: Sequence[str] | None
+    spec: RunSpec | GradeJob, limits: Limits, model: Path, hidden: Path, ids: Sequence[str] | None
 ) -> CountingSampler | None:
     """Has the task's grader ask for some items, or for all; None if no tokenizer or no data is there."""
     from tokenizers import Tokenizer

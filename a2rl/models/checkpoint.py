@@ -8,7 +8,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -197,6 +197,18 @@ def digest_of_tensors(tensors: Mapping[str, Tensor], digests: Mapping[str, str])
 def tensor_digest(name: str, tensor: Tensor, look: Look = lambda name, tensor, block: None) -> str:
     """Returns the SHA-256 digest (hex) of a tensor's bytes. Each byte is read once."""
     digest = hashlib.sha256()
+    for block in blocks_of(tensor):
+        look(name, tensor, block)
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def blocks_of(tensor: Tensor) -> Iterator[bytes]:
+    """Yields a tensor's bytes in blocks of whole numbers.
+
+    Raises:
+        InvalidSubmissionError: The file ends before the tensor does.
+    """
     with tensor.file.open("rb") as file:
         file.seek(tensor.start)
         left = tensor.size
@@ -204,10 +216,8 @@ def tensor_digest(name: str, tensor: Tensor, look: Look = lambda name, tensor, b
             block = file.read(min(BLOCK, left))
             if not block:
                 raise InvalidSubmissionError(f"{tensor.file.name} ended early; save it again")
-            look(name, tensor, block)
-            digest.update(block)
+            yield block
             left -= len(block)
-    return digest.hexdigest()
 
 
 def check_base_model(folder: Path) -> None:

@@ -6,12 +6,13 @@ A model computes in bfloat16 on a GPU, so a number must be finite there, too: fl
 and almost all that only float64 can hold, become infinite.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.models.checkpoint import Tensor
+from a2rl.models.checkpoint import Tensor, blocks_of, tensors_of
 
 LARGEST = float.fromhex("0x1.FFp127")
 """From here on, numbers are rounded to infinity in bfloat16. Its largest number is 0x1.FEp127."""
@@ -76,3 +77,14 @@ def require_finite(name: str, tensor: Tensor, block: bytes) -> None:
             f"{name[:200]} has numbers that are not finite (NaN, infinite, or too large for bfloat16); the training "
             "diverged: submit an earlier checkpoint, or train with a smaller learning rate"
         )
+
+
+def require_finite_weights(folder: Path) -> None:
+    """Refuses a checkpoint if one of its numbers is not finite: it would answer nothing, and score 0 without a reason.
+
+    Raises:
+        InvalidSubmissionError: A number is NaN, infinite, or becomes infinite in bfloat16.
+    """
+    for name, tensor in tensors_of(folder).items():
+        for block in blocks_of(tensor):
+            require_finite(name, tensor, block)

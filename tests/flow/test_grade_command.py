@@ -1,8 +1,12 @@
 """Tests `a2rl grade` and `a2rl score` together, on the real command line."""
 
+import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from a2rl.core.files import read_jsonl
 from tests.flow.checkout import EVAL_ITEMS, Checkout
@@ -41,3 +45,21 @@ def test_outputs_that_cannot_be_written_after_the_work_do_not_cost_the_score(
     assert done.returncode != 0
     assert "score" in done.stdout
     assert "the outputs could not be written" in done.stderr
+
+
+def test_a_checkpoint_that_can_only_fail_is_refused_instead_of_getting_a_score(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    diverged, short = tmp_path / "diverged", tmp_path / "short"
+    for folder in (diverged, short):
+        shutil.copytree(checkout.root / "models" / "tiny", folder)
+    weights = load_file(diverged / "model.safetensors")
+    weights["model.norm.weight"][0] = np.nan
+    save_file(weights, diverged / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 60}))
+    for folder, said in ((diverged, "model.norm.weight has numbers that are not finite"), (short, "has 60 tokens")):
+        done = checkout.run("grade", "--task", "graded", "--model", str(folder))
+        assert done.returncode != 0
+        assert said in done.stderr
+        assert "score" not in done.stdout

@@ -50,15 +50,17 @@ def with_template(model: Path) -> Path:
 def test_a_context_that_is_shorter_than_a_prompt_and_its_answer_is_refused_with_the_numbers(
     settings: Settings, model: Path, hidden: Path
 ) -> None:
-    found = check_prompts(spec(), with_config(model, max_position_embeddings=4096), hidden, settings.root)
+    found = check_prompts(spec(), "mine", with_config(model, max_position_embeddings=4096), hidden, settings.root)
     needed = int(found.split()[0])
     assert 96 < needed < 300
-    check_prompts(spec(), with_config(model, max_position_embeddings=needed), hidden, settings.root)
+    check_prompts(spec(), "mine", with_config(model, max_position_embeddings=needed), hidden, settings.root)
     short = with_config(model, max_position_embeddings=needed - 1)
-    with pytest.raises(UsageError, match=f"has {needed - 1} tokens, and gsm8k needs {needed}: .* 96 for the answer"):
-        check_prompts(spec(), short, hidden, settings.root)
+    with pytest.raises(
+        UsageError, match=f"of mine has {needed - 1} tokens, and gsm8k needs {needed}: .* 96 for the answer"
+    ):
+        check_prompts(spec(), "mine", short, hidden, settings.root)
     fewer = spec(generation=Generation(max_new_tokens=95))
-    assert check_prompts(fewer, short, hidden, settings.root) == f"{needed - 1} of {needed - 1} tokens"
+    assert check_prompts(fewer, "mine", short, hidden, settings.root) == f"{needed - 1} of {needed - 1} tokens"
 
 
 def test_the_limit_that_vllm_is_given_counts_too(model: Path) -> None:
@@ -73,25 +75,25 @@ def test_arguments_for_a_chat_template_that_is_not_there_are_refused(
 ) -> None:
     thinking = spec(generation=Generation(chat_template_kwargs={"enable_thinking": True}))
     with pytest.raises(UsageError, match="no chat template, which enable_thinking"):
-        check_prompts(thinking, without_template(model), hidden, settings.root)
+        check_prompts(thinking, "mine", without_template(model), hidden, settings.root)
     assert not has_chat_template(model)
-    assert check_prompts(thinking, with_template(model), hidden, settings.root)
+    assert check_prompts(thinking, "mine", with_template(model), hidden, settings.root)
     assert has_chat_template(model)
 
 
 @pytest.mark.parametrize("task", ["alfworld", "webshop"])
 def test_episodes_need_room_for_one_answer_at_least(settings: Settings, model: Path, task: str, hidden: Path) -> None:
-    assert check_prompts(spec(task=task), with_config(model, max_position_embeddings=99), hidden, settings.root)
+    assert check_prompts(spec(task=task), "mine", with_config(model, max_position_embeddings=99), hidden, settings.root)
     with pytest.raises(UsageError, match="has 9 tokens"):
-        check_prompts(spec(task=task), with_config(model, max_position_embeddings=9), hidden, settings.root)
+        check_prompts(spec(task=task), "mine", with_config(model, max_position_embeddings=9), hidden, settings.root)
 
 
 def test_what_cannot_be_told_is_no_problem(settings: Settings, model: Path, hidden: Path, tmp_path: Path) -> None:
-    assert check_prompts(spec(), model, tmp_path / "nowhere", settings.root) == ""
+    assert check_prompts(spec(), "mine", model, tmp_path / "nowhere", settings.root) == ""
     (model / "tokenizer.json").write_text("{")
-    assert check_prompts(spec(), model, hidden, settings.root) == ""
+    assert check_prompts(spec(), "mine", model, hidden, settings.root) == ""
     (model / "config.json").unlink()
-    assert check_prompts(spec(), model, hidden, settings.root) == ""
+    assert check_prompts(spec(), "mine", model, hidden, settings.root) == ""
 
 
 def test_the_preflight_and_the_doctor_say_so_before_any_run(settings: Settings, model: Path, hidden: Path) -> None:

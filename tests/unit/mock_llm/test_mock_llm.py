@@ -480,7 +480,7 @@ def test_the_scenarios_that_come_with_a2rl_are_valid(name: str) -> None:
 @pytest.mark.parametrize(
     ("turns", "why"),
     [
-        ([{"say": "x", "runs": "ls"}], "Extra inputs"),
+        ([{"say": "x", "runs": "ls"}], "no such setting"),
         ([{"run": "ls"}], "every turn but the last"),
         ([{"say": "x"}, {"say": "y"}], "every turn but the last"),
         ([{"say": "x", "fault": {"status": 404}}], "401, 429, 500 or 529"),
