@@ -13,6 +13,7 @@ from a2rl.config.params import Params, load_params
 from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
+from a2rl.grading.completeness import require_complete
 from a2rl.grading.devices import held_device
 from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
 from a2rl.grading.pool import grade_now
@@ -126,7 +127,7 @@ def grade_checkpoint(
     Raises:
         UsageError: The task, the model or a setting does not exist, the model cannot take the task's prompts, or the
             file cannot be written.
-        InvalidSubmissionError: Some weights are not finite.
+        InvalidSubmissionError: Some weights are missing or not finite.
         InfrastructureError: Grading failed.
     """
     params, variant = load_params(settings.root), known_variant(wanted.variant)
@@ -139,6 +140,8 @@ def grade_checkpoint(
         data = ensure_data(wanted.task, variant, wanted.source, settings)
         check_prompts(job, wanted.model, folder, job.hidden, settings.root)
         require_finite_weights(folder)
+        if engine.backend == "vllm":
+            require_complete(folder, settings)
         for_one = engine.vllm.tensor_parallel_size if engine.vllm else 1
         with held_device(wanted.model, settings, for_one) as device:
             score = grade_now(job, settings, on_progress, [device]).score

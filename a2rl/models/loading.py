@@ -24,21 +24,26 @@ def load_model(folder: Path, dtype: Literal["auto", "float32"]) -> Any:
     Raises:
         InvalidSubmissionError: The folder lacks weights.
     """
+    model, missing = _load(folder, dtype=dtype)
+    if missing:
+        raise InvalidSubmissionError(f"it lacks weights that its class needs, such as {missing[0]}")
+    return model
+
+
+def missing_weights(folder: Path) -> list[str]:
+    """Returns the names of weights that a model needs and its folder lacks. No weight is read."""
+    return _load(folder, device_map="meta")[1]
+
+
+def _load(folder: Path, **how: Any) -> tuple[Any, list[str]]:
+    """Loads a model; returns it and the names of weights that its folder lacks."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model, loading = AutoModelForCausalLM.from_pretrained(
-        folder,
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        dtype=dtype,
-        output_loading_info=True,
-    )
-    if missing := sorted(loading["missing_keys"]):
-        raise InvalidSubmissionError(f"it lacks weights that its class needs, such as {missing[0]}")
-    return model
+    safe = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+    model, loading = AutoModelForCausalLM.from_pretrained(folder, **safe, **how, output_loading_info=True)
+    return model, sorted(loading["missing_keys"])
 
 
 def load_tokenizer(folder: Path) -> Any:
