@@ -72,7 +72,8 @@ def count_gpus(spec: RunSettings, here: Inventory, side_by_side: int = 1) -> Gpu
     needed = wanted + spec.grading_gpus
     if needed > len(here.gpus):
         gpus = "GPU" if needed == 1 else "GPUs"
-        raise UsageError(f"{_request(spec)} needs {needed} {gpus}, but {_here(here)}: ask for fewer")
+        verb = "need" if spec.grading_gpus else "needs"
+        raise UsageError(f"{_request(spec)} {verb} {needed} {gpus}, but {_here(here)}: ask for fewer")
     if wanted > 1 and needed > len(whole):
         raise UsageError(f"a process can use only one MIG instance: ask for --gpus-per-run 1 ({_here(here)})")
     return GpuCounts(wanted, spec.grading_gpus)

@@ -43,8 +43,8 @@ def test_a_run_gets_what_it_asks_for_or_an_even_share(
     [
         ({"gpus_per_run": 1}, 0, "--gpus-per-run 1 needs 1 GPU, but there are none here"),
         ({"gpus_per_run": 3}, 2, "there are 2 here"),
-        ({"grading_gpus": 1}, 1, "a run and --grading-gpus 1 needs 2 GPUs, but there is 1 here"),
-        ({"gpus_per_run": 2, "grading_gpus": 7}, 8, "needs 9 GPUs"),
+        ({"grading_gpus": 1}, 1, "a run and --grading-gpus 1 need 2 GPUs, but there is 1 here"),
+        ({"gpus_per_run": 2, "grading_gpus": 7}, 8, "need 9 GPUs"),
         ({"grading_gpus": 1}, 0, "none here"),
     ],
 )
