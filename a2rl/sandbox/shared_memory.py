@@ -6,7 +6,9 @@
 
 Contract: it removes regular files that belong to the agent's user, did not exist before, and are not in use. If the
 agent runs as the pipeline's user, it also removes files that other programs of this user created in the meantime and
-closed, because nothing distinguishes them from the agent's. Standard library only: the supervisor imports this module.
+closed, because nothing distinguishes them from the agent's. A supervisor inside a Landlock scope sees what programs
+outside of it have mapped, but not what they only have open, and removes that, too. Standard library only: the
+supervisor imports this module.
 """
 
 import contextlib

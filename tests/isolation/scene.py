@@ -156,14 +156,10 @@ def _write_files(scene: Scene) -> None:
 
 
 def _share(scene: Scene, stack: ExitStack) -> None:
-    """Makes shared memory and a terminal of another process of the same user.
-
-    The memory stays open, as a program has it that uses it: when an agent that shares /dev/shm ends, what no process
-    has open is removed.
-    """
+    """Makes shared memory and a terminal of another process of the same user."""
     memory = Path(f"/dev/shm/a2rl-scene-{os.getpid()}-{scene.user}")
-    stack.callback(memory.unlink)
-    stack.enter_context(memory.open("w", buffering=1)).write("secret\n")
+    memory.write_text("secret")
+    stack.callback(memory.unlink, missing_ok=True)
     terminal, other = os.openpty()
     stack.callback(os.close, terminal)
     stack.callback(os.close, other)

@@ -162,14 +162,14 @@ def test_names_are_those_of_the_system_and_one_more(tmp_path: Path) -> None:
 def test_shared_memory_is_the_agents_own(agent: Work) -> None:
     needs("devices")
     other = MEMORY / f"a2rl-test-{os.getpid()}"
+    other.write_text("secret")
+    other.chmod(0o666)
     try:
-        with other.open("w"):  # open, so that the end of another test's agent, which shares it, does not remove it
-            other.chmod(0o666)
-            said = agent(
-                f"import os; print(os.path.exists({str(other)!r})); open('/dev/shm/mine-{os.getpid()}', 'w').write('1')"
-            )
+        said = agent(
+            f"import os; print(os.path.exists({str(other)!r}))\nopen('/dev/shm/mine-{os.getpid()}', 'w').write('1')"
+        )
     finally:
-        other.unlink()
+        other.unlink(missing_ok=True)  # an agent of another test, which has the same user, may have removed it
     assert said.split() == ["False"]
     assert not Path(f"/dev/shm/mine-{os.getpid()}").exists()
 
