@@ -68,7 +68,7 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
         text = f"{len(gone)} files that the agent's processes read are gone, so they were not searched for eval items."
         yield Finding.of("read-files-gone", "note", text, Evidence(what="such as", value=list(gone[:SHOWN])))
     if not found.is_complete:
-        yield not_checked("The agent wrote more than could be searched for eval items in time.")
+        yield not_checked("The agent wrote more text than is searched for eval items, so a part was not searched.")
 
 
 def _place(place: Place) -> Evidence:

@@ -74,8 +74,8 @@ class _Table:
         self._way, self._read = way, FEATURES[way]
         given = Counter(feature for text in known for feature in self._read(text))
         own = {item: self._read(text) for item, text in items.items()}
-        if way != "paraphrased":
-            own = {item: found - given.keys() for item, found in own.items()}
+        if way != "paraphrased":  # `found - given.keys()` would go through all of `given` for each item
+            own = {item: {each for each in found if each not in given} for item, found in own.items()}
         often = Counter(feature for found in own.values() for feature in found)
         count = len(known) + len(items)
         weights = {each: math.log(1 + count / (often[each] + given[each])) for each in often}

@@ -1,9 +1,11 @@
 """Every text that the agent wrote: the history of its code, what is in its workspace, and what it printed.
 
-All texts that are left in the workspace are read, training files included. Of files that its processes were seen to
-open and that are gone since, only the names are known.
+All texts that are left in the workspace are read, training files included. Equal files are read once, because each
+checkpoint has a copy of the tokenizer's tables. Of files that its processes were seen to open and that are gone since,
+only the names are known.
 """
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -18,12 +20,18 @@ from a2rl.recording.code_history import ENVIRONMENT
 from a2rl.run.directory import RunDir
 
 MAX_FILE_BYTES = 64 << 20
-"""Of a longer file, this much is read."""
+"""Of a longer file, this much is searched..."""
+READ_BYTES = MAX_FILE_BYTES + 1
+"""...and one byte more is read, which shows that it is longer."""
 MAX_BYTES = 512 << 20
-"""This much is read altogether."""
+"""This much is searched altogether..."""
+MAX_READ_BYTES = 4 << 30
+"""...and this much is read to find it, with files that are equal to earlier ones."""
 LIMITS = Limits(entries=20_000, depth=32, seconds=10.0)
 GIT_TIMEOUT_S = 60
 NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".so", ".png", ".arrow", ".parquet", ".gz")
+BINARY_BYTES = 4096
+"""A file with a zero byte among its first bytes is no text."""
 SKIPPED = frozenset({".git", "__pycache__", "site-packages", "node_modules"})
 LINE_CHARS = 4000
 """Longer lines are cut into pieces."""
@@ -38,14 +46,33 @@ class Piece(NamedTuple):
     text: str
 
 
+class TooMuchTextError(Exception):
+    """The agent wrote more than is read."""
+
+
 def written_by_agent(run: RunDir) -> Iterator[Piece]:
-    """Yields everything that the agent wrote, line by line."""
-    left = MAX_BYTES
+    """Yields everything that the agent wrote, line by line.
+
+    Raises:
+        TooMuchTextError: At the end, if something was left out because there is too much of it.
+    """
+    unread, unsearched, is_cut, seen = MAX_READ_BYTES, MAX_BYTES, False, set[bytes]()
     for file, content in _contents(run):
-        left -= len(content)
-        if left < 0:
-            return
-        yield from pieces(file, content)
+        digest = hashlib.sha256(content).digest()
+        unread -= len(content)
+        if unread < 0:
+            raise TooMuchTextError
+        if digest in seen or b"\0" in content[:BINARY_BYTES]:
+            continue
+        seen.add(digest)
+        if not unsearched:
+            raise TooMuchTextError
+        searched = content[: min(unsearched, MAX_FILE_BYTES)]
+        unsearched -= len(searched)
+        is_cut = is_cut or len(searched) < len(content)
+        yield from pieces(file, searched)
+    if is_cut:
+        raise TooMuchTextError
 
 
 def read_and_gone(run: RunDir) -> list[str]:
@@ -58,9 +85,7 @@ def read_and_gone(run: RunDir) -> list[str]:
 
 
 def pieces(file: str, content: bytes) -> Iterator[Piece]:
-    """Yields the lines of a text; nothing of a file that is none."""
-    if b"\0" in content[:4096]:
-        return
+    """Yields the lines of a text."""
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
         if len(line) > 2:
             for start in range(0, len(line), LINE_CHARS):
@@ -79,7 +104,7 @@ def _contents(run: RunDir) -> Iterator[tuple[str, bytes]]:
 
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES)
+        return file.read(READ_BYTES)
 
 
 def _workspace(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -91,7 +116,7 @@ def _workspace(folder: Path) -> Iterator[tuple[str, bytes]]:
         for entry in workspace.walk(limits=LIMITS, skip=SKIPPED):
             if _is_text(entry):
                 try:
-                    content = workspace.read(entry.path, MAX_FILE_BYTES)
+                    content = workspace.read(entry.path, READ_BYTES)
                 except OSError:  # the agent left a file that cannot be read, such as a second name of another one
                     continue
                 yield f"workspace/{printable_name(entry.path)}", content
@@ -109,7 +134,7 @@ def _code(repository: Path) -> Iterator[tuple[str, bytes]]:
     for line in islice(listed.splitlines(), LIMITS.entries):
         digest, _, path = line.partition(" ")
         if path and _git(repository, "cat-file", "-t", digest).strip() == b"blob":
-            yield f"code/{path}@{digest[:12]}", _git(repository, "cat-file", "blob", digest)[:MAX_FILE_BYTES]
+            yield f"code/{path}@{digest[:12]}", _git(repository, "cat-file", "blob", digest)[:READ_BYTES]
 
 
 def _git(repository: Path, *arguments: str) -> bytes:

@@ -2,12 +2,12 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from a2rl.contamination.index import WAYS, Hit, ItemIndex, Way
 from a2rl.contamination.items import plain_text
-from a2rl.contamination.sources import Piece
+from a2rl.contamination.sources import Piece, TooMuchTextError
 
 LIMIT_S = 120.0
 CALIBRATED_ON = 4000
@@ -36,7 +36,7 @@ class Searched(NamedTuple):
     """How many items are more than chance."""
     findable: Mapping[Way, int]
     is_complete: bool
-    """Whether there was time for everything."""
+    """Whether everything was searched: there was not too much of it, and there was time."""
 
     def suspicious(self) -> list[Way]:
         """Returns the ways in which more items were found than chance explains."""
@@ -78,16 +78,16 @@ class TextSearch:
             written: What the agent wrote.
             limit_s: When this time is over, the rest is not read.
         """
-        deadline, is_complete = time.monotonic() + limit_s, True
         best: dict[tuple[Way, str], Place] = {}
-        for piece in written:
-            if time.monotonic() > deadline:
-                is_complete = False
-                break
-            for hit in self._hits(piece):
-                held = best.get((hit.way, hit.item))
-                if held is None or hit.score > held.hit.score:
-                    best[hit.way, hit.item] = Place(hit, piece)
+        try:
+            for piece in _in_time(written, limit_s):
+                for hit in self._hits(piece):
+                    held = best.get((hit.way, hit.item))
+                    if held is None or hit.score > held.hit.score:
+                        best[hit.way, hit.item] = Place(hit, piece)
+            is_complete = True
+        except TooMuchTextError:
+            is_complete = False
         found: dict[Way, list[Place]] = defaultdict(list)
         for (way, _), place in best.items():
             found[way].append(place)
@@ -101,6 +101,14 @@ class TextSearch:
     def _hits(self, piece: Piece) -> list[Hit]:
         text = plain_text(piece.text)
         return [] if text in self._given else self._index.search(text)
+
+
+def _in_time(written: Iterable[Piece], limit_s: float) -> Iterator[Piece]:
+    deadline = time.monotonic() + limit_s
+    for piece in written:
+        if time.monotonic() > deadline:
+            raise TooMuchTextError
+        yield piece
 
 
 def _needed(way: Way, items: int, by_chance: int) -> int:

@@ -36,6 +36,7 @@ def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
         "digest": records.digest,
         "recorder": records.recorder,
         "provenance": records.provenance,
+        "text-search": records.text_search,
         "suite-report": records.suite_report,
         "real-model": decoding.real_model,
     }

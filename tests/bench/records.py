@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from a2rl.agents.definition import Agent
+from a2rl.contamination.text_search import TextSearch
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import resolve_model
 from a2rl.models.checkpoint import weights_digest
@@ -20,6 +21,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.run.ledger import Ledger
 from tests.bench.measured import Row, processor_seconds, seconds
+from tests.stories import stories
 from tests.suite_scale import measure as measure_suite
 
 PROVENANCE_MATRICES = 60
@@ -103,6 +105,17 @@ def provenance(settings: Settings, folder: Path) -> list[Row]:
         ratio = f"{compare_s / read_s:.1f}x ({compare_s:.2f} s, {read_s:.2f} s)"
         rows.append(Row(f"provenance of a {name} checkpoint of {size:.0f} MB / reading it, processor time", ratio))
     return rows
+
+
+def text_search(settings: Settings, folder: Path) -> list[Row]:
+    """Compares preparing the search for eval items with four times as much training data."""
+    items, few, many = (stories(count, seed=seed) for seed, count in enumerate((1_000, 2_000, 8_000)))
+    texts = {str(place): text for place, text in enumerate(items)}
+    few_s, many_s = (
+        min(processor_seconds(partial(TextSearch, texts, known)) for _ in range(2)) for known in (few, many)
+    )
+    ratio = f"{many_s / few_s:.1f}x ({many_s:.1f} s, {few_s:.1f} s)"
+    return [Row("preparing the search for eval items: 8,000 training texts / 2,000, processor time", ratio)]
 
 
 def suite_report(settings: Settings, folder: Path) -> list[Row]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.contamination import sources
 from a2rl.contamination.index import ItemIndex
 from a2rl.contamination.items import given_texts, item_texts
 from a2rl.contamination.sources import Piece, pieces, read_and_gone, written_by_agent
@@ -103,12 +104,46 @@ def test_everything_that_the_agent_wrote_is_read_once_with_its_place(tmp_path: P
     snapshot_code(code, run.code, "two")
     (run.workspace / "notes.txt").write_text("nothing\nimportant here\n")
     (run.workspace / "weights.safetensors").write_bytes(b"not a text")
+    (run.workspace / "program").write_bytes(b"\x7fELF\0\0\0\nnot a text either")
     found = list(written_by_agent(run))
     texts = {piece.text: piece for piece in found}
     assert texts["first = 'an early version'"].file.startswith("code/train.py@")
     assert texts["second = 'a later version'"].line == 1
     assert texts["important here"] == Piece("workspace/notes.txt", 2, "important here")
     assert not any("not a text" in piece.text for piece in found)
+
+
+def test_equal_files_are_searched_once(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, spec())
+    for name in ("step-1", "step-2"):
+        (run.workspace / "output" / name).mkdir(parents=True)
+        (run.workspace / "output" / name / "tokenizer.json").write_text("the same words\n")
+    (run.workspace / "output" / "step-2" / "notes.txt").write_text("other words\n")
+    found = [(piece.file, piece.text) for piece in written_by_agent(run)]
+    assert sorted(text for _, text in found) == ["other words", "the same words"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "files"),
+    [
+        ("MAX_BYTES", {"a.txt": "first words\n", "b.txt": "second words\n"}),
+        ("MAX_FILE_BYTES", {"a.txt": "first words\n" * 2}),
+        ("MAX_READ_BYTES", {"a.txt": "first words\n", "b.txt": "first words\n"}),
+    ],
+)
+def test_text_beyond_a_limit_is_left_out_and_said(
+    limit: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_search: TextSearch
+) -> None:
+    monkeypatch.setattr(sources, limit, len("first words\n"))
+    run = RunDir.create(tmp_path, spec())
+    run.workspace.mkdir(parents=True)
+    for name, text in files.items():
+        (run.workspace / name).write_text(text)
+    found: list[str] = []
+    with pytest.raises(sources.TooMuchTextError):
+        found += (piece.text for piece in written_by_agent(run))
+    assert found == ["first words"]
+    assert not text_search.run(written_by_agent(run)).is_complete
 
 
 def test_traps_in_the_workspace_are_passed_by(tmp_path: Path) -> None:
@@ -121,11 +156,10 @@ def test_traps_in_the_workspace_are_passed_by(tmp_path: Path) -> None:
     assert list(written_by_agent(run)) == []
 
 
-def test_long_lines_are_cut_and_other_files_are_left_out() -> None:
+def test_long_lines_are_cut() -> None:
     cut = list(pieces("f", b"a word " * 2000))
     assert len(cut) > 2
     assert all(len(piece.text) <= 4500 for piece in cut)
-    assert list(pieces("f", b"\x7fELF\0\0\0\n")) == []
 
 
 def test_a_broken_code_history_is_an_error_not_a_clean_result(tmp_path: Path) -> None:
