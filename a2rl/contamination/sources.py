@@ -1,7 +1,7 @@
 """Every text that the agent wrote: the history of its code, what is in its workspace, and what it printed.
 
-All texts that are left in the workspace are read, training files included. Equal files are read once, because each
-checkpoint has a copy of the tokenizer's tables. Of files that its processes were seen to open and that are gone since,
+All texts that are left in the workspace are searched, training files included. Equal files are searched once, because
+each checkpoint has a copy of the tokenizer. Of files that its processes were seen to open and that are gone since,
 only the names are known.
 """
 
@@ -26,7 +26,7 @@ READ_BYTES = MAX_FILE_BYTES + 1
 MAX_BYTES = 512 << 20
 """This much is searched altogether..."""
 MAX_READ_BYTES = 4 << 30
-"""...and this much is read to find it, with files that are equal to earlier ones."""
+"""...and this much is read, which includes files that are equal to earlier ones or are no text."""
 LIMITS = Limits(entries=20_000, depth=32, seconds=10.0)
 GIT_TIMEOUT_S = 60
 NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".so", ".png", ".arrow", ".parquet", ".gz")
@@ -47,14 +47,14 @@ class Piece(NamedTuple):
 
 
 class TooMuchTextError(Exception):
-    """The agent wrote more than is read."""
+    """The agent wrote more text than is searched."""
 
 
 def written_by_agent(run: RunDir) -> Iterator[Piece]:
     """Yields everything that the agent wrote, line by line.
 
     Raises:
-        TooMuchTextError: At the end, if something was left out because there is too much of it.
+        TooMuchTextError: There is too much text, so a part was left out; raised after the rest was yielded.
     """
     unread, unsearched, is_cut, seen = MAX_READ_BYTES, MAX_BYTES, False, set[bytes]()
     for file, content in _contents(run):
