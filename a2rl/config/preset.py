@@ -26,6 +26,19 @@ class TaskPreset(_Section):
     """A name in `judges` of params.yaml, or of an annotator."""
     generation: Generation = Generation()
     """What the task decides regardless of the model."""
+    differs: tuple[str, ...] = ()
+    """How grading differs from the published figures' whatever the settings are."""
+
+
+class AgentPreset(_Section):
+    """How the published figures' code starts an agent."""
+
+    in_paper: bool = True
+    driver: str
+    limit_s: int | None = None
+    """The agent is ended after this time, however long the budget is."""
+    differs: tuple[str, ...] = ()
+    """What is different here whatever the settings are."""
 
 
 class Preset(_Section):
@@ -35,11 +48,13 @@ class Preset(_Section):
     """Settings of a run, by their keys in a suite."""
     models: tuple[str, ...]
     """The base models, agents, drivers and modes of the published figures."""
-    agents: tuple[str, ...]
+    agents: dict[str, AgentPreset]
     drivers: tuple[str, ...]
     modes: tuple[str, ...]
     not_stated: tuple[str, ...]
     """What the paper does not say."""
+    differs: tuple[str, ...]
+    """What is different here whatever the settings are."""
     generation: tuple[FamilyRule, ...]
     tasks: dict[str, TaskPreset]
 

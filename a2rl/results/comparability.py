@@ -1,7 +1,8 @@
-"""Says whether a run's figures are comparable with the published ones, and if not, every reason why.
+"""Says whether a run's figures are comparable with the published ones, and if not, every reason why not.
 
-A run is comparable if it has the settings of the preset `paper` (a2rl/config/paper.yaml), whether it was started with
-that word or not.
+The settings of a run can be those of the preset `paper` (a2rl/config/paper.yaml), whether it was started with that word
+or not. Other differences from the code behind the published figures, such as the agent's prompt, no setting removes.
+They are named as well, so no run is simply comparable.
 """
 
 from collections.abc import Iterator
@@ -16,12 +17,19 @@ from a2rl.sampling.generation import Generation
 
 
 class Comparability(NamedTuple):
-    """Whether figures are comparable with the published ones."""
+    """How a run differs from those of the published figures."""
 
-    reasons: tuple[str, ...]
-    """Why they are not; empty if they are."""
+    settings: tuple[str, ...]
+    """Its settings that are not theirs."""
+    differs: tuple[str, ...]
+    """What differs although the settings are theirs: on the agent's side and in grading."""
     not_stated: tuple[str, ...]
     """What the paper does not state, and so nobody can compare."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Every reason against a comparison."""
+        return self.settings + self.differs
 
     @property
     def is_comparable(self) -> bool:
@@ -29,9 +37,11 @@ class Comparability(NamedTuple):
         return not self.reasons
 
     def __str__(self) -> str:
-        if self.reasons:
-            return f"no, because of {'; '.join(self.reasons)}"
-        return f"yes, as far as the paper states its settings (not stated: {', '.join(self.not_stated)})"
+        stated = f"not stated by the paper: {', '.join(self.not_stated)}"
+        if self.is_comparable:
+            return f"yes ({stated})"
+        lead = "no, because of" if self.settings else "no: the settings are the same, but there are differences:"
+        return f"{lead} {'; '.join(self.reasons)} ({stated})"
 
 
 def comparability(run: RunDir) -> Comparability:
@@ -39,17 +49,18 @@ def comparability(run: RunDir) -> Comparability:
     preset = load_preset("paper")
     assert preset is not None
     sample = (f"a {note} items",) if (note := sample_note(run)) else ()
-    return Comparability((*_reasons(run.spec, preset), *sample), preset.not_stated)
+    settings = (*_settings(run.spec, preset), *sample)
+    return Comparability(settings, tuple(_differs(run.spec, preset)), preset.not_stated)
 
 
-def _reasons(spec: RunSpec, preset: Preset) -> Iterator[str]:
+def _settings(spec: RunSpec, preset: Preset) -> Iterator[str]:
     if spec.variant == "mini":
         yield "mini data"
     if spec.protocol != preset.settings["protocol"]:
         yield f"the {spec.protocol} protocol: half of the eval set, instead of the best submission on all of it"
     for what, value, known in (
         ("base model", spec.model.partition("@")[0], preset.models),
-        ("agent", spec.agent, preset.agents),
+        ("agent", spec.agent, [name for name, each in preset.agents.items() if each.in_paper]),
         ("driver", spec.driver or "none", preset.drivers),
         ("mode", spec.mode, preset.modes),
     ):
@@ -88,3 +99,22 @@ def _same(left: Generation, right: Generation) -> bool:
     """Says whether two settings give the same answers. What greedy answers ignore does not count."""
     ignored = {"top_p", "top_k"} if left.temperature == right.temperature == 0 else set()
     return left.model_dump(exclude=ignored) == right.model_dump(exclude=ignored)
+
+
+def _differs(spec: RunSpec, preset: Preset) -> Iterator[str]:
+    agent = preset.agents.get(spec.agent)
+    if agent is not None:
+        yield from agent.differs
+        if spec.driver != agent.driver:
+            yield f"the driver {spec.driver or 'none'}, where the reference starts this agent with {agent.driver}"
+        if agent.limit_s and spec.budget_s > agent.limit_s:
+            yield f"an agent that may use its whole budget, where the reference ends it after {agent.limit_s:,} s"
+    if spec.sandbox != "none":
+        reached = f"its LLM and {spec.hosts}" if spec.hosts else "its LLM"
+        yield f"an agent whose network has nothing but {reached}, where the reference's is open"
+    if spec.max_submissions is None:
+        yield f"at most {spec.submissions_quota} submissions, where the reference has no limit"
+    if spec.merge_adapters:
+        yield "LoRA adapters that are merged by the grader, which the reference refuses"
+    yield from preset.of_task(spec.task).differs
+    yield from preset.differs

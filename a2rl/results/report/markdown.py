@@ -71,8 +71,9 @@ def _notes(report: RunReport) -> Iterator[str]:
         yield f"Every score is that of a {report.sample} items of the eval set."
     if report.settings["variant"] == "mini":
         yield "Mini data: these figures show that the pipeline works. Never compare them with published scores."
-    elif not report.comparable:
-        yield f"Not comparable with the published figures, because of {'; '.join(report.not_comparable_because)}."
+        return
+    for reason in report.not_comparable_because:
+        yield f"Not comparable with the published figures: {reason}."
 
 
 def _submission(each: Submitted) -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from a2rl.cli.results import run_object
 from a2rl.config.params import load_params
@@ -28,10 +29,44 @@ def run_of(settings: Settings, **given: Any) -> RunDir:
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-8B"])
-def test_the_preset_is_comparable(settings: Settings, task: str, model: str) -> None:
+def test_no_setting_of_the_preset_differs(settings: Settings, task: str, model: str) -> None:
     found = comparability(run_of(settings, task=task, model=model))
-    assert found.reasons == ()
-    assert str(found).startswith("yes, as far as the paper states its settings (not stated: GPUs")
+    assert found.settings == ()
+    assert str(found).startswith("no: the settings are the same, but there are differences: ")
+    assert "(not stated by the paper: GPUs" in str(found)
+
+
+AGENTS = {
+    "claude-code": ("no search and fetch tools", "ends it after 36,000 s", "gpt-5.4, where the reference", "summary"),
+    "codex": ("no search tool", "ends it after 36,000 s", "gpt-5.4, where the reference", "summary"),
+    "gemini-cli": ("ends it after 36,000 s", "gemini-2.5-pro", "summary"),
+    "opencode": ("a fixed pipeline of at most 5 rounds", "starts this agent with gpt-5"),
+    "openhands": ("a fixed pipeline of at most 30 rounds", "starts this agent with gpt-5.2"),
+    "rd-agent": ("the agent rd-agent, which the paper does not have", "instead of at most 40"),
+    "mini-swe-agent": ("the agent mini-swe-agent, which the paper does not have",),
+}
+ALWAYS = ("network has nothing but its LLM", "a prompt and instructions", "at most 100 submissions", "LoRA")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_what_differs_on_the_agents_side_is_named(settings: Settings, agent: str) -> None:
+    found = comparability(run_of(settings, task="gsm8k", agent=agent, driver="gpt-5.4"))
+    assert not found.is_comparable
+    for part in (*AGENTS[agent], *ALWAYS):
+        assert any(part in each for each in found.reasons), (part, found.reasons)
+
+
+def test_a_difference_that_a_setting_removes_is_not_named(settings: Settings) -> None:
+    run = run_of(settings, task="gsm8k", driver="claude-sonnet-4-6", sandbox="none", merge_adapters=False, budget="10h")
+    for gone in ("network", "starts this agent", "LoRA", "36,000 s", "4,096"):
+        assert not any(gone in each for each in comparability(run).differs), gone
+    open_to = comparability(run_of(settings, task="gsm8k", hosts="mirror.example"))
+    assert any("its LLM and mirror.example" in each for each in open_to.differs)
+
+
+@pytest.mark.parametrize("task", ["alpacaeval", "deepsearchqa"])
+def test_another_context_is_named(settings: Settings, task: str) -> None:
+    assert any("4,096 tokens" in each for each in comparability(run_of(settings, task=task)).differs)
 
 
 @pytest.mark.parametrize(
@@ -60,20 +95,23 @@ def test_each_thing_that_differs_is_a_reason(settings: Settings, given: dict[str
 
 def test_prompts_back_end_and_generation_of_the_defaults_are_reasons(settings: Settings) -> None:
     given = {"variant": "full", "protocol": "paper", "budget": "12h", "model": "Qwen/Qwen2.5-7B-Instruct"}
-    reasons = comparability(run_of(settings, task="gsm8k", preset="none", **given)).reasons
+    reasons = comparability(run_of(settings, task="gsm8k", preset="none", **given)).settings
     assert [reason.split()[0] for reason in reasons] == ["prompts", "answers", "answers"]
 
 
 def test_what_greedy_answers_ignore_is_no_reason(settings: Settings) -> None:
     run = run_of(settings, task="alfworld", generation="top_k=1,top_p=0.5")
     assert run.spec.generation != Generation()
-    assert comparability(run).is_comparable
+    assert comparability(run).settings == ()
 
 
 def test_every_place_says_it(run: RunDir, settings: Settings) -> None:
     write_report(run, settings)
     said = str(comparability(run))
-    assert "Comparable with the published figures: no, because of mini data" in run.report.read_text()
+    page = run.report.read_text()
+    assert "Comparable with the published figures: no, for " in page
+    assert "<li>mini data</li>" in page
+    assert all(escape(reason) in page for reason in comparability(run).reasons)
     assert run_tags(run, run.need("setup", SetupRecord))["a2rl.comparable"] == said
     facts = run_object(run)
     assert facts["comparable"] is False
