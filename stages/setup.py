@@ -10,7 +10,7 @@ from pathlib import Path
 from a2rl.agents.catalog import find_agent
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import MissingInputError
-from a2rl.core.files import digest_of
+from a2rl.core.files import digest_of, folder_digest
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import build_workspace
 from a2rl.grading.base_trial import BaseTrial, try_base_model
@@ -18,7 +18,7 @@ from a2rl.grading.job import ids_of_run
 from a2rl.grading.judge_check import check_judge_of
 from a2rl.grading.prompt_check import check_prompts
 from a2rl.linux.hardware import hardware
-from a2rl.models.base_model import TINY, model_digest, resolve_model
+from a2rl.models.base_model import SMALL_FILES, TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk, weights_bytes
 from a2rl.run.events import RunOpened
@@ -97,6 +97,7 @@ def _checked(spec: RunSpec, inputs: _Inputs, settings: Settings) -> SetupRecord:
         seconds=0,
         base_model=place_in(settings.root, base_model),
         model_digest=digest,
+        small_files_digest=folder_digest(base_model, SMALL_FILES),
         complete_config=trial.complete_config,
         base_not_tried=trial.not_tried,
         hidden=place_in(settings.root, hidden),

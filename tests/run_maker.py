@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, cast
 import psutil
 
 from a2rl.core.errors import InfrastructureError
-from a2rl.core.files import digest_of, file_digest, write_jsonl, write_model
+from a2rl.core.files import digest_of, file_digest, folder_digest, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
-from a2rl.models.base_model import model_digest
+from a2rl.models.base_model import SMALL_FILES, model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.results.manifest import close_run
 from a2rl.results.mlflow.tracking import Tracker
@@ -100,6 +100,7 @@ def make_run(
             seconds=0,
             base_model=place_in(settings.root, base_model) if movable else base_model,
             model_digest=digest,
+            small_files_digest=folder_digest(base_model, SMALL_FILES),
             hidden=place_in(settings.root, hidden) if movable else hidden,
             data_digest=data_digest,
             eval_items=items,

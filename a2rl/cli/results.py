@@ -9,6 +9,7 @@ from a2rl.core.settings import Settings
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.mirror import behind
+from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import refusal
@@ -43,6 +44,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "cross_fitted": graded.cross_fitted if graded else None,
         "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
+        "metrics": run_metrics(run, run.ledger.entries()).model_dump(),
         "verdict": graded.verdict if graded else None,
         "validity": validity.word if validity else None,
         "findings": [each.model_dump(mode="json") for each in validity.findings] if validity else [],

@@ -3,11 +3,10 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError
-from a2rl.core.files import digest_of, folder_digest, read_jsonl
+from a2rl.core.files import read_jsonl
 from a2rl.labels.classify import UNKNOWN, classify
 from a2rl.labels.commands import started
 from a2rl.labels.failures import failures_of
@@ -16,11 +15,9 @@ from a2rl.labels.program import Program
 from a2rl.labels.records import LabelsRecord, SubmissionRoute
 from a2rl.labels.routes import Chain, Evidence, RouteLabel, training_type
 from a2rl.labels.transcript_code import code_in_steps
-from a2rl.models.base_model import SMALL_FILES
 from a2rl.recording.code_reading import code_at, states
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
-from a2rl.run.inputs import base_model_of
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 
 MAX_SUBMISSIONS = 60
@@ -65,7 +62,7 @@ def _chosen(run: RunDir, graded: GradeRecord | None) -> list[SubmissionAccepted]
 
 def _of_submission(run: RunDir, submission: SubmissionAccepted, signs: LogSigns) -> Chain:
     """Returns the route to a submission, from the code at that time and the processes until then."""
-    if is_base_model(run, submission.weights_digest):
+    if run.need("setup", SetupRecord).is_base_model(submission.weights_digest):
         evidence = Evidence(source="weights", what="the weights are those of the base model", at_s=submission.elapsed_s)
         return (RouteLabel(route="copy", confidence=1.0, evidence=(evidence,)),)
     if submission.code_revision is None:
@@ -121,14 +118,6 @@ def _with_log(label: RouteLabel, signs: LogSigns) -> RouteLabel:
     evidence = Evidence(source="log", what=line.text[:300], file="logs/agent.log", line=line.number)
     confidence = min(0.99, label.confidence + CORROBORATED)
     return label.model_copy(update={"confidence": round(confidence, 2), "evidence": (*label.evidence, evidence)})
-
-
-def is_base_model(run: RunDir, weights_digest: str) -> bool:
-    """Says whether a checkpoint has the weights of the base model, without reading any weights."""
-    with suppress(A2rlError, OSError):
-        ready = run.need("setup", SetupRecord)
-        return digest_of([weights_digest, folder_digest(base_model_of(run), SMALL_FILES)]) == ready.model_digest
-    return False
 
 
 def processes_of(run: RunDir) -> list[Ran]:

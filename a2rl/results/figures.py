@@ -11,6 +11,7 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.grading.job import GradeResult
 from a2rl.results.comparability import comparability
+from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted
 from a2rl.run.ledger import Entry
@@ -111,6 +112,7 @@ def sample_tag(run: RunDir) -> dict[str, str]:
 def result_metrics(run: RunDir, result: GradeRecord, executed: ExecuteRecord | None) -> dict[str, float]:
     """Returns the metrics of a run's final result."""
     metrics: dict[str, float | None] = {"baseline": result.baseline.score, "gain": counted_gain(run, result)}
+    metrics |= run_metrics(run, run.ledger.entries()).model_dump()
     if executed is not None:
         metrics |= {"submissions": executed.submissions, "agent_seconds": executed.elapsed_s}
         metrics |= _usage_metrics(executed)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from a2rl.core.files import digest_of
 from a2rl.linux.hardware import Hardware
 from a2rl.run.directory import Record
 from a2rl.run.judge_record import JudgeRecord
@@ -42,6 +43,8 @@ class SetupRecord(Record):
     base_model: Path
     """The folder. Like `hidden`, it is relative to the checkout if it is inside; a2rl/run/inputs.py finds both."""
     model_digest: str
+    small_files_digest: str = ""
+    """Of the configuration and tokenizer in it; empty in runs of earlier versions."""
     complete_config: dict[str, Any] = Field(default_factory=dict)
     """The base model's configuration with all defaults, as transformers completes it; empty if it is not known."""
     base_not_tried: str = ""
@@ -58,6 +61,10 @@ class SetupRecord(Record):
     """What the run computed on when it began; None in runs of earlier versions."""
     agent_python: str = ""
     """The Python with which the agent trained, with its main packages; empty in runs of earlier versions."""
+
+    def is_base_model(self, weights_digest: str) -> bool:
+        """Says whether these are the weights of the base model, without reading any weights."""
+        return digest_of([weights_digest, self.small_files_digest]) == self.model_digest
 
 
 class BaselineRecord(Record):

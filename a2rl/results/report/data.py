@@ -9,6 +9,7 @@ from a2rl.core.errors import UsageError
 from a2rl.results.comparability import comparability
 from a2rl.results.report.story import story
 from a2rl.results.report.submissions import short_path
+from a2rl.results.run_metrics import RunMetrics, run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import Entry, grades_among
@@ -89,6 +90,7 @@ class RunReport(BaseModel):
     waited_s: float | None
     refunded_s: float | None
     submissions: tuple[Submitted, ...]
+    metrics: RunMetrics
     usage: Usage | None
     """As the agent reports it."""
     seen: LlmUse | None
@@ -128,8 +130,8 @@ def gather(run: RunDir, entries: Sequence[Entry]) -> RunReport:
         story=tuple(story(entries)), budget_s=spec.budget_s, elapsed_s=run.clock.elapsed_s(),
         waited_s=executed.waited_s if executed else None, refunded_s=executed.refunded_s if executed else None,
         submissions=tuple(_submitted(entries, grades_among(entries), grade.submission_id if grade else None)),
-        usage=executed.usage if executed else None, seen=executed.seen if executed else None,
-        ledger_head=entries[-1].hash,
+        metrics=run_metrics(run, entries), usage=executed.usage if executed else None,
+        seen=executed.seen if executed else None, ledger_head=entries[-1].hash,
     )  # fmt: skip
 
 

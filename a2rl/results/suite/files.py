@@ -19,6 +19,7 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.results.report.template import load_template
+from a2rl.results.run_metrics import RunMetrics
 from a2rl.results.suite.drawing import Figure
 from a2rl.results.suite.figures import draw_figures
 from a2rl.results.suite.leaderboard import Board, boards
@@ -31,7 +32,7 @@ from a2rl.scoring.means import Interval
 COLUMNS = (
     "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
     "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
-    "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", "reason",
+    "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", *RunMetrics.model_fields, "reason",
 )  # fmt: skip
 
 
@@ -194,8 +195,10 @@ def _with_stacks(shown: Sequence[Board]) -> list[tuple[RunSummary, str]]:
 
 def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:
     low, high = run.ci or (None, None)
-    facts: Mapping[str, Any] = {**run.settings, "stack": stack, "ci_low": low, "ci_high": high}
-    return {name: getattr(run, name) if name in RunSummary.model_fields else facts[name] for name in COLUMNS}
+    facts: Mapping[str, Any] = {
+        **run.settings, **run.metrics.model_dump(), **dict(run), "stack": stack, "ci_low": low, "ci_high": high
+    }  # fmt: skip
+    return {name: facts[name] for name in COLUMNS}
 
 
 def _write_figure(folder: Path, figure: Figure) -> None:

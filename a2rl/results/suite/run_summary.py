@@ -15,6 +15,7 @@ from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import TokensSpent
 from a2rl.models.size import parameters_in, parameters_in_name
 from a2rl.results.comparison import contributions_of
+from a2rl.results.run_metrics import RunMetrics, run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.gpu_share import dealt_to
@@ -52,7 +53,7 @@ class RunSummary(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     state: str
     """The sizes and times of the files that this was computed from."""
     run_id: str
@@ -85,6 +86,7 @@ class RunSummary(BaseModel):
     """The labels of the route to the result, in order: see a2rl/labels/. Empty for a run that has no labels."""
     failures: tuple[str, ...] = ()
     """Why the model did not improve, in the paper's types."""
+    metrics: RunMetrics
     tries: tuple[Try, ...]
     items_digest: str
     """Identifies the items that decide: the data, and which of its items. Empty for a run without a result."""
@@ -188,6 +190,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         parameters=_parameters(run),
         route=tuple(label.route for label in labels.chain) if labels else (),
         failures=tuple(failure.kind for failure in labels.failures) if labels else (),
+        metrics=run_metrics(run, entries),
         tries=tuple(_tries(run, entries)),
         items_digest=digest,
         gains=gains if counts else (0.0,) * len(gains),
