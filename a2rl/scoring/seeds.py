@@ -11,7 +11,7 @@ would ignore the first (95% intervals then cover 58 to 84%).
 
 from collections.abc import Mapping, Sequence
 from math import comb, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from a2rl.scoring.means import Interval
 from a2rl.scoring.paired import LEVEL, Improvement, difference_interval
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float64]
 
+K = TypeVar("K")
 Table = Sequence[Sequence[float]]
 """Gains, -1 to 1: a row per run, a column per item. A run without a result has a row of zeros."""
 
@@ -132,7 +133,7 @@ def _difference(one: Table, other: Table, level: float) -> Comparison:
     return Comparison(100 * points, Interval(100 * (points - reach), 100 * (points + reach)), p)
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     """Returns p-values corrected for their number (Holm 1979, Scandinavian Journal of Statistics 6: 65-70)."""
     largest, corrected = 0.0, {}
     for rank, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):

@@ -1,6 +1,6 @@
 """The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG, PDF and CSV as files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from a2rl.config.estimate import likely_gain
 from a2rl.results.suite.costs import draw_costs
@@ -17,12 +17,16 @@ from a2rl.results.suite.drawing import (
     styles,
     width_of,
 )
-from a2rl.results.suite.leaderboard import Board
+from a2rl.results.suite.leaderboard import MARKS, Board, mean_over
 from a2rl.results.suite.progress import draw_progress
+from a2rl.tasks.contract import Task
+
+MOST_REVERSALS = 5
+"""Rank reversals that are named below the heatmap; `report.json` has all."""
 
 
-def draw_figures(board: Board) -> Iterator[Figure]:
-    """Draws what a board has values for."""
+def draw_figures(board: Board, tasks: Mapping[str, Task]) -> Iterator[Figure]:
+    """Draws what a board has values for. `tasks` are the tasks of this checkout, by id."""
     style = styles(board)
     yield from draw_progress(board, style)
     if board.cells:
@@ -30,6 +34,8 @@ def draw_figures(board: Board) -> Iterator[Figure]:
     yield from draw_costs(board, style)
     if len(board.standings) > 1 and len(board.tasks) > 1:
         yield _heatmap(board)
+    if bars := list(_structures(board, [tasks[each] for each in board.tasks if each in tasks])):
+        yield _by_structure(bars, style)
     if any(len(cell.runs) > 1 for cell in board.cells):
         yield _expected_best(board, style)
 
@@ -73,9 +79,11 @@ def _heatmap(board: Board) -> Figure:
     for cell in board.cells:
         place = stacks.index(cell.stack), board.tasks.index(cell.task)
         values[place] = cell.gain
-        star = "*" if cell.is_best else ""
-        axis.text(place[1], place[0], f"{cell.gain:+.1f}{star}", ha="center", va="center", fontsize=10)
-        rows.append({"task": cell.task, "stack": cell.stack, "gain": cell.gain, "best": cell.is_best})
+        axis.text(place[1], place[0], f"{cell.gain:+.1f}{cell.marks}", ha="center", va="center", fontsize=10)
+        rows.append(
+            {"task": cell.task, "stack": cell.stack, "gain": cell.gain, "best": cell.is_best, "worst": cell.is_worst,
+             "reversed": cell.is_reversed}
+        )  # fmt: skip
     colours = LinearSegmentedColormap.from_list("gain", ["#f9706666", "#98a2b322", "#47cd8966"])
     largest = float(np.nanmax(np.abs(values))) or 1.0
     edges = np.arange(len(board.tasks) + 1) - 0.5, np.arange(len(stacks) + 1) - 0.5
@@ -86,8 +94,39 @@ def _heatmap(board: Board) -> Figure:
     axis.tick_params(length=0)
     for spine in axis.spines.values():
         spine.set_visible(False)
-    caption = "Mean gain in points. A star: better than every other stack on this task, allowing for all comparisons."
+    reversals = "; ".join(map(str, board.reversals[:MOST_REVERSALS])) or "none"
+    more = f" and {len(board.reversals) - MOST_REVERSALS} more" if len(board.reversals) > MOST_REVERSALS else ""
+    caption = f"Mean gain in points. {MARKS} Rank reversals: {reversals}{more}."
     return finish(drawing, "stack-by-task", "Stacks and tasks", caption, rows)
+
+
+def _structures(board: Board, tasks: Sequence[Task]) -> Iterator[Bar]:
+    """Yields the mean gain of each stack on the tasks with each value of a structural dimension.
+
+    A dimension that does not tell the tasks apart is left out, and so is a stack without runs of all tasks of a value.
+    """
+    for dimension in tasks[0].structure if tasks else ():
+        groups: dict[str, list[str]] = {}
+        for task in tasks:
+            groups.setdefault(task.structure[dimension], []).append(task.id)
+        for value, members in groups.items() if len(groups) > 1 else ():
+            for standing in board.standings:
+                if all(task in standing.cells for task in members):
+                    mean, ci = mean_over([standing.cells[task] for task in members])
+                    group = f"{dimension}: {value} ({', '.join(members)})"
+                    yield Bar(group, standing.stack, standing.stack, mean, *ci)
+
+
+def _by_structure(bars: Sequence[Bar], style: Style) -> Figure:
+    rows: list[Row] = [
+        {"structure": bar.task, "stack": bar.stack, "gain": bar.value, "low": bar.low, "high": bar.high} for bar in bars
+    ]
+    caption = (
+        "Mean gain over the tasks of a kind, with 95% intervals, by how models are asked, how answers are graded and "
+        "what a single one can earn. Stacks without runs of all tasks of a kind are left out of it."
+    )
+    drawing = draw_bars(bars, style, "gain over the base model, points")
+    return finish(drawing, "by-structure", "Gains by the structure of the tasks", caption, rows)
 
 
 def _expected_best(board: Board, style: Style) -> Figure:

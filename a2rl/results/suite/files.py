@@ -22,12 +22,13 @@ from a2rl.results.report.template import load_template
 from a2rl.results.run_metrics import RunMetrics
 from a2rl.results.suite.drawing import Figure
 from a2rl.results.suite.figures import draw_figures
-from a2rl.results.suite.leaderboard import Board, boards
+from a2rl.results.suite.leaderboard import MARKS, Board, boards
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.records import VERDICTS
 from a2rl.scoring.means import Interval
+from a2rl.tasks.catalog import load_task, task_ids
 
 COLUMNS = (
     "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
@@ -55,6 +56,21 @@ class CellRow(BaseModel):
     verdicts: dict[str, int]
     expected_best: tuple[float, ...]
     is_best: bool
+    is_worst: bool
+    is_reversed: bool
+
+
+class ReversalRow(BaseModel):
+    """Two stacks whose order on one task is not that on another, in report.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    variant: str
+    stack: str
+    other: str
+    better_on: str
+    """The task on which `stack` is better."""
+    worse_on: str
 
 
 class StandingRow(BaseModel):
@@ -85,6 +101,7 @@ class SuiteReport(BaseModel):
     name: str
     standings: tuple[StandingRow, ...]
     cells: tuple[CellRow, ...]
+    reversals: tuple[ReversalRow, ...]
     unfinished: tuple[str, ...]
     unreadable: dict[str, str]
     """Run id -> why the run is not in the report."""
@@ -137,15 +154,16 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     if not found:
         raise UsageError("there is no run to report on")
     folder, shown = settings.reports / name, boards(found)
+    tasks = {task: load_task(task, settings.root) for task in task_ids(settings.root)}
     with _summaries_not_collected():
-        figures = {board.variant: list(draw_figures(board)) for board in shown}
+        figures = {board.variant: list(draw_figures(board, tasks)) for board in shown}
     for variant, drawn in figures.items():
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)
     write_model(folder / "report.json", report_of(name, shown, unreadable))
     _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
     page = load_template("a2rl.results.suite").render(
-        name=name, boards=shown, unreadable=unreadable, figures=figures, verdicts=VERDICTS,
+        name=name, boards=shown, unreadable=unreadable, figures=figures, verdicts=VERDICTS, marks=MARKS,
         drawn_at=time.strftime("%Y-%m-%d %H:%M"), link=lambda run: f"../../{folders[run.run_id]}/report/index.html",
         duration=format_duration,
     )  # fmt: skip
@@ -179,14 +197,17 @@ def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> 
             variant=board.variant, stack=cell.stack, task=cell.task, runs=tuple(run.run_id for run in cell.runs),
             gain=cell.gain, ci=cell.ci, verdicts={str(key): count for key, count in cell.verdicts.items()},
             expected_best=tuple(cell.expected_best), is_best=cell.is_best,
+            is_worst=cell.is_worst, is_reversed=cell.is_reversed,
         )
         for board in shown
         for cell in board.cells
     ]  # fmt: skip
     unfinished = tuple(run.run_id for board in shown for run in board.unfinished)
+    crossed = (ReversalRow(variant=board.variant, **each._asdict()) for board in shown for each in board.reversals)
     return SuiteReport(
-        name=name, standings=tuple(standings), cells=tuple(cells), unfinished=unfinished, unreadable=unreadable
-    )
+        name=name, standings=tuple(standings), cells=tuple(cells), reversals=tuple(crossed), unfinished=unfinished,
+        unreadable=unreadable,
+    )  # fmt: skip
 
 
 def _with_stacks(shown: Sequence[Board]) -> list[tuple[RunSummary, str]]:
