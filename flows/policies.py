@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
@@ -27,8 +27,11 @@ from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import Record, RunDir
+from a2rl.run.events import RunClosed
 from a2rl.run.failure import forget_failure, mark_refused, record_failure
 from a2rl.run.gpu_share import dealt_gpus
+from a2rl.validity.checks import could_not_check
+from a2rl.validity.record import lower
 from stages.baseline import baseline
 from stages.execute import execute
 from stages.grade import grade
@@ -138,7 +141,8 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
             except Exception as error:  # any other error means that this run has failed; the other runs continue
                 if STOP.is_set():
                     raise InterruptedByUserError("stopped by the user") from error
-                if not run.record_path(name).exists():  # otherwise the stage is done, and Prefect itself failed
+                # If its record exists, a stage is done, and Prefect itself failed; the last one also closes the ledger.
+                if name == "report" or not run.record_path(name).exists():
                     _fail(run, settings, name, error)
             mirror.changed(run)
 
@@ -147,12 +151,25 @@ def _gpus(run: RunDir, settings: Settings, side_by_side: int) -> AbstractContext
     return nullcontext() if run.record_path("validity").exists() else dealt_gpus(run, settings, side_by_side)
 
 
-def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> NoReturn:
-    """Records the failure, writes the report if possible, and raises the error for the user."""
+def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> None:
+    """Records the failure, and judges and shows the run all the same if possible.
+
+    Raises:
+        RunFailedError: The run has failed, or has a result and is not finished.
+    """
     record = record_failure(run, stage, error)
+    if stage == "validity" and record.is_final and not isinstance(error, InfrastructureError):
+        with suppress(Exception):  # another try would fail in the same way, so it is decided without the checks
+            lower(run, [could_not_check("the checks", error)])
     for last in (validity, report):
         with suppress(Exception):  # the failed stage may be one of these; only the record is essential
             last(run, settings)
+    if record.is_final:
+        if run.ledger.events(RunClosed):
+            return
+        raise RunFailedError(
+            f"{stage}: {error}; the result stands, and `a2rl resume {run.id}` finishes the run"
+        ) from error
     raise RunFailedError(f"{record.reason}; the run counts as failed until `a2rl resume {run.id}` succeeds") from error
 
 

@@ -33,8 +33,9 @@ def grade(run: RunDir, settings: Settings) -> GradeRecord:
     started = time.monotonic()
     check_inputs(run)
     record = _result(run, settings)
+    run.write("grade", record := record.model_copy(update={"seconds": time.monotonic() - started}))
     prune(run)
-    return run.write("grade", record.model_copy(update={"seconds": time.monotonic() - started}))
+    return record
 
 
 def _result(run: RunDir, settings: Settings) -> GradeRecord:

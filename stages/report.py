@@ -1,12 +1,17 @@
-"""Stage `report`: labels the run, writes its report, one self-contained page, and closes the ledger."""
+"""Stage `report`: labels the run, writes its report, one self-contained page, and closes the ledger.
+
+It only shows a result. Labels and page are made in limited processes, and whatever goes wrong there is logged.
+"""
 
 import time
 
+from a2rl.core.errors import InterruptedByUserError
+from a2rl.core.event_log import log_failure
 from a2rl.core.settings import Settings
 from a2rl.labels.labelling import write_labels
 from a2rl.results.manifest import close_run
-from a2rl.results.report import write_report
-from a2rl.run.directory import RunDir
+from a2rl.results.report import draw_report
+from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import RunClosed
 from a2rl.run.records import ReportRecord
 
@@ -18,12 +23,21 @@ def report(run: RunDir, settings: Settings) -> ReportRecord:
     The first call for a result closes the ledger, with the digests of all files that the run has then.
     """
     started = time.monotonic()
-    write_labels(run, settings)
-    write_report(run, settings)
+    _show(run, settings)
     if (record := _unless_closed(run)) is None:
         record = run.write("report", ReportRecord(seconds=time.monotonic() - started, path=run.report))
     close_run(run)
     return record
+
+
+def _show(run: RunDir, settings: Settings) -> None:
+    for show in (write_labels, draw_report):
+        try:
+            show(run, settings)
+        except InterruptedByUserError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the run ends without it, and `a2rl report` tries again
+            log_failure(pipeline_log(run), show.__name__, error)
 
 
 def _unless_closed(run: RunDir) -> ReportRecord | None:

@@ -9,7 +9,7 @@ from a2rl.grading.pruning import prune
 from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
 from a2rl.run.reveal import reveal_draw
-from a2rl.validity.checks import Check, run_checks
+from a2rl.validity.checks import Check, Checked, run_checks, run_checks_apart
 from a2rl.validity.ending import confinement, survivors, ungraded
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.halves import halves_agree
@@ -17,11 +17,15 @@ from a2rl.validity.record import STAGE, ValidityRecord, decide
 from a2rl.validity.rules_check import hosts, teachers
 from a2rl.validity.traces import code, leaked_keys
 
-CHECKS: tuple[Check, ...] = (
+READING: tuple[Check, ...] = (
     confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree,
-    length_gaming, provenance, tries, text_hits, twins_gap, log_probability_gap,
+    length_gaming, provenance, tries, text_hits,
 )  # fmt: skip
-"""The checks of a run, the cheap ones first. To add one, add its function."""
+"""The checks that read what is there, the cheap ones first. They are made in a process of their own."""
+GRADING: tuple[Check, ...] = (twins_gap, log_probability_gap)
+"""The checks that start graders."""
+CHECKS = READING + GRADING
+"""The checks of a run. To add one, add its function."""
 
 
 def validity(run: RunDir, settings: Settings) -> ValidityRecord:
@@ -32,7 +36,9 @@ def validity(run: RunDir, settings: Settings) -> ValidityRecord:
     """
     if (done := run.read(STAGE, ValidityRecord)) is None:
         started = time.monotonic()
-        checked = run_checks(RunEvidence(run, settings), CHECKS)
+        evidence = RunEvidence(run, settings)
+        read, graded = run_checks_apart(evidence, READING), run_checks(evidence, GRADING)
+        checked = Checked([*read.findings, *graded.findings], [*read.runs, *graded.runs])
         reveal_draw(run)
         done = decide(run, checked, time.monotonic() - started)
     prune(run)

@@ -10,7 +10,7 @@ from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.mirror import behind
 from a2rl.results.run_metrics import run_metrics
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import PIPELINE_LOG, RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import refusal
 from a2rl.run.ranking import selection_note
@@ -135,7 +135,8 @@ def show_run(found: RunDir, as_json: bool) -> None:
     graded = found.read("grade", GradeRecord)
     if graded is not None and graded.judge is not None:
         out.print(str(graded.judge), soft_wrap=True, markup=False)
-    out.print(f"report: {facts['report']}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
+    undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
+    out.print(f"report: {facts['report'] or undrawn}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
     if late := behind(found):
         out.print(late, style="yellow", soft_wrap=True, markup=False)
     if as_json:

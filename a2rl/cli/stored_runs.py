@@ -120,11 +120,18 @@ def _report_on_run(run_id: str) -> None:
     from a2rl.config.params import load_params
     from a2rl.results.mirror import mark_behind
     from a2rl.results.mlflow.tracking import Tracker
-    from a2rl.results.report import write_report
+    from a2rl.results.report import draw_report
+    from a2rl.run.events import RunClosed
+    from a2rl.run.owner import owned
+    from stages.report import report as stage_report
 
     settings = Settings.load()
     found, params = find_run(run_id, settings), load_params(settings.root).anchor
-    write_report(found, settings)
+    is_finished = found.record_path("labels").exists() and found.ledger.events(RunClosed)
+    if found.record_path("validity").exists() and not is_finished:
+        with owned(found):
+            stage_report(found, settings)  # it could not be finished when the run ended
+    draw_report(found, settings)
     out.print(str(found.report), soft_wrap=True)
     if params.is_used:
         catch_up(found, Anchor(params, settings.root))

@@ -6,12 +6,15 @@ child ends.
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.settings import Settings
@@ -21,6 +24,9 @@ STOP = threading.Event()
 Prefect's threads, where no KeyboardInterrupt arrives."""
 KILL_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.1
+MAX_OUTPUT_BYTES = 64 << 20
+"""Of each file that a limited process writes, and of what it prints."""
+MAX_PROBLEM_BYTES = 4096
 
 
 def check_stop() -> None:
@@ -93,19 +99,29 @@ def end_child(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
 
 
 TIE = """
-import ctypes, os, sys
+import ctypes, os, resource, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+for kind, most in zip((resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE), map(int, sys.argv[2:5])):
+    if most:
+        resource.setrlimit(kind, (most, most))
 if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
+    os.execvp(sys.argv[5], sys.argv[5:])
 """
 
 
-def tied_to_parent(command: list[str]) -> list[str]:
+def tied_to_parent(command: list[str], memory_bytes: int = 0, cpu_s: int = 0, file_bytes: int = 0) -> list[str]:
     """Wraps a command so that the kernel kills it when the thread that started it ends, or its process dies.
 
     The wrapper is a separate program, because code between fork and exec is unsafe in a process with threads.
+
+    Args:
+        command: The command.
+        memory_bytes: The limit on its address space; 0 for none, as for the others.
+        cpu_s: The limit on its processor time.
+        file_bytes: The limit on each file that it writes.
     """
-    return [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *command]
+    limits = map(str, (memory_bytes, cpu_s, file_bytes))
+    return [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *limits, *command]
 
 
 def run_child(
@@ -128,19 +144,72 @@ def run_child(
         InterruptedByUserError: The user stopped the pipeline.
         InfrastructureError: The time is over.
     """
-    deadline = time.monotonic() + timeout_s
     with log.open("wb") as out:
         process = subprocess.Popen(
             tied_to_parent(command), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
         )
-        try:
-            while process.poll() is None:
-                check_stop()
-                if time.monotonic() > deadline:
-                    raise InfrastructureError(f"`{' '.join(command[:4])} ...` took longer than {timeout_s:.0f} s")
-                on_wait()
-                time.sleep(POLL_INTERVAL_S)
-        finally:
-            process.kill()
-            process.wait(KILL_TIMEOUT_S)
+        if not _ended_in_time(process, timeout_s, on_wait):
+            raise InfrastructureError(f"`{' '.join(command[:4])} ...` took longer than {timeout_s:.0f} s")
     return process.returncode
+
+
+def _ended_in_time(process: "subprocess.Popen[bytes]", timeout_s: float, on_wait: Callable[[], None]) -> bool:
+    """Waits for the end of a process, and kills it if it takes too long or the user stops the pipeline."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        while process.poll() is None and time.monotonic() <= deadline:
+            check_stop()
+            on_wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_INTERVAL_S)
+        return process.poll() is not None
+    finally:
+        process.kill()
+        process.wait(KILL_TIMEOUT_S)
+
+
+class Reading(NamedTuple):
+    """What a limited process printed."""
+
+    output: bytes
+    problem: str
+    """Why it did not come to its end; empty if it did."""
+
+
+def read_apart(
+    module: str, arguments: Sequence[str], settings: Settings, told: str, timeout_s: float, memory_bytes: int = 0,
+    cpu_s: int = 0,
+) -> Reading:  # fmt: skip
+    """Runs one of our modules in a limited process, because it reads what an agent wrote: that may take any amount of
+    time and memory, and may fail in any way.
+
+    Args:
+        module: The module.
+        arguments: Its arguments.
+        settings: The settings of this checkout.
+        told: What it reads from standard input.
+        timeout_s: After this time it is killed.
+        memory_bytes: The limit on its address space; 0 for none.
+        cpu_s: The limit on its processor time, which does not depend on what else the machine does; 0 for none.
+
+    Raises:
+        InterruptedByUserError: The user stopped the pipeline.
+        OSError: The process cannot be started.
+    """
+    command = tied_to_parent(module_command(module, *arguments), memory_bytes, cpu_s, MAX_OUTPUT_BYTES)
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as problems:
+        given.write(told.encode())
+        given.seek(0)
+        process = subprocess.Popen(
+            command, cwd=settings.root, env=child_environment(settings), stdin=given, stdout=out, stderr=problems
+        )
+        problem = "" if _ended_in_time(process, timeout_s, lambda: None) else f"it took longer than {timeout_s:.0f} s"
+        if process.returncode and not problem:
+            problems.seek(max(0, problems.seek(0, os.SEEK_END) - MAX_PROBLEM_BYTES))
+            said = problems.read().decode("utf-8", "replace").splitlines()
+            code = process.returncode
+            problem = said[-1] if said and code > 0 else f"its process ended with status {code}"
+            if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s):
+                problem = f"it needed more than {cpu_s} s of processor time, or was killed"
+        out.seek(0)
+        return Reading(out.read(), problem)

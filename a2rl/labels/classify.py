@@ -47,6 +47,9 @@ class Reader:
                     self._commands((hash(path),))
         except OutOfFuelError:
             self.opaque = True
+        except Exception:  # noqa: BLE001 - the programs are hostile: one that cannot be followed is unknown
+            self.opaque = True
+            return []
         return self.machine.phases
 
     def _programs(self) -> list[str]:

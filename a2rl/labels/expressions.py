@@ -101,6 +101,7 @@ class Expressions(Machine):
             if not isinstance(node, ast.Starred):
                 items.append(found)
             elif found.items is not None:
+                self.burn(len(found.items))
                 items += found.items
             else:
                 return joined([Value(element=joined([*items, found.part()])), *items])
@@ -185,6 +186,7 @@ class Expressions(Machine):
         if isinstance(operator, ast.Add) and all(isinstance(each, str) for each in known):
             return constant(f"{known[0]}{known[1]}"[:MAX_CONSTANT])
         if isinstance(operator, ast.Add) and left.items is not None and right.items is not None:
+            self.burn(len(left.items) + len(right.items))
             return Value(items=[*left.items, *right.items])
         one, two = left.everything(), right.everything()
         marks = one | two

@@ -1,16 +1,15 @@
 """Labels a run in a separate process, and writes `records/labels.json`."""
 
-import subprocess
-
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
-from a2rl.core.processes import child_environment, module_command
+from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.labels.classify import UNKNOWN
 from a2rl.labels.records import VERSION, LabelsRecord, labels_of
 from a2rl.run.directory import RunDir, pipeline_log
 
-TIMEOUT_S = 180.0
+TIMEOUT_S, MAX_CPU_S = 100.0, 20
+MAX_MEMORY_BYTES = 900 << 20
 
 
 def write_labels(run: RunDir, settings: Settings) -> LabelsRecord:
@@ -27,19 +26,11 @@ def write_labels(run: RunDir, settings: Settings) -> LabelsRecord:
 
 def _computed(run: RunDir, settings: Settings) -> LabelsRecord:
     try:
-        done = subprocess.run(
-            module_command("a2rl.labels", str(run.root)),
-            cwd=settings.root,
-            env=child_environment(settings),
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            lines = done.stderr.decode(errors="replace").splitlines()
-            raise InfrastructureError(lines[-1] if lines else f"its process ended with code {done.returncode}")
-        return LabelsRecord.model_validate_json(done.stdout)
-    except (OSError, ValueError, InfrastructureError, subprocess.TimeoutExpired) as error:
+        read = read_apart("a2rl.labels", [str(run.root)], settings, "", TIMEOUT_S, MAX_MEMORY_BYTES, MAX_CPU_S)
+        if read.problem:
+            raise InfrastructureError(read.problem)
+        return LabelsRecord.model_validate_json(read.output)
+    except (OSError, ValueError, InfrastructureError) as error:
         log_failure(pipeline_log(run), "the run could not be labelled", error)
         return LabelsRecord(
             seconds=0, chain=(UNKNOWN,), training_type="unknown", version=VERSION, reason=str(error)[:500]

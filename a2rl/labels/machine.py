@@ -1,6 +1,7 @@
 """The state of the abstract interpreter: what it has found, and how much it may still do."""
 
 import ast
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +11,9 @@ from a2rl.labels.routes import Route
 from a2rl.labels.values import GENERATED, TEXT, Frame, Value
 
 MAX_STEPS = 60_000
-"""Expressions that are evaluated at most. A real program needs a few thousand."""
+"""Expressions that are evaluated at most, and parts of values that they copy. A real program needs a few thousand."""
+MAX_CPU_S = 2.0
+"""For one program."""
 MAX_DEPTH = 24
 """Calls within calls that are followed."""
 MAX_PHASES = 40
@@ -60,6 +63,7 @@ class Machine:
     implicit: list[set[str]] = field(default_factory=list)
     """The marks of the conditions under which the present statement runs."""
     steps: int = 0
+    began_s: float = field(default_factory=time.process_time)
     depth: int = 0
     loops: int = 0
     optimizer_steps: int = 0
@@ -72,14 +76,14 @@ class Machine:
     interactions: int = 0
     """How often generated text was given to something that answered."""
 
-    def burn(self) -> None:
-        """Counts a step.
+    def burn(self, work: int = 1) -> None:
+        """Counts work: a step, or the parts that a step copies.
 
         Raises:
-            OutOfFuelError: There were too many.
+            OutOfFuelError: There was too much, or it took too long.
         """
-        self.steps += 1
-        if self.steps > MAX_STEPS:
+        self.steps += work
+        if self.steps > MAX_STEPS or time.process_time() - self.began_s > MAX_CPU_S:
             raise OutOfFuelError
 
     def note(

@@ -1,5 +1,7 @@
 """`records/labels.json`: the labels of a run."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.labels.routes import Chain, Evidence, FailureType, Route, RouteLabel, TrainingType
@@ -40,6 +42,18 @@ class SecondRating(BaseModel):
     dollars: float = 0.0
 
 
+class ProgramRun(BaseModel):
+    """The time of a program that trained or sampled, in seconds of the budget clock."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    activity: Literal["SFT", "RL", "rollout", "training"]
+    """`training` is by several methods: the records do not say when one ended and the next began."""
+    start_s: float
+    end_s: float | None
+    """None if it lasted until the agent was ended."""
+
+
 class LabelsRecord(Record):
     """What a run did and why it failed, as far as its records show."""
 
@@ -49,6 +63,8 @@ class LabelsRecord(Record):
     training_type: TrainingType
     """The paper's word for the last step of the route."""
     submissions: tuple[SubmissionRoute, ...] = ()
+    programs: tuple[ProgramRun, ...] = ()
+    """What the time line of activities shows of the agent's programs."""
     failures: tuple[Failure, ...] = ()
     """Empty if the model improved."""
     second: SecondRating | None = None

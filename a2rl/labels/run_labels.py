@@ -1,9 +1,9 @@
 """Labels a run from what it has recorded: code states, processes, logs and the digests of weights."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
 
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_jsonl
@@ -12,8 +12,8 @@ from a2rl.labels.commands import started
 from a2rl.labels.failures import failures_of
 from a2rl.labels.logs import LogSigns, signs_in
 from a2rl.labels.program import Program
-from a2rl.labels.records import LabelsRecord, SubmissionRoute
-from a2rl.labels.routes import Chain, Evidence, RouteLabel, training_type
+from a2rl.labels.records import LabelsRecord, ProgramRun, SubmissionRoute
+from a2rl.labels.routes import Chain, Evidence, Route, RouteLabel, training_type
 from a2rl.labels.transcript_code import code_in_steps
 from a2rl.recording.code_reading import code_at, states
 from a2rl.run.directory import RunDir
@@ -22,6 +22,11 @@ from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 
 MAX_SUBMISSIONS = 60
 """The first ones of a run are labelled, and the one that counts."""
+MAX_COMMANDS = 40
+"""Distinct command lines whose activity is told."""
+ACTIVITIES: dict[Route, Literal["SFT", "RL", "rollout"]] = {
+    "SFT": "SFT", "DPO": "SFT", "GRPO": "RL", "PPO": "RL", "online RL": "RL", "rejection sampling": "rollout",
+}  # fmt: skip
 CORROBORATED = 0.03
 """What a matching line in the log adds to the confidence."""
 
@@ -32,6 +37,8 @@ class Ran(NamedTuple):
     words: tuple[str, ...]
     started_s: float
     """Seconds of the budget clock."""
+    ended_s: float | None
+    """None if it lasted until the agent was ended."""
 
 
 def label_run(run: RunDir) -> LabelsRecord:
@@ -50,6 +57,7 @@ def label_run(run: RunDir) -> LabelsRecord:
         chain=chain,
         training_type=training_type(chain),
         submissions=routes,
+        programs=tuple(_programs(run)),
         failures=tuple(failures_of(graded, executed, chain, signs)) if graded else (),
     )
 
@@ -120,20 +128,41 @@ def _with_log(label: RouteLabel, signs: LogSigns) -> RouteLabel:
     return label.model_copy(update={"confidence": round(confidence, 2), "evidence": (*label.evidence, evidence)})
 
 
+def _programs(run: RunDir) -> Iterator[ProgramRun]:
+    """Yields the times of the programs that train or sample, by what the last state of their code says."""
+    recorded, known = states(run.code), dict[tuple[str, ...], set[str]]()
+    files = code_at(run.code, recorded[-1].commit) if recorded else {}
+    for words, start_s, end_s in processes_of(run):
+        if words not in known and len(known) < MAX_COMMANDS:
+            chain = classify(files, [words], {"TASK": run.spec.task})
+            known[words] = {ACTIVITIES[label.route] for label in chain if label.route in ACTIVITIES}
+        if kinds := known.get(words):
+            activity = next(iter(kinds)) if len(kinds) == 1 else "training"
+            yield ProgramRun.model_validate({"activity": activity, "start_s": start_s, "end_s": end_s})
+
+
 def processes_of(run: RunDir) -> list[Ran]:
     """Returns the recorded processes of the agent in the order in which they started; none in older runs."""
     return sorted(_read_processes(run), key=lambda ran: ran.started_s)
 
 
 def _read_processes(run: RunDir) -> Iterator[Ran]:
-    try:
-        rows: Sequence[dict[str, object]] = list(read_jsonl(run.logs / "processes.jsonl"))
-    except (OSError, ValueError, A2rlError, json.JSONDecodeError):
-        return
+    running: dict[object, Ran] = {}
+    rows: Sequence[dict[str, Any]] = ()
+    with suppress(OSError, ValueError, A2rlError):
+        rows = read_jsonl(run.logs / "processes.jsonl")
     for row in rows:
-        words, at = row.get("command"), row.get("started_s")
-        if row.get("event") == "started" and isinstance(words, list) and isinstance(at, int | float):
-            yield Ran(tuple(map(str, words)), float(at))
+        with suppress(KeyError, TypeError, ValueError):
+            pid, is_start = row.get("pid"), row["event"] == "started"
+            if pid in running and (is_start or "ended_s" in row):
+                yield running.pop(pid)._replace(ended_s=float(row["started_s" if is_start else "ended_s"]))
+            if is_start:
+                ran = Ran(tuple(map(str, row["command"])), float(row["started_s"]), None)
+                if pid is None:
+                    yield ran
+                else:
+                    running[pid] = ran
+    yield from running.values()
 
 
 def _is_own(ran: Ran, files: dict[str, str]) -> bool:

@@ -14,7 +14,7 @@ import tempfile
 import time
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from filelock import FileLock, Timeout
@@ -177,12 +177,28 @@ def _copy(code: Path, repository: Path) -> list[str]:
             for old in repository.iterdir():
                 if old.name != ".git":
                     shutil.rmtree(old) if old.is_dir() else old.unlink()
-            names = {entry.path: scrub(entry.path) for entry in files}
+            names = _names([entry.path for entry in files])
             return [name for path, name in names.items() if _copy_file(folder, path, repository / name)]
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise
         return []  # there is no code, or the agent has replaced it by something that we do not open
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Returns the names under which files are recorded: without secrets, and in folders of their own where two files
+    would otherwise have one name."""
+    names: dict[str, str] = {}
+    files, folders = set[PurePosixPath](), set[PurePosixPath]()
+    for path in sorted(paths, key=lambda each: scrub(each) != each):
+        name, number = PurePosixPath(scrub(path)), 0
+        while name in files or name in folders or files & set(name.parents):
+            number += 1
+            name = PurePosixPath(f"same-name-{number}", scrub(path))
+        files.add(name)
+        folders |= set(name.parents)
+        names[path] = str(name)
+    return names
 
 
 def _copy_file(code: UntrustedFolder, path: str, target: Path) -> bool:

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.event_log import EventLog
 from a2rl.core.files import read_model, write_model
 from a2rl.run.budget import Clock
@@ -24,6 +24,8 @@ from a2rl.run.spec import RunSpec
 from a2rl.tasks.contract import Split
 
 PIPELINE_LOG = "pipeline.jsonl"
+RESULT = "grade"
+"""The stage whose record is the result of the run: a final one is never replaced."""
 
 
 class Record(BaseModel):
@@ -33,6 +35,11 @@ class Record(BaseModel):
 
     schema_version: Literal[1] = 1
     seconds: float
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no other record may ever replace this one."""
+        return False
 
 
 R = TypeVar("R", bound=Record)
@@ -173,7 +180,16 @@ class RunDir:
         return record
 
     def write(self, stage: str, record: R) -> R:
-        """Writes the record of a stage and returns it."""
+        """Writes the record of a stage and returns it.
+
+        Raises:
+            IntegrityError: There is another one that must stay, or one that cannot be read.
+            InfrastructureError: The file cannot be written.
+        """
+        if stage == RESULT and (past := self.read(stage, type(record))) is not None and past.is_final:
+            if past == record:
+                return record
+            raise IntegrityError(f"run {self.id} has its result already, which nothing may replace")
         write_model(self.record_path(stage), record)
         return record
 

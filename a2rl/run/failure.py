@@ -1,5 +1,7 @@
 """Failed runs: a run whose stages cannot be finished gets a record that says why; its gain counts as zero.
 
+A run that has a result keeps it, whatever happens later: the stages after `grade` only judge it and show it.
+
 Infrastructure errors are retried first. A run that the user stopped, or whose settings are wrong, has not failed.
 `a2rl resume` continues a failed run; the failure then remains only in the ledger.
 """
@@ -25,10 +27,16 @@ NO_BASELINE = TaskScore(
 def record_failure(run: RunDir, stage: str, error: BaseException) -> GradeRecord:
     """Records in the ledger, and in the run's grade record, that a stage could not be finished.
 
+    Returns:
+        The grade record; if the run already has a result, that one.
+
     Raises:
         InfrastructureError: The record cannot be written either.
+        IntegrityError: There is a grade record that cannot be read, so it may be a result.
     """
     log_failure(pipeline_log(run), stage, error)
+    if (result := run.read("grade", GradeRecord)) is not None and result.is_final:
+        return result
     message = (
         str(error) if isinstance(error, A2rlError) else f"{type(error).__name__}: {error} (see logs/{PIPELINE_LOG})"
     )
@@ -90,7 +98,7 @@ def forget_failure(run: RunDir) -> None:
         record = run.read("grade", GradeRecord)
     except A2rlError:
         return  # an unreadable record is reported by the stage that needs it
-    if record is not None and record.failed_stage is not None:
+    if record is not None and not record.is_final:
         for stage in ("grade", "validity", "report"):
             run.record_path(stage).unlink(missing_ok=True)
 

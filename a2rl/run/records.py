@@ -188,6 +188,11 @@ class GradeRecord(Record):
     """What the judge was asked and what it cost; None for a task without one, and in runs of older versions."""
 
     @property
+    def is_final(self) -> bool:
+        """Whether this is the result, for good: only a stage that could not be finished is repeated."""
+        return self.failed_stage is None
+
+    @property
     def gain(self) -> float:
         """The improvement as it counts in averages over runs: zero for a run without a result."""
         return self.improvement or 0.0

@@ -3,6 +3,6 @@
 We use no plotting library, because it would either load scripts from the network or embed megabytes of them.
 """
 
-from a2rl.results.report.page import report_files, write_report
+from a2rl.results.report.page import draw_report, report_files, write_report
 
-__all__ = ["report_files", "write_report"]
+__all__ = ["draw_report", "report_files", "write_report"]

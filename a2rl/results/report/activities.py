@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_jsonl
-from a2rl.labels.classify import classify
-from a2rl.labels.routes import Route
+from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
-from a2rl.recording.code_reading import code_at, states
 from a2rl.results.report.steps import BudgetClock, Steps
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
@@ -25,15 +23,10 @@ from a2rl.run.ledger import Entry
 ACTIVITIES = ("SFT", "RL", "rollout", "training", "thinking", "coding", "waiting", "idle", "unknown")
 """The earlier one counts where several are going on. Waiting is for a grade; coding is what happens between a step of
 the agent with calls of tools and the next one."""
-KINDS: dict[Route, str] = {
-    "SFT": "SFT", "DPO": "SFT", "GRPO": "RL", "PPO": "RL", "online RL": "RL", "rejection sampling": "rollout",
-}  # fmt: skip
 MOMENTS = 400
 """The time line is divided into so many moments."""
 IDLE = 0.02
 """An agent is idle if its processes use less than this share of one core."""
-MAX_COMMANDS = 40
-"""Distinct command lines that are read."""
 
 
 class Span(NamedTuple):
@@ -74,36 +67,11 @@ def time_line(run: RunDir, entries: Sequence[Entry], steps: Steps | None) -> Tim
 
 
 def _training(run: RunDir) -> Iterator[Span]:
-    """Yields the times of the programs that train or sample, by what the last state of their code says."""
-    known: dict[tuple[str, ...], str | None] = {}
-    with suppress(A2rlError, OSError):
-        recorded = states(run.code)
-        files = code_at(run.code, recorded[-1].commit) if recorded else {}
-        for words, start_s, end_s in _processes(run):
-            if words not in known and len(known) < MAX_COMMANDS:
-                known[words] = _kind_of(words, files, run.spec.task)
-            if (kind := known.get(words)) is not None:
-                yield Span(kind, start_s, end_s)
-
-
-def _kind_of(words: tuple[str, ...], files: dict[str, str], task: str) -> str | None:
-    chain = classify(files, [words], {"TASK": task})
-    kinds = {KINDS[label.route] for label in chain if label.route in KINDS}
-    return None if not kinds else kinds.pop() if len(kinds) == 1 else "training"
-
-
-def _processes(run: RunDir) -> Iterator[tuple[tuple[str, ...], float, float]]:
-    """Yields command line, start and end of each recorded process; one without an end lasted until the agent's."""
-    running: dict[int, tuple[tuple[str, ...], float]] = {}
-    for row in _rows(run, "processes.jsonl"):
-        with suppress(KeyError, TypeError, ValueError):
-            pid = int(row["pid"])
-            if pid in running and (row["event"] == "started" or "ended_s" in row):
-                words, start_s = running.pop(pid)
-                yield words, start_s, float(row["ended_s"] if "ended_s" in row else row["started_s"])
-            if row["event"] == "started":
-                running[pid] = tuple(map(str, row["command"])), float(row["started_s"])
-    yield from ((words, start_s, float("inf")) for words, start_s in running.values())
+    """Yields the times of the programs that train or sample, which the labels have."""
+    with suppress(A2rlError):
+        known = labels_of(run)
+        for each in known.programs if known else ():
+            yield Span(each.activity, each.start_s, float("inf") if each.end_s is None else each.end_s)
 
 
 def _requests(run: RunDir, entries: Sequence[Entry]) -> Iterator[Span]:

@@ -5,9 +5,11 @@ import time
 from typing import Any
 
 from a2rl.agents.catalog import find_agent
+from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import write_atomically
+from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
-from a2rl.llm.keys import register_run_secrets
+from a2rl.llm.keys import keys_message, register_run_secrets
 from a2rl.recording.claims import COLUMNS, read_claims
 from a2rl.results.comparability import comparability
 from a2rl.results.report.activities import time_line
@@ -31,8 +33,26 @@ from a2rl.run.sample import sample_note
 from a2rl.tasks.catalog import load_task
 from a2rl.validity.record import read_validity
 
+TIMEOUT_S, MAX_CPU_S = 100.0, 25
+MAX_MEMORY_BYTES = 1000 << 20
 MAX_MARKS = 400
 """Steps that are marked on the chart's time line."""
+
+
+def draw_report(run: RunDir, settings: Settings) -> None:
+    """Writes the report as `write_report` does, in a limited process: what it shows was written by the agent.
+
+    Raises:
+        UsageError: The run has no baseline yet.
+        InfrastructureError: The report cannot be drawn.
+    """
+    need_baseline(run, run.ledger.entries())
+    register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
+    told = keys_message({})
+    limits = (TIMEOUT_S, MAX_MEMORY_BYTES, MAX_CPU_S)
+    read = read_apart("a2rl.results.report", [str(run.root)], settings, told, *limits)
+    if read.problem:
+        raise InfrastructureError(f"the report of run {run.id} cannot be drawn: {read.problem}")
 
 
 def write_report(run: RunDir, settings: Settings) -> None:

@@ -23,6 +23,8 @@ MAX_SAID = 4_000
 """Characters of what the agent said in a step."""
 MAX_OUTPUT = 2_000
 """Characters of a tool's input or output: its beginning and its end."""
+MAX_CALLS = 100
+"""Tool calls of a step."""
 MAX_TITLE = 110
 TELLING = ("command", "cmd", "file_path", "path", "query", "pattern", "url", "code")
 """Arguments of tools that say best what a call does."""
@@ -74,8 +76,8 @@ def read_steps(run: RunDir, entries: Sequence[Entry]) -> Steps | None:
         steps = read_model(run.trajectory, Trajectory).steps
     except FileNotFoundError:
         return None
-    except (A2rlError, OSError) as error:
-        return Steps((), 0, f"The transcript cannot be read: {str(error)[:300]}")
+    except (A2rlError, OSError, MemoryError) as error:
+        return Steps((), 0, f"The transcript cannot be read: {str(error)[:300] or type(error).__name__}")
     half = MAX_STEPS // 2
     kept = steps if len(steps) <= MAX_STEPS else (*steps[:half], *steps[-half:])
     return Steps(tuple(_shown(kept, entries)), len(steps) - len(kept), "")
@@ -120,14 +122,14 @@ def _calls(step: Step) -> Iterator[Call]:
     outputs: dict[str | None, list[str]] = {}
     for result in results:
         outputs.setdefault(result.source_call_id, []).append(result.content or "")
-    for call in step.tool_calls or ():
+    for call in (step.tool_calls or ())[:MAX_CALLS]:
         said = {name: value if isinstance(value, str) else repr(value) for name, value in call.arguments.items()}
         telling = next((said[name] for name in TELLING if name in said), next(iter(said.values()), ""))
         title = f"{call.function_name}: {' '.join(telling.split())}"
         arguments = "\n".join(f"{name}: {value}" for name, value in said.items())
         output = "\n".join(outputs.pop(call.tool_call_id, []))
         yield Call(_cut_end(title, MAX_TITLE), _cut(arguments, MAX_OUTPUT), _cut(output, MAX_OUTPUT))
-    for other in outputs.values():  # what came without a call, such as notes of the agent system
+    for other in list(outputs.values())[:MAX_CALLS]:  # what came without a call, such as notes of the agent system
         yield Call("output", "", _cut("\n".join(other), MAX_OUTPUT))
 
 

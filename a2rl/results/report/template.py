@@ -1,4 +1,12 @@
-"""Loads the templates of reports: what they show is printable, without secrets, and escaped as HTML."""
+"""Loads the templates of reports: what they show is printable, without secrets, and escaped as HTML.
+
+Should a text of an agent become part of a page all the same, the page's policy keeps a browser from running or loading
+it: only the scripts of the template run.
+"""
+
+import base64
+import hashlib
+import re
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 from markupsafe import Markup
@@ -19,6 +27,12 @@ def load_template(package: str) -> Template:
         trim_blocks=True,
         finalize=_visible,
     )
+    assert environment.loader is not None
+    source, *_ = environment.loader.get_source(environment, "page.html")
+    scripts = re.findall("<script>(.*?)</script>", source, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
+    allowed = " ".join(f"'sha256-{each}'" for each in digests)
+    environment.globals["policy"] = f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
     return environment.get_template("page.html")
 
 

@@ -85,9 +85,9 @@ def test_noise_is_flagged_unless_the_score_improved_which_noise_cannot_do(finish
         noisy[name] = weight._replace(data=(values + noise).astype(np.float32).tobytes())
     write_safetensors(kept(finished.run) / "model.safetensors", noisy, {"format": "pt"})
     record = finished.run.need("grade", GradeRecord)
-    finished.run.write("grade", record.model_copy(update={"verdict": "inconclusive"}))
+    write_model(finished.run.record_path("grade"), record.model_copy(update={"verdict": "inconclusive"}))
     assert kinds(list(provenance(evidence(finished)))) == {"provenance-near-copy": "flag"}
-    finished.run.write("grade", record.model_copy(update={"verdict": "improved"}))
+    write_model(finished.run.record_path("grade"), record.model_copy(update={"verdict": "improved"}))
     assert kinds(list(provenance(evidence(finished)))) == {"provenance-descendant": "note"}
 
 

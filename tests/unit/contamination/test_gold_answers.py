@@ -11,7 +11,7 @@ import pytest
 from a2rl.contamination.fresh_check import log_probability_gap
 from a2rl.contamination.gold_answers import Asked, asked_items, gain_gap, measure
 from a2rl.contamination.twins import Twins, shared_items
-from a2rl.core.files import read_jsonl, write_jsonl
+from a2rl.core.files import read_jsonl, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
@@ -93,7 +93,7 @@ def judged(run: RunDir, settings: Settings, trained: Path) -> list[Finding]:
     end_agent(run)
     grade_private(run)
     record = grade(run, settings)
-    run.write("grade", record.model_copy(update={"verdict": "improved"}))
+    write_model(run.record_path("grade"), record.model_copy(update={"verdict": "improved"}))
     return list(log_probability_gap(RunEvidence(run, settings)))
 
 
@@ -168,7 +168,7 @@ def test_a_model_with_a_chat_template_is_asked_in_a_chat(settings: Settings, bas
 def test_a_task_without_fresh_items_is_not_checked_and_says_so(tmp_path: Path) -> None:
     finished = finished_run(tmp_path / "checkout", variant="full")
     record = finished.run.need("grade", GradeRecord)
-    finished.run.write("grade", record.model_copy(update={"verdict": "improved"}))
+    write_model(finished.run.record_path("grade"), record.model_copy(update={"verdict": "improved"}))
     [found] = log_probability_gap(RunEvidence(finished.run, finished.settings))
     assert (found.kind, found.level) == ("not-checked", "note")
     assert "the task can make none" in found.text

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core.processes import tied_to_parent
+from a2rl.core.processes import read_apart, tied_to_parent
+from a2rl.core.settings import Settings
 from a2rl.linux import pipes as lines
 from a2rl.linux.pipes import LineReader, LineWriter
 from tests.run_maker import alive, kill, wait_for
@@ -34,7 +35,7 @@ def test_a_tied_program_ends_when_its_parent_is_killed(repository: Path) -> None
 
 def test_a_program_whose_parent_has_ended_already_is_not_started() -> None:
     command = tied_to_parent(["echo", "started"])
-    command[-3] = "1"  # the parent that it should have had
+    command[-6] = "1"  # the parent that it should have had
     assert subprocess.run(command, capture_output=True, check=True).stdout == b""
 
 
@@ -72,3 +73,32 @@ def test_a_feed_whose_reader_has_ended_is_closed() -> None:
     feed.put(b"x")
     assert not feed.is_open
     assert not feed.put(b"y")
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("x = [0] * 10**9", "MemoryError"),
+        ("while True: pass", "it needed more than 1 s of processor time"),
+        ("import time; time.sleep(600)", "it took longer than 10 s"),
+        ("import sys\nwhile True: sys.stdout.write('x' * 10**6)", "File too large"),
+        ("import ctypes; ctypes.string_at(0)", "its process ended with status -11"),
+        ("raise ValueError('what is wrong')", "ValueError: what is wrong"),
+    ],
+)
+def test_a_process_that_reads_what_an_agent_wrote_is_limited(
+    settings: Settings, tmp_path: Path, code: str, problem: str
+) -> None:
+    (tmp_path / "hostile_reader.py").write_text(f"print('begun', flush=True)\n{code}\n")
+    settings = Settings(tmp_path, settings.environ)
+    timeout_s = 10 if "sleep" in code else 120
+    read = read_apart("hostile_reader", [], settings, "", timeout_s, memory_bytes=512 << 20, cpu_s=1)
+    assert problem in read.problem
+    assert read.output.startswith(b"begun\n")
+
+
+def test_a_process_that_reads_what_an_agent_wrote_is_told_and_says_something(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "reader.py").write_text("import sys\nprint(sys.stdin.read() + sys.argv[1])\n")
+    assert read_apart("reader", ["b"], Settings(tmp_path, settings.environ), "a", 60) == (b"ab\n", "")

@@ -39,6 +39,24 @@ def committed(repository: Path) -> set[str]:
     return set(git(repository, "ls-tree", "-r", "--name-only", "HEAD").splitlines())
 
 
+def test_files_whose_names_become_equal_without_their_secrets_are_all_recorded(
+    code: Path, repository_of_run: Path
+) -> None:
+    keys = [f"sk-{letter * 30}" for letter in "ab"]
+    for key in keys:
+        (code / f"{key}.py").write_text(key[-1])
+        (code / f"in {key}").mkdir()
+        (code / f"in {key}" / "x.py").write_text(f"x{key[-1]}")
+    (code / "[secret]").mkdir()
+    (code / "[secret]" / "y.py").write_text("y")
+    (code / keys[0]).write_text("z")
+    assert snapshot_code(code, repository_of_run, "submission 1") is not None
+    names = committed(repository_of_run)
+    texts = sorted(git(repository_of_run, "show", f"HEAD:{name}") for name in names)
+    assert texts == ["a", "b", "xa", "xb", "y", "z"]
+    assert not any("sk-" in name for name in names)
+
+
 def test_every_changed_state_is_one_commit(code: Path, repository_of_run: Path) -> None:
     (code / "train.py").write_text("v1")
     first = snapshot_code(code, repository_of_run, "submission 1")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from a2rl.labels.run_labels import label_run
 from a2rl.results.report.activities import ACTIVITIES, TimeLine, time_line
 from a2rl.results.report.steps import Call, ShownStep, Steps
 from a2rl.run.directory import RunDir
@@ -32,6 +33,7 @@ def process(pid: int, start_s: float, end_s: float, *words: str) -> list[dict[st
 
 
 def line_of(run: RunDir, steps: Steps | None = None) -> TimeLine:
+    run.write("labels", label_run(run))
     found = time_line(run, run.ledger.entries(), steps)
     assert found is not None
     return found

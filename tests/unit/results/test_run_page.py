@@ -1,6 +1,10 @@
 """Tests a run's report: what the agent did, what changed in its code, and hostile text in all of it."""
 
+import base64
+import hashlib
+import html
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -181,3 +185,16 @@ def test_the_markdown_shows_every_submission_and_no_markup_of_the_agent(settings
     assert "\n# title" not in text
     assert plain("a_b") == r"a\_b"
     assert json.loads(path.read_text())["run_id"] == run.id
+
+
+def test_a_page_runs_only_its_own_script_and_loads_nothing(settings: Settings) -> None:
+    run = run_with_code(settings, [{"train.py": "x = 1\n"}])
+    steps_at(run, call(1, "bash", EVIL, command=EVIL))
+    page = page_of(run, settings)
+    [policy] = re.findall(r'<meta http-equiv="Content-Security-Policy" content="(.*?)">', page)
+    [script] = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert html.unescape(policy).split("; ") == [
+        "default-src 'none'", "style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'"
+    ]  # fmt: skip
+    assert not re.search(r"<[^>]* on[a-z]+=", page)

@@ -87,7 +87,7 @@ def test_a_submission_without_a_grade_voids_a_run_that_is_finished(finished: Fin
     finished.run.ledger.append(accepted.model_copy(update={"submission_id": 9, "weights_digest": "9" * 64}))
     assert found(finished, ungraded) == [("accepted-without-a-grade", "void")]
     graded = finished.run.need("grade", GradeRecord)
-    finished.run.write("grade", graded.model_copy(update={"failed_stage": "execute"}))
+    write_model(finished.run.record_path("grade"), graded.model_copy(update={"failed_stage": "execute"}))
     assert found(finished, ungraded) == [], "the run may be resumed, and then grades it"
 
 
@@ -129,7 +129,7 @@ def test_a_run_whose_best_is_chosen_on_all_items_has_no_halves(tmp_path: Path) -
 def test_a_run_that_failed_before_its_agent_began_can_be_judged(finished: Finished) -> None:
     graded = finished.run.need("grade", GradeRecord)
     failed = {"verdict": "failed", "final": None, "improvement": None, "failed_stage": "setup", "submission_id": None}
-    finished.run.write("grade", graded.model_copy(update=failed))
+    write_model(finished.run.record_path("grade"), graded.model_copy(update=failed))
     for stage in ("setup", "baseline", "execute"):
         finished.run.record_path(stage).unlink()
     finished.run.baseline_items.unlink()

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import InterruptedByUserError
+from a2rl.core.files import write_model
 from a2rl.run.events import ValidityDecided
 from a2rl.run.records import GradeRecord
 from a2rl.validity.checks import Checked, run_checks
@@ -54,9 +55,10 @@ def test_what_was_found_once_stays_for_the_same_result(finished: Finished) -> No
 def test_another_result_is_judged_anew(finished: Finished) -> None:
     run = finished.run
     graded = run.need("grade", GradeRecord)
-    run.write("grade", graded.model_copy(update={"verdict": "failed", "final": None, "improvement": None}))
+    failed = graded.model_copy(update={"verdict": "failed", "final": None, "improvement": None})
+    write_model(run.record_path("grade"), failed)
     assert decide(run, checked(), 0).validity.word == "no result"
-    run.write("grade", graded)
+    write_model(run.record_path("grade"), graded)
     assert decide(run, checked(), 0).validity.word == "valid"
 
 
@@ -68,7 +70,7 @@ def test_a_void_gain_counts_as_zero_and_a_void_loss_as_a_loss(
     finished: Finished, level: Level, improvement: float, counted: float
 ) -> None:
     graded = finished.run.need("grade", GradeRecord).model_copy(update={"improvement": improvement})
-    finished.run.write("grade", graded)
+    write_model(finished.run.record_path("grade"), graded)
     decide(finished.run, checked(level), 0)
     assert counted_gain(finished.run, graded) == counted
 

@@ -1,0 +1,31 @@
+"""Tests that no program and no transcript of an agent changes a result, or takes long or much memory."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.hostile_programs import MAX_BYTES, MAX_SECONDS, Hostile, hostile, memory_bytes, show
+from tests.run_maker import checkout
+
+SAMPLE = ("elif, 900", "sum, 900", "integers, 900", "itself", "transcript, deep arguments")
+
+
+def assert_harmless(cases: list[Hostile], folder: Path) -> None:
+    settings = checkout(folder)
+    for number, each in enumerate(cases, start=1):
+        shown = show(each, settings, number)
+        assert shown.is_same, each.name
+        assert shown.has_page, each.name
+        assert shown.seconds < MAX_SECONDS, each.name
+        assert memory_bytes() < MAX_BYTES, each.name
+
+
+def test_hostile_programs_change_no_result(tmp_path: Path) -> None:
+    assert_harmless([each for each in hostile() if each.name in SAMPLE], tmp_path)
+
+
+@pytest.mark.slow
+def test_no_hostile_program_or_transcript_changes_a_result(tmp_path: Path) -> None:
+    cases = list(hostile())
+    assert len(cases) >= 200
+    assert_harmless(cases, tmp_path)
