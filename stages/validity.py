@@ -15,10 +15,10 @@ from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.halves import halves_agree
 from a2rl.validity.record import STAGE, ValidityRecord, decide
 from a2rl.validity.rules_check import hosts, teachers
-from a2rl.validity.traces import code, leaked_keys
+from a2rl.validity.traces import code, full_records, leaked_keys
 
 READING: tuple[Check, ...] = (
-    confinement, survivors, ungraded, code, leaked_keys, teachers, hosts, halves_agree,
+    confinement, survivors, ungraded, code, leaked_keys, full_records, teachers, hosts, halves_agree,
     length_gaming, provenance, tries, text_hits,
 )  # fmt: skip
 """The checks that read what is there, the cheap ones first. They are made in a process of their own."""

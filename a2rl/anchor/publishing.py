@@ -1,7 +1,7 @@
 """Publishes signed heads, so that not even the holder of the signing key can replace a run later.
 
 Each place gets the newest head of a run from time to time, and the last one at the end. What was published, and what
-failed, is in `published.jsonl` of the run. Nothing here raises, and every attempt has a time limit.
+failed, is in `published.jsonl` of the run. Every attempt has a time limit.
 """
 
 import time
@@ -26,6 +26,8 @@ class Publisher:
     def __init__(self, places: Mapping[str, Place], every_s: float) -> None:
         self._places, self._every_s = places, every_s
         self._published: dict[tuple[str, str], tuple[int, float]] = {}
+        self._problems: dict[tuple[str, str], str] = {}
+        """What the last try at each place failed of."""
 
     @classmethod
     def of(cls, params: AnchorParams, root: Path) -> "Publisher":
@@ -58,10 +60,14 @@ class Publisher:
             raise InfrastructureError(f"a head could not be published: {'; '.join(problems)}")
 
     def _try(self, run: RunDir, name: str, place: Place, head: Head) -> str:
-        receipt = problem = ""
+        log, receipt, problem = EventLog(run.root / FILE), "", ""
         try:
             receipt = place(run.id, head)
         except A2rlError as error:
             problem = str(error)
-        EventLog(run.root / FILE).write(to=name, seq=head.seq, hash=head.hash, receipt=receipt, problem=problem)
+        else:
+            problem = f"{FILE}, which keeps the receipts, is full" if log.is_full else ""
+        if not problem or problem != self._problems.get((run.id, name)):  # a place that is down is asked very often
+            log.write(to=name, seq=head.seq, hash=head.hash, receipt=receipt, problem=problem)
+        self._problems[run.id, name] = problem
         return problem

@@ -108,12 +108,15 @@ class CountedServices:
             return problem(429, "too many requests; wait a while", {"Retry-After": "5"})
         await asyncio.sleep(wait_s)
         status, body = await asyncio.get_running_loop().run_in_executor(self._threads, self._do, kind, work)
-        with suppress(OSError):  # on a full disk, requests are still answered
-            self._log.write(kind=kind, status=status, **asked, said=_summary(body))
+        if status == 200 or not self._log.is_full:  # what room is left is for requests that were answered
+            with suppress(OSError):  # on a full disk, requests are still answered
+                self._log.write(kind=kind, status=status, **asked, said=_summary(body))
         return JSONResponse(body, status) if status == 200 else problem(status, str(body["error"]))
 
     def _do(self, kind: Kind, work: Callable[[], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
         """Returns status and body. A request that fails for a reason of ours counts, too: it may have been paid for."""
+        if self._log.is_full:
+            return 403, {"error": "the record of searches and judgements (logs/services.jsonl) is full"}
         try:
             if not self._account.take(kind, self._quotas[kind]):
                 return 403, {"error": f"the quota of {self._quotas[kind]} is used up"}

@@ -29,6 +29,8 @@ MAX_HEAD_BYTES = 64 << 10
 BLOCK = 64 << 10
 CONNECT_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 256
+MAX_HOST = 255
+"""The number of characters of a host that are logged."""
 
 
 class Target(NamedTuple):
@@ -55,7 +57,7 @@ class Proxy:
 
         Args:
             hosts: The allowed destinations, as `host` (port 443) or `host:port`; subdomains are not included.
-            log: The file for one line per connection.
+            log: The file for one line per connection. Once it is full, no more connections are made.
         """
         self._allowed = {endpoint(host) for host in hosts}
         self._log = EventLog(log)
@@ -120,7 +122,12 @@ class Proxy:
         writer.close()
 
     async def _pass_on(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        name = {"host": target.host, "port": target.port}
+        name = {"host": target.host[:MAX_HOST], "port": target.port}
+        if self._log.is_full:
+            await self._answer(
+                writer, "503 Service Unavailable", "the record of connections (logs/proxy.jsonl) is full"
+            )
+            return
         if (target.host, target.port) not in self._allowed:
             self._log.write(**name, allowed=False)
             await self._answer(

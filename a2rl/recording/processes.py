@@ -21,6 +21,8 @@ MAX_ARGUMENTS, MAX_ARGUMENT_CHARS = 64, 500
 MAX_COMMAND_BYTES = 1 << 16
 MAX_PROCESSES = 500
 """Processes that are looked at in a pass."""
+FULL = "full"
+"""The event that says that not all processes are recorded."""
 MAX_LINES = 20_000
 """Processes of an attempt that are recorded."""
 MAX_OPEN, MAX_FILES = 128, 60
@@ -52,7 +54,7 @@ class ProcessLog:
     def __init__(self, log: EventLog, supervisor: int, workspace: Path) -> None:
         self._log, self._supervisor, self._workspace = log, supervisor, str(workspace)
         self._running: dict[tuple[int, int], _Seen] = {}
-        self._lines = 0
+        self._lines, self._is_full = 0, False
 
     def look(self, elapsed_s: float) -> None:
         """Notes what has started and ended since the last call; `elapsed_s` is the budget clock, in seconds."""
@@ -71,6 +73,7 @@ class ProcessLog:
     def _present(self) -> Iterator[tuple[tuple[int, int], tuple[int, float]]]:
         for place, pid in enumerate(descendants(self._supervisor)):
             if place >= MAX_PROCESSES:
+                self._note_full()
                 return
             stat = _stat(pid)
             if stat is not None:
@@ -86,6 +89,7 @@ class ProcessLog:
             if seen is not None:
                 self._end(seen, elapsed_s)
             elif self._lines >= MAX_LINES:
+                self._note_full()
                 return
             seen = self._running[key] = _Seen(key[0], command)
             self._lines += 1
@@ -94,6 +98,12 @@ class ProcessLog:
             self._log.write(event="started", started_s=started_s, pid=key[0], parent=parent, command=command)
         seen.cpu_s = cpu_s
         self._note_files(seen)
+
+    def _note_full(self) -> None:
+        """Notes, once, that there are processes that are not recorded."""
+        if not self._is_full:
+            self._is_full = True
+            self._log.write(event=FULL)
 
     def _note_files(self, seen: _Seen) -> None:
         for path, is_written in _open_files(seen.pid, self._workspace):

@@ -4,12 +4,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from a2rl.core.event_log import EventLog
+from a2rl.core.files import read_jsonl
+from a2rl.recording.processes import FULL
 from a2rl.run.events import SubmissionAccepted
+from a2rl.sandbox.agent_log import MAX_BYTES as MAX_PRINTED
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Evidence, Finding
 
 REMOVED = re.compile(rb"\[secret(?: [A-Za-z0-9_]{1,80})?\]")
 """What a2rl writes in place of a key, in everything that it keeps of a run."""
+RECORDS = ("llm.jsonl", "proxy.jsonl", "services.jsonl", "processes.jsonl", "output.jsonl", "telemetry.jsonl")
+"""The logs that are written while an agent works, each up to a maximum size."""
 MAX_PLACES = 20
 MAX_LINE = 1 << 20
 """Bytes of a line that are looked at."""
@@ -28,6 +34,20 @@ def code(evidence: RunEvidence) -> Iterator[Finding]:
     ]
     text = f"No code was recorded for submission {number}, which is the result, so nobody can tell how it was made."
     yield Finding.of("no-code", "flag", text, *places)
+
+
+def full_records(evidence: RunEvidence) -> Iterator[Finding]:
+    """Flags a run whose agent filled a record: what it did after that, no check can see."""
+    run = evidence.run
+    full = [path for name in RECORDS if EventLog(path := run.logs / name).is_full]
+    full += [path for path in _kept(evidence) if path.is_file() and path.stat().st_size >= MAX_PRINTED]
+    processes = run.logs / "processes.jsonl"
+    if processes.is_file() and any(row.get("event") == FULL for row in read_jsonl(processes)):
+        full.append(processes)
+    if full:
+        places = [Evidence(what="a full record", file=str(path.relative_to(run.root))) for path in full]
+        text = "The agent filled a record of what it did, so what it did afterwards is not recorded there."
+        yield Finding.of("full-record", "flag", text, *places)
 
 
 def leaked_keys(evidence: RunEvidence) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.files import write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import agent_environment
@@ -192,6 +193,19 @@ def test_quotas_hold_across_restarts_of_the_service(new_run: Callable[..., RunDi
         assert asks.post("/judge", json={"question": TRAIN, "answer": "Balco"}).status_code == 200
         refused = asks.post("/judge", json={"question": TRAIN, "answer": "Balco"})
     assert (refused.status_code, refused.json()["error"]) == (403, "the quota of 1 is used up")
+
+
+def test_a_full_record_closes_the_services(new_run: Callable[..., RunDir], settings: Settings) -> None:
+    run = new_run()
+    with (run.logs / "services.jsonl").open("wb") as log:
+        log.truncate(MAX_BYTES - 10)
+    with client(run, settings) as asks:
+        refused = [
+            asks.post("/search", json={"query": "town"}),
+            asks.post("/judge", json={"question": TRAIN, "answer": "Balco"}),
+        ]
+    assert [(each.status_code, "is full" in each.json()["error"]) for each in refused] == [(403, True)] * 2
+    assert (run.logs / "services.jsonl").stat().st_size == MAX_BYTES - 10
 
 
 def test_a_flood_of_requests_is_rejected_before_it_is_counted(

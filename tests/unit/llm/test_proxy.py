@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.urls import endpoint
 from a2rl.llm.proxy import Proxy, parse_head
 
@@ -60,6 +61,20 @@ def test_a_tunnel_to_a_listed_host_is_let_through_and_counted(server: int, log: 
     assert answer.endswith(b"/x yes hi")
     [line] = lines(log)
     assert (line["host"], line["allowed"], line["sent"]) == ("localhost", True, len(request))
+
+
+def test_a_full_record_closes_the_proxy(server: int, log: Path) -> None:
+    with log.open("wb") as file:
+        file.truncate(MAX_BYTES - 10)
+    with Proxy([f"localhost:{server}"], log) as proxy:
+        assert ask(proxy.port, f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 503")
+    assert log.stat().st_size == MAX_BYTES - 10
+
+
+def test_a_long_name_takes_little_of_the_record(log: Path) -> None:
+    with Proxy(["localhost:1"], log) as proxy:
+        ask(proxy.port, f"CONNECT {'x' * 60_000}:443 HTTP/1.1\r\n\r\n")
+    assert log.stat().st_size < 500
 
 
 @pytest.mark.parametrize(

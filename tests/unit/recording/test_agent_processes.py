@@ -46,6 +46,19 @@ def rows(log: EventLog) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.path.read_text().splitlines()] if log.path.exists() else []
 
 
+def test_processes_beyond_those_that_are_recorded_are_noted_once(
+    tmp_path: Path, supervisor: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("MAX_LINES", "MAX_PROCESSES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"a2rl.recording.processes.{limit}", 0)
+            log = EventLog(tmp_path / f"{limit}.jsonl")
+            processes = ProcessLog(log, supervisor.pid, tmp_path)
+            for _ in range(3):
+                processes.look(1.0)
+            assert [row["event"] for row in rows(log)] == ["full"]
+
+
 def test_a_process_is_recorded_with_its_command_line_files_start_and_end(
     tmp_path: Path, supervisor: "subprocess.Popen[str]"
 ) -> None:

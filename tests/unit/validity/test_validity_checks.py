@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.files import file_digest, write_model
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
@@ -26,7 +27,7 @@ from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Finding
 from a2rl.validity.halves import halves_agree
 from a2rl.validity.rules_check import hosts, teachers
-from a2rl.validity.traces import code, leaked_keys
+from a2rl.validity.traces import code, full_records, leaked_keys
 from stages.validity import CHECKS, validity
 from tests.run_maker import Finished, finished_run, grade_result, item_results
 
@@ -154,6 +155,25 @@ def test_hosts_that_an_agent_was_refused_are_noted_with_their_lines(finished: Fi
     (finding,) = hosts(RunEvidence(finished.run, finished.settings))
     assert (finding.kind, finding.level) == ("refused-hosts", "note")
     assert [(place.what, place.line) for place in finding.evidence] == [("b.example", 2)]
+
+
+@pytest.mark.parametrize("name", ["llm.jsonl", "proxy.jsonl", "services.jsonl", "processes.jsonl"])
+def test_a_record_that_the_agent_filled_is_flagged(finished: Finished, name: str) -> None:
+    assert found(finished, full_records) == []
+    with (finished.run.logs / name).open("ab") as log:
+        log.write(b"\n" * (MAX_BYTES - 100 - log.tell()))
+    (finding,) = full_records(RunEvidence(finished.run, finished.settings))
+    assert (finding.kind, finding.level) == ("full-record", "flag")
+    assert [place.file for place in finding.evidence] == [f"logs/{name}"]
+
+
+def test_more_processes_than_are_recorded_are_flagged(finished: Finished) -> None:
+    row = {"event": "started", "pid": 1, "command": ["echo", '"event": "full"'], "started_s": 1.0}
+    log = finished.run.logs / "processes.jsonl"
+    log.write_text(json.dumps(row) + "\n")
+    assert found(finished, full_records) == []
+    log.write_text(json.dumps(row) + "\n" + json.dumps({"event": "full"}) + "\n")
+    assert found(finished, full_records) == [("full-record", "flag")]
 
 
 def test_llms_besides_the_driver_are_noted(finished: Finished) -> None:

@@ -1,0 +1,37 @@
+"""Tests that the record of what was published has room for the last head, however long a place was down."""
+
+import json
+
+import pytest
+
+from a2rl.anchor.publishing import FILE, Publisher
+from a2rl.anchor.signature import Head
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.event_log import MAX_BYTES
+from a2rl.run.directory import RunDir
+
+HEAD = Head(seq=1, hash="0" * 64)
+
+
+def test_a_place_that_is_down_is_noted_once_and_its_recovery_too(run: RunDir) -> None:
+    answers = iter(["down"] * 50 + ["receipt"])
+
+    def place(run_id: str, head: Head) -> str:
+        if (answer := next(answers)) == "down":
+            raise InfrastructureError("down")
+        return answer
+
+    publisher = Publisher({"place": place}, 0.0)
+    for _ in range(50):
+        with pytest.raises(InfrastructureError, match="down"):
+            publisher.publish(run, HEAD, is_last=False)
+    publisher.publish(run, HEAD, is_last=True)
+    rows = [json.loads(line) for line in (run.root / FILE).read_text().splitlines()]
+    assert [(row["problem"], row["receipt"]) for row in rows] == [("down", ""), ("", "receipt")]
+
+
+def test_a_receipt_that_cannot_be_kept_is_a_problem(run: RunDir) -> None:
+    with (run.root / FILE).open("wb") as log:
+        log.truncate(MAX_BYTES - 10)
+    with pytest.raises(InfrastructureError, match="is full"):
+        Publisher({"place": lambda run_id, head: "receipt"}, 0.0).publish(run, HEAD, is_last=True)
