@@ -1,6 +1,6 @@
 """`a2rl run`, `a2rl bench` and `a2rl resume`: the commands that start runs or continue them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +33,7 @@ def run(*, as_json: Json = False, **given: Any) -> None:
     settings = Settings.load()
     suite = single_run(given)
     [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)
-    _warn_of_short_keys(suite.agents, settings)
+    _warn([spec], settings)
     fetch([spec.model], settings)
     _check([spec], settings)
     created = RunDir.create(settings.runs, spec)
@@ -90,7 +90,7 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
     from a2rl.run.directory import RunDir
 
     err.print(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}", soft_wrap=True)
-    _warn_of_short_keys([spec.agent for spec in specs], settings)
+    _warn(specs, settings)
     fetch([spec.model for spec in specs], settings)
     _check(specs, settings)
     created = [RunDir.create(settings.runs, spec) for spec in specs]
@@ -149,12 +149,19 @@ def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
         require_ready(specs, settings)
 
 
-def _warn_of_short_keys(agents: Iterable[str], settings: Settings) -> None:
+def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:
+    """Says what the runs cannot do with these keys and drivers, before any of them starts."""
     from a2rl.agents.catalog import find_agent
     from a2rl.cli.console import err
     from a2rl.llm.keys import keys_too_short_to_hide
+    from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 
-    for name in sorted(
-        {name for agent in agents for name in keys_too_short_to_hide(find_agent(agent, settings.root), settings)}
-    ):
-        err.print(f"{name} is too short to recognise in texts, so it is not removed from logs", style="yellow")
+    texts = set()
+    for spec in {(each.agent, each.driver, each.base_url): each for each in specs}.values():
+        agent = find_agent(spec.agent, settings.root)
+        for name in keys_too_short_to_hide(agent, settings):
+            texts.add(f"{name} is too short to recognise in texts, so it is not removed from logs")
+        if unknown := price_unknown(spec, agent, settings):
+            texts.add(f"{unknown}; to count it, {ADD_PRICE}")
+    for text in sorted(texts):
+        err.print(text, style="yellow", soft_wrap=True, markup=False)

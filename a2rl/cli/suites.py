@@ -214,12 +214,13 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     for line in _told(refused):
         out.print(line, soft_wrap=True)
     left = "time left unknown" if found.left_s is None else f"about {format_duration(found.left_s)} left"
+    spent = "spent" if found.agent_usd is not None else "spent on judges, and an unknown sum on drivers"
     silent = "-" if found.oldest_beat_s is None else format_duration(found.oldest_beat_s)
     out.print(
         f"{found.runs} run{'s' if found.runs > 1 else ''}: "
         f"{found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
         f"{found.failed} failed; budget {format_duration(found.used_s)} of {format_duration(found.budget_s)}, "
-        f"${found.agent_usd + found.judge_usd:.2f} spent"
+        f"${(found.agent_usd or 0.0) + found.judge_usd:.2f} {spent}"
         + ("" if found.is_over else f"; {left}; longest silence {silent}"),
         soft_wrap=True,
     )

@@ -41,7 +41,8 @@ class Progress(BaseModel):
     """The time of the budget that is used up; a machine that takes over charges at least this."""
     submissions: int = 0
     judge_usd: float = 0.0
-    agent_usd: float = 0.0
+    agent_usd: float | None = 0.0
+    """What the driver cost so far; None if that is unknown."""
     verdict: str = ""
 
 

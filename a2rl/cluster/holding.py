@@ -220,13 +220,13 @@ def progress_of(run: RunDir) -> Progress:
     """Returns what the claims are told about a run."""
     graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
     has_clock = run.clock.path.exists()
-    usage = executed.usage if executed else None
+    has_driver = executed is not None and (executed.seen or executed.usage) is not None
     return Progress(
         stage=next((stage for stage in STAGES if not run.record_path(stage).exists()), ""),
         budget_s=run.spec.budget_s,
         elapsed_s=run.clock.elapsed_s() if has_clock else 0.0,
         submissions=len(run.ledger.events(SubmissionAccepted)),
         judge_usd=Account(run.account).use().dollars,
-        agent_usd=(usage.cost_usd if usage else None) or 0.0,
+        agent_usd=executed.cost_usd if executed and has_driver else 0.0,
         verdict=graded.verdict if graded else "",
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.cluster.claims import RunRow
-from a2rl.run.records import VERDICTS
+from a2rl.run.records import VERDICTS, sum_known
 
 BROKEN = "failed"
 """The verdict of a run without a result."""
@@ -33,7 +33,8 @@ class SuiteStatus(BaseModel):
     used_s: float
     """The agents' time: what all runs have together, and what is used."""
     judge_usd: float
-    agent_usd: float
+    agent_usd: float | None
+    """None if that of a run is unknown."""
     left_s: float | None
     """About how long the rest takes; None if nothing is running."""
     oldest_beat_s: float | None
@@ -79,7 +80,7 @@ def status_of(rows: Iterable[RunRow]) -> SuiteStatus:
         budget_s=sum(row.progress.budget_s for row in rows),
         used_s=sum(row.progress.elapsed_s for row in rows),
         judge_usd=sum(row.progress.judge_usd for row in rows),
-        agent_usd=sum(row.progress.agent_usd for row in rows),
+        agent_usd=sum_known(row.progress.agent_usd for row in rows),
         left_s=open_s / len(live) if live else None,
         oldest_beat_s=max(beats, default=None),
     )

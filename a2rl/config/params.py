@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, ValidationError
 
 from a2rl.anchor.params import AnchorParams
 from a2rl.config.generation import FamilyRule
@@ -43,6 +43,18 @@ class GradingParams(_Section):
     """The options of the back end vllm."""
 
 
+class TokenPrices(_Section):
+    """What a model costs, in dollars per million tokens."""
+
+    input: NonNegativeFloat
+    output: NonNegativeFloat
+    cache_read: NonNegativeFloat | None = None
+    """Of tokens that were read from a cache; as `input` unless given. The same holds for those written to one."""
+    cache_write: NonNegativeFloat | None = None
+    cache_write_1h: NonNegativeFloat | None = None
+    """Of tokens that stay in the cache for an hour; as `cache_write` unless given."""
+
+
 class Params(_Section):
     """The content of params.yaml."""
 
@@ -58,6 +70,8 @@ class Params(_Section):
     """Who signs the heads of ledgers, and where they are published."""
     llm_rates: dict[str, PositiveInt] = {}
     """Requests per minute that all runs together send to a provider's host."""
+    prices: dict[str, TokenPrices] = {}
+    """Prices of drivers by name, for those that the package genai-prices does not know or that cost something else."""
     suites: dict[str, Suite]
 
     def judge_for(self, task: Task, variant: Variant, name: str | None = None) -> JudgeParams | None:

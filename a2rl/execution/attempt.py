@@ -25,6 +25,7 @@ from a2rl.execution.messages import Conversation
 from a2rl.execution.meter import Meter
 from a2rl.execution.observer_process import Observer
 from a2rl.execution.prompt import StartContext, render_prompt
+from a2rl.execution.quota import UsageLimits
 from a2rl.execution.transcript_summary import TranscriptSummary, read_summary
 from a2rl.execution.workspace import write_into_workspace
 from a2rl.grading.server_process import GradingServer
@@ -43,7 +44,6 @@ WORKSPACE_ERRORS = {
 }  # fmt: skip
 """System errors caused by folders that an agent has locked, removed or replaced. A full or broken disk causes other
 errors."""
-QUOTA_UNKNOWN = "its use of tokens and cost could no longer be counted: reading its transcript failed repeatedly"
 
 
 class AttemptEnd(NamedTuple):
@@ -145,11 +145,13 @@ class Attempts:
             observer = stack.enter_context(Observer(self.run, self.settings, attempt, process.root))
             # The agent always ends before the observer, so that the observer sees the final state of its files.
             stack.callback(_stop_if_running, process)
-            result = self._supervise(process, observer, prompt, shares)
-            usage_unknown = observer.is_given_up
-        return self._end_of(result, attempt, usage_unknown, log_start)
+            limits = UsageLimits(self.run)
+            result = self._supervise(process, observer, limits, prompt, shares)
+        return self._end_of(result, attempt, limits.reached, log_start)
 
-    def _supervise(self, process: AgentProcess, observer: Observer, prompt: str, shares: Shares) -> WatchResult:
+    def _supervise(
+        self, process: AgentProcess, observer: Observer, limits: UsageLimits, prompt: str, shares: Shares
+    ) -> WatchResult:
         """Enforces deadline and quota in this thread. Everything that may take time runs in other threads."""
         run, log = self.run, pipeline_log(self.run)
         gpus = GpuWatch([gpu.uuid for gpu in share_of(run, self.settings).all])
@@ -168,9 +170,9 @@ class Attempts:
             stack.callback(gpus.close)
             stack.enter_context(Background("the clock", meter.update, _random_pause_s, log))
             stack.enter_context(Background("mirroring", lambda: self.observe(run), _random_pause_s, log))
-            return watch(process, meter.left_s, lambda: observer.quota_is_spent, on_tick)
+            return watch(process, meter.left_s, limits.are_reached, on_tick)
 
-    def _end_of(self, result: WatchResult, attempt: int, usage_unknown: bool, log_start: int) -> AttemptEnd:
+    def _end_of(self, result: WatchResult, attempt: int, limit: str, log_start: int) -> AttemptEnd:
         """Records surviving processes and says how the attempt ended."""
         reason, exited = result
         if exited.survivors:
@@ -181,16 +183,12 @@ class Attempts:
             return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}")
         if exited.stopped:
             return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}")
-        why = self._why(attempt, reason, exited.exit_code, log_start)
-        if reason == "quota" and usage_unknown:
-            why = QUOTA_UNKNOWN
+        why = limit if reason == "quota" else self._why(attempt, reason, exited.exit_code, log_start)
         return AttemptEnd(reason, exited.exit_code, why)
 
     def _why(self, attempt: int, reason: str, exit_code: int | None, log_start: int) -> str:
         """Returns the reason in plain words: from the transcript, the definition's exit codes, or the log."""
         reported = self.summary(attempt, exit_code).why
-        if reason == "quota":
-            return "its quota of tokens or cost was used up"
         if reason != "crashed" and self.agent.transcript is None:
             return ""
         if reported and reason != "deadline":

@@ -32,12 +32,12 @@ class WatchResult(NamedTuple):
 def watch(
     agent: Agent, left_s: Callable[[], float], is_spent: Callable[[], bool], on_tick: Callable[[], None]
 ) -> WatchResult:
-    """Waits until the agent ends, and ends it at its deadline or when its quota is spent.
+    """Waits until the agent ends, and ends it at its deadline or when a limit is reached.
 
     Args:
         agent: The running agent.
         left_s: Returns the seconds until the deadline, without delay.
-        is_spent: Returns whether the quota is spent, without delay.
+        is_spent: Returns whether a limit is reached, without delay.
         on_tick: Called in each iteration, to check on other processes. It must return soon.
 
     Raises:
@@ -51,5 +51,7 @@ def watch(
         if is_spent():
             return WatchResult("quota", agent.stop())
         if (ended := agent.wait(min(TICK_S, left))) is not None:
+            if is_spent():  # it ended because it was refused what it asked for, however it put that
+                return WatchResult("quota", ended)
             return WatchResult("finished" if ended.exit_code == 0 else "crashed", ended)
         on_tick()

@@ -1,6 +1,6 @@
 """`python -P -m a2rl.execution.observer`: the process that reads the files that an agent writes.
 
-    watch RUN ATTEMPT SUPERVISOR SINCE_NS    records the attempt until stdin closes; prints `answered` and `quota`
+    watch RUN ATTEMPT SUPERVISOR SINCE_NS    records the attempt until stdin closes; prints `answered`
     summary RUN ATTEMPT EXIT_CODE            prints a summary of the attempt's transcript, as JSON
 
 It is a separate process because the agent can make its files slow or harmful to read: the clock must not wait for
@@ -17,7 +17,6 @@ from a2rl.agents.definition import Agent
 from a2rl.core.background import Background
 from a2rl.core.settings import Settings
 from a2rl.execution.messages import AnswerListener
-from a2rl.execution.quota import UsageQuota
 from a2rl.execution.transcript_summary import summarise_transcript
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
@@ -28,7 +27,7 @@ from a2rl.run.directory import RunDir, pipeline_log
 POLL_INTERVAL_S = 0.5
 MAX_MEMORY_BYTES = 6 << 30
 """The limit of the address space. A transcript that needs more is not read."""
-ANSWERED, QUOTA = "answered", "quota"
+ANSWERED = "answered"
 
 
 def main() -> None:
@@ -58,30 +57,21 @@ def watch(run: RunDir, agent: Agent, attempt: int, supervisor: int, since_ns: in
         supervisor: Process id of the agent's supervisor.
         since_ns: When the attempt was started, in Unix nanoseconds.
     """
-    recorder, quota = Recorder(run, agent, supervisor, attempt, since_ns), UsageQuota(run, agent)
+    recorder = Recorder(run, agent, supervisor, attempt, since_ns)
     listener = AnswerListener(transcript_path(run, agent, attempt) if agent.messages else None)
 
     def listen_for_answer() -> None:
         if listener.has_heard_an_answer():
-            _report(ANSWERED)
-
-    def check_quota() -> None:
-        if quota.is_spent():
-            _report(QUOTA)
+            sys.stdout.write(f"{ANSWERED}\n")
+            sys.stdout.flush()
 
     log = pipeline_log(run)
     with (
         Background("the recorder", recorder.look, lambda: POLL_INTERVAL_S, log),
         Background("listening to the agent", listen_for_answer, lambda: POLL_INTERVAL_S, log),
-        Background("counting tokens and cost", check_quota, lambda: POLL_INTERVAL_S, log),
     ):
         sys.stdin.read()
     recorder.close()
-
-
-def _report(word: str) -> None:
-    sys.stdout.write(f"{word}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

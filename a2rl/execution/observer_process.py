@@ -10,7 +10,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, module_command
 from a2rl.core.settings import Settings
-from a2rl.execution.observer import ANSWERED, QUOTA
+from a2rl.execution.observer import ANSWERED
 from a2rl.llm.keys import send_keys
 from a2rl.run.directory import RunDir, pipeline_log
 
@@ -43,11 +43,6 @@ class Observer:
         return ANSWERED in self._reported
 
     @property
-    def quota_is_spent(self) -> bool:
-        """Whether the agent has exceeded its quota, or has made it impossible to tell."""
-        return QUOTA in self._reported or (self.is_given_up and self._has_quota)
-
-    @property
     def is_given_up(self) -> bool:
         """Whether the observer has died too often, so that the attempt is no longer recorded."""
         return self._starts > MAX_RESTARTS and self._is_dead
@@ -78,11 +73,6 @@ class Observer:
     @property
     def _is_dead(self) -> bool:
         return self._process is None or self._process.poll() is not None
-
-    @property
-    def _has_quota(self) -> bool:
-        spec = self._run.spec
-        return (spec.max_tokens, spec.max_cost_usd) != (None, None)
 
     def _start(self) -> "subprocess.Popen[str] | None":
         self._starts += 1

@@ -23,6 +23,7 @@ from a2rl.core.settings import Settings
 from a2rl.execution.preflight_probes import check_gpus_in_sandbox, check_program, check_torch
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
+from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 from a2rl.models.base_model import local_folder, require_known, resolve_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
@@ -143,6 +144,24 @@ def _key(spec: RunSpec, here: Here) -> str:
     return "" if spec.base_url else ", ".join(here.settings.forwarded(agent.needs_one_of))
 
 
+def _price(spec: RunSpec, here: Here) -> str:
+    """Checks that limits on tokens and cost can hold."""
+    agent = here.agent(spec)
+    limits = {"--max-tokens": spec.max_tokens, "--max-cost-usd": spec.max_cost_usd}
+    given = " and ".join(name for name, value in limits.items() if value is not None)
+    if not agent.calls_llm:
+        return ""
+    if given and not agent.takes_base_url:
+        raise UsageError(
+            f"the requests of {agent.title} cannot be counted, so {given} could not hold: leave it out, or use "
+            "{base_url} in the agent's definition"
+        )
+    unknown = price_unknown(spec, agent, here.settings)
+    if unknown and spec.max_cost_usd is not None:
+        raise UsageError(f"{unknown}, and --max-cost-usd could not hold: {ADD_PRICE}, or leave out the limit")
+    return unknown or "known"
+
+
 def _program(spec: RunSpec, here: Here) -> str:
     """Checks that the agent's program is installed and starts inside the sandbox."""
     installation = Installation(here.agent(spec), here.settings)
@@ -224,6 +243,11 @@ CHECKS = (
     ),
     Check("disk", lambda spec: (spec.model, spec.keep, spec.max_submissions), _disk),
     Check("API key", lambda spec: (spec.agent, spec.base_url), _key),
+    Check(
+        "price of the driver",
+        lambda spec: (spec.agent, spec.driver, spec.base_url, spec.max_tokens is None, spec.max_cost_usd is None),
+        _price,
+    ),
     Check("agent", lambda spec: (spec.agent, spec.sandbox, spec.python, spec.read), _program),
     Check(
         "GPUs",

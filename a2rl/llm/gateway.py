@@ -29,6 +29,7 @@ from a2rl.run.rules import rules
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 PLACEHOLDER_KEY = "none-needed"
 """Replaces the key if the LLM is the user's own: some agent systems do not start without a key."""
+PROXY_LOG = "proxy.jsonl"
 PORTS = {"http": 80, "https": 443}
 
 
@@ -91,14 +92,17 @@ class Gateway(AbstractContextManager["Gateway"]):
     def _open_relay(self, stack: ExitStack) -> None:
         keys = self._keys()
         stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
-        rate = SharedRate.of(self._host, load_params(self._settings.root).llm_rates, self._settings)
-        self.relay = stack.enter_context(RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, rate))
+        params = load_params(self._settings.root)
+        rate = SharedRate.of(self._host, params.llm_rates, self._settings)
+        self.relay = stack.enter_context(
+            RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, rate, params.prices)
+        )
         self.base_url = f"http://127.0.0.1:{self.relay.port}{self._path}"
         self.ports = (self.relay.port,)
         self.environment |= stand_ins
 
     def _open_proxy(self, stack: ExitStack, hosts: list[str]) -> None:
-        proxy = stack.enter_context(Proxy(hosts, self._run.logs / "proxy.jsonl"))
+        proxy = stack.enter_context(Proxy(hosts, self._run.logs / PROXY_LOG))
         self.ports = (*self.ports, proxy.port)
         self.environment |= dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy.url)
         self.environment |= {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}

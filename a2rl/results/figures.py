@@ -134,9 +134,9 @@ def result_metrics(run: RunDir, result: GradeRecord, executed: ExecuteRecord | N
 def _usage_metrics(executed: ExecuteRecord) -> dict[str, float | None]:
     """Returns what the driver was asked and cost: as the relay measured it, or else as the agent reports it."""
     seen, told = executed.seen, executed.usage
-    metrics: dict[str, float | None] = {}
+    metrics: dict[str, float | None] = {"cost_usd": executed.cost_usd}
     if told is not None:
-        metrics |= {"steps": told.steps, "tool_calls": told.tool_calls, "cost_usd": told.cost_usd}
+        metrics |= {"steps": told.steps, "tool_calls": told.tool_calls}
         if told.prompt_tokens is not None and told.completion_tokens is not None:
             metrics["tokens"] = told.prompt_tokens + told.completion_tokens
     if seen is not None and seen.requests:

@@ -38,7 +38,7 @@ class LiveRun(NamedTuple):
     tokens: int | None
     """None if none were measured."""
     cost_usd: float | None
-    """None until the agent has reported it."""
+    """At list prices; None if it is unknown."""
     gain: float | None
     """The result, in points; None before it stands."""
 
@@ -75,8 +75,7 @@ class _Follower:
             self._seen = entry.seq
             self._take(entry.event)
         graded, executed = self.run.read("grade", GradeRecord), self.run.read("execute", ExecuteRecord)
-        tokens = self._requests.read().tokens
-        usage = executed.usage if executed else None
+        seen = self._requests.read()
         clock = self.run.clock if self.run.clock.path.exists() else None
         return LiveRun(
             spec=self.run.spec,
@@ -86,8 +85,8 @@ class _Follower:
             baseline=self._baseline,
             scores=tuple(self._grades[each] for each in self._submitted if each in self._grades),
             submissions=len(self._submitted),
-            tokens=tokens or None,
-            cost_usd=usage.cost_usd if usage else None,
+            tokens=seen.tokens or None,
+            cost_usd=executed.cost_usd if executed else seen.cost_usd if seen.tokens else None,
             gain=counted_gain(self.run, graded) if graded else None,
         )
 

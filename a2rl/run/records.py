@@ -1,5 +1,7 @@
 """The records of the stages: what each stage writes for later stages, the tracker and the report."""
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,6 +83,13 @@ class BaselineRecord(Record):
     private: TaskScore
 
 
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """Returns the sum of values; None if one of them is unknown: the sum of the others would be too small."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return math.fsum(known) if len(known) == len(found) else None
+
+
 class Usage(BaseModel):
     """What an agent system reports of its own work, over all attempts. None means that it was not reported."""
 
@@ -105,6 +114,8 @@ class ModelUse(BaseModel):
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cost_usd: float | None = None
+    """None if the price of a request is unknown."""
 
 
 class LlmUse(BaseModel):
@@ -120,6 +131,10 @@ class LlmUse(BaseModel):
     """Requests whose tokens had to be estimated."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of `prompt_tokens` that the provider read from its cache."""
+    cost_usd: float | None = None
+    """What the answers cost at list prices; None if the price of one of them is unknown."""
     models: dict[str, ModelUse] = {}
     """The use of each model, by the requested name."""
     answered: dict[str, str] = {}
@@ -156,6 +171,14 @@ class ExecuteRecord(Record):
     attempts: int
     submissions: int
     refused: int
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the driver cost: by the relay's counts, or, if it was not asked through the relay, as the agent reports.
+        None if that is unknown."""
+        if self.seen is not None:
+            return self.seen.cost_usd
+        return self.usage.cost_usd if self.usage else None
 
 
 class GradeRecord(Record):

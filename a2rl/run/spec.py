@@ -98,7 +98,7 @@ class RunSettings(BaseModel):
     )
     max_tokens: int | None = Field(default=None, ge=1, description="Limit on the driver's tokens, in and out together.")
     max_cost_usd: float | None = Field(
-        default=None, gt=0, description="Limit on the cost in dollars, for agents that report it."
+        default=None, gt=0, description="Limit on the cost of the driver's tokens at list prices, in dollars."
     )
     source: str | None = Field(
         default=None, description="Folder with a copy of the full variant's data, to use instead of the hub."

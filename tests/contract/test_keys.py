@@ -17,6 +17,7 @@ from a2rl.cli.flow_runner import embedded_server
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import UsageError
+from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.settings import Settings
 from a2rl.core.urls import refuse_credentials
 from a2rl.grading.pool import GraderPool
@@ -172,15 +173,45 @@ def test_an_agent_that_is_led_to_its_llm_never_has_the_key_and_is_seen(make: Cal
     assert traces(run.root, KEY) == []
 
 
-def test_a_quota_ends_an_agent_that_reports_nothing(make: Callable[..., Any], provider: str) -> None:
-    again = 'while True:\n    try:\n        ask("the-driver", system="x" * 4000)\n'
-    loop = again + "    except OSError:\n        time.sleep(0.1)\n"
-    run, settings = make(TALKER, TALK + loop, base_url=provider, driver="the-driver", max_tokens=5000)
+LOOP = """
+while True:
+    try:
+        ask("gpt-5.2", system="x" * 4000)
+    except OSError:
+        time.sleep(0.1)
+"""
+
+
+def test_a_limit_on_tokens_ends_an_agent_that_reports_nothing(make: Callable[..., Any], provider: str) -> None:
+    run, settings = make(TALKER, TALK + LOOP, base_url=provider, driver="gpt-5.2", max_tokens=5000)
     record = execute(run, settings)
-    assert record.ended == "quota"
+    assert (record.ended, record.why) == ("quota", "the limit of 5,000 tokens (--max-tokens) is used up")
     assert record.seen is not None
     assert 5000 <= record.seen.tokens < 8000
     assert record.elapsed_s < 60
+
+
+def test_a_limit_on_the_cost_ends_an_agent_that_reports_nothing(make: Callable[..., Any], provider: str) -> None:
+    run, settings = make(TALKER, TALK + LOOP, base_url=provider, driver="gpt-5.2", max_cost_usd=0.01)
+    record = execute(run, settings)
+    assert (record.ended, record.why) == ("quota", "the limit of $0.01 (--max-cost-usd) is used up")
+    assert record.seen is not None
+    cost = (record.seen.prompt_tokens * 1.75 + record.seen.completion_tokens * 14) / 1e6
+    assert record.cost_usd == pytest.approx(cost)
+    assert 0.01 <= cost < 0.01 + 2 * cost / record.seen.requests
+    write_report(run, settings)
+    assert f"${cost:.4f}" in run.report.read_text()
+
+
+def test_an_agent_whose_requests_fill_the_record_is_ended(make: Callable[..., Any], provider: str) -> None:
+    run, settings = make(TALKER, TALK + LOOP, base_url=provider, driver="gpt-5.2", max_tokens=5_000_000)
+    with (run.logs / "llm.jsonl").open("wb") as log:
+        log.truncate(MAX_BYTES - 10)
+    record = execute(run, settings)
+    assert record.ended == "quota"
+    assert "logs/llm.jsonl" in record.why
+    assert record.seen is not None
+    assert record.seen.tokens == 0
 
 
 def test_an_llm_that_is_reached_through_a_tunnel_is_said_to_be_unseen(make: Callable[..., Any]) -> None:

@@ -219,15 +219,6 @@ def test_a_crash_ends_even_mode_multi(work: Callable[..., RunDir], checkout: Set
     assert execute(run, checkout).attempts == 1
 
 
-def test_a_quota_of_tokens_ends_it(
-    work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("a2rl.execution.quota.INTERVAL_S", 0.1)
-    run = work(play("work") + "sleep 100\n", max_tokens=1000)
-    record = execute(run, checkout)
-    assert (record.ended, record.why) == ("quota", "its quota of tokens or cost was used up")
-
-
 def test_a_hanging_agent_is_ended_at_its_deadline_and_nothing_is_lost(
     work: Callable[..., RunDir], checkout: Settings
 ) -> None:

@@ -19,9 +19,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from a2rl.core.event_log import EventLog
 from a2rl.core.secrets import scrubbing_stream
-from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request
+from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request, tier_of
+from a2rl.llm.relay.prices import PriceTable
 from a2rl.llm.relay.rate import SharedRate
-from a2rl.llm.relay.request_log import RequestLogReader
+from a2rl.llm.relay.request_log import FULL, Request, RequestLogReader, limit_reached
 
 ENDPOINTS = re.compile(
     r"(?:/v1|/v1beta|/v1alpha)?(?:/messages(?:/count_tokens)?|/chat/completions|/responses(?:/compact)?"
@@ -63,6 +64,8 @@ class Exchange:
     path: str
     started: float = field(default_factory=time.monotonic)
     asked: ParsedRequest = NOTHING_ASKED
+    tier: Mapping[str, str] = field(default_factory=dict)
+    """The tier of the service that was asked for."""
     status: int = 0
     refused: str = ""
     sent: int = 0
@@ -72,13 +75,16 @@ class Exchange:
     """Whether the answer is complete."""
     is_written: bool = False
 
-    def line(self) -> dict[str, Any]:
+    def line(self, prices: PriceTable) -> dict[str, Any]:
         """Returns the line for the log."""
         used, estimated = self._used()
+        answered = self.reader.model if self.reader else ""
+        tier = {**self.tier, **(self.reader.tier if self.reader else {})}
         return {
             "path": self.path[:MAX_PATH], "asked": self.asked.model,
-            "answered": self.reader.model if self.reader else "", "status": self.status, "refused": self.refused,
-            "prompt_tokens": used.prompt_tokens, "completion_tokens": used.completion_tokens, "estimated": estimated,
+            "answered": answered, "status": self.status, "refused": self.refused, **used._asdict(),
+            "estimated": estimated,
+            "cost_usd": prices.cost_usd(used, [answered, self.asked.model], tier) if used.total else 0.0,
             "server_tools": self.asked.server_tools, "sampling": dict(self.asked.sampling),
             "seconds": round(time.monotonic() - self.started, 3),
         }  # fmt: skip
@@ -91,7 +97,8 @@ class Exchange:
         if self.reader.used is not None and self.is_whole:
             return seen, False
         written = self.reader.bytes // (BYTES_PER_STREAMED_TOKEN if self.reader.is_stream else BYTES_PER_TOKEN)
-        return TokenUse(seen.prompt_tokens or self.sent // BYTES_PER_TOKEN, max(seen.completion_tokens, written)), True
+        prompt = seen.prompt_tokens or self.sent // BYTES_PER_TOKEN
+        return seen._replace(prompt_tokens=prompt, completion_tokens=max(seen.completion_tokens, written)), True
 
 
 class Relay:
@@ -100,8 +107,11 @@ class Relay:
     Args:
         base_url: The URL of the provider's API.
         keys: The real keys, by the stand-in that the agent has for each.
-        log: The log with one line per request; existing lines count towards the limits.
-        max_tokens: The quota; once it is used up, nothing is forwarded.
+        log: The log with one line per request. Existing lines count towards the limits. Once it is full, nothing is
+            forwarded, so that each request that was forwarded is in it.
+        prices: The prices of the provider.
+        max_tokens: The limit on tokens; once it is used up, nothing is forwarded.
+        max_cost_usd: The same for the cost. Models without a known price are then refused.
         rate: The rate that all runs share; None: as fast as the agent asks.
     """
 
@@ -110,14 +120,17 @@ class Relay:
         base_url: str,
         keys: Mapping[str, str],
         log: EventLog,
-        max_tokens: int | None,
+        prices: PriceTable,
+        max_tokens: int | None = None,
+        max_cost_usd: float | None = None,
         rate: SharedRate | None = None,
     ) -> None:
         parts = urlsplit(base_url)
         self._origin, self._base = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
         self._keys = keys
-        self._log, self._record = log, RequestLogReader(log.path)
-        self._max_tokens, self._rate = max_tokens, rate
+        self._log, self._totals = log, RequestLogReader(log.path)
+        self._totals.read()
+        self._prices, self._max_tokens, self._max_cost_usd, self._rate = prices, max_tokens, max_cost_usd, rate
         self._http = httpx.AsyncClient(
             timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=MAX_CONCURRENT)
         )
@@ -145,8 +158,12 @@ class Relay:
         exchange.is_written = True
         if exchange.reader is not None:
             exchange.reader.close()
+        line = exchange.line(self._prices)
+        self._totals.add(Request.model_validate({"t": time.time(), **line}))
+        if exchange.refused and self._log.is_full:
+            return  # what room is left is for requests that were forwarded
         try:
-            self._log.write(**exchange.line())
+            self._log.write(**line)
         except OSError:
             self._cannot_record = True  # the disk is full: requests that cannot be counted are not forwarded
 
@@ -162,7 +179,7 @@ class Relay:
         finally:
             self._waiting -= 1
         try:
-            self._check_quota()
+            self._check_limits()
             body = await _body(receive) if scope["method"] == "POST" else b""
             request = self._request(scope, path, body, exchange)
             if self._rate is not None:
@@ -182,13 +199,15 @@ class Relay:
             raise RequestRefusedError(403, "only requests for an answer of the LLM are forwarded")
         return self._base + below
 
-    def _check_quota(self) -> None:
+    def _check_limits(self) -> None:
         if self._cannot_record:
             raise RequestRefusedError(503, "the record of requests cannot be written")
-        seen = self._record.read()
-        if self._max_tokens is not None and seen.tokens >= self._max_tokens:
-            raise RequestRefusedError(429, f"the quota of {self._max_tokens:,} tokens is used up")
-        if seen.requests >= MAX_REQUESTS:
+        if self._log.is_full:
+            raise RequestRefusedError(503, FULL)
+        totals = self._totals.totals()
+        if reached := limit_reached(totals, self._max_tokens, self._max_cost_usd):
+            raise RequestRefusedError(429, reached)
+        if totals.requests >= MAX_REQUESTS:
             raise RequestRefusedError(429, f"the run has made {MAX_REQUESTS:,} requests")
 
     def _request(self, scope: Scope, path: str, body: bytes, exchange: Exchange) -> httpx.Request:
@@ -220,6 +239,11 @@ class Relay:
             raise RequestRefusedError(400, "the body must be a JSON object") from error
         found = ENDPOINTS.fullmatch(path.removeprefix(self._base))
         exchange.asked = parse_request({**said, "model": found["model"]} if found and found["model"] else said)
+        exchange.tier = tier_of(said)
+        if self._max_cost_usd is not None and not self._prices.knows(exchange.asked.model):
+            raise RequestRefusedError(
+                403, f"the price of {exchange.asked.model} is unknown, so the limit on the cost could not hold"
+            )
         if said.get("background"):
             raise RequestRefusedError(
                 400, "background answers cannot be counted: send the request without `background`"

@@ -30,6 +30,8 @@ SAMPLING = (
     "presence_penalty", "frequency_penalty", "reasoning_effort", "verbosity", "service_tier", *SAMPLING_GROUPS,
 )  # fmt: skip
 """The settings that are recorded. What Google nests in `thinkingConfig` is taken for a part of `generationConfig`."""
+TIERS = {"service_tier": "service_tier", "serviceTier": "service_tier", "speed": "speed"}
+"""Where dialects say at which tier of the service they answer, and the name of that in the table of prices."""
 CLIENT_SIDE = ("function", "custom", "tool_search", "functionDeclarations", "function_declarations")
 
 
@@ -44,10 +46,16 @@ class ParsedRequest(NamedTuple):
 
 
 class TokenUse(NamedTuple):
-    """The tokens of an answer as counted by the provider; cached tokens are part of the prompt."""
+    """The tokens of an answer as counted by the provider."""
 
     prompt_tokens: int = 0
+    """All tokens that went in, those that were read from a cache or written to one included."""
     completion_tokens: int = 0
+    """All tokens that came out, those of the reasoning included."""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    """Those of `cache_write_tokens` that Anthropic keeps for an hour, at a higher price."""
 
     @property
     def total(self) -> int:
@@ -107,6 +115,8 @@ class AnswerReader:
         """The model that answered, as named by the provider."""
         self.used: TokenUse | None = None
         """The tokens used; None if the answer did not report them."""
+        self.tier: dict[str, str] = {}
+        """The tier of the service that answered, which decides the price; empty if the answer does not say it."""
         self.bytes = 0
         self.is_stream = is_stream
         self._kept = bytearray()
@@ -156,23 +166,53 @@ class AnswerReader:
 
     def _take(self, holder: dict[str, Any]) -> None:
         self.model = _name(holder.get("model") or holder.get("modelVersion")) or self.model
-        usage = holder.get("usage") or holder.get("usageMetadata")
-        if isinstance(usage, dict):
-            now, before = _used(usage), self.used or TokenUse()
-            # Counts grow from event to event. In each dialect, some of them are reported only at the beginning.
-            self.used = TokenUse(*map(max, now, before))
+        for usage in (holder.get("usage"), holder.get("usageMetadata")):
+            if isinstance(usage, dict):
+                now, before = _used(usage), self.used or TokenUse()
+                # Counts grow from event to event. In each dialect, some of them are reported only at the beginning.
+                self.used = TokenUse(*map(max, now, before))
+                self.tier |= tier_of(usage)
+        self.tier |= tier_of(holder)
+
+
+def tier_of(body: dict[str, Any]) -> dict[str, str]:
+    """Returns the tier of the service that a request asks for, or that an answer names. `auto` names none."""
+    named = {key: _name(body.get(name)).lower() for name, key in TIERS.items() if body.get(name)}
+    return {key: tier for key, tier in named.items() if tier not in ("", "auto")}
 
 
 def _used(usage: dict[str, Any]) -> TokenUse:
-    def count(*names: str) -> int:
-        values = (usage.get(name) for name in names)
-        return sum(value for value in values if type(value) is int and 0 <= value <= MAX_COUNT)
+    """Reads the counts of an answer. Servers that know several dialects give the same count under several names, so the
+    largest of the names counts, not their sum."""
 
+    def count(*path: str) -> int:
+        value: Any = usage
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if type(value) is int and 0 <= value <= MAX_COUNT else 0
+
+    # OpenAI and Google count cached tokens inside of the prompt, Anthropic beside it.
+    created, read = count("cache_creation_input_tokens"), count("cache_read_input_tokens")
+    is_inside = "prompt_tokens" in usage or "input_tokens_details" in usage
+    prompt = max(
+        count("prompt_tokens"),
+        count("input_tokens") + (0 if is_inside else created + read),
+        count("promptTokenCount") + count("toolUsePromptTokenCount"),
+    )
+    completion = max(
+        count("completion_tokens"),
+        count("output_tokens"),
+        count("candidatesTokenCount") + count("thoughtsTokenCount"),
+        # xAI counts the reasoning beside the completion, and only its total shows that.
+        count("total_tokens") - prompt if "prompt_tokens" in usage else 0,
+    )
+    details = ("prompt_tokens_details", "input_tokens_details")
     return TokenUse(
-        count("prompt_tokens")
-        + count("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-        + count("promptTokenCount", "toolUsePromptTokenCount"),
-        count("completion_tokens") + count("output_tokens") + count("candidatesTokenCount", "thoughtsTokenCount"),
+        prompt,
+        completion,
+        max(read, count("cachedContentTokenCount"), *(count(each, "cached_tokens") for each in details)),
+        max(created, *(count(each, "cache_write_tokens") for each in details)),
+        count("cache_creation", "ephemeral_1h_input_tokens"),
     )
 
 

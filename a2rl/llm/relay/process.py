@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
+from a2rl.config.params import TokenPrices
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, end_child, module_command
@@ -37,6 +38,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
         keys: The API keys by name.
         stand_ins: The agent's stand-in for each key, by the name of the key.
         rate: The rate of requests that all runs share, if there is one.
+        prices: The prices of params.yaml, by model.
     """
 
     def __init__(
@@ -47,13 +49,16 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
         keys: Mapping[str, str],
         stand_ins: Mapping[str, str],
         rate: SharedRate | None = None,
+        prices: Mapping[str, TokenPrices] | None = None,
     ) -> None:
         self._run, self._settings = run, settings
         self._keys = dict(keys)
         self._configuration = {
             "base_url": base_url,
             "log": str(request_log_path(run)),
+            "prices": {name: each.model_dump() for name, each in (prices or {}).items()},
             "max_tokens": run.spec.max_tokens,
+            "max_cost_usd": run.spec.max_cost_usd,
             "rate": rate.model_dump() if rate else None,
             "stand_ins": {stand_in: name for name, stand_in in stand_ins.items()},
         }

@@ -9,10 +9,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2rl.run.directory import RunDir
-from a2rl.run.records import LlmUse, ModelUse
+from a2rl.run.records import LlmUse, ModelUse, sum_known
 
 MAX_MODELS = 20
 """The number of models and of tools that are counted by name. All others are counted together."""
+FULL = "the record of requests to the LLM (logs/llm.jsonl) is full, so no more are forwarded"
 OTHERS, UNNAMED = "(others)", "(no name)"
 
 
@@ -33,6 +34,12 @@ class Request(BaseModel):
     """Why it was not forwarded; empty if it was."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cache_read_tokens: int = 0
+    """Those of `prompt_tokens` that were read from the provider's cache. The next two were written to it."""
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    cost_usd: float | None = None
+    """None if the price is unknown."""
     estimated: bool = False
     """Whether the tokens were estimated from the length, because the answer did not report them or was aborted."""
     server_tools: tuple[str, ...] = ()
@@ -47,27 +54,30 @@ class RequestLogReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._requests = self._refused = self._failed = self._estimated = 0
-        self._models: dict[str, list[int]] = {}
+        self._requests = self._refused = self._failed = self._estimated = self._cached = 0
+        self._models: dict[str, ModelUse] = {}
         self._answered: dict[str, str] = {}
         self._tools: dict[str, int] = {}
 
     def read(self) -> LlmUse:
         """Returns the totals so far."""
         for request in self.requests():
-            self._add(request)
-        models = {
-            name: ModelUse(requests=count, prompt_tokens=prompt, completion_tokens=completion)
-            for name, (count, prompt, completion) in self._models.items()
-        }
+            self.add(request)
+        return self.totals()
+
+    def totals(self) -> LlmUse:
+        """Returns the totals of what was read or added."""
+        models = self._models.values()
         return LlmUse(
             requests=self._requests,
             refused=self._refused,
             failed=self._failed,
             estimated=self._estimated,
-            prompt_tokens=sum(use.prompt_tokens for use in models.values()),
-            completion_tokens=sum(use.completion_tokens for use in models.values()),
-            models=models,
+            prompt_tokens=sum(use.prompt_tokens for use in models),
+            completion_tokens=sum(use.completion_tokens for use in models),
+            cached_tokens=self._cached,
+            cost_usd=sum_known(use.cost_usd for use in models),
+            models=dict(self._models),
             answered=dict(self._answered),
             server_tools=dict(self._tools),
         )
@@ -88,19 +98,26 @@ class RequestLogReader:
             except (ValueError, ValidationError):
                 continue  # the line was truncated by a crash
 
-    def _add(self, request: Request) -> None:
+    def add(self, request: Request) -> None:
+        """Adds a request to the totals."""
         self._requests += 1
         self._refused += bool(request.refused)
         self._failed += not request.refused and request.status >= 400
         self._estimated += request.estimated
+        self._cached += request.cache_read_tokens
         for tool in request.server_tools:
             _count(self._tools, tool)
-        if request.asked or request.prompt_tokens or request.completion_tokens:
+        tokens = request.prompt_tokens + request.completion_tokens
+        if request.asked or tokens:
             asked = request.asked or UNNAMED
             name = asked if asked in self._models or len(self._models) < MAX_MODELS else OTHERS
-            sums = self._models.setdefault(name, [0, 0, 0])
-            for place, value in enumerate((1, request.prompt_tokens, request.completion_tokens)):
-                sums[place] += value
+            so_far = self._models.get(name, ModelUse(cost_usd=0.0))
+            self._models[name] = ModelUse(
+                requests=so_far.requests + 1,
+                prompt_tokens=so_far.prompt_tokens + request.prompt_tokens,
+                completion_tokens=so_far.completion_tokens + request.completion_tokens,
+                cost_usd=sum_known([so_far.cost_usd, request.cost_usd if tokens else 0.0]),
+            )
             if request.answered and not request.answered.startswith(request.asked):
                 self._answered.setdefault(name, request.answered)
 
@@ -108,6 +125,15 @@ class RequestLogReader:
 def _count(counts: dict[str, int], name: str) -> None:
     name = name if name in counts or len(counts) < MAX_MODELS else OTHERS
     counts[name] = counts.get(name, 0) + 1
+
+
+def limit_reached(use: LlmUse, max_tokens: int | None, max_cost_usd: float | None) -> str:
+    """Says which limit an agent has reached; empty if none. An unknown cost has reached every limit."""
+    if max_tokens is not None and use.tokens >= max_tokens:
+        return f"the limit of {max_tokens:,} tokens (--max-tokens) is used up"
+    if max_cost_usd is not None and (use.cost_usd is None or use.cost_usd >= max_cost_usd):
+        return f"the limit of ${max_cost_usd:g} (--max-cost-usd) is used up"
+    return ""
 
 
 def request_log_path(run: RunDir) -> Path:

@@ -11,6 +11,7 @@ from filelock import FileLock
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.store import MlflowStore, Point
 from a2rl.run.directory import RunDir
+from a2rl.run.records import sum_known
 
 LAUNCH_TAG = "a2rl.launch_id"
 LOCK_TIMEOUT_S = 30
@@ -38,12 +39,14 @@ def sync_launch(store: MlflowStore, suite: str, launch: str, at: float) -> None:
     improved = sum(each.data.tags.get("verdict") == "improved" for each in ended)
     figures: dict[str, float] = {"runs": len(runs), "runs_ended": len(ended), "runs_improved": improved}
     figures |= {"gain": fmean(gains)} if gains else {}
-    figures |= _sum("cost_usd", ended)
+    figures |= _cost(ended)
     tags = {"verdict": f"{improved} of {len(runs)} improved"}
     store.log(launch, [Point(name, value, at, len(ended)) for name, value in figures.items()], tags=tags)
     store.end(launch, at)
 
 
-def _sum(name: str, runs: list[Any]) -> dict[str, float]:
-    known = [value for each in runs if (value := each.data.metrics.get(name)) is not None]
-    return {name: sum(known)} if known else {}
+def _cost(runs: list[Any]) -> dict[str, float]:
+    """Returns the cost of all runs that had a driver; nothing if that of one of them is unknown."""
+    driven = [each.data.metrics for each in runs if "tokens" in each.data.metrics]
+    cost = sum_known(each.get("cost_usd") for each in driven)
+    return {"cost_usd": cost} if driven and cost is not None else {}

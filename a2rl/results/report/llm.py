@@ -14,17 +14,28 @@ def seen_figures(seen: LlmUse | None) -> list[tuple[str, str]]:
     counts = {
         "requests": seen.requests,
         "tokens in": seen.prompt_tokens,
+        "of which cached": seen.cached_tokens,
         "tokens out": seen.completion_tokens,
         "refused by a2rl": seen.refused,
         "answered with an error": seen.failed,
         "tokens estimated": seen.estimated,
     }
     figures = [(name, f"{value:,}") for name, value in counts.items() if value or name.startswith(("req", "tokens "))]
+    figures.append(("cost at list prices", dollars(seen.cost_usd)))
     models = [
-        (name, f"{use.requests:,} requests, {use.prompt_tokens:,} tokens in, {use.completion_tokens:,} out")
+        (
+            name,
+            f"{use.requests:,} requests, {use.prompt_tokens:,} tokens in, {use.completion_tokens:,} out, "
+            f"{dollars(use.cost_usd)}",
+        )
         for name, use in seen.models.items()
     ]
     return [*figures, *models]
+
+
+def dollars(cost: float | None) -> str:
+    """Returns a cost in words."""
+    return "price unknown" if cost is None else f"${cost:.4f}"
 
 
 def remarks(executed: ExecuteRecord | None, driver: str | None, calls_llm: bool) -> list[str]:

@@ -75,7 +75,7 @@ def usage_figures(usage: Usage | None) -> list[tuple[str, str]]:
     shown = [(name, "not reported" if value is None else f"{value:,}") for name, value in figures]
     cost = "not reported" if usage.cost_usd is None else f"${usage.cost_usd:.2f}"
     unread = [("lines not understood", f"{usage.unreadable:,}")] if usage.unreadable else []
-    return [*shown, ("cost", cost), *unread]
+    return [*shown, ("cost, as it reports", cost), *unread]
 
 
 def settings_and_versions(run: RunDir, ready: SetupRecord) -> list[tuple[str, str]]:

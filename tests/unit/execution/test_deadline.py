@@ -52,6 +52,14 @@ def test_one_that_ends_by_itself_is_left_alone() -> None:
         assert agent.stopped_at_s is None
 
 
+def test_one_that_ends_because_it_was_refused_more_has_reached_its_limit() -> None:
+    for exit_code in (0, 1):
+        agent = FakeAgent(ends_after_s=0.3, exit_code=exit_code)
+        looks = iter([False, True])
+        assert agent.watched(60, lambda looks=looks: next(looks)) == "quota"  # type: ignore[misc]
+        assert agent.stopped_at_s is None
+
+
 def test_one_that_has_spent_its_quota_is_ended() -> None:
     agent = FakeAgent()
     assert agent.watched(60, lambda: agent.now_s >= 9) == "quota"

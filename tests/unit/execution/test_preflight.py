@@ -46,6 +46,30 @@ def test_a_run_that_can_start_has_no_problem_and_asks_nobody(ready: Callable[...
     require_ready([ready()], settings)
 
 
+DRIVEN = {"title": "a", "start": ["true", "{base_url}"], "driver": "my-model", "base_url": "http://127.0.0.1:9"}
+
+
+def test_a_limit_on_the_cost_needs_a_price(ready: Callable[..., RunSpec], settings: Settings) -> None:
+    (settings.root / "agents").unlink()
+    for name, definition in (("driven", DRIVEN), ("unseen", {**DRIVEN, "start": ["true"]})):
+        folder = settings.root / "agents" / name
+        folder.mkdir(parents=True)
+        (folder / "agent.yaml").write_text(yaml.safe_dump(definition))
+
+    def problem(**changes: Any) -> str:
+        run = ready().model_copy(update={"agent": "driven", "driver": "my-model", **changes})
+        return problems([run], settings).get("price of the driver", "")
+
+    assert "prices" in problem(max_cost_usd=1.0)
+    assert "--max-tokens" in problem(agent="unseen", max_tokens=100)
+    assert problem() == problem(max_tokens=100) == problem(max_cost_usd=1.0, driver="gpt-5.2") == ""
+    params = settings.root / "params.yaml"
+    text = params.read_text() + "\nprices: {my-model: {input: 0.1, output: 0.2}}\n"
+    params.unlink()
+    params.write_text(text)
+    assert problem(max_cost_usd=1.0) == ""
+
+
 def test_checkpoints_that_would_not_fit_are_a_problem_with_the_numbers(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
+from a2rl.config.params import TokenPrices
+from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.settings import Settings
+from a2rl.execution.quota import UsageLimits
 from a2rl.llm.relay.messages import AnswerReader, parse_request
 from a2rl.llm.relay.process import RelayProcess
 from a2rl.llm.relay.request_log import OTHERS, Request, RequestLogReader, read_llm_use, request_log_path
@@ -122,7 +125,7 @@ def test_the_tokens_of_every_dialect_are_read(dialect: Dialect, stream: bool) ->
         for place in range(0, len(data), size):
             reader.feed(data[place : place + size])
         reader.close()
-        assert reader.used == (700, 50)
+        assert reader.used == (700, 50, 200, 0, 0)
         assert reader.model == "a-model"
 
 
@@ -175,6 +178,82 @@ def test_a_quota_of_tokens_holds_for_what_was_seen(settings: Settings, provider:
     assert seen(run, 4).refused == 2
     with RelayProcess(run, settings, provider.url, {}, {}) as again:
         assert post(again, "/v1/chat/completions").status_code == 429
+
+
+@pytest.fixture
+def priced(settings: Settings, provider: Any) -> Callable[[RunDir], RelayProcess]:
+    """Returns a function that makes the relay of a run, with prices: an answer costs 0.0007 + 0.0001 dollars."""
+    prices = {"a-model": TokenPrices(input=1, output=2)}
+    return lambda run: RelayProcess(run, settings, provider.url, {}, {}, prices=prices)
+
+
+def ask(relay: RelayProcess, times: int = 1, **body: Any) -> list[int]:
+    return [post(relay, "/v1/chat/completions", **body).status_code for _ in range(times)]
+
+
+def test_a_limit_on_the_cost_holds_within_one_request_and_after_a_restart(
+    priced: Callable[[RunDir], RelayProcess], provider: Any, new_run: Any
+) -> None:
+    run = new_run(max_cost_usd=0.002)
+    with priced(run) as relay:
+        assert ask(relay, 4) == [200, 200, 200, 429]
+    with priced(run) as again:
+        assert ask(again) == [429]
+    assert len(provider.asked) == 3
+    use = seen(run, 5)
+    assert use.cost_usd == pytest.approx(0.0024)
+    assert use.models["a-model"].cost_usd == pytest.approx(0.0024)
+
+
+def test_under_a_limit_on_the_cost_a_model_without_a_price_is_refused(
+    priced: Callable[[RunDir], RelayProcess], provider: Any, new_run: Any
+) -> None:
+    with priced(new_run(max_cost_usd=1.0)) as relay:
+        assert ask(relay, model="another") == [403]
+        assert ask(relay, model=None) == [403]
+    assert provider.asked == []
+
+
+def test_without_a_limit_a_model_without_a_price_makes_the_cost_unknown(
+    priced: Callable[[RunDir], RelayProcess], run: RunDir
+) -> None:
+    with priced(run) as relay:
+        assert ask(relay) + ask(relay, model="another") == [200, 200]
+    use = seen(run, 2)
+    assert use.cost_usd is None
+    assert use.models["a-model"].cost_usd == pytest.approx(0.0008)
+
+
+def test_a_full_record_closes_the_door_for_good(
+    priced: Callable[[RunDir], RelayProcess], provider: Any, new_run: Any
+) -> None:
+    run = new_run(max_tokens=1000)
+    with request_log_path(run).open("wb") as log:  # as after 19,400 refused requests
+        log.truncate(MAX_BYTES - 10)
+    for _ in range(2):
+        with priced(run) as relay:
+            assert ask(relay, 3) == [503] * 3
+            assert "is full" in post(relay, "/v1/chat/completions").json()["error"]["message"]
+    assert provider.asked == []
+    limits = UsageLimits(run)
+    assert limits.are_reached()
+    assert "logs/llm.jsonl" in limits.reached
+
+
+def test_what_was_asked_while_the_record_filled_is_in_it(
+    priced: Callable[[RunDir], RelayProcess], provider: Any, run: RunDir
+) -> None:
+    def fill(handler: Provider, body: dict[str, Any]) -> None:
+        with request_log_path(run).open("r+b") as log:
+            log.truncate(MAX_BYTES - ROOM + 1)
+            log.seek(-1, os.SEEK_END)
+            log.write(b"\n")
+        chat(handler, body)
+
+    provider.answer = fill
+    with priced(run) as relay:
+        assert ask(relay, 2) == [200, 503]
+    assert b'"prompt_tokens": 700' in request_log_path(run).read_bytes()[-ROOM:]
 
 
 ELSEWHERE = [
