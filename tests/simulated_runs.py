@@ -52,12 +52,14 @@ def simulate_run(
     revisions: Sequence[str] = (),
     tokens: int = 0,
     gpus: int = 0,
+    cost_usd: float | None = 2.5,
     **changes: Any,
 ) -> RunDir:
     """Writes a run whose submissions come to answer a share `skill` of the items; with none, it has no result.
 
     Only the items of the base model and of the result are written. `revisions` are those of the code, by submission.
-    Its agent used so many `tokens` before each event of the ledger, if any, and the run had so many `gpus`.
+    Its agent used so many `tokens` before each event of the ledger, if any, and cost so much; the run had so many
+    `gpus`.
     """
     rng = np.random.default_rng(number)
     values = {"run_id": f"{changes.get('task', 'gsm8k')}-sim-{number:05}", "launch": "sim-launch", **changes}
@@ -80,7 +82,7 @@ def simulate_run(
     if gpus:
         dealt = tuple(Gpu(index=place, uuid=f"GPU-{place}", name="a GPU") for place in range(gpus))
         _write(run.root / GPUS, GpuShare(agent=dealt))
-    _write_records(run, baseline, best, submissions)
+    _write_records(run, baseline, best, submissions, cost_usd)
     return run
 
 
@@ -131,10 +133,12 @@ def _events(
         yield PrivateGraded(weights_digest=best.digest, result=best.score, items_digest=digest)
 
 
-def _write_records(run: RunDir, baseline: tuple[ItemResult, ...], best: Tried | None, submissions: int) -> None:
+def _write_records(
+    run: RunDir, baseline: tuple[ItemResult, ...], best: Tried | None, submissions: int, cost_usd: float | None
+) -> None:
     base = summarise(baseline)
     usage = Usage(
-        steps=9, tool_calls=9, prompt_tokens=900_000, completion_tokens=100_000, cached_tokens=0, cost_usd=2.5,
+        steps=9, tool_calls=9, prompt_tokens=900_000, completion_tokens=100_000, cached_tokens=0, cost_usd=cost_usd,
         unreadable=0,
     )  # fmt: skip
     executed = ExecuteRecord(

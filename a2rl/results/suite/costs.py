@@ -1,18 +1,18 @@
 """What gains cost and what size adds: gain per dollar, per GPU-hour, and over the size of the base model."""
 
 from collections.abc import Callable, Iterator
-from statistics import mean
 
 from a2rl.results.suite.drawing import THEME, Bar, Figure, Row, Style, draw_bars, finish, panels
 from a2rl.results.suite.leaderboard import Board, Cell
 from a2rl.results.suite.run_summary import RunSummary
+from a2rl.run.records import sum_known
 
 Cost = Callable[[RunSummary], float | None]
 
 
 def draw_costs(board: Board, style: Style) -> Iterator[Figure]:
     """Draws what is known of the costs and of the sizes of the base models."""
-    dollar = "Dollars are those that the agent system reports for its driver; time and electricity are not in them."
+    dollar = "Dollars are what the driver's tokens cost at list prices; time and electricity are not in them."
     hour = "GPU-hours are the agent's time, multiplied by the number of GPUs of the run."
     costs: tuple[tuple[str, str, Cost, str], ...] = (
         ("dollar", "dollar", lambda run: run.cost_usd, dollar),
@@ -27,10 +27,10 @@ def draw_costs(board: Board, style: Style) -> Iterator[Figure]:
 
 def _bar(cell: Cell, task: str, cost: Cost) -> Bar | None:
     """Returns the mean gain divided by the mean cost; None for another task, or without the cost of every run."""
-    known = [value for run in cell.runs if (value := cost(run)) is not None]
-    if cell.task != task or len(known) < len(cell.runs) or not sum(known):
+    total = sum_known(cost(run) for run in cell.runs)
+    if cell.task != task or not total:
         return None
-    each = mean(known)
+    each = total / len(cell.runs)
     label = f"{cell.stack} ({each:.3g})"
     return Bar(task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
 

@@ -13,7 +13,7 @@ from a2rl.core.files import canonical_json
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.suite.run_summary import RunSummary
-from a2rl.run.records import RunVerdict
+from a2rl.run.records import RunVerdict, sum_known
 from a2rl.scoring.means import Interval
 from a2rl.scoring.quantiles import student_quantile
 from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, holm, interquartile_mean, mean_gain
@@ -79,7 +79,9 @@ class Standing(NamedTuple):
     iqm: float
     """Interquartile mean of the same."""
     cost_usd: float | None
+    """Of all runs; None if that of one of them is unknown, since that of the others is less."""
     tokens: int | None
+    """The same of the tokens."""
     agent_s: float
 
     @property
@@ -95,14 +97,15 @@ class Standing(NamedTuple):
     @property
     def points_per_hour(self) -> float | None:
         """Points gained per hour of the agents' time, over all runs."""
-        gained = sum(run.gain for cell in self.cells.values() for run in cell.runs)
-        return gained / (self.agent_s / 3600) if self.agent_s else None
+        return self._gain_per(self.agent_s / 3600)
 
     @property
     def points_per_dollar(self) -> float | None:
         """Points gained per dollar that the driver cost, over all runs; None if it is unknown or free."""
-        gained = sum(run.gain for cell in self.cells.values() for run in cell.runs)
-        return gained / self.cost_usd if self.cost_usd else None
+        return self._gain_per(self.cost_usd)
+
+    def _gain_per(self, cost: float | None) -> float | None:
+        return sum(run.gain for cell in self.cells.values() for run in cell.runs) / cost if cost else None
 
 
 class Reversal(NamedTuple):
@@ -266,15 +269,14 @@ def mean_over(cells: Sequence[Cell]) -> tuple[float, Interval]:
 def _standing(stack: str, cells: Sequence[Cell]) -> Standing:
     mean, ci = mean_over(cells)
     runs = [run for cell in cells for run in cell.runs]
-    costs = [run.cost_usd for run in runs if run.cost_usd is not None]
-    tokens = [run.tokens for run in runs if run.tokens is not None]
+    tokens = sum_known(run.tokens for run in runs)
     return Standing(
         stack=stack,
         cells={cell.task: cell for cell in cells},
         mean=mean,
         ci=ci,
         iqm=interquartile_mean([cell.gain for cell in cells]),
-        cost_usd=sum(costs) if costs else None,
-        tokens=sum(tokens) if tokens else None,
+        cost_usd=sum_known(run.cost_usd for run in runs),
+        tokens=None if tokens is None else int(tokens),
         agent_s=sum(run.agent_s for run in runs),
     )

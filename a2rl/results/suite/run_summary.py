@@ -184,7 +184,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         else sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
         refused=executed.refused if executed else 0,
         agent_s=executed.elapsed_s if executed else 0.0,
-        cost_usd=usage.cost_usd if usage else None,
+        cost_usd=executed.cost_usd if executed else None,
         tokens=seen.tokens if seen else _reported_tokens(usage),
         gpu_hours=_gpu_hours(run, executed),
         parameters=_parameters(run),

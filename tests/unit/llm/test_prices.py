@@ -99,7 +99,8 @@ def test_the_tier_that_answered_decides_the_price() -> None:
     table, used = PriceTable("https://api.openai.com/v1", {}), TokenUse(1_000_000, 0)
     answered = read({"model": "gpt-5.4", "service_tier": "flex", "usage": CHAT})
     assert answered.tier == {"service_tier": "flex"}
-    assert table.cost_usd(used, ["gpt-5.4"], answered.tier) == pytest.approx(table.cost_usd(used, ["gpt-5.4"]) / 2)
+    standard, flex = table.cost_usd(used, ["gpt-5.4"]), table.cost_usd(used, ["gpt-5.4"], answered.tier)
+    assert (standard, flex) == (pytest.approx(5.0), pytest.approx(2.5))
     assert tier_of({"service_tier": "auto"}) == {}
     assert tier_of({"speed": "fast", "service_tier": 7}) == {"speed": "fast"}
 

@@ -12,6 +12,7 @@ import pytest
 
 from a2rl.agents.definition import Agent, TranscriptSource
 from a2rl.agents.transcripts import Reading
+from a2rl.core.event_log import EventLog
 from a2rl.recording import recorder as module
 from a2rl.recording.recorder import Recorder
 from a2rl.recording.trajectory import read_attempt
@@ -132,9 +133,9 @@ def test_links_in_the_output_folder_lead_nowhere(at_work: RunDir, recorder: Reco
     assert [line["path"] for line in lines(at_work.logs / "output.jsonl")] == ["link"]
 
 
-def test_a_log_that_is_full_stays_as_it_is(at_work: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_full_stays_as_it_is(at_work: RunDir) -> None:
     recorder = Recorder(at_work, AGENT, os.getpid(), attempt=1)
-    recorder._output._left = 200
+    recorder._output = EventLog(at_work.logs / "output.jsonl", 200)
     for number in range(50):
         (at_work.workspace / f"output/{number}").touch()
     recorder.look()

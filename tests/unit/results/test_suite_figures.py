@@ -7,7 +7,7 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import TokensSpent
-from a2rl.results.suite.files import write_suite_report
+from a2rl.results.suite.files import SuiteReport, write_suite_report
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
@@ -68,6 +68,24 @@ def test_gains_are_divided_by_the_dollars_and_the_gpu_hours_of_the_runs(settings
     assert float(dollar["points_per_dollar"]) == pytest.approx(gain / 2.5)
     assert float(hour["points_per_gpu_hour"]) == pytest.approx(gain / (2 * 600 / 3600))
     assert float(hour["low"]) < float(hour["points_per_gpu_hour"]) < float(hour["high"])
+
+
+def test_a_run_of_unknown_cost_makes_that_of_its_stack_unknown_everywhere(settings: Settings) -> None:
+    for number, cost in enumerate((1.0, None, 3.0)):
+        simulate_run(settings, number, seed=number, cost_usd=cost)
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    [standing] = SuiteReport.model_validate_json((page.parent / "report.json").read_text()).standings
+    assert (standing.cost_usd, standing.points_per_dollar) == (None, None)
+    assert "gain-per-dollar" not in figures(settings)
+
+
+def test_the_page_and_the_figure_divide_the_same_gain_by_the_same_cost(settings: Settings) -> None:
+    for number, cost in enumerate((1.0, 3.0)):
+        simulate_run(settings, number, seed=number, cost_usd=cost)
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    [standing] = SuiteReport.model_validate_json((page.parent / "report.json").read_text()).standings
+    [row] = figures(settings)["gain-per-dollar"]
+    assert standing.points_per_dollar == pytest.approx(float(row["points_per_dollar"]))
 
 
 def test_a_stack_with_a_run_of_unknown_cost_has_no_gain_per_gpu_hour(settings: Settings) -> None:
