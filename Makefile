@@ -9,7 +9,12 @@ export GOMP_SPINCOUNT := 3000
 export TOKENIZERS_PARALLELISM := false
 export DO_NOT_TRACK := 1
 # The lock files name every package, so pip has nothing to resolve, except what only the CUDA build of torch needs.
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check
+# With --quiet, DVC does not say why it failed, so a failure is repeated without. A downloaded archive is no git repository.
+define repro
+@git rev-parse --git-dir >/dev/null 2>&1 || dvc config --quiet --local core.no_scm true
+@dvc repro --quiet $(1) || dvc repro $(1)
+endef
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-agent-env setup-scale data demo test test-all test-agents check bench ui worker deploy services clean lock
 
@@ -21,7 +26,7 @@ setup: $(VENV)/.installed ## install everything into .venv (a few minutes, once)
 $(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name another one with make PYTHON=..."; exit 1; }
 	@echo "setup: installing the versions of requirements.lock into $(VENV) (2-5 minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --no-deps -r requirements.lock
 	@$(PIP) --constraint requirements.lock torch
 	@$(PIP) --no-deps --editable .
@@ -42,10 +47,10 @@ services: setup-scale ## start Postgres, Redis, S3, Prefect and MLflow here, for
 	@scripts/services.sh start
 
 data: setup ## make what DVC versions: the mini data, the model `tiny`, its baselines
-	@dvc repro --quiet
+	$(call repro,)
 
 demo: setup ## run the whole benchmark on this machine: tiny model, mini data, scripted agent
-	@dvc repro --quiet data corpus tiny # without its baselines: a run grades the base model on its own items
+	$(call repro,data corpus tiny) # without its baselines: a run grades the base model on its own items
 	@a2rl bench smoke
 	@echo; echo "To look at the results: make ui (MLflow), or open the report over all runs, which links to that of each run"
 
@@ -66,7 +71,7 @@ check: setup ## check lint, format, imports and types
 	@lint-imports --no-logo >/dev/null || lint-imports
 	@mypy
 	@for agent in $$(dirname agents/*/*.py | sort -u); do (cd $$agent && mypy --no-error-summary \
-	  --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache/$$agent .) || exit 1; done
+	  --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(CURDIR)/.mypy_cache/$$agent" .) || exit 1; done
 
 bench: setup ## measure what is claimed about speed, as ratios within one run
 	@python -m tests.bench
@@ -79,7 +84,7 @@ deploy: setup ## register the deployments with the Prefect server, once (A2RL_RO
 	@env -u A2RL_ROOT prefect --no-prompt deploy --all >/dev/null
 
 worker: deploy ## run what `prefect deployment run a2rl/full-bench` starts
-	@A2RL_ROOT=$(CURDIR) PYTHONPATH=$(CURDIR) prefect worker start --pool a2rl --type process
+	@A2RL_ROOT="$(CURDIR)" PYTHONPATH="$(CURDIR)" prefect worker start --pool a2rl --type process
 
 lock: ## resolve the dependencies and write requirements.lock (for maintainers)
 	@scripts/lock.sh

@@ -78,6 +78,7 @@ def _next_start(attempts: Attempts) -> StartContext | None:
 def _record(attempts: Attempts, seconds: float) -> ExecuteRecord:
     run = attempts.run
     end, entries = run.ledger.events(AgentEnded)[-1], run.ledger.entries()
+    clock = run.clock.read_state()
     return ExecuteRecord.model_validate(
         {
             "seconds": seconds,
@@ -88,7 +89,8 @@ def _record(attempts: Attempts, seconds: float) -> ExecuteRecord:
             "seen": read_llm_use(run),
             "elapsed_s": end.elapsed_s,
             "waited_s": waited_s(entries, end.elapsed_s),
-            "refunded_s": refund_s(run.clock.read_state()),
+            "refunded_s": refund_s(clock),
+            "stood_still_s": clock.stood_still_s,
             "attempts": end.attempt,
             "submissions": sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
             "refused": sum(entry.event.count for entry in entries if isinstance(entry.event, SubmissionRefused)),

@@ -38,9 +38,11 @@ def _use_checkout() -> None:
         UsageError: The checkout lacks a folder.
     """
     try:
-        root = Settings.load().root
+        settings = Settings.load()
     except UsageError:
         return
+    settings.provide_home()
+    root = settings.root
     missing = [name for name in APPLICATION if not (root / name).is_dir()]
     if missing:
         raise UsageError(f"{root} is not a whole checkout of a2rl: it has no folder {', '.join(missing)}")

@@ -4,12 +4,14 @@ If the user has a Prefect server (PREFECT_API_URL is set), that one is used and 
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from a2rl.cli.console import err
@@ -19,9 +21,12 @@ from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFai
 from a2rl.core.processes import child_environment, end_child, is_healthy, module_command
 from a2rl.core.settings import Settings
 from a2rl.results.live import Watcher, belongs_to
+from a2rl.run.disk import format_bytes
+from a2rl.sandbox.agent_log import last_line
 
 START_TIMEOUT_S = 120
 END_TIMEOUT_S = 5
+DATABASE_BYTES = 20_000_000
 
 
 def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings) -> None:
@@ -78,6 +83,9 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
 
     Yields:
         A function that waits until the server answers and raises InfrastructureError if it does not start.
+
+    Raises:
+        InfrastructureError: The disk is full.
     """
     quiet = {
         "PREFECT_HOME": str(settings.root / ".prefect"),
@@ -89,6 +97,11 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
     }
     log = settings.root / ".prefect" / "server.log"
     log.parent.mkdir(exist_ok=True)
+    if (free := shutil.disk_usage(log.parent).free) < DATABASE_BYTES:
+        raise InfrastructureError(
+            f"{log.parent} has {format_bytes(free)} left, and the database of Prefect in it needs "
+            f"{format_bytes(DATABASE_BYTES)}: free some disk space"
+        )
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, log.open("ab") as output:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
 
@@ -104,7 +117,7 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
                 start_new_session=True,
             )
 
-        server = _Server(start, url, str(log))
+        server = _Server(start, url, log)
         try:
             # Prefect reads its settings from the environment when it is imported, which happens later.
             os.environ.update(quiet | {"PREFECT_API_URL": url})
@@ -116,16 +129,19 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
 class _Server:
     """The embedded server's process. If it is killed, a new one replaces it; requests wait at the socket meanwhile."""
 
-    def __init__(self, start: Callable[[], "subprocess.Popen[bytes]"], url: str, log: str) -> None:
+    def __init__(self, start: Callable[[], "subprocess.Popen[bytes]"], url: str, log: Path) -> None:
         self._start, self._url, self._log = start, url, log
+        self._log_start = log.stat().st_size
         self._process = start()
         self._closing = threading.Event()
         self._guard = threading.Thread(target=self._replace_dead, daemon=True)
 
     def wait_until_ready(self) -> None:
         if not is_healthy(self._process, self._url, START_TIMEOUT_S):
+            said = last_line(self._log, self._log_start)
             raise InfrastructureError(
-                f"the embedded Prefect server did not start; see {self._log}, or set PREFECT_API_URL to your own"
+                f"the embedded Prefect server did not start{f' ({said})' if said else ''}; see {self._log}, or set "
+                "PREFECT_API_URL to your own"
             )
         self._guard.start()
 

@@ -42,6 +42,13 @@ class Settings:
                 return cls(folder, environ)
         raise UsageError(f"no {ROOT_MARK} in {here} or above: run this inside a checkout of a2rl, or set A2RL_ROOT")
 
+    def provide_home(self) -> None:
+        """Gives this process a home folder if its user has none, because some libraries fail without one."""
+        try:
+            Path.home()
+        except RuntimeError:
+            os.environ["HOME"] = str(self.root / ".prefect" / "home")
+
     @staticmethod
     def hand_over(keys: Mapping[str, str]) -> None:
         """Gives this process keys that must not be in its environment, where other processes could read them."""
@@ -159,5 +166,8 @@ class Settings:
         return self.root / "data" / "drawn" / draw / task_id
 
     def forwarded(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Returns the variables among `names` that are set; an agent sees nothing else of the user's environment."""
-        return {name: self.environ[name] for name in names if name in self.environ}
+        """Returns the variables among `names` that are set; an agent sees nothing else of the user's environment.
+
+        A key that was read from a file often ends in a line break, which no header may contain.
+        """
+        return {name: self.environ[name].strip() for name in names if name in self.environ}

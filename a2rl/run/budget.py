@@ -67,6 +67,9 @@ class ClockState(BaseModel):
     """Seconds of agent time used so far. While the clock runs, the value is that of the last heartbeat."""
     refunded_s: float = 0.0
     """Time in which the agent waited for grades without computing; `refund_s` limits how much of it counts."""
+    stood_still_s: float = 0.0
+    """Time in which the pipeline and the agent stood still, such as in a paused virtual machine. All of it is given
+    back."""
     running_since: float | None = None
     """The value of CLOCK_MONOTONIC at the last heartbeat of this segment; None while the clock is stopped."""
     boot: str = ""
@@ -116,12 +119,13 @@ class Clock:
             state = self.read_state()
             self._write(state.consumed_s, self.monotonic(), started_at=state.started_at or self.wall())
 
-    def heartbeat(self, refunded_s: float | None = None) -> None:
-        """Saves the time used and refunded so far, so that a crash loses at most the time since the last call."""
+    def heartbeat(self, refunded_s: float | None = None, stood_still_s: float | None = None) -> None:
+        """Saves the time used and given back so far, so that a crash loses at most the time since the last call."""
         with self._locked():
             if self.read_state().running_since is not None:
-                refund = {} if refunded_s is None else {"refunded_s": refunded_s}
-                self._write(self.elapsed_s(), self.monotonic(), **refund)
+                given_back = {"refunded_s": refunded_s, "stood_still_s": stood_still_s}
+                known = {name: value for name, value in given_back.items() if value is not None}
+                self._write(self.elapsed_s(), self.monotonic(), **known)
 
     def stop(self) -> None:
         """Stops the clock and ends the segment."""
@@ -165,12 +169,12 @@ class Clock:
         return state.consumed_s + self.monotonic() - state.running_since
 
     def allowed_s(self) -> float:
-        """Returns the seconds that the agent has in all: the budget, and the refund for waiting."""
+        """Returns the seconds that the agent has in all: the budget, and the time that was given back."""
         state = self.read_state()
-        return state.budget_s + refund_s(state)
+        return state.budget_s + refund_s(state) + state.stood_still_s
 
     def remaining_s(self) -> float:
-        """Returns the seconds until the deadline, including the refund for waiting; negative after the deadline."""
+        """Returns the seconds until the deadline, including the time that was given back; negative after it."""
         return self.allowed_s() - self.elapsed_s()
 
     def _write(self, consumed_s: float, running_since: float | None, **more: float) -> None:

@@ -23,7 +23,7 @@ class DiskNeed(NamedTuple):
 
     def __str__(self) -> str:
         """The need as people read it."""
-        return f"{_gb(self.bytes)} for {self.kept} submissions and {WORKING} checkpoints in the making"
+        return f"{format_bytes(self.bytes)} for {self.kept} submissions and {WORKING} checkpoints in the making"
 
 
 def most_kept(settings: RunSettings) -> int:
@@ -69,16 +69,17 @@ def check_disk(settings: RunSettings, size: int, place: Path) -> str:
     free = shutil.disk_usage(place).free
     need = disk_need(settings, size)
     if need.bytes <= free:
-        return f"{need}; {_gb(free)} are free"
+        return f"{need}; {format_bytes(free)} are free"
     fewer = disk_need(settings.model_copy(update={"keep": "best"}), size)
-    ways = [f"--keep best ({_gb(fewer.bytes)})"] if fewer.bytes < need.bytes else []
+    ways = [f"--keep best ({format_bytes(fewer.bytes)})"] if fewer.bytes < need.bytes else []
     most = (free - MARGIN) // size - WORKING if size else 0
     ways += [f"--max-submissions {most}"] if 0 < most < need.kept else []
     raise UsageError(
-        f"the checkpoints of this run do not fit on the disk: the base model has {_gb(size)}, so it takes {need}, and "
-        f"{_gb(free)} are free. Free some space{''.join(f', or use {way}' for way in ways)}"
+        f"the checkpoints of this run do not fit on the disk: the base model has {format_bytes(size)}, so it takes "
+        f"{need}, and {format_bytes(free)} are free. Free some space{''.join(f', or use {way}' for way in ways)}"
     )
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def format_bytes(size: float) -> str:
+    """Formats a size for people: 3_420_000 -> 3.4 MB, 15_200_000_000 -> 15.2 GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -168,6 +168,8 @@ class ExecuteRecord(Record):
     """The part of `elapsed_s` spent waiting for grades."""
     refunded_s: float | None = None
     """The part of `waited_s` that was refunded, because the agent did not compute. None in runs of older versions."""
+    stood_still_s: float = 0.0
+    """The part of `elapsed_s` in which the pipeline and the agent stood still; it was given back."""
     attempts: int
     submissions: int
     refused: int

@@ -1,6 +1,7 @@
 """Tests the embedded Prefect server of a command."""
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import httpx
@@ -8,6 +9,7 @@ import psutil
 import pytest
 
 from a2rl.cli.flow_runner import embedded_server
+from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 
 
@@ -34,3 +36,9 @@ def test_an_embedded_server_that_is_killed_is_replaced_and_the_last_one_ends_wit
         [other] = servers()
         assert other.pid != server.pid
     assert not servers()
+
+
+def test_a_full_disk_is_said_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 30, 1 << 30, 4096))
+    with pytest.raises(InfrastructureError, match=r"0\.0 MB left.*free some disk space"), embedded_server(settings):
+        pass

@@ -144,6 +144,34 @@ def test_training_on_while_waiting_costs_all_of_it(scene: Scene) -> None:
     assert scene.meter.left_s() == pytest.approx(50, abs=0.5)
 
 
+def test_a_machine_that_stands_still_costs_nothing(scene: Scene) -> None:
+    scene.passes(10)
+    scene.now_s += 600
+    assert scene.meter.left_s() == pytest.approx(90, abs=0.5)  # at once, so that the deadline does not pass meanwhile
+    scene.passes(10)
+    assert scene.meter.left_s() == pytest.approx(80, abs=0.5)
+    assert scene.run.clock.read_state().stood_still_s == pytest.approx(600, abs=0.5)
+    assert scene.run.clock.allowed_s() == pytest.approx(700, abs=0.5)
+
+
+def test_a_standstill_while_a_grade_is_awaited_is_given_back_once(scene: Scene) -> None:
+    scene.passes(10)
+    scene.submits("a")
+    scene.now_s += 30
+    scene.passes(1)
+    scene.is_graded("a")
+    scene.passes(10)
+    assert scene.meter.left_s() == pytest.approx(80, abs=1.5)
+
+
+def test_an_agent_that_computes_while_the_pipeline_stands_still_uses_its_time(scene: Scene) -> None:
+    scene.passes(10)
+    scene.load.computes = True
+    scene.now_s += 60
+    scene.passes(1)
+    assert scene.meter.left_s() == pytest.approx(29, abs=0.5)
+
+
 def test_where_nothing_can_be_seen_of_an_agent_nothing_is_given_back(scene: Scene) -> None:
     scene.load.broken = True
     scene.submits("a")
