@@ -88,9 +88,9 @@ class Scrubber:
             return self._known.sub(self._replace, data)
         return data
 
-    def stream(self) -> "ScrubbingStream":
+    def stream(self, by_form: bool = True) -> "ScrubbingStream":
         """Returns a scrubber for bytes that arrive in pieces."""
-        return ScrubbingStream(self, self._forms)
+        return ScrubbingStream(self, self._forms, by_form)
 
     def _replace(self, found: re.Match[bytes]) -> bytes:
         number = int((found.lastgroup or "s0")[1:])
@@ -100,9 +100,9 @@ class Scrubber:
 class ScrubbingStream:
     """Scrubs bytes that arrive in pieces. It holds back bytes that may begin a secret until this is decided."""
 
-    def __init__(self, scrubber: Scrubber, forms: tuple[bytes, ...]) -> None:
+    def __init__(self, scrubber: Scrubber, forms: tuple[bytes, ...], by_form: bool = True) -> None:
         self._scrubber = scrubber
-        self._forms = forms
+        self._forms, self._by_form = forms, by_form
         self._longest = max([MAX_SHAPE, *map(len, forms)])
         self._held = self._before = b""
         self.has_found = False
@@ -124,6 +124,8 @@ class ScrubbingStream:
 
     def _pass_on(self, data: bytes) -> bytes:
         """Removes keys by their form. They begin at the start of a word; `_before` marks a word that continues."""
+        if not self._by_form:
+            return data
         before = self._before
         if data:
             self._before = b"_" if _WORD.search(data[-1:]) else b""
@@ -133,7 +135,7 @@ class ScrubbingStream:
 
     def _doubtful(self, data: bytes) -> int:
         """Returns how many bytes at the end may be the beginning of a secret."""
-        word = _WORD.search((self._before + data)[-MAX_SHAPE - 1 :])
+        word = _WORD.search((self._before + data)[-MAX_SHAPE - 1 :]) if self._by_form else None
         held = len(word[0]) if word and any(word[0].startswith(head[: len(word[0])]) for head in HEADS) else 0
         tail = data[-3 * self._longest :]
         for end in (
@@ -243,6 +245,6 @@ def _scrubbed(path: Path, stream: ScrubbingStream) -> Iterator[bytes]:
     yield stream.close()
 
 
-def scrubbing_stream() -> ScrubbingStream:
-    """Returns a stream scrubber for the registered secrets."""
-    return _known.stream()
+def scrubbing_stream(by_form: bool = True) -> ScrubbingStream:
+    """Returns a stream scrubber for the registered secrets and, if `by_form`, for what looks like a key."""
+    return _known.stream(by_form)

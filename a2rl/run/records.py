@@ -140,7 +140,8 @@ class LlmUse(BaseModel):
     answered: dict[str, str] = {}
     """Requested model -> model that answered, where they differ."""
     server_tools: dict[str, int] = {}
-    """How many requests offered each of the provider's own tools. The sandbox does not confine these tools."""
+    """How many requests asked for each of the provider's own tools or sources, which the sandbox does not confine. They
+    were refused, unless the rules allow it."""
 
     @property
     def tokens(self) -> int:

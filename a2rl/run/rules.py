@@ -47,6 +47,8 @@ class Rules(BaseModel):
     data: Rule
     teachers: Listed
     """LLMs that an agent may use besides its driver, by the names under which they are requested."""
+    provider: Listed
+    """What requests to the LLM may ask of its provider besides text: see a2rl/llm/relay/allowed.py."""
     place: Rule
     code: Rule
     hosts: Listed
@@ -55,7 +57,7 @@ class Rules(BaseModel):
 
     @property
     def _all(self) -> tuple[Rule, ...]:
-        return (self.models, self.data, self.teachers, self.place, self.code, self.hosts, self.quotas)
+        return (self.models, self.data, self.teachers, self.provider, self.place, self.code, self.hosts, self.quotas)
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -157,14 +157,21 @@ def provider(tmp_path: Path) -> Any:
 
 
 def test_an_agent_that_is_led_to_its_llm_never_has_the_key_and_is_seen(make: Callable[..., Any], provider: str) -> None:
-    more = 'ask("the-driver")\nask("another", tools=[{"type": "web_search_20250305", "name": "web_search"}])\n'
+    more = """
+ask("the-driver")
+ask("another")
+try:
+    ask("another", tools=[{"type": "web_search_20250305", "name": "web_search"}])
+except OSError as error:
+    print(error)
+"""
     run, settings = make(TALKER, TALK + more, base_url=provider, driver="the-driver")
     record = execute(run, settings)
     assert (record.ended, record.why) == ("finished", "")
     given = (run.workspace / "output" / "key").read_text()
     assert given.startswith("a2rl-")
     assert record.seen is not None
-    assert (record.seen.requests, record.seen.failed) == (2, 0)
+    assert (record.seen.requests, record.seen.failed, record.seen.refused) == (3, 0, 1)
     assert set(record.seen.other_models("the-driver")) == {"another"}
     write_report(run, settings)
     page = run.report.read_text()

@@ -34,6 +34,7 @@ def main() -> None:
         stand_ins,
         EventLog(Path(told["log"])),
         PriceTable(told["base_url"], {name: TokenPrices.model_validate(each) for name, each in told["prices"].items()}),
+        told["allowed"],
         told["max_tokens"],
         told["max_cost_usd"],
         SharedRate.model_validate(told["rate"]) if told["rate"] else None,

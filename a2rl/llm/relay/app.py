@@ -7,18 +7,19 @@ provider.
 
 import asyncio
 import json
+import posixpath
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
 from starlette.types import Message, Receive, Scope, Send
 
 from a2rl.core.event_log import EventLog
-from a2rl.core.secrets import scrubbing_stream
+from a2rl.core.secrets import scrub_bytes, scrubbing_stream
 from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request, tier_of
 from a2rl.llm.relay.prices import PriceTable
 from a2rl.llm.relay.rate import SharedRate
@@ -34,6 +35,15 @@ HOP_BY_HOP = re.compile(
     r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|host|content-length|content-encoding"
     r"|accept-encoding|expect|cookie|set-cookie|forwarded|x-forwarded-.*|via|alt-svc|location"
 )
+KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+"""The only headers in which a stand-in is replaced by its key; in the query, that is `key`."""
+HEADERS = re.compile(
+    r"accept|content-type|user-agent|anthropic-(?:version|beta|dangerous-direct-browser-access)|openai-beta"
+    r"|x-stainless-.*|x-app|x-goog-api-client|x-client-.*|originator|version|session[_-]id|conversation[_-]id"
+    r"|x-codex-.*|x-claude-code-.*|x-opencode-.*|http-referer|x-title"
+)
+"""The other headers that are passed on."""
+QUERY = re.compile("key|alt|beta|api-version|client_version|limit|after_id|before_id|pageSize|pageToken")
 MAX_BODY = 32 << 20
 MAX_PATH = 200
 MAX_CONCURRENT = 4
@@ -110,6 +120,7 @@ class Relay:
         log: The log with one line per request. Existing lines count towards the limits. Once it is full, nothing is
             forwarded, so that each request that was forwarded is in it.
         prices: The prices of the provider.
+        allowed: What requests may ask of the provider besides text: see a2rl/llm/relay/allowed.py.
         max_tokens: The limit on tokens; once it is used up, nothing is forwarded.
         max_cost_usd: The same for the cost. Models without a known price are then refused.
         rate: The rate that all runs share; None: as fast as the agent asks.
@@ -121,13 +132,14 @@ class Relay:
         keys: Mapping[str, str],
         log: EventLog,
         prices: PriceTable,
+        allowed: Collection[str] = (),
         max_tokens: int | None = None,
         max_cost_usd: float | None = None,
         rate: SharedRate | None = None,
     ) -> None:
         parts = urlsplit(base_url)
         self._origin, self._base = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-        self._keys = keys
+        self._keys, self._allowed = keys, frozenset(allowed)
         self._log, self._totals = log, RequestLogReader(log.path)
         self._totals.read()
         self._prices, self._max_tokens, self._max_cost_usd, self._rate = prices, max_tokens, max_cost_usd, rate
@@ -194,8 +206,9 @@ class Relay:
         """Returns the path to forward to."""
         path: str = scope["path"]
         below = path.removeprefix(self._base)
+        is_plain = posixpath.normpath(path) == path  # a provider may resolve what is not
         known = {"POST": ENDPOINTS, "GET": LISTINGS, "HEAD": LISTINGS}.get(scope["method"])
-        if not path.startswith(self._base) or known is None or not known.fullmatch(below):
+        if not is_plain or not path.startswith(self._base) or known is None or not known.fullmatch(below):
             raise RequestRefusedError(403, "only requests for an answer of the LLM are forwarded")
         return self._base + below
 
@@ -212,15 +225,20 @@ class Relay:
 
     def _request(self, scope: Scope, path: str, body: bytes, exchange: Exchange) -> httpx.Request:
         """Builds the request to the provider."""
+        sent = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         headers = [
-            (name.decode("latin-1"), self._with_key(value.decode("latin-1")))
-            for name, value in scope["headers"]
-            if not HOP_BY_HOP.fullmatch(name.decode("latin-1"))
+            (name, self._with_key(value) if name in KEY_HEADERS else value)
+            for name, value in sent
+            if name in KEY_HEADERS or HEADERS.fullmatch(name)
         ]
         if any(name == b"content-encoding" for name, _ in scope["headers"]):
             raise RequestRefusedError(415, "compressed requests are not supported")
-        query = self._with_key(scope["query_string"].decode("latin-1"), quote).encode()
-        url = httpx.URL(self._origin, path=path, query=query)
+        query = [
+            (name, self._with_key(value) if name == "key" else value)
+            for name, value in parse_qsl(scope["query_string"].decode("latin-1"))
+            if QUERY.fullmatch(name)
+        ]
+        url = httpx.URL(self._origin, path=path, query=urlencode(query).encode())
         content = self._content(path, body, exchange) if scope["method"] == "POST" else None
         return self._http.build_request(
             scope["method"], url, headers=[*headers, ("accept-encoding", "identity")], content=content
@@ -238,8 +256,13 @@ class Relay:
         except (ValueError, RecursionError) as error:
             raise RequestRefusedError(400, "the body must be a JSON object") from error
         found = ENDPOINTS.fullmatch(path.removeprefix(self._base))
-        exchange.asked = parse_request({**said, "model": found["model"]} if found and found["model"] else said)
+        asked = {**said, "model": found["model"]} if found and found["model"] else said
+        exchange.asked = parse_request(path.removeprefix(self._base), asked)
         exchange.tier = tier_of(said)
+        if refused := sorted(set(exchange.asked.server_tools) - self._allowed):
+            raise RequestRefusedError(
+                403, f"the provider is only asked for text, not for {', '.join(refused)}; leave that out"
+            )
         if self._max_cost_usd is not None and not self._prices.knows(exchange.asked.model):
             raise RequestRefusedError(
                 403, f"the price of {exchange.asked.model} is unknown, so the limit on the cost could not hold"
@@ -251,9 +274,9 @@ class Relay:
         exchange.sent = 0 if COUNTING.fullmatch(path) else len(content)
         return content
 
-    def _with_key(self, text: str, quoted: Callable[[str], str] = str) -> str:
+    def _with_key(self, text: str) -> str:
         for stand_in, key in self._keys.items():
-            text = text.replace(stand_in, quoted(key))
+            text = text.replace(stand_in, key)
         return text
 
     async def _pass_on(self, request: httpx.Request, send: Send, exchange: Exchange) -> None:
@@ -268,13 +291,14 @@ class Relay:
         client = Client(send)
         try:
             await client.start(response)
-            errors = scrubbing_stream() if response.is_error else None  # some error messages quote a rejected key
+            # Some providers quote the key. What only looks like one may be a part of a signature, except in errors.
+            clean = scrubbing_stream(by_form=response.is_error)
             async for piece in response.aiter_bytes():
                 reader.feed(piece)
-                await client.piece(errors.feed(piece) if errors else piece)
+                await client.piece(clean.feed(piece))
             exchange.is_whole = True
             self._write_down(exchange)  # before the agent has the whole answer
-            await client.piece(errors.close() if errors else b"")
+            await client.piece(clean.close())
             await client.end()
         except httpx.HTTPError:
             return  # the connection broke: the agent gets an incomplete answer, and may retry
@@ -291,7 +315,11 @@ class Client:
 
     async def start(self, response: httpx.Response) -> None:
         """Sends status and headers."""
-        headers = [(name, value) for name, value in response.headers.raw if not HOP_BY_HOP.fullmatch(_lower(name))]
+        headers = [
+            (name, scrub_bytes(value))
+            for name, value in response.headers.raw
+            if not HOP_BY_HOP.fullmatch(name.decode("latin-1").lower())
+        ]
         await self._send_message({"type": "http.response.start", "status": response.status_code, "headers": headers})
 
     async def piece(self, piece: bytes) -> None:
@@ -309,10 +337,6 @@ class Client:
             await asyncio.wait_for(self._send(message), SEND_S)
         except (TimeoutError, OSError):
             self._is_gone = True
-
-
-def _lower(name: bytes) -> str:
-    return name.decode("latin-1").lower()
 
 
 async def _pieces(receive: Receive) -> AsyncIterator[bytes]:

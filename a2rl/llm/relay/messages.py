@@ -5,19 +5,17 @@ All input is untrusted: no function here raises an exception for any input, and 
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
+
+from a2rl.llm.relay.allowed import beyond_text
 
 MAX_COUNT = 2**40
 MAX_NAME = 100
 MAX_TOOLS = 20
 MAX_KEPT = 16 << 20
 """The number of bytes that are buffered of an answer, or of one event in it."""
-SERVER_SIDE = re.compile(
-    r"search|fetch|code_?exec|code_?interp|image_?gen|mcp|google|url_?context|maps|browser|retrieval", re.IGNORECASE
-)
 SamplingValue = str | int | float | bool
 SAMPLING_GROUPS = {
     "thinking": ("type", "budget_tokens"),
@@ -32,7 +30,6 @@ SAMPLING = (
 """The settings that are recorded. What Google nests in `thinkingConfig` is taken for a part of `generationConfig`."""
 TIERS = {"service_tier": "service_tier", "serviceTier": "service_tier", "speed": "speed"}
 """Where dialects say at which tier of the service they answer, and the name of that in the table of prices."""
-CLIENT_SIDE = ("function", "custom", "tool_search", "functionDeclarations", "function_declarations")
 
 
 class ParsedRequest(NamedTuple):
@@ -40,7 +37,7 @@ class ParsedRequest(NamedTuple):
 
     model: str
     server_tools: tuple[str, ...]
-    """Tools that run at the provider, outside the sandbox."""
+    """What it asks of the provider's servers besides text, outside the sandbox."""
     sampling: Mapping[str, SamplingValue] = MappingProxyType({})
     """How the model is to answer, by the names in the request, such as `temperature` or `thinking.budget_tokens`."""
 
@@ -63,9 +60,9 @@ class TokenUse(NamedTuple):
         return self.prompt_tokens + self.completion_tokens
 
 
-def parse_request(body: dict[str, Any]) -> ParsedRequest:
-    """Returns what the body of a request asks for."""
-    tools = tuple(dict.fromkeys(_server_tools(body)))[:MAX_TOOLS]
+def parse_request(path: str, body: dict[str, Any]) -> ParsedRequest:
+    """Returns what a request asks for; `path` is that of the API, without the part that the provider adds."""
+    tools = tuple(name[:MAX_NAME] for name in sorted(beyond_text(path, body))[:MAX_TOOLS])
     return ParsedRequest(_name(body.get("model")), tools, dict(_sampling(body)))
 
 
@@ -90,17 +87,6 @@ def _is_setting(value: object) -> TypeGuard[SamplingValue]:
     if isinstance(value, str):
         return len(value) <= MAX_NAME
     return isinstance(value, bool | int | float) and abs(value) <= MAX_COUNT
-
-
-def _server_tools(body: dict[str, Any]) -> Iterator[str]:
-    tools = body.get("tools")
-    for tool in tools if isinstance(tools, list) else []:
-        if isinstance(tool, dict):
-            kinds = [tool["type"]] if isinstance(tool.get("type"), str) else list(tool)  # Google's tools have no type
-            yield from (_name(kind) for kind in kinds if kind not in CLIENT_SIDE and SERVER_SIDE.search(kind))
-    for name in ("mcp_servers", "web_search_options", "plugins"):
-        if body.get(name):
-            yield name
 
 
 class AnswerReader:

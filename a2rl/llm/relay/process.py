@@ -18,6 +18,7 @@ from a2rl.llm.keys import send_keys
 from a2rl.llm.relay.rate import SharedRate
 from a2rl.llm.relay.request_log import request_log_path
 from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.rules import rules
 
 LOOPBACK = "127.0.0.1"
 END_TIMEOUT_S = 8.0
@@ -57,6 +58,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
             "base_url": base_url,
             "log": str(request_log_path(run)),
             "prices": {name: each.model_dump() for name, each in (prices or {}).items()},
+            "allowed": rules().provider.allowed,
             "max_tokens": run.spec.max_tokens,
             "max_cost_usd": run.spec.max_cost_usd,
             "rate": rate.model_dump() if rate else None,

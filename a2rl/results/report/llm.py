@@ -52,7 +52,7 @@ def remarks(executed: ExecuteRecord | None, driver: str | None, calls_llm: bool)
         sentences.append(f"It requested {requested}, but the provider answered with {answered}.")
     if seen.server_tools:
         tools = ", ".join(f"{name} ({count:,} requests)" for name, count in seen.server_tools.items())
-        sentences.append(f"It had tools that run at the provider, outside of the sandbox: {tools}.")
+        sentences.append(f"It asked for more than text of the provider, outside of the sandbox: {tools}.")
     reported = _reported(executed.usage)
     if reported is not None and seen.tokens > WORTH_A_REMARK * reported:
         sentences.append(f"It reports {reported:,} tokens, but {seen.tokens:,} were measured.")

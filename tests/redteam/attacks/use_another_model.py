@@ -1,6 +1,6 @@
 """Uses another model than its driver, and the provider's own search, without saying so.
 
-The record and the report name every model and every tool of the provider that was requested.
+The record and the report name every model and every tool of the provider that was requested. Tools are refused.
 """
 
 import json
@@ -23,7 +23,8 @@ def attack(scene):
         ("/v1/messages", {"model": "the-driver", "max_tokens": 9, "messages": said}),
         ("/v1/messages", twice + json.dumps({"max_tokens": 9, "messages": said}).encode()[1:]),
         ("/v1/messages", {"model": "a-cheaper-one", "max_tokens": 9, "messages": said, "tools": tools}),
-        ("/v1/chat/completions", {"model": "a-third", "messages": said, "web_search_options": {"a": 1}}),
+        ("/v1/chat/completions", {"model": "a-third", "messages": said}),
+        ("/v1/chat/completions", {"model": "a-fourth", "messages": said, "web_search_options": {"a": 1}}),
     ):
         scene.request(path, body, server=os.environ["WHERE"])
 
@@ -33,6 +34,8 @@ def held(after):
     from tests.redteam.look import llm_requests
 
     models = {request["model"] for request in llm_requests(after, "use_another_model")}
+    if "a-fourth" in models or "a-cheaper-one" in models:
+        return "a request for the provider's search got through"
     if len(models) < 3:
         return f"the attack did not get through: {models}"
     record, page = after.run.read("execute", ExecuteRecord), after.run.report.read_text()

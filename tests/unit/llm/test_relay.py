@@ -28,6 +28,7 @@ from a2rl.mock_llm.dialogue import Asked, Call, Dialect, Reply
 from a2rl.mock_llm.scenario import Usage
 from a2rl.run.directory import RunDir
 from a2rl.run.records import LlmUse
+from a2rl.run.rules import Listed, rules
 from tests.run_maker import wait_for
 
 KEY, STAND_IN = "pk-real-key-of-the-provider", "a2rl-stands-for-it"
@@ -86,7 +87,13 @@ def relay(provider: Any, settings: Settings, run: RunDir) -> Iterator[RelayProce
 
 
 def post(relay: RelayProcess, path: str = "/api/v1/chat/completions", **body: Any) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {STAND_IN}", "X-Api-Key": STAND_IN, "Cookie": "a=b", "X-Kept": "yes"}
+    headers = {
+        "Authorization": f"Bearer {STAND_IN}",
+        "X-Api-Key": STAND_IN,
+        "Cookie": "a=b",
+        "anthropic-beta": "yes",
+        "x-forged": STAND_IN,
+    }
     url = f"http://127.0.0.1:{relay.port}{path}"
     return httpx.post(url, json={"model": "a-model", **body}, headers=headers, timeout=60, trust_env=False)
 
@@ -104,8 +111,8 @@ def test_a_request_goes_on_with_the_key_which_the_agent_never_has(
     assert post(relay, "/api/v1/chat/completions?key=" + STAND_IN, messages=[]).json()["usage"]["prompt_tokens"] == 700
     [(path, headers, body)] = provider.asked
     assert path == f"/api/v1/chat/completions?key={KEY}"
-    assert (headers["authorization"], headers["x-api-key"], headers["x-kept"]) == (f"Bearer {KEY}", KEY, "yes")
-    assert "cookie" not in headers
+    assert (headers["authorization"], headers["x-api-key"], headers["anthropic-beta"]) == (f"Bearer {KEY}", KEY, "yes")
+    assert not {"cookie", "x-forged"} & headers.keys()
     assert headers["host"] == provider.url.removeprefix("http://")
     assert json.loads(body) == {"model": "a-model", "messages": []}
     use = seen(run, 1)
@@ -263,6 +270,8 @@ ELSEWHERE = [
     ("POST", "/api/v1/../../chat/completions"),
     ("POST", "/api/v1/chat/completions/../../files"),
     ("POST", "/api/v1/chat/completions%2f..%2ffiles"),
+    ("POST", "/api/v1/chat/./completions"),
+    ("GET", "/api/v1/models/.."),
     ("POST", "//evil.example/chat/completions"),
     ("POST", "http://evil.example/api/v1/chat/completions/"),
     ("POST", "/v1/chat/completions"),
@@ -310,28 +319,53 @@ def test_a_body_that_is_not_understood_is_not_passed_on(relay: RelayProcess, pro
 
 def test_a_key_named_twice_is_judged_as_it_is_sent(relay: RelayProcess, provider: Any, run: RunDir) -> None:
     body = b'{"model": "driver", "model": "other", "tools": [], "tools": [{"type": "web_search"}]}'
-    httpx.post(f"http://127.0.0.1:{relay.port}/api/v1/responses", content=body, timeout=60)
-    assert json.loads(provider.asked[0][2])["model"] == "other"
-    use = seen(run, 1)
+    url = f"http://127.0.0.1:{relay.port}/api/v1/responses"
+    assert httpx.post(url, content=body, timeout=60).status_code == 403
+    httpx.post(url, content=body.replace(b'[{"type": "web_search"}]', b"[]"), timeout=60)
+    [(_, _, sent)] = provider.asked
+    assert json.loads(sent)["model"] == "other"
+    use = seen(run, 2)
     assert list(use.models) == ["other"]
     assert use.server_tools == {"web_search": 1}
 
 
-@pytest.mark.parametrize(
-    ("body", "tools"),
-    [
-        ({"tools": [{"type": "web_search_20250305"}, {"name": "Bash", "input_schema": {}}]}, ["web_search_20250305"]),
-        ({"tools": [{"type": "function", "function": {"name": "web_search"}}]}, []),
-        ({"tools": [{"type": "mcp", "server_url": "x"}, {"type": "code_interpreter"}]}, ["mcp", "code_interpreter"]),
-        ({"tools": [{"googleSearch": {}, "functionDeclarations": []}]}, ["googleSearch"]),
-        ({"tools": [{"urlContext": {}}, {"codeExecution": {}}]}, ["urlContext", "codeExecution"]),
-        ({"web_search_options": {"a": 1}}, ["web_search_options"]),
-        ({"tools": "nonsense"}, []),
-        ({"tools": [None, 3, {"type": 7}]}, []),
-    ],
-)  # fmt: skip
-def test_tools_that_run_at_the_provider_are_written_down(body: dict[str, Any], tools: list[str]) -> None:
-    assert list(parse_request({"model": "m", **body}).server_tools) == tools
+def test_what_goes_beyond_text_is_refused_and_written_down(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    answer = post(relay, tools=[{"type": "mcp", "server_url": "https://example.org"}])
+    assert answer.status_code == 403
+    assert "mcp" in answer.json()["error"]["message"]
+    assert provider.asked == []
+    assert (seen(run, 1).refused, seen(run, 1).server_tools) == (1, {"mcp": 1})
+
+
+def test_what_the_rules_allow_is_passed_on_and_written_down(
+    settings: Settings, provider: Any, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = rules().model_copy(update={"provider": Listed(allowed=("mcp",))})
+    monkeypatch.setattr("a2rl.llm.relay.process.rules", lambda: allowed)
+    with RelayProcess(run, settings, provider.url, {}, {}) as relay:
+        assert post(relay, "/v1/chat/completions", tools=[{"type": "mcp"}]).status_code == 200
+    assert seen(run, 1).server_tools == {"mcp": 1}
+
+
+def test_a_stand_in_becomes_the_key_only_where_keys_are_read(relay: RelayProcess, provider: Any) -> None:
+    headers = {"X-Title": STAND_IN, "X-Goog-Api-Key": STAND_IN}
+    url = f"http://127.0.0.1:{relay.port}/api/v1/chat/completions?alt={STAND_IN}&other={STAND_IN}&key={STAND_IN}"
+    httpx.post(url, json={"model": STAND_IN}, headers=headers, timeout=60, trust_env=False)
+    [(path, sent, body)] = provider.asked
+    assert path == f"/api/v1/chat/completions?alt={STAND_IN}&key={KEY}"
+    assert (sent["x-title"], sent["x-goog-api-key"]) == (STAND_IN, KEY)
+    assert KEY.encode() not in body
+
+
+def test_no_answer_contains_the_key(relay: RelayProcess, provider: Any) -> None:
+    def quote(handler: Provider, body: dict[str, Any]) -> None:
+        handler.say(json.dumps({"text": KEY, "signature": "sk-" + "a" * 40}).encode(), Key=KEY)
+
+    provider.answer = quote
+    answer = post(relay)
+    assert KEY not in answer.text
+    assert KEY not in str(answer.headers)
+    assert "sk-" + "a" * 40 in answer.text  # what only looks like a key may be a part of a signature
 
 
 def test_an_error_of_the_provider_reaches_the_agent_without_the_key(
@@ -402,4 +436,4 @@ def test_a_run_without_a_relay_has_no_record(run: RunDir) -> None:
     ],
 )
 def test_the_settings_of_the_answer_are_read_from_a_request(body: dict[str, Any], sampling: dict[str, Any]) -> None:
-    assert parse_request({"model": "m", **body}).sampling == sampling
+    assert parse_request("/v1/chat/completions", {"model": "m", **body}).sampling == sampling

@@ -1,0 +1,170 @@
+"""Tests what a request may ask of the provider: nothing beyond the request itself, in all four dialects."""
+
+from typing import Any
+
+import pytest
+
+from a2rl.llm.relay.allowed import beyond_text
+
+MESSAGES, CHAT, RESPONSES = "/v1/messages", "/v1/chat/completions", "/v1/responses"
+GOOGLE = "/v1beta/models/gemini-2.5-pro:streamGenerateContent"
+URL = "https://example.org/a.pdf"
+SCHEMA = {"type": "object", "properties": {"url": {"type": "web_search", "file_id": "x"}}}
+
+
+def says(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+def gemini(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "parts": list(parts)}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+        (MESSAGES, {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}),
+        (MESSAGES, {"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}),
+        (MESSAGES, {"tools": [{"type": "a_tool_of_next_year", "input_schema": {}}]}),
+        (MESSAGES, {"mcp_servers": [{"type": "url", "url": URL}]}),
+        (MESSAGES, {"container": "container_1"}),
+        (MESSAGES, {"messages": says({"type": "image", "source": {"type": "url", "url": URL}})}),
+        (MESSAGES, {"messages": says({"type": "document", "source": {"type": "file", "file_id": "file_1"}})}),
+        (MESSAGES, {"messages": says({"type": "document", "source": {"type": "base64", "url": URL}})}),
+        (MESSAGES, {"messages": says({"type": "container_upload", "file_id": "file_1"})}),
+        (
+            MESSAGES,
+            {"messages": says({"type": "tool_result", "content": [{"type": "image", "source": {"type": "url"}}]})},
+        ),
+        (MESSAGES, {"messages": says({"type": ["text"]}), "system": [{"type": "server_tool_use"}]}),
+        (CHAT, {"web_search_options": {}, "model": "m"}),
+        (CHAT, {"plugins": [{"id": "web"}]}),
+        (CHAT, {"search_parameters": {"mode": "on"}}),
+        (CHAT, {"model": "anthropic/claude-sonnet-4.5:online"}),
+        (CHAT, {"model": "gpt-4o-search-preview"}),
+        (CHAT, {"model": "perplexity/sonar-pro"}),
+        (CHAT, {"models": ["a", "b"]}),
+        (CHAT, {"tools": [{"type": "openrouter:web_search"}]}),
+        (CHAT, {"messages": says({"type": "image_url", "image_url": {"url": URL}})}),
+        (CHAT, {"messages": says({"type": "image_url", "image_url": URL})}),
+        (CHAT, {"messages": says({"type": "file", "file": {"file_id": "file_1"}})}),
+        (CHAT, {"messages": says({"type": "video_url", "video_url": {"url": "data:x"}})}),
+        (RESPONSES, {"tools": [{"type": "web_search_preview"}]}),
+        (RESPONSES, {"tools": [{"type": "file_search", "vector_store_ids": ["v"]}]}),
+        (RESPONSES, {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}),
+        (RESPONSES, {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}),
+        (RESPONSES, {"tools": [{"type": "mcp", "server_url": URL}]}),
+        (RESPONSES, {"tools": [{"type": "namespace", "tools": [{"type": "image_generation"}]}]}),
+        (RESPONSES, {"prompt": {"id": "pmpt_1"}}),
+        (RESPONSES, {"conversation": "conv_1"}),
+        (RESPONSES, {"previous_response_id": "resp_1"}),
+        (RESPONSES, {"input": says({"type": "input_file", "file_url": URL})}),
+        (RESPONSES, {"input": says({"type": "input_image", "image_url": {"url": URL}})}),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+        (RESPONSES, {"input": [{"type": "function_call_output", "output": [{"type": "input_image", "file_id": "f"}]}]}),
+        (GOOGLE, {"tools": [{"googleSearch": {}, "functionDeclarations": []}]}),
+        (GOOGLE, {"tools": [{"urlContext": {}}]}),
+        (GOOGLE, {"tools": {"codeExecution": {}}}),
+        (GOOGLE, {"tools": [{"type": "function", "google_maps": {}}]}),
+        (GOOGLE, {"cachedContent": "cachedContents/1"}),
+        (GOOGLE, {"contents": gemini({"fileData": {"fileUri": URL}})}),
+        (GOOGLE, {"contents": gemini({"type": "text", "text": "", "file_data": {"file_uri": URL}})}),
+        (GOOGLE, {"contents": gemini({"functionResponse": {"name": "a", "parts": [{"fileData": {}}]}})}),
+        (GOOGLE.replace("streamGenerateContent", "countTokens"), {"generateContentRequest": {"cachedContent": "c"}}),
+        (GOOGLE, {"systemInstruction": {"parts": [{"file_data": {}}]}}),
+    ],
+)
+def test_what_the_provider_would_fetch_or_run_is_found(path: str, body: dict[str, Any]) -> None:
+    assert beyond_text(path, body)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            MESSAGES,
+            {
+                "model": "claude-opus-4-6", "max_tokens": 9, "stream": True, "system": [{"type": "text", "text": "a"}],
+                "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"}, "context_management": {"edits": []},
+                "tools": [
+                    {"name": "Bash", "input_schema": SCHEMA}, {"type": "custom", "name": "a", "input_schema": SCHEMA},
+                    {"type": "bash_20250124", "name": "bash"},
+                ],
+                "messages": [
+                    *says({"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}),
+                    {"role": "assistant", "content": [
+                        {"type": "thinking", "thinking": "hm", "signature": "s"},
+                        {"type": "tool_use", "id": "1", "name": "Bash", "input": {"url": URL, "type": "web_search"}},
+                    ]},
+                    *says(
+                        {"type": "tool_result", "tool_use_id": "1", "content": "https://example.org"},
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+                        {"type": "document", "source": {"type": "text", "data": "a"}},
+                    ),
+                ],
+            },
+        ),
+        (
+            CHAT,
+            {
+                "model": "gpt-5.4", "stream_options": {"include_usage": True}, "parallel_tool_calls": True,
+                "tools": [{"type": "function", "function": {"name": "web_search", "parameters": SCHEMA}}],
+                "messages": [
+                    {"role": "system", "content": "a"},
+                    {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [
+                        {"id": "1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}]},
+                    {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": URL}]},
+                    *says({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}),
+                ],
+            },
+        ),
+        (
+            RESPONSES,
+            {
+                "model": "gpt-5.5", "instructions": "a", "store": False, "include": ["reasoning.encrypted_content"],
+                "prompt_cache_key": "k", "client_metadata": {"a": "b"}, "text": {"verbosity": "low"},
+                "tools": [
+                    {"type": "function", "name": "shell", "parameters": SCHEMA}, {"type": "local_shell"},
+                    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+                    {"type": "shell", "environment": {"type": "local"}},
+                    {"type": "namespace", "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]},
+                ],
+                "input": [
+                    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+                    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}], "encrypted_content": ""},
+                    {"type": "function_call", "call_id": "1", "name": "shell", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "1", "output": "https://example.org"},
+                    {"role": "assistant", "content": [
+                        {"type": "output_text", "text": "a", "annotations": [{"type": "url_citation", "url": URL}]}]},
+                ],
+            },
+        ),
+        (
+            GOOGLE,
+            {
+                "systemInstruction": {"role": "user", "parts": [{"text": "a"}]}, "generationConfig": {"topP": 1},
+                "tools": [{"functionDeclarations": [{"name": "shell", "parametersJsonSchema": SCHEMA}]}],
+                "contents": [
+                    *gemini({"text": "go"}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}),
+                    {"role": "model", "parts": [{"functionCall": {"name": "shell", "args": {"fileData": URL}},
+                                                 "thoughtSignature": "s"}]},
+                    *gemini({"functionResponse": {"name": "shell", "response": {"output": URL, "type": "x"}}}),
+                ],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_an_ordinary_request_of_an_agent_asks_for_text(path: str, body: dict[str, Any]) -> None:
+    assert beyond_text(path, body) == set()
+
+
+@pytest.mark.parametrize("path", [MESSAGES, CHAT, RESPONSES, GOOGLE])
+def test_nonsense_is_no_error(path: str) -> None:
+    deep: Any = []
+    for _ in range(500):
+        deep = [deep]
+    values: list[Any] = [None, 3, "text", [], {}, [None, 3, [[]]], {"type": {}}, {"content": {"content": 1}}, deep]
+    for value in values:
+        names = ("tools", "messages", "input", "contents", "system", "model", "generateContentRequest")
+        beyond_text(path, dict.fromkeys(names, value))
