@@ -85,6 +85,7 @@ def _record(attempts: Attempts, seconds: float) -> ExecuteRecord:
             "ended": end.reason,
             "exit_code": end.exit_code,
             "why": end.why,
+            "responsible": end.responsible,
             "usage": attempts.summary(end.attempt).usage,
             "seen": read_llm_use(run),
             "elapsed_s": end.elapsed_s,

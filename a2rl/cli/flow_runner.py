@@ -22,7 +22,7 @@ from a2rl.core.processes import child_environment, end_child, is_healthy, module
 from a2rl.core.settings import Settings
 from a2rl.results.live import Watcher, belongs_to
 from a2rl.run.disk import format_bytes
-from a2rl.sandbox.agent_log import last_line
+from a2rl.sandbox.agent_log import last_lines
 
 START_TIMEOUT_S = 120
 END_TIMEOUT_S = 5
@@ -138,7 +138,7 @@ class _Server:
 
     def wait_until_ready(self) -> None:
         if not is_healthy(self._process, self._url, START_TIMEOUT_S):
-            said = last_line(self._log, self._log_start)
+            said = (last_lines(self._log, self._log_start) or [""])[-1]
             raise InfrastructureError(
                 f"the embedded Prefect server did not start{f' ({said})' if said else ''}; see {self._log}, or set "
                 "PREFECT_API_URL to your own"

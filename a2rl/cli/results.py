@@ -8,10 +8,11 @@ from a2rl.core.errors import unknown_name
 from a2rl.core.settings import Settings
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
+from a2rl.results.figures import told
 from a2rl.results.mirror import behind
 from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import PIPELINE_LOG, RunDir
-from a2rl.run.events import SubmissionAccepted
+from a2rl.run.events import SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import refusal
 from a2rl.run.ranking import selection_note
 from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
@@ -43,8 +44,12 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "gain": counted_gain(run, graded) if graded else None,
         "cross_fitted": graded.cross_fitted if graded else None,
         "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
+        "ended": executed.ended if executed else None,
+        "why": executed.why if executed else "",
+        "responsible": executed.responsible if executed else None,
         "submissions": executed.submissions if executed else len(run.ledger.events(SubmissionAccepted)),
         "metrics": run_metrics(run, run.ledger.entries()).model_dump(),
+        "refused": [each.model_dump(mode="json") for each in run.ledger.events(SubmissionRefused)],
         "verdict": graded.verdict if graded else None,
         "validity": validity.word if validity else None,
         "findings": [each.model_dump(mode="json") for each in validity.findings] if validity else [],
@@ -132,6 +137,8 @@ def show_run(found: RunDir, as_json: bool) -> None:
     show_validity(read_validity(found))
     if warning := sandbox_warning(sandbox_of(found)):
         out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
+    for text in told(found):
+        out.print(text, style="yellow", soft_wrap=True, markup=False)
     graded = found.read("grade", GradeRecord)
     if graded is not None and graded.judge is not None:
         out.print(str(graded.judge), soft_wrap=True, markup=False)

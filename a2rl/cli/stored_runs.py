@@ -48,6 +48,7 @@ Only = Annotated[str | None, typer.Option(help="Only the runs with this value.")
 
 
 def runs(
+    run_id: Annotated[str | None, typer.Argument(help="One run: its result, findings and refused submissions.")] = None,
     *,
     suite: Only = None,
     launch: Annotated[
@@ -66,14 +67,19 @@ def runs(
     reverse: Annotated[bool, typer.Option("--reverse", help="The largest first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs and the state of each.
+    """List the runs and the state of each, or show one.
 
-    Example: `a2rl runs --task gsm8k --sort gain --reverse`
+    Examples: `a2rl runs --task gsm8k --sort gain --reverse`, `a2rl runs gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.console import print_json
+    from a2rl.cli.results import find_run, run_object, show_run
     from a2rl.cli.run_table import list_runs, show_list
     from a2rl.run.directory import RunDir
 
+    if run_id is not None:
+        shown = find_run(run_id, Settings.load())
+        print_json(run_object(shown)) if as_json else show_run(shown, as_json=False)
+        return
     found = list_runs(
         RunDir.all(Settings.load().runs), sort, reverse, suite=suite, launch=launch, task=task, agent=agent,
         driver=driver, mode=mode, state=state, verdict=verdict, validity=validity,

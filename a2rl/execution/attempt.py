@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from a2rl.agents.definition import Agent
 from a2rl.agents.installation import Installation
+from a2rl.agents.transcripts.ending import Responsible, ending
 from a2rl.core.background import Background
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, SpoiledWorkspaceError
 from a2rl.core.settings import Settings
@@ -31,11 +32,12 @@ from a2rl.execution.workspace import write_into_workspace
 from a2rl.grading.server_process import GradingServer
 from a2rl.linux.orphans import ProcessTrace
 from a2rl.llm.gateway import Gateway
+from a2rl.llm.relay.request_log import failed_requests
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrupted
 from a2rl.run.gpu_share import share_of
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
-from a2rl.sandbox.agent_log import last_line
+from a2rl.sandbox.agent_log import last_lines
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.process import TRACE, AgentProcess
 
@@ -52,6 +54,7 @@ class AttemptEnd(NamedTuple):
     reason: str
     exit_code: int | None = None
     why: str = ""
+    responsible: Responsible = "unknown"
 
 
 class Shares(NamedTuple):
@@ -108,10 +111,10 @@ class Attempts:
         run.clock.stop()
         close_attempt(run, attempt, end)
 
-    def summary(self, attempt: int, exit_code: int | None = None) -> TranscriptSummary:
+    def summary(self, attempt: int) -> TranscriptSummary:
         """Returns the summary of an attempt's transcript, which is read once."""
         if attempt not in self._summaries:
-            self._summaries[attempt] = read_summary(self.run, self.agent, self.settings, attempt, exit_code)
+            self._summaries[attempt] = read_summary(self.run, self.agent, self.settings, attempt)
         return self._summaries[attempt]
 
     def _shares(self, context: StartContext) -> Shares:
@@ -125,7 +128,7 @@ class Attempts:
         """Returns the command of the start, or the end of the attempt if the agent cannot be started."""
         run = self.run
         if missing := Installation(self.agent, self.settings).missing(run.spec.base_url):
-            return AttemptEnd("unavailable", why="; ".join(missing))
+            return AttemptEnd("unavailable", why="; ".join(missing), responsible="machine")
         try:
             write_into_workspace(run, {RUN_META: run_meta(run)}, RUN_META_MODE)
             return launch(run, self.agent, self.settings, self.server, gateway, attempt, prompt, session)
@@ -134,7 +137,8 @@ class Attempts:
             is_agents_doing = isinstance(error, SpoiledWorkspaceError) or _errno_of(error) in WORKSPACE_ERRORS
             if attempt == 1 or not is_agents_doing:
                 raise
-            return AttemptEnd("unavailable", why=f"it has made its own folder unusable: {error}")
+            why = f"it has made its own folder unusable: {error}"
+            return AttemptEnd("unavailable", why=why, responsible="agent")
 
     def _run_processes(self, command: AgentCommand, attempt: int, prompt: str, shares: Shares) -> AttemptEnd:
         """Runs the agent's processes from start to end, while the observer watches."""
@@ -180,23 +184,15 @@ class Attempts:
         if exited.error:
             with self.run.agent_log.open("a", encoding="utf-8") as log:
                 log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
-            return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}")
+            return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}", "machine")
         if exited.stopped:
-            return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}")
-        why = limit if reason == "quota" else self._why(attempt, reason, exited.exit_code, log_start)
-        return AttemptEnd(reason, exited.exit_code, why)
-
-    def _why(self, attempt: int, reason: str, exit_code: int | None, log_start: int) -> str:
-        """Returns the reason in plain words: from the transcript, the definition's exit codes, or the log."""
-        reported = self.summary(attempt, exit_code).why
-        if reason != "crashed" and self.agent.transcript is None:
-            return ""
-        if reported and reason != "deadline":
-            return reported
-        if exit_code in self.agent.exits:
-            return self.agent.exits[exit_code]
-        said = last_line(self.run.agent_log, log_start) if reason == "crashed" else ""
-        return f'the last line of its output is "{said}"' if said else ""
+            return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}", "agent")
+        if reason == "quota":
+            return AttemptEnd(reason, exited.exit_code, limit, "agent")
+        lines = last_lines(self.run.agent_log, log_start)
+        failed = failed_requests(self.run)
+        end = ending(reason, exited.exit_code, self.summary(attempt).account, lines, failed, self.agent.exits)
+        return AttemptEnd(end.reason, exited.exit_code, end.why, end.responsible)
 
 
 def close_attempt(run: RunDir, attempt: int, end: AttemptEnd) -> None:
@@ -208,6 +204,7 @@ def close_attempt(run: RunDir, attempt: int, end: AttemptEnd) -> None:
             reason=end.reason,
             exit_code=end.exit_code,
             why=end.why,
+            responsible=end.responsible,
         )
     )
 

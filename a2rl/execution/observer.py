@@ -1,7 +1,7 @@
 """`python -P -m a2rl.execution.observer`: the process that reads the files that an agent writes.
 
     watch RUN ATTEMPT SUPERVISOR SINCE_NS    records the attempt until stdin closes; prints `answered`
-    summary RUN ATTEMPT EXIT_CODE            prints a summary of the attempt's transcript, as JSON
+    summary RUN ATTEMPT                      prints a summary of the attempt's transcript, as JSON
 
 It is a separate process because the agent can make its files slow or harmful to read: the clock must not wait for
 that, and the run must not fail. The process may be killed at any time.
@@ -39,8 +39,7 @@ def main() -> None:
     run, settings = RunDir(Path(folder)), Settings.load()
     agent = find_agent(run.spec.agent, settings.root)
     if what == "summary":
-        exit_code = int(more[0]) if more[0] else None
-        sys.stdout.write(summarise_transcript(run, agent, settings, int(attempt), exit_code).model_dump_json())
+        sys.stdout.write(summarise_transcript(run, agent, settings, int(attempt)).model_dump_json())
     else:
         watch(run, agent, int(attempt), supervisor=int(more[0]), since_ns=int(more[1]))
     sys.stdout.flush()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.agents.definition import Agent
 from a2rl.agents.installation import Installation
-from a2rl.agents.transcripts.failure import failure_reason
+from a2rl.agents.transcripts.ending import Account
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, module_command
@@ -29,8 +29,8 @@ class TranscriptSummary(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    why: str = ""
-    """Why the attempt ended, in plain words."""
+    account: Account | None = None
+    """What it says about the end of the attempt."""
     last_message: str = ""
     """The end of what the agent said."""
     session: str | None = None
@@ -39,17 +39,14 @@ class TranscriptSummary(BaseModel):
     """The use of all attempts so far."""
 
 
-def read_summary(
-    run: RunDir, agent: Agent, settings: Settings, attempt: int, exit_code: int | None
-) -> TranscriptSummary:
+def read_summary(run: RunDir, agent: Agent, settings: Settings, attempt: int) -> TranscriptSummary:
     """Reads the transcript in a child process, which also writes `trajectory.json`.
 
     It never raises and returns within `TIMEOUT_S`; the summary is empty if reading failed.
     """
     if agent.transcript is None:
         return TranscriptSummary()
-    code = "" if exit_code is None else str(exit_code)
-    command = module_command("a2rl.execution.observer", "summary", str(run.root), str(attempt), code)
+    command = module_command("a2rl.execution.observer", "summary", str(run.root), str(attempt))
     try:
         done = subprocess.run(
             command, cwd=settings.root, env=child_environment(settings), input=keys_message({}).encode(),
@@ -63,13 +60,11 @@ def read_summary(
         return TranscriptSummary()
 
 
-def summarise_transcript(
-    run: RunDir, agent: Agent, settings: Settings, attempt: int, exit_code: int | None
-) -> TranscriptSummary:
+def summarise_transcript(run: RunDir, agent: Agent, settings: Settings, attempt: int) -> TranscriptSummary:
     """Reads the transcript in this process and writes `trajectory.json`; called by the child process."""
     reading = read_attempt(run, agent, attempt)
     return TranscriptSummary(
-        why=failure_reason(reading, exit_code) or "",
+        account=reading.account(),
         last_message=last_message(reading)[-MAX_MESSAGE_CHARS:],
         session=reading.session_id,
         usage=write_trajectory(run, agent, Installation(agent, settings).version),

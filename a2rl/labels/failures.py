@@ -40,8 +40,9 @@ def _no_submission(graded: GradeRecord, executed: ExecuteRecord | None, signs: L
 
 
 def _crash(graded: GradeRecord, executed: ExecuteRecord | None, signs: LogSigns) -> list[Failure]:
-    crashed = executed is not None and executed.ended == "crashed"
-    if not (crashed or (signs.errors and graded.verdict in {"no submission", "failed"})):
+    by_others = executed is not None and executed.responsible in {"api", "machine"}
+    crashed = executed is not None and executed.ended == "crashed" and not by_others
+    if by_others or not (crashed or (signs.errors and graded.verdict in {"no submission", "failed"})):
         return []
     ended = []
     if executed is not None and crashed:

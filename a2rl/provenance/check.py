@@ -20,7 +20,7 @@ LEVELS: dict[Kind, Level] = {
     Kind.MERGE: "flag",
     Kind.NEAR_COPY: "flag",
     Kind.UNKNOWN: "flag",
-    Kind.BASE: "note",
+    Kind.BASE: "flag",
     Kind.DESCENDANT: "note",
 }
 SAYS: dict[Kind, str] = {

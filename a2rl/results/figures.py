@@ -13,7 +13,7 @@ from a2rl.grading.job import GradeResult
 from a2rl.results.comparability import comparability
 from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, SubmissionAccepted
+from a2rl.run.events import Graded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import Entry
 from a2rl.run.ranking import selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
@@ -22,6 +22,7 @@ from a2rl.run.spec import RunSettings
 from a2rl.scoring.score import TaskScore
 from a2rl.validity.record import counted_gain, read_validity
 
+SHOWN_REFUSALS = 10
 INVALID_IN_NAMES = re.compile(r"[^\w\-. :/]")
 """Characters that MLflow does not accept in the name of a metric. Tasks may use them in names of kinds and measures."""
 
@@ -152,6 +153,17 @@ def result_tags(run: RunDir, result: GradeRecord) -> dict[str, str]:
     if result.final and (note := selection_note(run)):
         tags["a2rl.selection"] = note
     return tags
+
+
+def told(run: RunDir) -> list[str]:
+    """Returns what a reader of a result should know beside it, as sentences: why the agent ended, if there is more to
+    say than that it did, and why submissions were refused."""
+    executed = run.read("execute", ExecuteRecord)
+    texts = [f"The agent ended ({executed.ended}): {executed.why}."] if executed and executed.why else []
+    for each in run.ledger.events(SubmissionRefused)[-SHOWN_REFUSALS:]:
+        more = f", {each.count} times" if each.count > 1 else ""
+        texts.append(f"Refused: {each.model_path}{more}: {each.reason}.")
+    return [printable(scrub(text)) for text in texts]
 
 
 def items_table(items: Path) -> str:

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from a2rl.agents.transcripts.ending import Responsible
 from a2rl.sandbox.isolation import Isolation
 from a2rl.scoring.score import TaskScore
 
@@ -65,11 +66,12 @@ class AgentEnded(Event):
     attempt: int
     elapsed_s: float
     reason: str
-    """`finished`, `crashed`, `deadline`, `quota` (of tokens or cost), `unavailable` (it could not be started),
+    """`finished`, `crashed`, `deadline`, `quota` (of tokens, cost or turns), `unavailable` (it could not be started),
     `interrupted`, or `lost` (the pipeline itself died)."""
     exit_code: int | None
     why: str = ""
     """The reason in plain words, if it is known."""
+    responsible: Responsible = "unknown"
 
 
 class ProcessesSurvived(Event):

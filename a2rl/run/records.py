@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from a2rl.agents.transcripts.ending import Responsible
 from a2rl.core.files import digest_of
 from a2rl.linux.hardware import Hardware
 from a2rl.run.directory import Record
@@ -160,6 +161,8 @@ class ExecuteRecord(Record):
     exit_code: int | None
     why: str = ""
     """The reason in plain words, if it is known, such as a rejected API key or a program that is not installed."""
+    responsible: Responsible = "unknown"
+    """Who is responsible for it: a result that the API or this machine cut short is no measure of the agent."""
     usage: Usage | None = None
     """The use of the driver as the agent system reports it; None for agents without a driver."""
     seen: LlmUse | None = None

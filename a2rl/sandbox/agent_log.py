@@ -19,7 +19,7 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrubbing_stream
 
 MAX_BYTES = 256 << 20
-MAX_LINE_BYTES, MAX_LINE_CHARS = 4096, 300
+MAX_TAIL_BYTES, MAX_LINE_CHARS = 16 << 10, 1000
 FULL = b"\n[a2rl: the log is full; the rest is dropped]\n"
 
 
@@ -70,13 +70,13 @@ class AgentLog:
                 self._file.write(FULL)
 
 
-def last_line(path: Path, start: int) -> str:
-    """Returns the last line that a log for people got after it had `start` bytes; empty if there is none."""
+def last_lines(path: Path, start: int) -> list[str]:
+    """Returns the last lines that a log for people got after it had `start` bytes, without empty ones."""
     with suppress(OSError), path.open("rb") as log:
-        log.seek(max(start, log.seek(0, os.SEEK_END) - MAX_LINE_BYTES))
-        lines = log.read(MAX_LINE_BYTES).decode(errors="replace").splitlines()
-        return printable(next((line.strip() for line in reversed(lines) if line.strip()), ""), MAX_LINE_CHARS)
-    return ""
+        log.seek(max(start, log.seek(0, os.SEEK_END) - MAX_TAIL_BYTES))
+        lines = log.read(MAX_TAIL_BYTES).decode(errors="replace").splitlines()
+        return [printable(line.strip(), MAX_LINE_CHARS) for line in lines if line.strip()]
+    return []
 
 
 def keep_log(source: IO[bytes], path: str, as_it_is: bool) -> None:

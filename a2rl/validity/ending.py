@@ -1,8 +1,9 @@
-"""Checks of how a run went: confined as it was asked to be, no process left, and a grade for whatever was accepted."""
+"""Checks of how a run went: confined as it was asked to be, ended by its own doing with no process left, a grade for
+whatever was accepted, and a result that was trained at all."""
 
 from collections.abc import Iterator
 
-from a2rl.run.events import AgentConfined, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.run.events import AgentConfined, AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted
 from a2rl.run.records import ExecuteRecord
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Evidence, Finding
@@ -32,6 +33,28 @@ def survivors(evidence: RunEvidence) -> Iterator[Finding]:
             yield Finding.of(
                 "survivors", "void", text, Evidence(what="processes", value=", ".join(names), seq=entry.seq)
             )
+
+
+def cut_short(evidence: RunEvidence) -> Iterator[Finding]:
+    """Flags a run whose agent was stopped by its LLM's API or by this machine: the result is no measure of it."""
+    executed = evidence.execute
+    if executed is None or executed.responsible not in {"api", "machine"}:
+        return
+    whose = "its LLM's API" if executed.responsible == "api" else "this machine"
+    ends = [entry for entry in evidence.entries if isinstance(entry.event, AgentEnded)]
+    place = Evidence(what=f"how it ended: {executed.ended}", value=executed.why, seq=ends[-1].seq if ends else None)
+    text = f"The agent was stopped by {whose}, not by its own doing, so the result says little about it."
+    yield Finding.of("cut-short", "flag", f"{text} {executed.why[:1].upper()}{executed.why[1:]}", place)
+
+
+def untouched_base(evidence: RunEvidence) -> Iterator[Finding]:
+    """Flags a result that is the base model itself, which the rules forbid to submit."""
+    best, ready = evidence.best, evidence.setup
+    if best is not None and ready is not None and ready.is_base_model(best.submission.weights_digest):
+        place = Evidence(what="its weights are those of the base model", digest=best.submission.weights_digest)
+        number = best.submission.submission_id
+        text = f"The result is the untouched base model: submission {number} has its weights, bit for bit."
+        yield Finding.of("untouched-base", "flag", text, place)
 
 
 def ungraded(evidence: RunEvidence) -> Iterator[Finding]:

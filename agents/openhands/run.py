@@ -64,7 +64,10 @@ def main() -> int:
     finally:
         printer.usage()
         conversation.close()
-    return 0 if conversation.state.execution_status is ConversationExecutionStatus.FINISHED else 1
+    status = conversation.state.execution_status
+    if status not in (ConversationExecutionStatus.FINISHED, ConversationExecutionStatus.ERROR):
+        printer.say("Failure", code=status.value, detail="the conversation did not finish")  # such as `stuck`
+    return 0 if status is ConversationExecutionStatus.FINISHED else 1
 
 
 def _agent(llm: LLM) -> Agent:

@@ -258,6 +258,7 @@ for line in sys.stdin:
     if "10%" in line:
         print(json.dumps({"type": "user", "message": {"content": '{"type":"result"} is no result'}}), flush=True)
     if "20%" in line:
+        print(json.dumps({"type": "assistant", "message": {"id": "m", "content": "Done."}}), flush=True)
         print(json.dumps({"duration_ms": 1, "type": "result"}), flush=True)
 '''
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import cast
 
 from a2rl.agents.transcripts.atif import Agent, Trajectory
-from a2rl.agents.transcripts.failure import failure_reason
+from a2rl.agents.transcripts.ending import Account, ending
 from a2rl.agents.transcripts.reading import MAX_LINE_CHARS, Reading, trajectory
 from a2rl.core.errors import unknown_name
 
-__all__ = ["Agent", "Reading", "Trajectory", "failure_reason", "formats", "read_transcript", "trajectory"]
+__all__ = ["Account", "Agent", "Reading", "Trajectory", "ending", "formats", "read_transcript", "trajectory"]
 
 MAX_BYTES = 256 << 20
-NO_FORMATS = {"__init__", "atif", "reading", "failure"}
+NO_FORMATS = {"__init__", "atif", "reading", "ending"}
 
 
 def formats() -> list[str]:

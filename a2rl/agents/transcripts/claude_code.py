@@ -125,6 +125,12 @@ class StreamEvent(BaseModel):
     event: MessageDelta
 
 
+class Denial(BaseModel):
+    """A tool call that was not permitted."""
+
+    tool_name: str = ""
+
+
 class Result(BaseModel):
     """The last line of a session, with its totals."""
 
@@ -132,13 +138,23 @@ class Result(BaseModel):
     is_error: bool = False
     result: str | None = None
     errors: list[str] = []
+    terminal_reason: str | None = None
+    api_error_status: int | None = None
+    permission_denials: list[Denial] = []
     total_cost_usd: Usd | None = None
     model_usage_since_last_result: dict[str, ModelUsage] = {}
 
-    def failure(self) -> str | None:
-        """Returns why the session failed, if it did."""
-        words = "\n".join(filter(None, [*self.errors, self.result]))
-        return (words or self.subtype) if self.is_error else None
+    def failure(self, calls: int) -> str | None:
+        """Returns why the session failed, if it did. An error of the API may end a session that is called a success,
+        and so may the denial of all of its tool calls."""
+        if self.is_error or self.subtype.startswith("error") or self.terminal_reason == "api_error":
+            words = "\n".join(filter(None, [*self.errors, self.result]))
+            return words if self.subtype in {"", "success"} and words else f"{self.subtype}: {words}".removesuffix(": ")
+        if calls and len(self.permission_denials) >= calls:
+            return (
+                f"all tool calls were denied: {', '.join(sorted({each.tool_name for each in self.permission_denials}))}"
+            )
+        return None
 
     def tokens(self) -> Metrics:
         """Returns the tokens since the previous result."""
@@ -175,10 +191,12 @@ class Session:
                     init.claude_code_version,
                 )
             case "system", "api_retry" if retry := draft.fit(line, ApiRetry):
-                draft.failure = f"API Error: {retry.error_status or ''} {retry.error}".strip()
+                draft.fail(f"API Error: {retry.error_status or ''} {retry.error}".strip(), retry.error_status)
             case "result", _ if result := draft.fit(line, Result):
                 self.settle(result.tokens())
-                draft.cost_usd, draft.failure = result.total_cost_usd, result.failure()
+                draft.cost_usd = result.total_cost_usd
+                draft.fail(result.failure(sum(len(turn.calls) for turn in draft.turns)), result.api_error_status)
+                draft.is_done = result.subtype == "success" and draft.failure is None
 
     def settle(self, tokens: Metrics | None) -> None:
         """Adds the tokens used up to a `result`.
@@ -214,7 +232,8 @@ class Session:
             self.draft.turn("user", block.text, timestamp=said.timestamp, extra=said.extra())
 
     def _answer(self, said: Said) -> Turn:
-        self.draft.failure = None  # the retry has succeeded
+        self.draft.fail(None)  # the retry has succeeded
+        self.draft.is_done = False
         message = said.message
         if message.id not in self._answers:
             self._unsettled[message.id] = message.usage.metrics()

@@ -110,12 +110,19 @@ class TaskComplete(BaseModel):
     error: Failure | None = None
 
 
+class Item(BaseModel):
+    """Something that was said or done."""
+
+    type: str = ""
+
+
 class Printed(BaseModel):
     """A line that Codex prints: `thread.started`, `turn.failed`, `item.completed`, ..."""
 
     type: str
     message: str | None = None
     error: Failure | None = None
+    item: Item = Item()
     thread_id: str | None = None
 
 
@@ -146,18 +153,28 @@ class Session:
                 draft.result(output.call_id, output.text())
             case "token_usage_record", _ if record := draft.fit(payload, TokenUsageRecord):
                 self._count(line, record)
+            case "event_msg", "task_started":
+                draft.is_done = False
             case "event_msg", "task_complete" if end := draft.fit(payload, TaskComplete):
-                draft.failure = end.error.message if end.error else None
+                draft.fail(end.error.message if end.error else None)
+                draft.is_done = end.error is None
+            case "event_msg", "turn_aborted":
+                draft.fail(f"the turn was aborted: {payload.get('reason')}")
 
     def hear(self, printed: Printed) -> None:
         """Reads the next printed line."""
         match printed.type:
             case "error":
-                self.draft.failure = printed.message
-            case "turn.failed" if printed.error:
-                self.draft.failure = printed.error.message
-            case "item.completed" | "turn.completed":
-                self.draft.failure = None
+                self.draft.fail(printed.message)
+            case "turn.failed":
+                self.draft.fail(printed.error.message if printed.error else self.draft.failure or "the turn failed")
+            case "item.completed" if printed.item.type != "error":
+                self.draft.fail(None)
+            case "turn.completed":
+                self.draft.fail(None)
+                self.draft.is_done = True
+            case "turn.started":
+                self.draft.is_done = False
             case "thread.started":
                 self.draft.session_id = self.draft.session_id or printed.thread_id
 

@@ -136,6 +136,9 @@ class Printed(BaseModel):
 
     type: str
     session_id: str | None = None
+    role: str = ""
+    status: str = ""
+    message: str = ""
     error: Failure | None = None
     stats: Stats | None = None
 
@@ -175,10 +178,15 @@ class Session:
 
     def _hear(self, printed: Printed) -> None:
         self.draft.session_id = self.draft.session_id or printed.session_id
-        if printed.type == "init":
-            self.draft.failure = None
+        if printed.type == "init" or (printed.type in {"message", "tool_use"} and printed.role != "user"):
+            self.draft.fail(None)
+            self.draft.is_done = False
+        elif printed.type == "error":  # its turn limit and loops are no error of the result
+            self.draft.fail(printed.message or None)
         elif printed.type == "result":
-            self.draft.failure = printed.error.message if printed.error else None
+            if printed.error or printed.status == "error":
+                self.draft.fail((printed.error.message if printed.error else "") or self.draft.failure or "error")
+            self.draft.is_done = self.draft.failure is None
             self._used += [printed.stats.metrics()] if printed.stats else []
 
     def _tell(self, message: Message) -> None:

@@ -103,8 +103,9 @@ def read(lines: Iterable[str]) -> Reading:
             _take(draft, message)
     if (info := draft.fit(document.get("info", {}), Info)) is not None:
         draft.agent_version, draft.model = info.mini_version, info.config.model.model_name
+        draft.is_done = info.exit_status == "Submitted"
         if (status := info.exit_status or "") not in ENDED_WELL:
-            draft.failure = ": ".join(filter(None, (status, draft.failure)))
+            draft.fail(": ".join(filter(None, (status, draft.failure))))
     costs = [turn.metrics.cost_usd for turn in draft.turns if turn.metrics]
     draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
     return draft.reading()
@@ -119,7 +120,7 @@ def _take(draft: Draft, message: Message) -> None:
         case "tool":
             draft.result(message.tool_call_id, message.content or "")
         case "exit":
-            draft.failure = message.extra.exception_str or None
+            draft.fail(message.extra.exception_str or None)
         case "system" | "user":
             if message.extra.response is not None:
                 _answer(draft, Message(role="assistant", extra=message.extra))

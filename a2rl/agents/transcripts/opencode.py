@@ -17,6 +17,11 @@ from a2rl.agents.transcripts.atif import Count, Metrics, Usd
 from a2rl.agents.transcripts.reading import Draft, Reading, Turn
 
 END_OF_CALENDAR_MS = 253_402_300_799_000
+CUT_OFF = {
+    "length": "an answer reached the model's maximum length",
+    "content-filter": "the content filter of the API ended an answer",
+}
+"""Ends of an answer after which OpenCode stops, without an error."""
 
 
 class Cache(BaseModel):
@@ -54,6 +59,8 @@ class Part(BaseModel):
     state: State = State()
     tokens: Tokens = Tokens()
     cost: Usd = 0.0
+    reason: str = ""
+    """Why an answer has ended: stop, tool-calls, length, ..."""
 
     def metrics(self) -> Metrics:
         """Returns the tokens in the common form."""
@@ -81,8 +88,7 @@ class Failure(BaseModel):
 
     def words(self) -> str:
         """Returns the error as text."""
-        status = f" {self.data.status_code}" if self.data.status_code else ""
-        return f"{self.name}{status}: {self.data.message}"
+        return f"{self.name}: {self.data.message}"
 
 
 class Event(BaseModel):
@@ -111,13 +117,13 @@ class Session:
         draft, part = self.draft, event.part
         draft.session_id = event.session_id or draft.session_id
         if event.error:
-            draft.failure = event.error.words()
+            draft.fail(event.error.words(), event.error.data.status_code)
         if part is None:
             return
         turn = self._answer(event, part)
         match event.type:
             case "step_start":
-                draft.failure = None  # the agent continued after the error
+                draft.fail(None)  # the agent continued after the error
             case "text":
                 turn.message.append(part.text)
             case "reasoning":
@@ -127,6 +133,9 @@ class Session:
                 draft.result(part.call_id, part.state.output or part.state.error or "", status=part.state.status)
             case "step_finish":
                 turn.metrics = part.metrics()
+                draft.is_done = part.reason == "stop"
+                if part.reason in CUT_OFF:
+                    draft.fail(CUT_OFF[part.reason])
 
     def _answer(self, event: Event, part: Part) -> Turn:
         """Returns the step for the message that a part belongs to."""

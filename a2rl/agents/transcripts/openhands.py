@@ -95,7 +95,7 @@ class Session:
             case "Session":
                 draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
             case "Usage":
-                draft.failure = None  # the agent continued after the error
+                draft.fail(None)  # the agent continued after the error
                 self._usages[line.response_id] = line.metrics()
                 draft.total = sum_metrics(list(self._usages.values()))
                 draft.cost_usd = line.session_cost or None  # 0 if it does not know the prices
@@ -111,7 +111,7 @@ class Session:
             case "AgentErrorEvent" | "UserRejectObservation":
                 draft.result(line.tool_call_id, line.error or line.rejection_reason)
             case "ConversationErrorEvent" | "Failure":
-                draft.failure = f"{line.code}: {line.detail}"
+                draft.fail(f"{line.code}: {line.detail}")
 
     def _message(self, line: Line, message: Message) -> None:
         if line.source == "agent":

@@ -61,13 +61,13 @@ class Session:
                 draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
                 draft.turn("user", line.prompt, timestamp=line.when())
             case "Answer":
-                draft.failure = None  # the agent continued after the error
+                draft.fail(None)  # the agent continued after the error
                 draft.turn("user", line.asked, timestamp=line.when())
                 self._answer = self._answered(line)
             case "Run" if self._answer is not None:
                 self._ran(self._answer, line)
             case "Error" | "Failure":
-                draft.failure = line.detail
+                draft.fail(line.detail)
 
     def _answered(self, line: Line) -> Turn:
         turn = self.draft.turn(

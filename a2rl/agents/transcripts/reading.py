@@ -35,6 +35,7 @@ from a2rl.agents.transcripts.atif import (
     ToolCall,
     Trajectory,
 )
+from a2rl.agents.transcripts.ending import Account
 
 MAX_LINE_CHARS = 8 << 20
 MAX_DOCUMENT_CHARS = 64 << 20
@@ -65,10 +66,24 @@ class Reading(NamedTuple):
     """The cost of the session so far, including its earlier attempts."""
     failure: str | None = None
     """The error that ended the attempt, or that was not resolved when it ended, in the agent system's words."""
+    status: int | None = None
+    """The HTTP status of that error, if it has a field of its own."""
+    is_done: bool = False
+    """Whether the agent system says that the work was completed."""
     unreadable: int = 0
     """Lines that could not be understood."""
     stray: str = ""
     """The end of the output that is not part of the transcript but was printed between its lines."""
+
+    def account(self) -> Account:
+        """Returns what it says about the end."""
+        return Account(
+            failure=(self.failure or "")[:MAX_STRAY_CHARS],
+            status=self.status,
+            is_done=self.is_done,
+            has_acted=any(step.source == "agent" and (step.message or step.tool_calls) for step in self.steps),
+            stray=self.stray,
+        )
 
     def tokens(self) -> Metrics:
         """Returns the tokens of the attempt: the reported total, or else the sum over the steps."""
@@ -199,6 +214,8 @@ class Draft:
         self.total: Metrics | None = None
         self.cost_usd: float | None = None
         self.failure: str | None = None
+        self.status: int | None = None
+        self.is_done = False
         self.unreadable = 0
         self._asked: dict[str, Turn] = {}
         self._stray = ""
@@ -243,6 +260,10 @@ class Draft:
             self.unreadable += 1
         return turn
 
+    def fail(self, words: str | None, status: int | None = None) -> None:
+        """Notes the error that stands now; None: there is none any more, because the agent went on."""
+        self.failure, self.status = words, status if words else None
+
     def call(self, turn: Turn, call_id: str, name: str, arguments: dict[str, Any]) -> None:
         """Adds to a step an action that the agent asks for."""
         turn.calls.append(ToolCall(tool_call_id=call_id, function_name=name, arguments=arguments))
@@ -265,6 +286,8 @@ class Draft:
             total=self.total,
             cost_usd=self.cost_usd,
             failure=cut(self.failure) if self.failure else None,
+            status=self.status,
+            is_done=self.is_done,
             unreadable=self.unreadable,
             stray=self._stray.strip(),
         )

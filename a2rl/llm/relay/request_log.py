@@ -3,12 +3,14 @@
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from a2rl.agents.transcripts.ending import FailedRequest
 from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
 from a2rl.run.records import LlmUse, ModelUse, sum_known
 
 MAX_MODELS = 20
@@ -145,6 +147,20 @@ def read_llm_use(run: RunDir) -> LlmUse | None:
     """Returns the totals of a run; None if its requests did not pass through the relay."""
     path = request_log_path(run)
     return RequestLogReader(path).read() if path.exists() else None
+
+
+def failed_requests(run: RunDir) -> list[FailedRequest]:
+    """Returns the requests to the driver that failed since the last one that was answered, in the attempt that runs.
+
+    Requests to other models do not count: agent systems ask small models for titles, and the agent itself may ask for
+    one that does not exist.
+    """
+    starts = [entry.at for entry in run.ledger.entries() if isinstance(entry.event, AgentStarted)]
+    since = starts[-1] if starts else 0.0
+    asked = [each for each in RequestLogReader(request_log_path(run)).requests() if each.t >= since and each.asked]
+    to_driver = [each for each in asked if each.asked == run.spec.driver] or asked
+    failed = takewhile(lambda each: each.status >= 400, reversed(to_driver))
+    return [FailedRequest(each.status, each.refused) for each in failed][::-1]
 
 
 class TokensSpent:

@@ -29,6 +29,7 @@ from a2rl.results.figures import (
     sample_tag,
     score_metrics,
     scored_submissions,
+    told,
 )
 from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.mlflow.launches import launch_of, sync_launch
@@ -236,7 +237,8 @@ class Tracker:
             if file.exists() and known.files.get(file) != (changed := file.stat().st_mtime_ns):
                 self.store.save(known.artifacts, file)
                 known.files[file] = changed
-        metrics, tags = result_metrics(run, result, executed), result_tags(run, result) | {HEAD_TAG: head}
+        tags = result_tags(run, result) | {"a2rl.told": "\n".join(told(run)), HEAD_TAG: head}
+        metrics = result_metrics(run, result, executed)
         if known.result == (metrics, tags):
             return
         tags |= self._outputs(run, known, result, entries)

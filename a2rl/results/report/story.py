@@ -40,7 +40,7 @@ def _sentence_on_end(event: AgentEnded) -> str:
     status = f" with exit code {event.exit_code}" if event.exit_code is not None else ""
     sentence = {
         "finished": "The agent ended by itself",
-        "crashed": f"The agent crashed{status}",
+        "crashed": f"The agent crashed{status}" if event.exit_code != 0 else "The agent failed, with exit code 0",
         "deadline": "The agent worked until the deadline and was then ended",
         "quota": "The agent was ended",
         "unavailable": "The agent could not be started",

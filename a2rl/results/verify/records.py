@@ -51,6 +51,8 @@ def _check_execute(run: RunDir) -> None:
     ended = run.ledger.events(AgentEnded)
     require(bool(ended), "the record says how the agent ended, but the ledger does not")
     require(record.ended == ended[-1].reason, f"the agent ended as {ended[-1].reason}, the record says {record.ended}")
+    same = (record.why, record.responsible) == (ended[-1].why, ended[-1].responsible)
+    require(same, "the record gives another reason for the agent's end than the ledger")
     accepted = len(run.ledger.events(SubmissionAccepted))
     require(
         record.submissions == accepted, f"the record counts {record.submissions} submissions, the ledger {accepted}"

@@ -9,24 +9,28 @@ tests/transcripts/work.yaml, or plain.yaml for rd-agent; `resumed` was killed in
 import copy
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from a2rl.agents.transcripts import (
+    Account,
     Agent,
     Reading,
     Trajectory,
-    failure_reason,
+    ending,
     formats,
     gemini_cli,
     read_transcript,
     trajectory,
 )
 from a2rl.agents.transcripts.atif import Metrics, Observation, ObservationResult, Step, ToolCall
+from a2rl.agents.transcripts.ending import Ending, FailedRequest
 from a2rl.agents.transcripts.reading import parse_arguments
 from a2rl.core.errors import UsageError
 from a2rl.mock_llm.app import Served
@@ -162,7 +166,7 @@ def test_a_resumed_session_is_one_session_and_its_tokens_count_once(transcript_f
     reading = recorded(transcript_format, "resumed")
     assert [step.message for step in acts(reading)][-2:] == ["That file is missing. I wait a little.", "All done."]
     assert reading.unreadable == 0
-    assert failure_reason(reading, 0) is None
+    assert ending("finished", 0, reading.account()) == Ending("finished")
 
 
 def test_tokens_that_two_rollouts_of_codex_share_count_once() -> None:
@@ -210,9 +214,10 @@ def test_what_gemini_cli_used_beside_its_messages_is_in_the_total() -> None:
 
 @pytest.mark.parametrize("transcript_format", FORMATS)
 def test_a_refused_key_is_said_in_plain_words(transcript_format: str) -> None:
-    reason = failure_reason(recorded(transcript_format, "refused"), 1)
-    assert reason is not None
-    assert reason.startswith("the API refused the key (401)")
+    for exit_code in (0, 1):
+        end = ending("crashed", exit_code, recorded(transcript_format, "refused").account())
+        assert (end.reason, end.responsible) == ("crashed", "api")
+        assert end.why.startswith("the API refused the key (401)")
 
 
 @pytest.mark.parametrize(
@@ -236,16 +241,59 @@ def test_a_refused_key_is_said_in_plain_words(transcript_format: str) -> None:
     ],
 )
 def test_failures_are_said_in_plain_words(words: str, reason: str) -> None:
-    said = failure_reason(Reading(failure=words), 1)
-    assert said is not None
-    assert said.startswith(reason)
+    assert ending("crashed", 1, Account(failure=words)).why.startswith(reason)
 
 
 def test_an_end_that_is_no_failure_has_no_reason() -> None:
-    assert failure_reason(Reading(), 0) is None
-    assert failure_reason(Reading(), None) is None
-    assert failure_reason(Reading(), -15) is None
-    assert failure_reason(Reading(stray="Segmentation fault"), 2) == "it ended with exit status 2: Segmentation fault"
+    assert ending("finished", 0, Account()) == ending("finished", 0) == Ending("finished")
+    assert ending("deadline", -15, Account(failure="terminated")) == Ending("deadline")
+    assert ending("crashed", 2).why == "it ended with exit status 2"
+    assert ending("crashed", 3, exits={3: "it gave up"}, log=["bye"]).why == "it gave up: bye"
+
+
+def test_the_relay_says_why_an_agent_waited_until_its_deadline() -> None:
+    once, often = [FailedRequest(429)], [FailedRequest(429)] * 40
+    assert ending("deadline", -15, failed=once) == Ending("deadline")
+    assert ending("deadline", -15, failed=often).responsible == "api"
+    assert "40 times in a row" in ending("deadline", -15, failed=often).why
+
+
+def test_what_the_relay_itself_answers_is_no_answer_of_the_api() -> None:
+    said = Account(failure="API Error: 502 {type: a2rl}")
+    unreached = ending("crashed", 1, said, failed=[FailedRequest(502, "the provider cannot be reached: ConnectError")])
+    assert unreached.why.startswith("it could not reach the API")
+    quota = ending("crashed", 1, said, failed=[FailedRequest(429, "the quota of 1,000 tokens is used up")])
+    assert quota.why.startswith("a2rl did not forward its request: the quota of 1,000 tokens is used up")
+    assert quota.responsible == "agent"
+
+
+def test_a_cause_on_this_machine_is_not_blamed_on_a_request_that_failed_before() -> None:
+    end = ending("crashed", 1, log=["ModuleNotFoundError: No module named 'peft'"], failed=[FailedRequest(500)])
+    assert end.why.startswith("a module or library is missing")
+
+
+ENDINGS = yaml.safe_load((Path(__file__).parent / "endings.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", ENDINGS, ids=[f"{row['agent']}: {row['what']}" for row in ENDINGS])
+def test_each_ending_of_an_agent_system_is_told(row: dict[str, Any], tmp_path: Path) -> None:
+    account = None
+    if row["agent"] in formats():
+        (tmp_path / "printed").write_text("".join(f"{json.dumps(line)}\n" for line in row["printed"]), encoding="utf-8")
+        work = files(row["agent"], "work") if row.get("work") else []
+        account = read_transcript(row["agent"], *work, tmp_path / "printed").account()
+    failed = [FailedRequest(status) for status in row.get("relay", [])]
+    saw = "finished" if row["exit"] == 0 else "crashed"
+    end = ending(saw, row["exit"], account, row.get("log", []), failed)
+    assert (end.reason, end.responsible) == (row["ended"], row["responsible"]), end
+    assert end.why.startswith(row["why"]) if row["why"] else end.why == "", end
+
+
+def test_the_table_of_endings_has_all_agent_systems() -> None:
+    counts = Counter(row["agent"] for row in ENDINGS)
+    assert set(FORMATS) < set(counts)
+    assert len(ENDINGS) >= 40
+    assert all("seen" in row for row in ENDINGS if row["agent"] != "script")
 
 
 @pytest.mark.parametrize("transcript_format", formats())
@@ -300,7 +348,7 @@ def assert_sound(reading: Reading) -> None:
     """Checks that the result can be written and read again."""
     text = trajectory([reading, reading], AGENT).to_json()
     Trajectory.model_validate_json(text.encode("utf-8"))
-    failure_reason(reading, 1)
+    ending("crashed", 1, reading.account())
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Tests `a2rl runs`: filters, sorting, and runs that cannot be read."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from a2rl.cli.run_table import COLUMNS, list_runs, show_list
+from a2rl.cli.stored_runs import runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionRefused
+from a2rl.run.records import ExecuteRecord
 from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
 
@@ -20,6 +24,30 @@ def settings(tmp_path: Path) -> Settings:
     simulate_run(settings, 3, submissions=0, agent="codex", suite="two", task="humaneval")
     RunDir.create(settings.runs, spec(run_id="a-new-one", agent="codex"))
     return settings
+
+
+def test_a_run_says_why_its_agent_ended_and_why_submissions_were_refused(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    run = RunDir(settings.runs / "gsm8k-sim-00001")
+    why = "a module or library is missing: ModuleNotFoundError: No module named 'peft'"
+    executed = run.need("execute", ExecuteRecord)
+    run.write("execute", executed.model_copy(update={"ended": "crashed", "why": why, "responsible": "machine"}))
+    for path, reason, count in (("output/v1", "the folder has no config.json", 1), ("v2", "there is no folder v2", 7)):
+        run.ledger.append(SubmissionRefused(elapsed_s=1, model_path=path, reason=reason, count=count))
+    runs(run.id, as_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["ended"], facts["why"], facts["responsible"]) == ("crashed", why, "machine")
+    assert [(each["model_path"], each["reason"], each["count"]) for each in facts["refused"]] == [
+        ("output/v1", "the folder has no config.json", 1),
+        ("v2", "there is no folder v2", 7),
+    ]
+    runs(run.id)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"The agent ended (crashed): {why}." in shown
+    assert "Refused: output/v1: the folder has no config.json." in shown
+    assert "Refused: v2, 7 times: there is no folder v2." in shown
 
 
 def ids(settings: Settings, order: str = "run", reverse: bool = False, **wanted: str) -> list[str]:

@@ -74,9 +74,9 @@ def test_an_mlflow_that_fails_or_hangs_neither_ends_the_agent_nor_delays_its_end
     [
         (
             "echo loading; echo \"ModuleNotFoundError: No module named 'requests'\" >&2; echo; exit 1\n",
-            "named 'requests'\"",
+            "a module or library is missing",
         ),
-        ("printf 'a\\033[2Jb'; exit 1\n", 'is "a\\x1b[2Jb"'),
+        ("printf 'a\\033[2Jb'; exit 1\n", "1: a\\x1b[2Jb"),
         ("head -c 100000 /dev/zero | tr '\\0' y; exit 1\n", "more characters"),
         ("exit 1\n", ""),
     ],
@@ -90,7 +90,7 @@ def test_the_last_line_of_an_agent_that_crashed_is_the_reason(
     assert record.ended == "crashed"
     assert says in record.why
     assert "earlier" not in record.why
-    assert len(record.why) < 400
+    assert len(record.why) < 500
     assert record.why.isprintable()
 
 

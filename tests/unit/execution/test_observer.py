@@ -134,7 +134,7 @@ def test_a_hostile_transcript_cannot_fail_the_run(
     observed: Callable[..., RunDir], settings: Settings, transcript: bytes
 ) -> None:
     run = observed(transcript)
-    told = read_summary(run, claude(), settings, 1, 1)
+    told = read_summary(run, claude(), settings, 1)
     assert isinstance(told, TranscriptSummary)
 
 
@@ -143,7 +143,7 @@ def test_one_that_takes_too_long_is_left_unread(
 ) -> None:
     monkeypatch.setattr(transcript_summary, "TIMEOUT_S", 0.01)
     run = observed(RESULT)
-    assert read_summary(run, claude(), settings, 1, 1) == TranscriptSummary()
+    assert read_summary(run, claude(), settings, 1) == TranscriptSummary()
     assert "could not be read" in (run.logs / "pipeline.jsonl").read_text()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.files import file_digest, write_model
+from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
     AgentConfined,
@@ -22,7 +23,7 @@ from a2rl.run.events import (
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, ModelUse
 from a2rl.sandbox.isolation import NONE
 from a2rl.validity.checks import Check
-from a2rl.validity.ending import confinement, survivors, ungraded
+from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, untouched_base
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Finding
 from a2rl.validity.halves import halves_agree
@@ -183,3 +184,33 @@ def test_llms_besides_the_driver_are_noted(finished: Finished) -> None:
     (finding,) = teachers(RunEvidence(finished.run, finished.settings))
     assert (finding.kind, finding.level) == ("other-llm", "note")
     assert ("requests to teacher", 2) in [(place.what, place.value) for place in finding.evidence]
+
+
+def test_a_run_that_its_api_or_this_machine_cut_short_is_flagged(finished: Finished) -> None:
+    assert found(finished, cut_short) == []
+    executed = finished.run.need("execute", ExecuteRecord)
+    for responsible in ("agent", "unknown"):
+        finished.run.write("execute", executed.model_copy(update={"responsible": responsible, "ended": "crashed"}))
+        assert found(finished, cut_short) == []
+    for responsible in ("api", "machine"):
+        why = "the API refused the key (401)"
+        finished.run.write("execute", executed.model_copy(update={"responsible": responsible, "why": why}))
+        assert found(finished, cut_short) == [("cut-short", "flag")]
+    [finding] = cut_short(RunEvidence(finished.run, finished.settings))
+    assert "The API refused the key (401)" in finding.text
+
+
+def test_the_untouched_base_model_is_flagged_even_where_its_copy_was_removed(finished: Finished) -> None:
+    assert found(finished, untouched_base) == []
+    run, base = finished.run, RunEvidence(finished.run, finished.settings).base_model
+    digest = weights_digest(base)
+    best = RunEvidence(run, finished.settings).best
+    assert best is not None
+    graded = next(
+        event for event in run.ledger.events(Graded) if event.weights_digest == best.submission.weights_digest
+    )
+    perfect = graded.result.model_copy(update={"score": 100.0})
+    run.ledger.append(best.submission.model_copy(update={"submission_id": 9, "weights_digest": digest}))
+    run.ledger.append(graded.model_copy(update={"weights_digest": digest, "result": perfect}))
+    assert found(finished, untouched_base) == [("untouched-base", "flag")]
+    assert not run.checkpoint(digest).exists()
