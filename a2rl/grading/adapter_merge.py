@@ -11,7 +11,7 @@ from typing import Any
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.files import read_model
 from a2rl.grading.adapters import NAME, Adapter
-from a2rl.grading.submitted_files import ADAPTER_WEIGHTS
+from a2rl.grading.other_formats import ADAPTER_WEIGHTS
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.loading import first_line, load_model
 from a2rl.models.tensor_names import WRAPPERS

@@ -16,11 +16,11 @@ from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
-from a2rl.grading.submitted_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from a2rl.models.checkpoint import BYTES, Tensor, tensor_digest, tensors_in
+from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from a2rl.models.checkpoint import BYTES, Tensor, tensor_digest, tensors_in, tensors_of
 from a2rl.models.finite import require_finite
 from a2rl.models.json_object import read_json
-from a2rl.models.tensor_names import WRAPPERS
+from a2rl.models.tensor_names import WRAPPERS, find_embedding, find_head, resize_recipe
 
 PROCESS = "a2rl.grading.adapter_merge"
 RECIPE = (
@@ -105,7 +105,7 @@ class AdapterMerger:
             InvalidSubmissionError: It cannot be merged; the message says why.
             InfrastructureError: This machine cannot merge it.
         """
-        checked = check_adapter(adapter)
+        checked = check_adapter(adapter, base_model)
         self._require_room(base_model, target)
         write_model(adapter / "checked.json", checked)
         arguments = [str(base_model), str(adapter), str(target)]
@@ -125,18 +125,20 @@ class AdapterMerger:
             raise InfrastructureError("the grader's disk is full; free some space and submit again")
 
 
-def check_adapter(folder: Path) -> Adapter:
+def check_adapter(folder: Path, base_model: Path) -> Adapter:
     """Checks an adapter by its configuration and the headers and bytes of its weights.
 
     Args:
         folder: The grader's copy, with `submitted.adapter_config.json` and the weights.
+        base_model: The folder of the base model.
 
     Raises:
         InvalidSubmissionError: It is not a LoRA adapter of the kinds that can be merged safely.
     """
     config = read_json(folder / f"submitted.{ADAPTER_CONFIG}", ADAPTER_CONFIG, MAX_CONFIG_BYTES)
-    _check_config(config)
     tensors = tensors_in(folder / ADAPTER_WEIGHTS)
+    _refuse_vocabulary(tensors, base_model)
+    _check_config(config)
     parts = _parts(tensors)
     use_dora = bool(config.get("use_dora"))
     modules = {name: _module(name, each, config, use_dora) for name, each in parts.items()}
@@ -158,6 +160,17 @@ def _check_config(config: Mapping[str, Any]) -> None:
         raise InvalidSubmissionError(
             f"the adapter began with init_lora_weights = {str(start)[:50]!r}, which changes the base model's weights; "
             f"{RECIPE}"
+        )
+
+
+def _refuse_vocabulary(tensors: Mapping[str, Tensor], base_model: Path) -> None:
+    """Refuses an adapter with embeddings of its own, which PEFT saves beside it when the vocabulary was resized."""
+    plain = {name.replace(".base_layer.", "."): name for name, tensor in tensors.items() if len(tensor.shape) == 2}
+    if own := find_embedding(plain) or find_head(plain):
+        raise InvalidSubmissionError(
+            f"the adapter brings {own[:200]} with {tensors[plain[own]].shape[0]} rows, as PEFT saves it when the "
+            "vocabulary was resized; the grader uses the base model's tokenizer. Merge it, and "
+            f"{resize_recipe(tensors_of(base_model))}, where model = model.merge_and_unload()"
         )
 
 

@@ -17,6 +17,7 @@ from typing import IO, BinaryIO, NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.files import MACHINE_ERRORS
+from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS, what_is_there_instead
 from a2rl.linux.file_clone import clone_file
 from a2rl.linux.untrusted_folder import (
     NO_LINKS,
@@ -26,11 +27,10 @@ from a2rl.linux.untrusted_folder import (
     copy_open_file,
     read_open_file,
 )
-from a2rl.models.checkpoint import MAX_CONFIG_BYTES, MAX_JSON_BYTES, SAFETENSORS_RECIPE
+from a2rl.models.checkpoint import MAX_CONFIG_BYTES, MAX_JSON_BYTES
 from a2rl.models.tensor_digests import TensorHasher
 from a2rl.models.weight_index import INDEX, MAX_INDEX_BYTES, WHOLE, files_that_count, missing_file, parse_index
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FREE_DISK_MARGIN = 512 << 20
 MAX_FILES = 256
 """The number of files with weights. They are limited because all are open at the same time."""
@@ -94,7 +94,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         self._stack, self._links = ExitStack(), links
         try:
             with _open_folder(workspace, model_path) as folder:
-                self._files = [self._open(folder, name) for name in _names_that_count(folder, links)]
+                self._files = [self._open(folder, name) for name in _names_that_count(folder, model_path, links)]
         except BaseException:
             self._stack.close()
             raise
@@ -239,14 +239,19 @@ def _is_folder(workspace: UntrustedFolder, parts: Iterable[str]) -> bool:
     return True
 
 
-def _names_that_count(folder: UntrustedFolder, links: Mapping[FileId, int]) -> list[str]:
+def _names_that_count(folder: UntrustedFolder, path: str, links: Mapping[FileId, int]) -> list[str]:
     try:
         names = set(folder.names(MAX_NAMES + 1))
     except PermissionError as error:
         raise InvalidSubmissionError("the folder cannot be read; give back its permissions (chmod -R u+rwX)") from error
     if ADAPTER_CONFIG in names or ADAPTER_WEIGHTS in names:
         return _files_of_adapter(names)
-    _refuse_other_formats(names)
+    if not any(name.endswith(".safetensors") for name in names):
+        raise InvalidSubmissionError(what_is_there_instead(folder, names, path))
+    if "config.json" not in names:
+        raise InvalidSubmissionError(
+            "the folder has no config.json; save the whole model with model.save_pretrained(path)"
+        )
     weights = _files_of_index(folder, names, links) if INDEX in names else files_that_count(names)
     if odd := [name for name in weights if not name.isprintable()]:
         raise InvalidSubmissionError(f"the name of the file {odd[0]!r} cannot be shown; save the model again")
@@ -283,29 +288,3 @@ def _files_of_index(folder: UntrustedFolder, names: set[str], links: Mapping[Fil
     if missing := [file for file in files if file not in names]:
         raise InvalidSubmissionError(missing_file(missing[0]))
     return files
-
-
-def _refuse_other_formats(names: set[str]) -> None:
-    if not any(name.endswith(".safetensors") for name in names):
-        raise InvalidSubmissionError(_what_is_there_instead(names))
-    if "config.json" not in names:
-        raise InvalidSubmissionError(
-            "the folder has no config.json; save the whole model with model.save_pretrained(path)"
-        )
-
-
-def _what_is_there_instead(names: set[str]) -> str:
-    """Returns how to turn what other tools save into a checkpoint."""
-    if "zero_to_fp32.py" in names:
-        return (
-            "the folder is a DeepSpeed checkpoint; consolidate it: python zero_to_fp32.py . out --safe_serialization, "
-            "then put the base model's config.json into out and submit out"
-        )
-    if any(name.startswith(("pytorch_model_fsdp", "__0_")) or name.endswith(".distcp") for name in names):
-        return (
-            "the folder is a sharded FSDP checkpoint; consolidate it: accelerate merge-weights <folder> out, then put "
-            "the base model's config.json into out and submit out"
-        )
-    pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl")))[:3]
-    found = f"only {', '.join(pickles)}, which is never loaded" if pickles else "no weights"
-    return f"the folder holds {found}; {SAFETENSORS_RECIPE}"

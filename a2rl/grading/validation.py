@@ -185,10 +185,12 @@ def check_tied_head(base_model: Path, tied: bool | None) -> None:
 
 def _check_config(submitted: Mapping[str, Any], base: Mapping[str, Any], complete: Mapping[str, Any]) -> None:
     if (found := first_difference(submitted, base, complete)) is not None:
+        mend = "submit the base model's architecture with its settings"
+        if found.key == "vocab_size":
+            mend = f"cut off new rows: model.resize_token_embeddings({_shown(found.base)}); model.save_pretrained(path)"
         raise InvalidSubmissionError(
             f"config.json has {found.key[:SHOWN_CHARS]} = {_shown(found.submitted)}, the base model has "
-            f"{_shown(found.base)}; it is graded as the base model computes, so submit the base model's architecture "
-            "with its settings"
+            f"{_shown(found.base)}; it is graded as the base model computes, so {mend}"
         )
     if submitted.get("auto_map") not in (None, base.get("auto_map")):
         raise InvalidSubmissionError(
@@ -210,10 +212,29 @@ def _check_tokenizer(submitted: Path, base: Path) -> None:
         raise InvalidSubmissionError(
             "the tokenizer is not the base model's, which the grader uses; train with the base model's tokenizer"
         )
+    if (added := _added(theirs)) != (known := _added(ours)):
+        if known <= added:
+            new = json.loads(min(added - known)).get("content")
+            raise InvalidSubmissionError(
+                "the tokenizer is not the base model's, which the grader uses: it has new tokens, such as "
+                f"{str(new)[:50]!r}. If the model was not trained to write them (a padding token only fills batches), "
+                "delete tokenizer.json from the folder and submit it again; else train with the base model's tokenizer"
+            )
+        raise InvalidSubmissionError(
+            "the tokenizer is not the base model's, which the grader uses: its special tokens differ; train with the "
+            "base model's tokenizer"
+        )
+
+
+def _added(tokenizer: Mapping[str, Any]) -> set[str]:
+    """Returns the tokens that were added to the vocabulary, as JSON."""
+    added = tokenizer.get("added_tokens")
+    tokens = added if isinstance(added, list) else []
+    return {json.dumps(token, sort_keys=True) for token in tokens if isinstance(token, dict)}
 
 
 def _vocabulary(tokenizer: Mapping[str, Any]) -> list[Any]:
-    """Returns the parts of tokenizer.json that define the tokens and their ids, in a form that can be compared."""
+    """Returns the parts of tokenizer.json that define the vocabulary and its ids, in a form that can be compared."""
     model = tokenizer.get("model")
     if not isinstance(model, dict):
         model = {}
@@ -222,7 +243,7 @@ def _vocabulary(tokenizer: Mapping[str, Any]) -> list[Any]:
     if isinstance(merges, list):
         # A merge is written as "a b" or ["a", "b"], depending on the version of the library.
         pairs = [each.split(" ") if isinstance(each, str) else each for each in merges]
-    return [model.get("vocab"), pairs, tokenizer.get("added_tokens")]
+    return [model.get("vocab"), pairs]
 
 
 def _take_from_base(copy: Path, base_model: Path, config: Mapping[str, Any]) -> None:

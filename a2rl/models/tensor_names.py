@@ -68,6 +68,7 @@ def find_weights(submitted: Mapping[str, Tensor], base: Mapping[str, Tensor], ti
     Raises:
         InvalidSubmissionError: Tensors are missing, foreign, or of another shape or type.
     """
+    _refuse_placeholders(submitted)
     weights = {name: tensor for name, tensor in base.items() if not is_buffer(name, tensor)}
     stored_head, embedding = find_head(weights), find_embedding(weights)
     if embedding is None:
@@ -169,9 +170,32 @@ def _check_names(found: Mapping[str, Tensor], required: Mapping[str, Tensor], he
         )
 
 
+def resize_recipe(base: Mapping[str, Tensor]) -> str:
+    """Returns how to give a model the base model's vocabulary again."""
+    embedding = find_embedding(base) or find_head(base)
+    rows = base[embedding].shape[0] if embedding else "the base model's number"
+    return f"cut off new rows: model.resize_token_embeddings({rows}); model.save_pretrained(path)"
+
+
+def _refuse_placeholders(submitted: Mapping[str, Tensor]) -> None:
+    if empty := sorted(name for name, tensor in submitted.items() if 0 in tensor.shape):
+        raise InvalidSubmissionError(
+            f"{len(empty)} weights have no numbers, such as {empty[0][:SHOWN_CHARS]}: ZeRO-3 leaves such placeholders "
+            "when a model is saved without gathering its parameters; make the checkpoint whole with the script that "
+            "DeepSpeed puts beside it (python zero_to_fp32.py . out --safe_serialization), or save again with "
+            '"stage3_gather_16bit_weights_on_model_save": true in its configuration'
+        )
+
+
 def _check_shapes(found: Mapping[str, Tensor], required: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
     for name, tensor in found.items():
         if name in required and tensor.shape != required[name].shape:
+            is_vocabulary = EMBEDDING.search(name) or HEAD.search(name)
+            if is_vocabulary and tensor.shape[1:] == required[name].shape[1:]:
+                raise InvalidSubmissionError(
+                    f"{name} has {tensor.shape[0]} rows, the base model's {required[name].shape[0]}: the vocabulary "
+                    f"was resized, but the grader uses the base model's tokenizer; {resize_recipe(required)}"
+                )
             raise InvalidSubmissionError(
                 f"{name} has shape {tensor.shape}, the base model's has {required[name].shape}; do not resize it"
             )

@@ -30,7 +30,7 @@ class MergerWithoutProcess:
         self.settings = settings
 
     def __call__(self, adapter: Path, base_model: Path, target: Path) -> str:
-        about = str(check_adapter(adapter))
+        about = str(check_adapter(adapter, base_model))
         trained_copy(base_model, target / "merged", seed=5)
         for path in (target / "merged").iterdir():
             path.rename(target / path.name)

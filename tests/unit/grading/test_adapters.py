@@ -66,7 +66,7 @@ def submit(workspace: Path, base_model: Path, tmp_path: Path) -> Callable[[], Ke
 
     def check_only(folder: Path, base: Path, target: Path) -> str:
         shutil.copytree(base, target, dirs_exist_ok=True)
-        return str(check_adapter(folder))
+        return str(check_adapter(folder, base))
 
     return lambda: copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=check_only)
 
@@ -161,7 +161,10 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "an infinite alpha": (with_config(lora_alpha=1e300), "not a sensible number"),
     "parts that do not fit": (_parts_that_do_not_fit, "which do not fit each other"),
     "half a layer": (_half_a_layer, "lacks lora_A or lora_B"),
-    "a foreign tensor": (_foreign_tensor, "embed_tokens.weight, which is no part of a LoRA.*merge it yourself"),
+    "a foreign tensor": (
+        _foreign_tensor,
+        "brings base_model.model.model.embed_tokens.weight with 280 rows",
+    ),
     "an embedding": (_embedding, "lora_embedding_A, which is no part of a LoRA.*merge it yourself"),
     "a name with odd characters": (_name_with_odd_characters, "which is no part of a LoRA"),
     "integers": (_integers, "stored as I32"),

@@ -169,6 +169,7 @@ def _deepspeed_folder(folder: Path) -> None:
 def _fsdp_folder(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model_fsdp_0").mkdir()
+    (folder / "pytorch_model_fsdp_0" / "__0_0.distcp").touch()
 
 
 def _unprintable_name(folder: Path) -> None:
@@ -203,13 +204,16 @@ BAD = {
     "more layers": (_more_layers, "num_hidden_layers.*submit the base model's architecture"),
     "remote code": (_remote_code, "auto_map.*submit the base architecture"),
     "another tokenizer": (_other_tokenizer, "tokenizer is not the base model's.*train with the base model"),
-    "an added token": (_added_token, "tokenizer is not the base model's.*train with the base model"),
+    "an added token": (_added_token, "new tokens, such as '<think>'.*delete tokenizer.json"),
     "a config of 60 MB": (_config_of_60_mb, "sensible size"),
     "another rope": (_another_rope, "rope.*1000000.0.*10000.0.*submit the base model's architecture"),
     "another rope in old keys": (_another_rope_in_old_keys, "rope.*1000000.0.*10000.0"),
     "another norm": (_another_norm, "rms_norm_eps = 1e-05, the base model has 1e-06"),
-    "a folder of DeepSpeed": (_deepspeed_folder, "DeepSpeed.*zero_to_fp32.py . out --safe_serialization"),
-    "a folder of FSDP": (_fsdp_folder, "FSDP.*accelerate merge-weights"),
+    "a folder of DeepSpeed": (
+        _deepspeed_folder,
+        "DeepSpeed.*zero_to_fp32.py output/v1 output/v1-whole --safe_serialization",
+    ),
+    "a folder of FSDP": (_fsdp_folder, "FSDP.*accelerate merge-weights output/v1/pytorch_model_fsdp_0"),
 }
 """Faults: a name, the function that makes it, and what the refusal says."""
 
