@@ -76,8 +76,8 @@ def die_once(job: dict[str, Any]) -> None:
 
 
 def die_on(job: dict[str, Any]) -> None:
-    """Dies on one device and grades on all others."""
-    if os.environ["CUDA_VISIBLE_DEVICES"] == job["options"]["device"]:
+    """Dies on some devices and grades on all others."""
+    if os.environ["CUDA_VISIBLE_DEVICES"] in job["options"]["device"]:
         os._exit(9)
     grade(job)
 

@@ -47,14 +47,15 @@ class _Waiting(NamedTuple):
     job: GradeJob
     future: "Future[GradeResult]"
     on: frozenset[str]
-    """The devices of which one has to run it; empty: any."""
+    """The devices of which one has to run it; any runs it if none of these is in service."""
 
 
 class _Queue:
     """Jobs in the order of their arrival. A device takes the first that it may run."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Iterable[str]) -> None:
         self._changed = threading.Condition()
+        self._in_service = list(devices)
         self._jobs: list[_Waiting] = []
         self._closed = False
 
@@ -71,17 +72,24 @@ class _Queue:
         with self._changed:
             while not self._closed:
                 for waiting in self._jobs:
-                    if not waiting.on or device in waiting.on:
+                    if device in waiting.on or waiting.on.isdisjoint(self._in_service):
                         self._jobs.remove(waiting)
                         return waiting
                 self._changed.wait()
             return None
 
-    def forget(self, device: str) -> None:
-        """Lets other devices run the jobs that were meant for a device that is gone."""
+    def retire(self, device: str) -> bool:
+        """Takes a device out of service, so that others run the jobs that were meant for it, now or later.
+
+        Returns:
+            False if it is the last one: it stays, and jobs fail on it with the reason.
+        """
         with self._changed:
-            self._jobs = [waiting._replace(on=waiting.on - {device}) for waiting in self._jobs]
+            if self._in_service == [device]:
+                return False
+            self._in_service.remove(device)
             self._changed.notify_all()
+            return True
 
     def close(self) -> list[_Waiting]:
         """Closes the queue and returns the jobs that are left."""
@@ -104,9 +112,7 @@ class GraderPool:
             worker: The module of the worker; see `a2rl.grading.worker`.
         """
         self.devices = devices
-        self._in_service = len(devices)
-        self._lock = threading.Lock()
-        self._jobs = _Queue()
+        self._jobs = _Queue(devices)
         self._slots = [_Slot(settings, device, worker) for device in devices]
         self._threads = [threading.Thread(target=self._serve, args=(slot,), daemon=True) for slot in self._slots]
         for thread in self._threads:
@@ -133,15 +139,6 @@ class GraderPool:
         """Returns the process ids of the running workers."""
         return [slot.pid for slot in self._slots if slot.pid is not None]
 
-    def _retire(self, device: str) -> bool:
-        """Gives up one device; False if no other one is left, so that jobs must fail on it."""
-        with self._lock:
-            self._in_service -= 1
-            is_left = self._in_service > 0
-        if is_left:
-            self._jobs.forget(device)
-        return is_left
-
     def close(self) -> None:
         """Ends the workers; queued and running jobs fail with InterruptedByUserError."""
         for waiting in self._jobs.close():
@@ -162,7 +159,7 @@ class GraderPool:
             try:
                 _settle(waiting.future, slot.grade(waiting.job))
             except DeviceLostError as error:
-                if self._retire(slot.device) and self._jobs.put(waiting._replace(on=waiting.on - {slot.device})):
+                if self._jobs.retire(slot.device) and self._jobs.put(waiting):
                     return
                 _settle(waiting.future, error)
             except A2rlError as error:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from a2rl.core.errors import InterruptedByUserError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError
-from a2rl.grading.job import GradeJob
+from a2rl.grading.job import GradeJob, GradeResult
 from a2rl.grading.pool import GraderPool, GradingError
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for
@@ -101,3 +102,22 @@ def test_what_a_lost_gpu_had_to_grade_is_graded_on_another_or_else_fails_with_th
             errors = [each.exception(SOON_S) for each in graded]
             assert all(isinstance(error, DeviceLostError) for error in errors)
             assert str(errors[0]) == f"GPU {lost} has disappeared (GPU 0 does not answer: GPU is lost)"
+
+
+def test_a_job_for_two_gpus_that_are_both_lost_is_graded_on_a_third(settings: Settings, make: Make) -> None:
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    fake = FakeGpus(settings.root, 3)
+    lost = [fake.uuid(0), fake.uuid(1)]
+    job = make("die on").model_copy(update={"options": {"do": "die on", "device": ",".join(lost)}})
+    numbers = iter(range(10))
+
+    def submit(on: list[str]) -> "Future[GradeResult]":
+        return pool.submit(job.model_copy(update={"result": job.result.with_name(f"{next(numbers)}.json")}), on)
+
+    with GraderPool(fake.seen_by(settings), [*lost, fake.uuid(2)], "tests.fake_worker") as pool:
+        fake.lose(0)
+        fake.lose(1)
+        at_once = [submit([lost[0]]), submit([lost[1]]), submit(lost), submit(lost)]
+        assert [each.result(SOON_S).score.correct for each in at_once] == [1] * 4
+        # Both are out of service now, and an agent still names them.
+        assert [submit(on).result(SOON_S).score.correct for on in ([lost[0]], lost)] == [1, 1]
