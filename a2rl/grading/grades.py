@@ -26,8 +26,8 @@ class Grades:
         run: RunDir,
         pool: GraderPool,
         job_of: Callable[[str], GradeJob],
-        on_lost: Callable[[str], None],
-        on_graded: Callable[[], None],
+        on_lost: Callable[[str, str], None],
+        on_graded: Callable[[str], None],
     ) -> None:
         """Grades nothing yet.
 
@@ -35,8 +35,8 @@ class Grades:
             run: The run.
             pool: The pool that grades.
             job_of: Returns the job that grades the checkpoint with a digest.
-            on_lost: Called with the reason if a device is lost after the agent's end.
-            on_graded: Called after each new grade.
+            on_lost: Called with the digest and the reason if a device is lost after the agent's end.
+            on_graded: Called with the digest after each new grade.
         """
         self._run, self._pool, self._job_of = run, pool, job_of
         self._on_lost, self._on_graded = on_lost, on_graded
@@ -95,14 +95,14 @@ class Grades:
         else:
             self._graded.pop(digest, None)  # the grade is in the ledger now
             outcome.set_result(graded)
-            self._on_graded()
+            self._on_graded(digest)
 
     def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
         error, running = done.exception(), self._run.clock.read_state().running_since is not None
         if isinstance(error, InterruptedByUserError):
             raise error  # the service is ending; the next service grades the checkpoint
         if isinstance(error, DeviceLostError) and not running:
-            self._on_lost(str(error))  # what the machine has lost is no verdict on the checkpoint
+            self._on_lost(digest, str(error))  # what the machine has lost is no verdict on the checkpoint
             raise error
         if running and error is None and judge_failed(job, done.result()):
             error = GradingError(done.result().score.reason, done.result().score.seconds)

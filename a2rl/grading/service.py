@@ -89,13 +89,18 @@ class GradingService:
         self._run = run
         self._root = root
         self._lock = threading.RLock()
-        self._grades = Grades(run, pool, self._job_of, self._note_loss, self._prune)
+        self._problems: dict[int | str, str] = {}
+        """Why what was received before the agent's end cannot be copied or graded for now, by receipt or by digest."""
+        self._grades = Grades(run, pool, self._job_of, self._problems.__setitem__, self._note_grade)
         self._under_way: dict[int, Future[Outcome]] = {}
         """The submissions that are worked on, by receipt."""
         self._submissions = Submissions(run)
-        self.problem = ""
-        """Why a submission received before the agent's end cannot be copied; empty if there is no problem."""
         self._recover()
+
+    @property
+    def problem(self) -> str:
+        """Why a submission received before the agent's end cannot be copied or graded; empty if all of them can."""
+        return next(iter(tuple(self._problems.values())), "")
 
     def submit(self, model_path: str) -> "tuple[SubmissionAccepted, Future[Graded]]":
         """Receives, copies, checks and queues a submission. Raises the same errors as `receive` and `accept`."""
@@ -184,9 +189,6 @@ class GradingService:
         run, split = self._run, self._run.spec.public_split
         return grade_job(run, self._root, run.checkpoint(digest), split, run.items(digest, split))
 
-    def _note_loss(self, problem: str) -> None:
-        self.problem = problem
-
     def _work_now(self) -> Work:
         waiting, progress = self._grades.waiting(), self._grades.progress()
         return Work(copying=self._submissions.copying, waiting=waiting, grading=progress)
@@ -196,7 +198,6 @@ class GradingService:
         try:
             accepted, graded = self._accept_or_join(received, again)
         except InvalidSubmissionError as refusal:
-            self.problem = ""
             self._end(received, outcome, refusal)
         except A2rlError as error:
             self._end(received, outcome, error, is_copied=False)
@@ -204,7 +205,7 @@ class GradingService:
             failure = InfrastructureError(f"the grader failed: {error!r}; submit again")
             self._end(received, outcome, failure, is_copied=False)
         else:
-            self.problem = ""
+            self._problems.pop(received.receipt, None)
             graded.add_done_callback(lambda done: self._end(received, outcome, _outcome_of(accepted, done)))
 
     def _accept_or_join(self, received: SubmissionReceived, again: bool) -> "tuple[SubmissionAccepted, Future[Graded]]":
@@ -228,8 +229,10 @@ class GradingService:
         is_copied: bool = True,
     ) -> None:
         try:
-            if not is_copied and not is_agent_at_work(self._run.ledger.entries()):
-                self.problem = str(ending)
+            if is_copied:
+                self._problems.pop(received.receipt, None)
+            elif not is_agent_at_work(self._run.ledger.entries()):
+                self._problems[received.receipt] = str(ending)
             # The reference has the time of the last submission in the workspace.
             with suppress(OSError, A2rlError), UntrustedFolder.at(self._run.workspace) as workspace:
                 workspace.write(RUN_META, run_meta(self._run), RUN_META_MODE)
@@ -240,6 +243,10 @@ class GradingService:
                 future.set_exception(ending)
             else:
                 future.set_result(ending)
+
+    def _note_grade(self, digest: str) -> None:
+        self._problems.pop(digest, None)
+        self._prune()
 
     def _prune(self) -> None:
         with suppress(A2rlError, OSError):  # tried again after the next grade, and by the stage `grade`

@@ -257,6 +257,31 @@ def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_sta
     wait_for(lambda: run.ledger.events(Graded))
 
 
+def test_a_failed_copy_stays_a_problem_when_another_submission_succeeds(
+    run: RunDir, settings: Settings, v1: str, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained_copy(base_model, run.workspace / "output" / "v2", seed=2)
+    first = service_of(run, settings)
+    received = [first.receive(path) for path in (v1, "output/v2")]
+    end_agent_at_work(run)
+    full = {f"-{received[0].receipt}"}
+
+    def copy(workspace: Path, model_path: str, *others: Any) -> Kept:
+        if any(model_path.endswith(receipt) for receipt in full):
+            raise InfrastructureError("the grader's disk is full")
+        return copy_submission(workspace, model_path, *others)
+
+    monkeypatch.setattr(submissions, "copy_submission", copy)
+    service = service_of(run, settings)
+    wait_for(lambda: run.ledger.events(Graded))
+    service.start(received[1], again=True).result(30)  # as when its client asks again
+    assert "disk is full" in wait_for(lambda: service.problem)
+    full.clear()
+    service.finish()
+    wait_for(lambda: len(run.ledger.events(Graded)) == 2)
+    wait_for(lambda: not service.problem)
+
+
 def test_a_submission_over_which_the_service_dies_again_and_again_is_refused(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
