@@ -1,9 +1,10 @@
 """Cells: processes that run one answer each, and the process that they are forked from.
 
-Contract of `Cells` (used by the tester): `start` returns a socket to a new cell. A cell gets a program and a function
-name on the first line, then one line for each call, and answers each with `["value", ...]` or `["raised", why]`. `end`
-returns only when the cell is dead. The process that forks the cells is itself forked before the tester has read
-anything, and does not change: a cell's memory holds the standard library and its own answer, nothing else.
+Contract of `Cells` (used by the tester): `start` returns a socket to a new cell. It says on a line that it is set up,
+gets a program and a function name on the first line, then one line for each call, and answers each with `["value",
+...]` or `["raised", why]`. `end` returns only when the cell is dead. The process that forks the cells is itself forked
+before the tester has read anything, and does not change: a cell's memory holds the standard library and its own answer,
+nothing else.
 
 Standard library only: this module is in the memory of every answer.
 """
@@ -151,6 +152,7 @@ def _run_cell(descriptor: int, limits: CellLimits, files: bool) -> None:
         ):
             resource.setrlimit(kind, (most, most))
         seccomp.allow_computation_only(files)
+        _send(descriptor, b"ready\n")
         _serve(descriptor)
     except BaseException:  # noqa: BLE001 - an answer may raise anything, even here, and must not leave its cell
         os._exit(1)

@@ -6,10 +6,13 @@ See `a2rl.code_execution` for why its verdicts can be trusted.
 import json
 import os
 import queue
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +23,22 @@ from a2rl.code_execution.cell import CellLimits
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.processes import end_child
 
-START = "import sys; root, settings = sys.argv[1:]; sys.path.insert(0, root); from a2rl.code_execution import tester"
-START += "; sys.path.remove(root); tester.main(settings)"
-END_TIMEOUT_S = 10.0
+START = "import sys; root, settings = sys.argv[1:]; sys.path.insert(0, root); "
+START += "import a2rl.code_execution.tester as tester; sys.path.remove(root); tester.main(settings)"
+START_TIMEOUT_S, ANSWER_TIMEOUT_S, END_TIMEOUT_S = 60.0, 30.0, 10.0
+"""How long a tester may take to start, to answer beyond the limits of the case itself, and to end."""
 MAX_TESTERS = 16
+TRIES_ALONE = 2
 DEFAULT_LIMITS = CellLimits()
+CONTROL = """
+import time
+def control():
+    used = b"x" * {memory}
+    while time.process_time() < {cpu_s}:
+        pass
+    return len(used)
+"""
+"""A right answer that takes about half of what an answer may take."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,8 @@ class Outcome(NamedTuple):
     passed: bool
     why: str
     """Why it did not pass; empty if it passed."""
+    is_sure: bool = True
+    """Whether the answer decided this; False: its process or the tester ended, which may be the machine's fault."""
 
 
 class Layers(NamedTuple):
@@ -75,9 +91,9 @@ class CodePool:
             InfrastructureError: This machine cannot confine answers; the message says what is missing.
         """
         count = min(len(os.sched_getaffinity(0)), most)
-        self._command = json.dumps({"limits": limits, "landlock": use_landlock})
+        self._limits, self._landlock = limits, use_landlock
         self._free: queue.Queue[_Tester] = queue.Queue()
-        started = [_Tester(self._command) for _ in range(count)]
+        started = [self._tester() for _ in range(count)]
         try:
             [self.layers] = {tester.layers() for tester in started}
         except InfrastructureError:
@@ -89,21 +105,40 @@ class CodePool:
         self._threads = ThreadPoolExecutor(count)
 
     def test(self, cases: Sequence[CodeCase]) -> list[Outcome]:
-        """Tests answers; returns one outcome for each case, in order."""
-        return list(self._threads.map(self._test, cases))
+        """Tests answers; returns one outcome for each case, in order. What is not sure, this machine could not test."""
+        outcomes = list(self._threads.map(self._test, cases))
+        pairs = zip(cases, outcomes, strict=True)
+        return [outcome if outcome.is_sure else self._test_alone(case) for case, outcome in pairs]
 
     def _test(self, case: CodeCase) -> Outcome:
         tester = self._free.get()
         try:
-            for _ in range(2):  # a tester that dies may have been killed for lack of memory
-                if (why := tester.ask(case)) is not None:
-                    return Outcome(not why, why)
-                tester.close()
-                tester = _Tester(self._command)
-                tester.layers()
-            return Outcome(False, "the test did not come to an end")
+            return tester.ask(case)
         finally:
             self._free.put(tester)
+
+    def _test_alone(self, case: CodeCase) -> Outcome:
+        """Tests an answer while nothing else runs; if it fails again and a control passes, the answer is at fault."""
+        limits, memory = self._limits, self._limits.memory // 2
+        program = CONTROL.format(memory=memory, cpu_s=min(limits.cpu_s / 2, limits.wall_s / 8))
+        control = CodeCase(program, "control", "", f"def check(f):\n    assert f() == {memory}\n")
+        for _ in range(TRIES_ALONE):
+            outcome, works = (self._test_in_new_tester(each) for each in (case, control))
+            if outcome.is_sure:
+                return outcome
+            if not works.passed:
+                return outcome._replace(why=f"this machine could not test it: {outcome.why}; a control: {works.why}")
+        return outcome._replace(is_sure=True)
+
+    def _test_in_new_tester(self, case: CodeCase) -> Outcome:
+        tester = self._tester()
+        try:
+            return tester.ask(case)
+        finally:
+            tester.close()
+
+    def _tester(self) -> "_Tester":
+        return _Tester(self._limits, self._landlock)
 
     def close(self) -> None:
         """Ends all testers."""
@@ -121,12 +156,18 @@ class CodePool:
 
 
 class _Tester:
-    """A tester's process, as seen by the pool."""
+    """A tester's process, as seen by the pool. If it has ended, the next case starts another one."""
 
-    def __init__(self, settings: str) -> None:
+    def __init__(self, limits: CellLimits, use_landlock: bool) -> None:
+        self._settings = json.dumps({"limits": limits, "landlock": use_landlock})
+        self._patience_s = limits.wall_s + ANSWER_TIMEOUT_S
+        self._is_ready = False
+        self._start()
+
+    def _start(self) -> None:
         root = str(Path(a2rl.__file__).parent.parent)
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", START, root, settings],
+            [sys.executable, "-I", "-S", "-c", START, root, self._settings],
             cwd="/",
             env={},
             stdin=subprocess.PIPE,
@@ -136,34 +177,50 @@ class _Tester:
 
     def layers(self) -> Layers:
         """Returns the confinement that it reports when it is ready."""
-        said = self._line()
+        said = self._line(START_TIMEOUT_S)
         if said is None or "error" in said:
             problem = said["error"] if said else "its process ended"
             raise InfrastructureError(
                 f"code answers cannot be run here: {problem}; this needs Linux with seccomp on x86_64 or aarch64"
             )
+        self._is_ready = True
         return Layers(said["landlock"])
 
-    def ask(self, case: CodeCase) -> str | None:
-        """Tests an answer; returns why it fails (empty if it passes), or None if the tester died."""
-        assert self._process.stdin is not None
+    def ask(self, case: CodeCase) -> Outcome:
+        """Tests an answer."""
         try:
+            if self._process.poll() is not None:
+                self.close()
+                self._start()
+            if not self._is_ready:
+                self.layers()
+            assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(case.__dict__).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            return None
-        said = self._line()
-        return None if said is None else str(said["why"])
+            said = self._line(self._patience_s)
+        except (OSError, InfrastructureError) as error:  # OSError: it has died, or the machine starts no process
+            self.close()
+            return Outcome(False, str(error), is_sure=False)
+        if said is None:
+            self.close()
+            return Outcome(False, "the test did not come to an end", is_sure=False)
+        return Outcome(not said["why"], said["why"], said["is_sure"])
 
-    def _line(self) -> dict[str, Any] | None:
+    def _line(self, timeout_s: float) -> dict[str, Any] | None:
+        """Returns what it says next; None if it has ended or says nothing in time."""
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            return None
         line = self._process.stdout.readline()
         return dict(json.loads(line)) if line else None
 
     def close(self) -> None:
-        try:
+        """Ends it with its cell, and waits for its end."""
+        self._is_ready = False
+        with suppress(BrokenPipeError):
             end_child(self._process, END_TIMEOUT_S)
-        except BrokenPipeError:
-            self._process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()

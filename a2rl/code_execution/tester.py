@@ -6,8 +6,12 @@ cells with it.
 
 A test that does not finish, such as a sum up to a number that an answer returned, ends the tester: the alarm comes from
 the kernel, which no computation can delay. The pool then starts another tester.
+
+An outcome is not sure if the cell was killed without having used up its processor time: the answer may have needed too
+much time or closed its connection, but the machine may also be too busy, or may have run out of memory.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -18,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from a2rl.code_execution import values as plain
@@ -38,6 +43,10 @@ class RemoteFunction:
 
     def __init__(self, cell: socket.socket, deadline: float) -> None:
         self._cell, self._deadline, self._read = cell, deadline, b""
+        self.is_ready = False
+        """Whether the cell could be set up."""
+        self.is_lost = False
+        """Whether the cell has ended, or was silent for too long."""
 
     def load(self, program: str, entry_point: str) -> None:
         """Loads a program in the cell.
@@ -45,6 +54,8 @@ class RemoteFunction:
         Raises:
             AnswerFailedError: It cannot be loaded, or does not define the function.
         """
+        self._line()
+        self.is_ready = True
         self._ask(json.dumps({"program": program, "entry_point": entry_point}).encode() + b"\n")
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -62,7 +73,7 @@ class RemoteFunction:
         except plain.NotPlainError as error:
             raise AnswerFailedError(str(error)) from error
         except OSError as error:
-            raise AnswerFailedError("the process ended") from error
+            raise self._lost("the process ended") from error
         raise AnswerFailedError("it sent no valid reply")
 
     def _line(self) -> bytes:
@@ -72,33 +83,38 @@ class RemoteFunction:
             if sys.stdin in ready:  # no case is sent before the last one is answered, so the pool has ended
                 raise SystemExit
             if not ready:
-                raise AnswerFailedError("took too long")
+                raise self._lost("took too long")
             block = self._cell.recv(1 << 16)
             if not block:
-                raise AnswerFailedError("the process ended")
+                raise self._lost("the process ended")
             self._read += block
             if len(self._read) > plain.MAX_LINE:
                 raise AnswerFailedError("returned too much")
         line, _, self._read = self._read.partition(b"\n")
         return line
 
+    def _lost(self, why: str) -> AnswerFailedError:
+        self.is_lost = True
+        return AnswerFailedError(why)
 
-def test_answer(case: dict[str, str], cells: Cells, limits: CellLimits) -> str:
-    """Tests an answer; returns why it fails, or an empty text."""
+
+def test_answer(case: dict[str, str], cells: Cells, limits: CellLimits) -> dict[str, Any]:
+    """Tests an answer; returns why it fails (empty if it passes), and whether that is sure."""
     signal.alarm(math.ceil(limits.wall_s) + MARGIN_S)
     cell, why = cells.start(), ""
     with cell:
         # Sending must not block on an answer that does not read.
         cell.settimeout(limits.wall_s)
+        function = RemoteFunction(cell, time.monotonic() + limits.wall_s)
         try:
-            function = RemoteFunction(cell, time.monotonic() + limits.wall_s)
             function.load(case["program"], case["entry_point"])
             _run_test(case, function)
         except Exception as error:  # noqa: BLE001 - a test may raise anything when the answer returns nonsense
             why = f"{type(error).__name__}: {error}"[:200]
         ended_by = cells.end()
     signal.alarm(0)
-    return f"{why}: out of processor time" if ended_by == signal.SIGXCPU else why
+    is_sure = function.is_ready and not (function.is_lost and ended_by == signal.SIGKILL)
+    return {"why": f"{why}: out of processor time" if ended_by == signal.SIGXCPU else why, "is_sure": is_sure}
 
 
 def _run_test(case: dict[str, str], candidate: Callable[..., Any]) -> None:
@@ -116,6 +132,8 @@ def main(settings: str) -> None:
     Args:
         settings: A JSON object with the limits of each answer and whether to use Landlock.
     """
+    with contextlib.suppress(OSError):  # where memory runs out, answers go first
+        Path("/proc/self/oom_score_adj").write_text("1000")
     chosen = json.loads(settings)
     limits = CellLimits(*chosen["limits"])
     preload()
@@ -130,7 +148,7 @@ def main(settings: str) -> None:
         return
     _write_line({"landlock": version})
     for line in sys.stdin:
-        _write_line({"why": test_answer(json.loads(line), cells, limits)})
+        _write_line(test_answer(json.loads(line), cells, limits))
 
 
 def _write_line(message: dict[str, Any]) -> None:

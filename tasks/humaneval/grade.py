@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2rl.code_execution.pool import CodeCase, CodePool
+from a2rl.code_execution.pool import CodeCase, CodePool, Outcome
 from a2rl.core.files import read_jsonl
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
-from a2rl.scoring.score import ItemResult
+from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.tasks.contract import Limits, Options
 
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```")
@@ -161,12 +161,19 @@ def judged(
     return [
         ItemResult(
             id=item.id,
-            verdict="correct" if outcome.passed else "truncated" if completion.finish == "length" else "wrong",
+            verdict=_verdict(outcome, completion),
             value=float(outcome.passed),
             answer=completion.text[:ANSWER_SHOWN],
+            reason="" if outcome.is_sure else outcome.why,
             tokens=completion.tokens,
             group=item.group,
             measures=measures,
         )
         for item, completion, outcome in zip(items, completions, outcomes, strict=True)
     ]
+
+
+def _verdict(outcome: Outcome, completion: Completion) -> Verdict:
+    if not outcome.is_sure:
+        return "errored"
+    return "correct" if outcome.passed else "truncated" if completion.finish == "length" else "wrong"

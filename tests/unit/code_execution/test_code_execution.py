@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -211,12 +212,82 @@ def test_answers_do_not_see_each_other(pool: CodePool) -> None:
 def test_an_answer_that_starves_the_test_ends_its_judge_and_the_next_one_is_judged(pool: CodePool) -> None:
     # The value is plain and small, but the test's computation with it never ends, inside one step of Python.
     test = "def check(candidate):\n    assert 3 ** candidate(1, 2) == 27\n"
-    limits = CellLimits(cpu_s=1, wall_s=0.5)
+    limits = CellLimits(cpu_s=1, wall_s=2.0, memory=256 << 20)
     with CodePool(limits, most=1) as small:
         started = time.monotonic()
         assert small.test([case(RESULT.format("10 ** 12"), test)])[0].why == "the test did not come to an end"
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 120
         assert small.test([case(RIGHT, test)])[0].passed
+
+
+def lose_testers(monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
+    """Kills the next testers that work on an answer, as the kernel does when the machine's memory is full."""
+    left, line = [deaths], pool_module._Tester._line
+
+    def lost(self: Any, *arguments: float) -> Any:
+        if self._is_ready and left[0]:
+            left[0] -= 1
+            self._process.kill()
+        return line(self, *arguments)
+
+    monkeypatch.setattr(pool_module._Tester, "_line", lost)
+
+
+SLOW = "import time\ndef add(a, b):\n    time.sleep(1)\n    return a + b\n"
+ONE_CALL = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+
+
+def test_a_right_answer_passes_although_the_machine_kills_two_testers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CodePool(LIMITS, most=1) as pool:
+        lose_testers(monkeypatch, 2)
+        assert pool.test([case(SLOW, ONE_CALL), case(RIGHT)]) == [Outcome(True, "")] * 2
+
+
+def test_where_the_machine_kills_every_tester_answers_are_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CodePool(LIMITS, most=1) as pool:
+        lose_testers(monkeypatch, 10**6)
+        [outcome] = pool.test([case(SLOW, ONE_CALL)])
+    assert (outcome.passed, outcome.is_sure) == (False, False)
+    assert "this machine could not test it" in outcome.why
+
+
+def test_where_no_tester_can_be_started_any_more_answers_are_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CodePool(LIMITS, most=1) as pool:
+        lose_testers(monkeypatch, 1)
+        monkeypatch.setattr(pool_module, "START", "raise SystemExit")
+        outcomes = pool.test([case(SLOW, ONE_CALL), case(RIGHT)])
+    assert [(outcome.passed, outcome.is_sure) for outcome in outcomes] == [(False, False)] * 2
+
+
+@pytest.mark.parametrize("victim", [1, 2], ids=["the process that forks cells", "the cell"])
+def test_a_right_answer_passes_although_the_machine_kills_a_process_of_its_sandbox(victim: int) -> None:
+    with CodePool(LIMITS, most=1) as pool, ThreadPoolExecutor(1) as threads:
+        testing = threads.submit(pool.test, [case(SLOW, ONE_CALL)])
+        until(all_below_me)[victim].kill()
+        assert testing.result() == [Outcome(True, "")]
+
+
+def all_below_me() -> list[psutil.Process]:
+    """Returns the tester of this test, the process that forks cells, and a cell, once all three exist."""
+    testers = [each for each in psutil.Process().children() if "a2rl.code_execution" in " ".join(each.cmdline())]
+    found = [*testers[-1:], *(below for tester in testers[-1:] for below in tester.children(recursive=True))]
+    return found if len(found) == 3 else []
+
+
+def test_answers_that_end_their_testers_are_wrong_and_make_no_other_answer_fail() -> None:
+    starving = case(RESULT.format("10 ** 12"), "def check(candidate):\n    assert 3 ** candidate(1, 2) == 27\n")
+    with CodePool(CellLimits(cpu_s=1, wall_s=2.0, memory=256 << 20), most=2) as pool:
+        outcomes = pool.test([case(RIGHT), starving, case(RIGHT), starving, case(RIGHT), case(RIGHT)])
+    wrong = Outcome(False, "the test did not come to an end")
+    assert outcomes == [Outcome(True, ""), wrong, Outcome(True, ""), wrong, Outcome(True, ""), Outcome(True, "")]
+
+
+def test_where_memory_runs_out_the_kernel_takes_answers_first() -> None:
+    with CodePool(LIMITS, most=1) as pool, ThreadPoolExecutor(1) as threads:
+        testing = threads.submit(pool.test, [case(SLOW, ONE_CALL)])
+        processes = until(all_below_me)
+        assert [Path(f"/proc/{each.pid}/oom_score_adj").read_text() for each in processes] == ["1000\n"] * 3
+        testing.result()
 
 
 def test_without_landlock_answers_can_open_no_file_at_all_and_still_be_right() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.cli.scoring import score_file
+from a2rl.code_execution.pool import _Tester
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
@@ -25,6 +26,7 @@ TEST = "def check(candidate):\n    assert candidate([1, 2]) == 3\n    assert can
 ITEM = Item("x/0", PROMPT, "total", "    return sum(xs)\n", TEST)
 BODY = "    return sum(xs)\n"
 WHOLE = PROMPT + BODY
+READY = {"landlock": 1}
 
 ANSWERS = [
     # continuations
@@ -112,6 +114,13 @@ def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
     assert [item.tokens for item in items] == [5, 5, 5]
     assert sampler.params == [SamplingParams(max_new_tokens=7, stop=STOPS, temperature=0.0)]
     assert sampler.asked[0] == 'def f(a):\n    """a plus 1."""\n'
+
+
+def test_an_answer_that_this_machine_cannot_test_is_errored_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Tester, "_line", lambda self, *_: self._process.kill() if self._is_ready else READY)
+    [result] = grader.judged([ITEM], [Completion(BODY, "stop", 0, 5)])
+    assert (result.verdict, result.value) == ("errored", 0.0)
+    assert "this machine could not test it" in result.reason
 
 
 def test_a_chat_model_is_asked_in_words_and_not_stopped(hidden: Path) -> None:
