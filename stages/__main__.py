@@ -4,6 +4,7 @@ python -m stages data --task gsm8k --variant mini
 python -m stages corpus --task gsm8k
 python -m stages tiny
 python -m stages model --model smollm2-135m
+python -m stages graders
 python -m stages baseline --task gsm8k --variant mini
 python -m stages setup|baseline|execute|grade|validity|report --run RUN
 """
@@ -29,7 +30,7 @@ ON_GPUS = ("baseline", "execute", "grade", "validity")
 def main() -> None:
     """Runs one stage; an error is printed in one line, with exit code 1 or 2."""
     parser = argparse.ArgumentParser(prog="python -m stages", description="Run one stage of the pipeline.")
-    parser.add_argument("stage", choices=("data", "corpus", "tiny", "model", *STAGES))
+    parser.add_argument("stage", choices=("data", "corpus", "tiny", "model", "graders", *STAGES))
     parser.add_argument("--task")
     parser.add_argument("--variant", default="mini", choices=("mini", "full"))
     parser.add_argument("--source", type=Path)
@@ -73,6 +74,8 @@ def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
         built = tiny.tiny(load_params(settings.root), settings)
         return f"tiny: {built.parameters:,} parameters, loss {built.final_loss:.2f}, {built.seconds:.0f} s"
     params = load_params(settings.root)
+    if arguments.stage == "graders":
+        return f"graders: {task_baseline.graders(params, settings)}"
     metrics = task_baseline.task_baseline(arguments.task, arguments.variant, params, settings)
     return f"baseline: {arguments.task} {metrics.score:.1f} [{metrics.ci_low:.1f}, {metrics.ci_high:.1f}]"
 

@@ -4,7 +4,8 @@ import time
 
 from a2rl.core.files import digest_of, file_digest, write_model
 from a2rl.core.settings import Settings
-from a2rl.grading.baseline import baseline_key, load_or_grade
+from a2rl.grading.baseline import load_or_grade
+from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.devices import devices_of
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.outputs import keep_copy, outputs_path
@@ -30,11 +31,13 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     started, spec, ready = time.monotonic(), run.spec, run.need("setup", SetupRecord)
     base_model, hidden = check_inputs(run)
     job = grade_job(run, settings.root, base_model, "all", run.grades / "baseline-graded.json")
+    gpus = check_gpus(run, settings).all
 
     def grade(job: GradeJob) -> GradeResult:
-        return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all, spec.gpus_for_one))
+        return grade_now(job, settings, devices=devices_of(gpus, spec.gpus_for_one))
 
-    depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings)
+    models = [gpu.name for gpu in gpus]
+    depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings, models)
     items, reused, seconds, outputs = load_or_grade(job, depends_on, settings, grade)
     if outputs is not None:
         keep_copy(outputs, outputs_path(run.baseline_items))

@@ -1,10 +1,13 @@
-"""Stage `baseline` (DVC): the score of `tiny` on one task, as a metric that `dvc metrics` shows and compares."""
+"""Stages `graders` and `baseline` (DVC): the score of `tiny` on each task, as a metric that `dvc metrics` shows."""
 
+import json
 from pathlib import Path
 
 from a2rl.config.params import Params
+from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
-from a2rl.grading.baseline import BaselineMetrics, baseline_key, store
+from a2rl.grading.baseline import BaselineMetrics, store
+from a2rl.grading.dependencies import baseline_key, code_of, processor
 from a2rl.grading.devices import CPU
 from a2rl.grading.job import EngineChoice, GradeJob
 from a2rl.grading.pool import grade_now
@@ -12,6 +15,18 @@ from a2rl.models.base_model import TINY, model_digest, resolve_model
 from a2rl.tasks.catalog import load_task
 from a2rl.tasks.contract import Variant
 from a2rl.tasks.data import ensure_data, hidden_digest
+
+
+def graders(params: Params, settings: Settings) -> Path:
+    """Writes what a grade of each task depends on, so that DVC sees when a baseline is out of date; returns the folder.
+
+    Baselines of DVC are graded on the processor.
+    """
+    folder = settings.baselines / "graders"
+    for task in params.tasks:
+        known = {"device": processor(), **code_of(task)._asdict()}
+        write_atomically(folder / f"{task}.json", json.dumps(known, indent=2) + "\n")
+    return folder
 
 
 def task_baseline(task: str, variant: Variant, params: Params, settings: Settings) -> BaselineMetrics:

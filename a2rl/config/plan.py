@@ -24,11 +24,11 @@ from a2rl.core.urls import refuse_credentials
 from a2rl.models.base_model import require_known
 from a2rl.run.directory import new_run_id
 from a2rl.run.draw import Draw
-from a2rl.run.sample import check_limit
 from a2rl.run.spec import DEFAULT_TRIALS, RunSettings, RunSpec
 from a2rl.sampling.generation import Generation
 from a2rl.scoring.score import STATISTICS
 from a2rl.tasks.catalog import load_task
+from a2rl.tasks.split import check_limit
 
 PACKAGES = (
     "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scipy",

@@ -1,10 +1,5 @@
-"""Baselines: the scores of base models, graded once and stored under a key of everything that they depend on.
+"""Baselines: the scores of base models, graded once and stored under a key of everything that they depend on."""
 
-The key depends on contents, never on file names: the digests of the model, the data and the grading code, and the
-settings.
-"""
-
-from importlib.metadata import version
 from math import isclose
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,9 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.files import (
-    canonical_json,
     digest_of,
-    folder_digest,
     read_jsonl,
     read_model,
     write_atomically,
@@ -24,18 +17,15 @@ from a2rl.core.files import (
 )
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
+from a2rl.grading.dependencies import SAMPLE
 from a2rl.grading.job import Grade, GradeJob, GradeResult, ids_of_job, score_items
 from a2rl.grading.outputs import BASELINE_NAME, keep_copy, outputs_path
-from a2rl.models.base_model import model_digest, resolve_model
-from a2rl.sampling.generation import Generation
 from a2rl.scoring.score import ItemResult
 
 GRADING_TIMEOUT_S = 12 * 3600.0
 """How long to wait while another run grades the same baseline. Grading a base model on one device takes less than this
 for every task."""
 
-SAMPLE = "sample"
-"""The part of a key that only the baseline of a sample has."""
 SECONDS = "seconds.txt"
 """The file with the grading time; it depends on the machine, so it is the only file of a baseline without a version."""
 
@@ -63,43 +53,6 @@ class BaselineKey(BaseModel):
     schema_version: Literal[1] = 1
     key: str
     depends_on: dict[str, str]
-
-
-def baseline_key(job: GradeJob, base_digest: str, data_digest: str, settings: Settings) -> dict[str, str]:
-    """Returns everything that a baseline's score depends on, by name."""
-    answers = canonical_json(job.generation.model_dump(mode="json")) if job.generation != Generation() else ""
-    generation = {"generation": answers} if answers else {}
-    sample = {SAMPLE: f"{job.limit} by seed {job.split_seed}"} if job.limit else {}
-    return {
-        "task": job.task,
-        "model": base_digest,
-        "data": data_digest,
-        "grader": grader_digest(job.task, settings.root),
-        "backend": job.backend,
-        "exact": str(job.exact),
-        "dtype": job.dtype or "bfloat16 on a GPU, float32 on a CPU",
-        **({"vllm": canonical_json(job.vllm.model_dump())} if job.vllm else {}),
-        "options": canonical_json(job.options),
-        **_judge(job, settings),
-        **generation,
-        **sample,
-        "libraries": ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")),
-    }
-
-
-def _judge(job: GradeJob, settings: Settings) -> dict[str, str]:
-    if job.judge is None:
-        return {}
-    known = {"judge": canonical_json(job.judge.identity())}
-    if job.judge.serve:
-        known["judge model"] = model_digest(resolve_model(job.judge.serve, settings))
-    return known
-
-
-def grader_digest(task_id: str, root: Path) -> str:
-    """Returns the digest of the code that grades a task; a changed grader invalidates baselines."""
-    shared = ["a2rl/scoring/score.py", "a2rl/judge/*.py", "a2rl/sampling/**/*.py", f"tasks/{task_id}/**/*.py"]
-    return folder_digest(root, shared)
 
 
 class StoredBaseline(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,8 +19,6 @@ from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import resolve_model
 from a2rl.run.grading_limits import LONGEST_S, GradingLimits
-from a2rl.run.sample import check_limit
-from a2rl.run.spec import RunSpec
 from a2rl.sampling import Backend, Sampler, open_sampler
 from a2rl.sampling.engine_params import Dtype, DtypeSetting, VllmParams, computing_type
 from a2rl.sampling.generation import GeneratingSampler, Generation
@@ -30,7 +28,10 @@ from a2rl.scoring.samples import mean_of_samples
 from a2rl.scoring.score import STATISTICS, ItemResult, Statistics, TaskScore, mean_value, summarise
 from a2rl.tasks.catalog import load_grader, load_task
 from a2rl.tasks.contract import HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
-from a2rl.tasks.split import sample_ids, split_ids
+from a2rl.tasks.split import check_limit, sample_ids, split_ids
+
+if TYPE_CHECKING:
+    from a2rl.run.spec import RunSpec
 
 
 class Part(NamedTuple):
@@ -149,7 +150,7 @@ def selected_ids(
     return split_ids(ids, split, split_seed, kinds, statistics)
 
 
-def ids_of_run(spec: RunSpec, hidden: Path, split: Split) -> list[str]:
+def ids_of_run(spec: "RunSpec", hidden: Path, split: Split) -> list[str]:
     """Returns the ids of the items in a split of a run's eval set, or of its sample.
 
     Raises:

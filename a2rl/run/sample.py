@@ -1,30 +1,7 @@
-"""Samples of an eval set: which sizes are allowed, and the remark that stands wherever a sample's figures do."""
+"""The remark that stands wherever the figures of a sample of an eval set do."""
 
-from a2rl.core.errors import UsageError
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
-
-
-def check_limit(limit: int, items: int, task: str, halved: bool) -> None:
-    """Checks the size of a sample.
-
-    Args:
-        limit: The number of items in the sample.
-        items: The number of items in the eval set.
-        task: The id of the task.
-        halved: Whether the sample is divided into two halves.
-
-    Raises:
-        UsageError: The sample has too many or too few items.
-    """
-    if limit > items:
-        raise UsageError(
-            f"--limit {limit:,} is more than the {items:,} items of {task}: leave it out for the whole eval set"
-        )
-    if halved and limit < 2:
-        raise UsageError(
-            f"--limit {limit} leaves no items for one of the two halves of {task}: give at least 2, or --protocol paper"
-        )
 
 
 def in_words(limit: int | None, items: int | None) -> str:

@@ -8,8 +8,31 @@ that the eval set has of it, rounded up or down.
 import random
 from collections.abc import Mapping, Sequence
 
+from a2rl.core.errors import UsageError
 from a2rl.scoring.score import STATISTICS, Statistics
 from a2rl.tasks.contract import Split
+
+
+def check_limit(limit: int, items: int, task: str, halved: bool) -> None:
+    """Checks the size of a sample.
+
+    Args:
+        limit: The number of items in the sample.
+        items: The number of items in the eval set.
+        task: The id of the task.
+        halved: Whether the sample is divided into two halves.
+
+    Raises:
+        UsageError: The sample has too many or too few items.
+    """
+    if limit > items:
+        raise UsageError(
+            f"--limit {limit:,} is more than the {items:,} items of {task}: leave it out for the whole eval set"
+        )
+    if halved and limit < 2:
+        raise UsageError(
+            f"--limit {limit} leaves no items for one of the two halves of {task}: give at least 2, or --protocol paper"
+        )
 
 
 def sample_ids(ids: Sequence[str], size: int, seed: int, kinds: Mapping[str, str] | None = None) -> list[str]:

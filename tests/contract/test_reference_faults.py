@@ -24,7 +24,8 @@ from a2rl.core.processes import child_environment
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import agent_environment, build_workspace
 from a2rl.grading.app import create_app
-from a2rl.grading.baseline import StoredBaseline, baseline_key, load_or_grade
+from a2rl.grading.baseline import StoredBaseline, load_or_grade
+from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.job import GradeJob, GradeResult
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer

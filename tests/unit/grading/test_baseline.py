@@ -10,7 +10,8 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
-from a2rl.grading.baseline import baseline_key, load_or_grade
+from a2rl.grading.baseline import load_or_grade
+from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, selected_ids
 from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir

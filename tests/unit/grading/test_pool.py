@@ -112,9 +112,9 @@ def test_a_job_for_two_gpus_that_are_both_lost_is_graded_on_a_third(settings: Se
     numbers = iter(range(10))
 
     def submit(on: list[str]) -> "Future[GradeResult]":
-        return pool.submit(job.model_copy(update={"result": job.result.with_name(f"{next(numbers)}.json")}), on)
+        return graders.submit(job.model_copy(update={"result": job.result.with_name(f"{next(numbers)}.json")}), on)
 
-    with GraderPool(fake.seen_by(settings), [*lost, fake.uuid(2)], "tests.fake_worker") as pool:
+    with GraderPool(fake.seen_by(settings), [*lost, fake.uuid(2)], "tests.fake_worker") as graders:
         fake.lose(0)
         fake.lose(1)
         at_once = [submit([lost[0]]), submit([lost[1]]), submit(lost), submit(lost)]

@@ -1,0 +1,174 @@
+"""Tests what a baseline's key depends on: everything by which two grades of the same model can differ."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from a2rl.core.settings import Settings
+from a2rl.grading import dependencies
+from a2rl.grading.dependencies import baseline_key, code_of
+from a2rl.grading.job import GradeJob
+from a2rl.judge.params import JudgeParams
+from a2rl.sampling.engine_params import VllmParams
+from a2rl.sampling.generation import Generation
+from a2rl.tasks.catalog import task_ids
+from tests.run_maker import REPOSITORY
+
+TASKS = task_ids(REPOSITORY)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> GradeJob:
+    return GradeJob(
+        root=REPOSITORY, task="humaneval", variant="mini", hidden=tmp_path, model=tmp_path, split="all", split_seed=0,
+        options={}, result=tmp_path / "r", log=tmp_path / "log",
+    )  # fmt: skip
+
+
+Key = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def key(job: GradeJob, settings: Settings) -> Key:
+    def key(gpus: tuple[str, ...] = (), **changes: object) -> dict[str, str]:
+        return baseline_key(job.model_copy(update=changes), "m", "d", settings, gpus)
+
+    return key
+
+
+def test_a_baseline_of_the_processor_is_never_that_of_a_gpu_or_of_another_model_of_gpu(key: Key) -> None:
+    keys = [key(), key(("NVIDIA H100",)), key(("NVIDIA A100",)), key(("NVIDIA A100", "NVIDIA H100"))]
+    assert len({str(each) for each in keys}) == 4
+    assert [each["dtype"] for each in keys] == ["float32", "bfloat16", "bfloat16", "bfloat16"]
+    assert key(dtype="float32") == key()
+
+
+def test_the_number_of_gpus_counts_only_where_each_draws_its_own_random_numbers(key: Key) -> None:
+    one, two = ("NVIDIA H100",), ("NVIDIA H100", "NVIDIA H100")
+    assert key(one) == key(two)
+    sampled = Generation(temperature=0.6)
+    assert key(one, generation=sampled) != key(two, generation=sampled)
+
+
+def test_processors_that_round_differently_have_different_baselines(key: Key, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = key()
+    monkeypatch.setattr(dependencies, "cpu_flags", lambda: frozenset({"fpu", "asimd"}))
+    assert key() != known
+    assert key(("NVIDIA H100",))["device"] == "NVIDIA H100"
+
+
+def test_the_versions_in_vllms_own_environment_count_for_vllm(
+    job: GradeJob, settings: Settings, tmp_path: Path
+) -> None:
+    def of(version: str) -> dict[str, str]:
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\necho \'{{"vllm": "{version}"}}\'\n')
+        python.chmod(0o700)
+        there = replace(settings, environ={**settings.environ, "A2RL_VLLM_PYTHON": str(python)})
+        return baseline_key(job.model_copy(update={"backend": "vllm", "vllm": VllmParams()}), "m", "d", there)
+
+    assert of("0.32.0") != of("0.33.0")
+    assert '"vllm":"0.32.0"' in of("0.32.0")["vllm"]
+    assert "torch" in str(dependencies.vllm_versions(with_own_python(settings)))
+
+
+def with_own_python(settings: Settings) -> Settings:
+    return replace(settings, environ={**settings.environ, "A2RL_VLLM_PYTHON": sys.executable})
+
+
+def test_variant_and_judge_count(key: Key) -> None:
+    judges = [JudgeParams(model="judge", base_url=f"https://{host}/v1") for host in ("one", "other")]
+    keys = [key(), key(variant="full"), *(key(judge=each) for each in judges)]
+    assert len({str(each) for each in keys}) == 4
+
+
+@pytest.mark.parametrize(
+    ("task", "path"),
+    [
+        *((each, f"a2rl/{path}") for each in TASKS for path in (
+            "grading/job.py", "grading/parts.py", "scoring/score.py", "scoring/samples.py", "scoring/means.py",
+            "sampling/transformers_backend.py", "sampling/decoder/engine.py", "sampling/vllm_worker.py",
+            "sampling/generation.py", "tasks/split.py",
+        )),
+        *((each, f"tasks/{each}/{path}.py") for each in TASKS for path in ("grade", "task")),
+        *(("humaneval", f"a2rl/code_execution/{path}.py") for path in ("pool", "tester", "cell", "values")),
+        ("alpacaeval", "tasks/alpacaeval/served.py"),
+        ("alpacaeval", "tasks/alpacaeval/rule.py"),
+        ("alpacaeval", "a2rl/judge/served_model.py"),
+        ("alpacaeval", "a2rl/judge/annotators/alpaca_eval_gpt5_2_fn/configs.yaml"),
+        ("deepsearchqa", "tasks/deepsearchqa/served.py"),
+        ("deepsearchqa", "tasks/deepsearchqa/research/match.py"),
+    ],
+)  # fmt: skip
+def test_a_grade_depends_on_the_code_that_grades(task: str, path: str) -> None:
+    assert path in code_of(task).files
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_grade_does_not_depend_on_what_does_not_grade(task: str) -> None:
+    parts = {"/".join(Path(path).parts[:2]) for path in code_of(task).files}
+    assert not parts & {"a2rl/cli", "a2rl/results", "a2rl/execution", "a2rl/sandbox", "a2rl/agents", "a2rl/config"}
+    others = {f"tasks/{each}" for each in TASKS} - {f"tasks/{task}"}
+    assert not parts & others
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_our_code_that_grading_loads_is_found(task: str) -> None:
+    script = (
+        "import sys, a2rl.grading.parts\n"
+        "import a2rl.sampling.transformers_backend, a2rl.sampling.vllm_backend\n"
+        f"import tasks.{task}.grade, tasks.{task}.task\n"
+        "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] in ('a2rl', 'tasks')), sep='\\n')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    loaded = {str(Path(line).relative_to(REPOSITORY)) for line in done.stdout.split()}
+    assert loaded <= set(code_of(task).files)
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the code that may be changed."""
+    for package in dependencies.OURS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / package, tmp_path / "copy" / package, ignore=ignored)
+    monkeypatch.setattr(dependencies, "_root", lambda _: tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_changed_code_counts_and_a_changed_comment_or_docstring_does_not(copied: Path) -> None:
+    files = code_of.__wrapped__("humaneval").files
+    assert files == code_of("humaneval").files
+    pool = copied / "a2rl/code_execution/pool.py"
+    text = pool.read_text()
+    pool.write_text('"""Another docstring."""\n# a comment\n' + text.partition('"""\n')[2])
+    assert code_of.__wrapped__("humaneval").files == files
+    pool.write_text(text.replace("MAX_TESTERS = 16", "MAX_TESTERS = 17"))
+    assert {path for path, digest in code_of.__wrapped__("humaneval").files.items() if files[path] != digest} == {
+        "a2rl/code_execution/pool.py"
+    }
+
+
+def test_a_module_that_is_imported_anew_counts_and_so_do_its_own_imports(copied: Path) -> None:
+    (copied / "a2rl/scoring/new.py").write_text("def f():\n    from a2rl.scoring import newer\n    return newer\n")
+    (copied / "a2rl/scoring/newer.py").write_text("X = 1\n")
+    grade = copied / "tasks/gsm8k/grade.py"
+    grade.write_text(
+        grade.read_text() + "\nif TYPE_CHECKING:\n    import a2rl.cli.run_table\nNEW = 'a2rl.scoring.new'\n"
+    )
+    found = code_of.__wrapped__("gsm8k").files.keys() - code_of("gsm8k").files.keys()
+    assert found == {"a2rl/scoring/new.py", "a2rl/scoring/newer.py"}
+
+
+def test_dvc_asks_the_same_question(repository: Path) -> None:
+    stages = yaml.safe_load((repository / "dvc.yaml").read_text())["stages"]
+    assert stages["graders"]["always_changed"]
+    assert not [
+        each for each in stages["baseline"]["deps"] if each.endswith(".py") or each.startswith(("a2rl", "tasks"))
+    ]
+    assert "baselines/graders/${item.task}.json" in stages["baseline"]["deps"]
