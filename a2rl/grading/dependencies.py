@@ -140,8 +140,9 @@ class _OnlyCode(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> Any:
-        for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return None if for_types else self.generic_visit(node)
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+        return self.generic_visit(node)
 
 
 def _imported(tree: ast.AST, path: Path) -> Iterator[str]:
@@ -167,8 +168,7 @@ def _beside(tree: ast.AST, path: Path) -> Iterator[Path]:
         match node:
             case ast.Call(func=ast.Attribute(attr="with_name"), args=[ast.Constant(value=str(name))]):
                 named = path.with_name(name)
-                inside = (each for each in named.rglob("*") if each.is_file() and each.suffix != ".pyc")
-                yield from inside if named.is_dir() else [named] if named.is_file() else []
+                yield from (each for each in (named, *named.rglob("*")) if each.is_file() and each.suffix != ".pyc")
 
 
 def _files(name: str) -> Iterator[Path]:

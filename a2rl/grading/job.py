@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,12 +26,13 @@ from a2rl.sampling.generation import GeneratingSampler, Generation
 from a2rl.sampling.vllm_backend import engine_start_of
 from a2rl.sampling.vllm_process import EngineLease, EngineStart
 from a2rl.scoring.samples import mean_of_samples
-from a2rl.scoring.score import STATISTICS, ItemResult, Statistics, TaskScore, mean_value, summarise
+from a2rl.scoring.score import STATISTICS, ItemResult, Statistics, TaskScore, errors_tolerated, mean_value, summarise
 from a2rl.tasks.catalog import load_grader, load_task
-from a2rl.tasks.contract import HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
+from a2rl.tasks.contract import Grader, HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
 from a2rl.tasks.split import check_limit, sample_ids, split_ids
 
 if TYPE_CHECKING:
+    from a2rl.judge.client import Judge
     from a2rl.run.spec import RunSpec
 
 
@@ -168,12 +170,13 @@ def ids_of_job(job: GradeJob) -> list[str]:
     return selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit, job.statistics)
 
 
-def run_job(job: GradeJob, lease: EngineLease | None = None) -> None:
+def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callable[[], None] = lambda: None) -> None:
     """Grades a checkpoint and writes the result.
 
     Args:
         job: The job.
         lease: A running engine of vLLM to use instead of starting one.
+        on_answered: Called when the model has answered and the device is not needed any more.
 
     Raises:
         A2rlError: It could not be graded.
@@ -187,10 +190,13 @@ def run_job(job: GradeJob, lease: EngineLease | None = None) -> None:
     engine = open_sampler(
         job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, lease=lease, on_end=progress.add_item
     )
-    with engine as sampler:
-        start = engine_start_of(sampler)
-        rounds = [_round(job, sampler, number, ids, limits, judging, progress) for number in range(samples)]
-    items = mean_of_samples(rounds)
+    with _open_judge(job.task, judging) as judge:
+        with engine as sampler:
+            start = engine_start_of(sampler)
+            rounds = [_round(job, sampler, number, ids, limits, judge, progress) for number in range(samples)]
+        if judging is None or judging.served is None:  # a model that judges here may need the device as well
+            on_answered()
+        items = mean_of_samples([results() for results in rounds])
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
     score = score_items(job.task, job.hidden, items, time.monotonic() - started, job.statistics)
@@ -206,6 +212,19 @@ def judge_of(params: JudgeParams, settings: Settings) -> JudgeConfig:
     """
     served = resolve_model(params.serve, settings) if params.serve else None
     return JudgeConfig.by(params, settings, served)
+
+
+@contextmanager
+def _open_judge(task: str, judging: JudgeConfig | None) -> "Iterator[Judge | None]":
+    """Opens the judge of a task, or the task's own; yields None if its answers need none."""
+    grader = cast(Grader | JudgedGrader, load_grader(task))
+    if not isinstance(grader, JudgedGrader):
+        yield None
+        return
+    from a2rl.judge.local import open_judge  # its HTTP library takes a fifth of a second, for every command
+
+    with open_judge(judging, *grader.OWN_JUDGE) as judge:
+        yield judge
 
 
 def _judging(job: GradeJob) -> JudgeConfig | None:
@@ -229,16 +248,21 @@ def _round(
     number: int,
     ids: Sequence[str],
     limits: Limits,
-    judging: JudgeConfig | None,
+    judge: "Judge | None",
     progress: ProgressFile,
-) -> list[ItemResult]:
-    """Answers and judges all items once. Rounds, and parts of a round, have different random numbers."""
+) -> Callable[[], Sequence[ItemResult]]:
+    """Answers all items once, and returns a function that waits until they are judged.
+
+    Rounds, and parts of a round, have different random numbers.
+    """
     grader, seed = load_grader(job.task), number * job.part.step + job.part.start
     with recorded(sampler, job.result, ids, number, progress.add_answer) as recording:
         answering = GeneratingSampler(recording, job.generation, seed=seed)
-        if judging is None:
-            return grader.grade(answering, job.hidden, ids, limits, job.options)
-        return cast(JudgedGrader, grader).grade(answering, job.hidden, ids, limits, job.options, judging)
+        if judge is not None:
+            asking = judge.asking(errors_tolerated(len(ids)))
+            return cast(JudgedGrader, grader).grade(answering, job.hidden, ids, limits, job.options, asking)
+        results = grader.grade(answering, job.hidden, ids, limits, job.options)
+        return lambda: results
 
 
 def score_items(

@@ -7,7 +7,7 @@ with GraderPool(settings, devices_here(settings)) as pool:
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError, wait
 from types import TracebackType
 from typing import NamedTuple
@@ -23,6 +23,8 @@ from a2rl.grading.progress import OnProgress, ignore_progress, joint_progress, p
 from a2rl.grading.worker_process import OUT_OF_MEMORY, WORKER, StuckError, WorkerProcess
 
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
+MOST_JUDGING = 4
+"""How many jobs of a device may wait for their judge while it works on another: each keeps a process with libraries."""
 ATTEMPTS = 2
 """How many times a job is tried if its process or its worker dies or hangs."""
 
@@ -30,10 +32,12 @@ ATTEMPTS = 2
 class GradingError(InfrastructureError):
     """A job could not be graded on this machine."""
 
-    def __init__(self, reason: str, seconds: float) -> None:
+    def __init__(self, reason: str, seconds: float, *, is_final: bool = True) -> None:
         super().__init__(reason)
         self.seconds = seconds
         """Seconds of grading that the failed attempts used."""
+        self.is_final = is_final
+        """Whether another attempt would fail as well."""
 
 
 def named_devices(text: str) -> frozenset[str]:
@@ -48,6 +52,10 @@ class _Waiting(NamedTuple):
     future: "Future[GradeResult]"
     on: frozenset[str]
     """The devices of which one has to run it; any runs it if none of these is in service."""
+    attempts: int = 1
+    """How many attempts there are with the next one."""
+    seconds: float = 0.0
+    """Seconds of grading that the attempts before used."""
 
 
 class _Queue:
@@ -60,17 +68,17 @@ class _Queue:
         self._closed = False
 
     def put(self, waiting: _Waiting) -> bool:
-        """Adds a job; False if the queue is closed."""
+        """Adds a job, one that is tried again as the first; False if the queue is closed."""
         with self._changed:
             if not self._closed:
-                self._jobs.append(waiting)
+                self._jobs.insert(0 if waiting.attempts > 1 else len(self._jobs), waiting)
                 self._changed.notify_all()
             return not self._closed
 
     def take(self, device: str) -> _Waiting | None:
-        """Waits for a job for a device and removes it; None when the queue is closed."""
+        """Waits for a job for a device and removes it; None when the queue is closed, or the device out of service."""
         with self._changed:
-            while not self._closed:
+            while not self._closed and device in self._in_service:
                 for waiting in self._jobs:
                     if device in waiting.on or waiting.on.isdisjoint(self._in_service):
                         self._jobs.remove(waiting)
@@ -87,7 +95,7 @@ class _Queue:
         with self._changed:
             if self._in_service == [device]:
                 return False
-            self._in_service.remove(device)
+            self._in_service = [each for each in self._in_service if each != device]
             self._changed.notify_all()
             return True
 
@@ -155,17 +163,32 @@ class GraderPool:
         self.close()
 
     def _serve(self, slot: "_Slot") -> None:
-        while (waiting := self._jobs.take(slot.device)) is not None:
-            try:
-                _settle(waiting.future, slot.grade(waiting.job))
-            except DeviceLostError as error:
-                if self._jobs.retire(slot.device) and self._jobs.put(waiting):
-                    return
-                _settle(waiting.future, error)
-            except A2rlError as error:
-                _settle(waiting.future, error)
-            except Exception as error:  # noqa: BLE001 - if this thread ended, all queued jobs would wait forever
-                _settle(waiting.future, InfrastructureError(f"the grader failed: {error!r}"))
+        """Takes a job whenever the device is free. A job whose model has answered waits for its judge in its thread."""
+        while True:
+            slot.device_is_free.acquire()
+            if (waiting := self._jobs.take(slot.device)) is None:
+                return
+            threading.Thread(target=self._grade, args=(slot, waiting), daemon=True).start()
+
+    def _grade(self, slot: "_Slot", waiting: _Waiting) -> None:
+        outcome: GradeResult | A2rlError
+        try:
+            outcome = slot.grade(waiting.job)
+        except DeviceLostError as error:
+            if self._jobs.retire(slot.device) and self._jobs.put(waiting):
+                return
+            outcome = error
+        except GradingError as error:
+            seconds = waiting.seconds + error.seconds
+            again = waiting._replace(attempts=waiting.attempts + 1, seconds=seconds)
+            if not error.is_final and again.attempts <= ATTEMPTS and self._jobs.put(again):
+                return
+            outcome = GradingError(str(error), seconds)
+        except A2rlError as error:
+            outcome = error
+        except Exception as error:  # noqa: BLE001 - if this thread ended, the waiting requests would wait forever
+            outcome = InfrastructureError(f"the grader failed: {error!r}")
+        _settle(waiting.future, outcome)
 
 
 def _settle(future: "Future[GradeResult]", outcome: GradeResult | A2rlError) -> None:
@@ -186,46 +209,54 @@ class _Slot:
         self._closed = False
         self._lock = threading.Lock()
         self._worker = WorkerProcess(settings, device, worker)
+        self.device_is_free = threading.Semaphore()
+        self._judging = threading.Semaphore(MOST_JUDGING)
 
     @property
     def pid(self) -> int | None:
         return self._worker.pid if self._worker.is_alive else None
 
     def grade(self, job: GradeJob) -> GradeResult:
-        problem, began = "", time.monotonic()
+        """Tries once to grade a job on the device, which is taken, and freed as soon as the job no longer needs it."""
+        has_device, began = True, time.monotonic()
+
+        def free_device() -> None:
+            nonlocal has_device
+            if has_device and self._judging.acquire(blocking=False):
+                has_device = False
+                self.device_is_free.release()
+
         try:
-            for _ in range(ATTEMPTS):
-                if job.result.exists():
-                    break
-                problem, is_final = self._attempt(job)
-                if self._closed:
-                    raise InterruptedByUserError("grading was stopped")
-                if is_final:
-                    break
+            problem, is_final = ("", True) if job.result.exists() else self._attempt(job, free_device)
+            if self._closed:
+                raise InterruptedByUserError("grading was stopped")
+            if job.result.exists():
+                return read_model(job.result, GradeResult)
+            if lost := lost_gpu(self.device, self._settings):
+                raise DeviceLostError(lost)
+            seconds = round(time.monotonic() - began, 3)
+            raise GradingError(problem or "the grader left no result", seconds, is_final=is_final)
         finally:
             progress_path(job.result).unlink(missing_ok=True)  # of a process that was killed
-        if job.result.exists():
-            return read_model(job.result, GradeResult)
-        if lost := lost_gpu(self.device, self._settings):
-            raise DeviceLostError(lost)
-        raise GradingError(problem or "the grader left no result", round(time.monotonic() - began, 3))
+            (self.device_is_free if has_device else self._judging).release()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._worker.kill()
 
-    def _attempt(self, job: GradeJob) -> tuple[str, bool]:
+    def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> tuple[str, bool]:
         """Runs the job once; returns why there is no result, and whether a retry would fail as well."""
         worker, failure = self._live_worker(), job.result.with_suffix(".error")
         failure.unlink(missing_ok=True)
         try:
-            exit_code = worker.run(job)
+            exit_code = worker.run(job, free_device)
         except StuckError as stuck:
-            worker.kill()
+            if not stuck.is_judging:
+                worker.kill()
             return f"{stuck}; its log is {job.log}", False
         except BaseException:
-            worker.kill()  # otherwise its late answer would be taken for that of the next job
+            worker.kill()
             raise
         if exit_code is None:
             worker.kill()

@@ -16,7 +16,7 @@ from a2rl.models.json_object import read_json
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, T
 from a2rl.tasks.catalog import load_grader, load_task
-from a2rl.tasks.contract import Limits
+from a2rl.tasks.contract import JudgedGrader, Limits
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -203,7 +203,9 @@ def _asked(
     sampler = CountingSampler(tokenizer, context, has_chat_template(model))
     try:
         chosen = selected_ids(spec.task, hidden, "all", spec.split_seed) if ids is None else ids
-        load_grader(spec.task).grade(sampler, hidden, chosen, limits, spec.options)
+        grader: Any = load_grader(spec.task)
+        unused = [None] if isinstance(grader, JudgedGrader) else []  # nothing is answered, so that no judge is asked
+        grader.grade(sampler, hidden, chosen, limits, spec.options, *unused)
     except _SeenError:
         return sampler
     except (A2rlError, OSError):  # of the data, which has checks of its own

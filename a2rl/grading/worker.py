@@ -2,8 +2,10 @@
 
 Loading torch takes seconds, and no state may be left over from one submission to the next. So this process imports the
 libraries once, uses no device, and grades nothing itself. It speaks JSON lines: first `{"ready": true}` on stdout. For
-each `GradeJob` on stdin, the forked process writes `{"alive": n}` to stdout every second, and the worker writes
-`{"exit_code": n}` when that process has ended. The worker ends when stdin closes (its parent has ended).
+each `[number, GradeJob]` on stdin, the forked process writes `{"job": number, "alive": n}` to stdout every second, and
+the worker writes `{"job": number, "exit_code": n}` when that process has ended. In between it may write
+`{"job": number, "judging": pid}`: the model has answered, and the worker takes the next job while that process waits
+for the judge. The worker ends when stdin closes (its parent has ended).
 
 With the back end vllm, the worker keeps a running engine from job to job and lends it to the forked processes.
 """
@@ -12,10 +14,12 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InfrastructureError
@@ -33,6 +37,7 @@ FAILED, CRASHED = 1, 70
 ENGINE_LOST, ENGINE_REFUSED = 72, 73
 """Exit codes of a job's process whose lent engine has died, or has not taken the weights. A new engine may grade it."""
 ALIVE_EVERY_S = 1.0
+ANSWERED = b"."
 SIGNS_OF_NO_MEMORY = ("OutOfMemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
 """How torch, CUDA and the system say that there is no memory left."""
 
@@ -42,23 +47,28 @@ def _import_libraries() -> None:
         importlib.import_module(library)
 
 
-def _say_alive(answers: int) -> None:
+def _say(answers: int, number: int, **message: int) -> None:
+    os.write(answers, json.dumps({"job": number, **message}).encode() + b"\n")  # so short that it is written atomically
+
+
+def _say_alive(answers: int, number: int) -> None:
     """Reports every second that the grading process is not stopped. It runs in a thread, so it says nothing about
     progress."""
     second = 0
     while True:
         try:
-            os.write(answers, json.dumps({"alive": second}).encode() + b"\n")  # short enough to be written atomically
+            _say(answers, number, alive=second)
         except OSError:
             return
         second += 1
         time.sleep(ALIVE_EVERY_S)
 
 
-def _grade_in_child(job: GradeJob, lease: EngineLease | None, answers: int) -> int:
+def _grade_in_child(number: int, job: GradeJob, lease: EngineLease | None, answers: int, answered: int) -> int:
     """Grades in the forked process; everything that it prints goes to the job's log. Returns the exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent()
-    threading.Thread(target=_say_alive, args=(answers,), daemon=True).start()
+    threading.Thread(target=_say_alive, args=(answers, number), daemon=True).start()
     job.log.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -66,7 +76,7 @@ def _grade_in_child(job: GradeJob, lease: EngineLease | None, answers: int) -> i
     os.dup2(log, 2)
     try:
         _require_gpu(job)
-        run_job(job, lease)
+        run_job(job, lease, lambda: os.close(answered) if os.write(answered, ANSWERED) else None)
     except A2rlError as error:
         _failure_of(job).write_text(scrub(str(error)), encoding="utf-8")
         return _exit_code_of(error, lease)
@@ -120,30 +130,61 @@ def main() -> None:
     gc.freeze()  # children share these pages as long as the garbage collector does not write to them
     answers.write('{"ready": true}\n')
     answers.flush()
+    judging = _Judging(answers.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: judging.report())
     with KeptEngine() as kept:
         for line in sys.stdin:
-            code = _grade(GradeJob.model_validate_json(line), kept, answers.fileno())
-            answers.write(json.dumps({"exit_code": code}) + "\n")
-            answers.flush()
+            number, job = json.loads(line)
+            _grade(number, GradeJob.model_validate(job), kept, judging)
 
 
-def _grade(job: GradeJob, kept: KeptEngine, answers: int) -> int:
+class _Judging:
+    """The processes whose models have answered, and that still wait for the judge, with the numbers of their jobs."""
+
+    def __init__(self, answers: int) -> None:
+        self.answers = answers
+        self._jobs: dict[int, int] = {}
+
+    def add(self, child: int, number: int) -> None:
+        """Lets a process go on; its end is reported."""
+        self._jobs[child] = number
+        _say(self.answers, number, judging=child)
+        self.report()  # of the signal of a process that has ended before it was added
+
+    def report(self) -> None:
+        """Reports those that have ended; also called by the signal handler, at any time."""
+        for child in tuple(self._jobs):
+            with suppress(ChildProcessError):  # reported meanwhile
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    _say(self.answers, self._jobs.pop(child), exit_code=os.waitstatus_to_exitcode(status))
+
+
+def _grade(number: int, job: GradeJob, kept: KeptEngine, judging: _Judging) -> None:
     """Grades in a forked process, and in a second one if the engine that the first was lent turns out to be lost."""
     while True:
         lease = kept.lease(job)
+        answered, say_answered = os.pipe()
         child = os.fork()
         if child == 0:
-            os._exit(_grade_in_child(job, lease, answers))
+            os.close(answered)
+            os._exit(_grade_in_child(number, job, lease, judging.answers, say_answered))
+        os.close(say_answered)
+        with os.fdopen(answered, "rb") as waiting:
+            has_answered = waiting.read(1) == ANSWERED  # nothing, if the process ends
+        if has_answered:
+            kept.give_back(lease)
+            return judging.add(child, number)
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code in (0, FAILED):
-            kept.give_back(lease)
-            return code
         failure = _failure_of(job)
         why = failure.read_text(encoding="utf-8") if failure.exists() else "a grade crashed"
-        kept.give_up(lease, why, is_refusal=code == ENGINE_REFUSED)
+        if code in (0, FAILED):
+            kept.give_back(lease)
+        else:
+            kept.give_up(lease, why, is_refusal=code == ENGINE_REFUSED)
         if code not in (ENGINE_LOST, ENGINE_REFUSED):
-            return code
+            return _say(judging.answers, number, exit_code=code)
         failure.unlink(missing_ok=True)
 
 

@@ -4,14 +4,17 @@ The worker reports once that it is ready, and while a job runs, the job's proces
 Both have timeouts, so that the pool never waits for a process that is stopped, starved or stuck.
 """
 
+import itertools
 import json
 import os
-import select
+import queue
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import psutil
 
@@ -28,11 +31,14 @@ START_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 10.0
 OUT_OF_MEMORY = 71
 """The exit code of a job's process that could not get the memory that it needed."""
-BLOCK = 1 << 16
+Message = dict[str, int]
 
 
 class StuckError(Exception):
     """The job takes too long, or its process no longer reports that it is alive."""
+
+    is_judging = False
+    """Whether the model had answered."""
 
 
 class WorkerProcess:
@@ -51,8 +57,12 @@ class WorkerProcess:
             start_new_session=True,
         )
         send_keys(self._process, grader_keys(settings))
-        self._unread = b""
-        self._ready = False
+        self._lock = threading.Lock()
+        self._ready, self._ended = False, False
+        self._numbers = itertools.count()
+        self._heard: dict[int, queue.SimpleQueue[Message | None]] = {}
+        """What the worker says of each job; None at its end."""
+        threading.Thread(target=self._listen, daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -64,61 +74,83 @@ class WorkerProcess:
         """Whether the worker has not ended."""
         return self._process.poll() is None
 
-    def run(self, job: GradeJob) -> int | None:
+    def run(self, job: GradeJob, on_answered: Callable[[], None] = lambda: None) -> int | None:
         """Runs a job.
+
+        Args:
+            job: The job.
+            on_answered: Called when only the judge is waited for, so that the worker can take another job meanwhile.
 
         Returns:
             The exit code of the job's process; None if the worker itself died.
 
         Raises:
-            StuckError: It took too long, or no longer reported that it was alive.
+            StuckError: It took too long, or no longer reported that it was alive. If only the judge was waited for, the
+                process of the job has been killed; otherwise, the worker should be.
         """
-        assert self._process.stdin is not None
+        number, judging = next(self._numbers), 0
+        heard = queue.SimpleQueue[Message | None]()
+        with self._lock:
+            if self._ended:
+                return None
+            self._heard[number] = heard
         try:
-            self._process.stdin.write(job.model_dump_json().encode() + b"\n")
-            self._process.stdin.flush()
+            self._send([number, job.model_dump(mode="json")])
+            for message in self._messages(job, heard):
+                if "exit_code" in message:
+                    return message["exit_code"]
+                if "judging" in message:
+                    judging = message["judging"]
+                    on_answered()
+            return None
         except (BrokenPipeError, ValueError):
             return None
-        for message in self._messages(job):
-            if "exit_code" in message:
-                return int(message["exit_code"])
-        return None
+        except StuckError as stuck:
+            stuck.is_judging = judging > 0
+            if judging:
+                kill_descendants(judging, with_itself=True)
+            raise
+        finally:
+            del self._heard[number]
 
-    def _messages(self, job: GradeJob) -> Iterator[dict[str, int]]:
-        """Yields the worker's messages until its end."""
-        began = heard = time.monotonic()
+    def _send(self, request: Any) -> None:
+        assert self._process.stdin is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _messages(self, job: GradeJob, heard: "queue.SimpleQueue[Message | None]") -> Iterator[Message]:
+        """Yields the worker's messages about a job until its end."""
+        began = last = time.monotonic()
         while True:
             silence_s = job.silence_s if self._ready else max(START_TIMEOUT_S, job.silence_s)
-            left_s, patience_s = began + job.time_limit_s - time.monotonic(), heard + silence_s - time.monotonic()
+            left_s, patience_s = began + job.time_limit_s - time.monotonic(), last + silence_s - time.monotonic()
             if left_s <= 0:
                 raise StuckError(f"grading took longer than its limit of {job.time_limit_s:.0f} s")
             if patience_s <= 0:
                 raise StuckError(f"the grader's process gave no sign of life for {silence_s:.0f} s")
-            if not self._wait(min(left_s, patience_s)):
-                continue
-            if not (lines := self._read()):
-                return
-            heard = time.monotonic()
-            for message in lines:
+            with suppress(queue.Empty):
+                if (message := heard.get(timeout=min(left_s, patience_s))) is None:
+                    return
+                last = time.monotonic()
                 if "ready" in message:
-                    self._ready, began = True, heard
+                    began = last
                 yield message
 
-    def _wait(self, seconds: float) -> bool:
-        """Waits for output; True if there is some, or if the output has ended."""
+    def _listen(self) -> None:
+        """Hands the worker's messages to the jobs that they are about, until it ends."""
         assert self._process.stdout is not None
-        return bool(select.select([self._process.stdout], [], [], seconds)[0])
-
-    def _read(self) -> list[dict[str, int]]:
-        """Reads the available messages. There is at least one, except at the end of the output."""
-        assert self._process.stdout is not None
-        while b"\n" not in self._unread:
-            block = os.read(self._process.stdout.fileno(), BLOCK)
-            if not block:
-                return []
-            self._unread += block
-        *lines, self._unread = self._unread.split(b"\n")
-        return [json.loads(line) for line in lines]
+        for line in self._process.stdout:
+            message: Message = json.loads(line)
+            with self._lock:
+                self._ready = True
+                for number in [message["job"]] if "job" in message else [*self._heard]:
+                    if number in self._heard:
+                        self._heard[number].put(message)
+        with self._lock:
+            self._ended = True
+            for heard in self._heard.values():
+                heard.put(None)
 
     def kill(self) -> None:
         """Kills the worker, its jobs and all their descendants. Raises the same errors as `kill_tree`."""
@@ -131,17 +163,24 @@ def kill_tree(leader: "subprocess.Popen[bytes]") -> None:
     Raises:
         InfrastructureError: The leader does not end, for example because it hangs in a system call.
     """
-    descendants = []
-    with suppress(psutil.Error):  # listed first, since descendants cannot be found after their parents have ended
-        descendants = psutil.Process(leader.pid).children(recursive=True)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader.pid, signal.SIGKILL)
-    for process in descendants:
-        with suppress(psutil.Error):
-            process.kill()
+    kill_descendants(leader.pid, with_group=True)
     try:
         leader.wait(END_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(
             "the grader's process cannot be killed; it may hang in a system call of the driver or the disk"
         ) from error
+
+
+def kill_descendants(pid: int, *, with_group: bool = False, with_itself: bool = False) -> None:
+    """Kills all descendants of a process."""
+    descendants: list[psutil.Process] = []
+    with suppress(psutil.Error):  # listed first, since descendants cannot be found after their parents have ended
+        process = psutil.Process(pid)
+        descendants = [*process.children(recursive=True), *([process] if with_itself else [])]
+    if with_group:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    for process in descendants:
+        with suppress(psutil.Error):
+            process.kill()

@@ -1,7 +1,9 @@
 """Asks a judge many questions concurrently, pays for none twice, and gives the reason for each one that failed.
 
     with Judge(config) as judge:
-        answers = judge.ask([Question(messages, read), ...], failures_allowed=16)
+        asking = judge.asking(failures_allowed=16)
+        asking.put("item", Question(messages, read))     # is asked at once
+        answers = asking.answers()
 
 Failed requests are retried where that may help (see a2rl/core/retries.py); `Retry-After` is honoured.
 """
@@ -9,7 +11,7 @@ Failed requests are retried where that may help (see a2rl/core/retries.py); `Ret
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -100,47 +102,27 @@ class Judge:
         self._cache = AnswerCache(config.cache)
         self._account = Account(config.account, config.limit_usd) if config.account else None
         self._closing = threading.Event()
+        self._threads = ThreadPoolExecutor(self._params.concurrency)
 
     @property
     def annotator(self) -> str:
         """The name of the prompt format, which the task knows."""
         return self._params.annotator
 
-    def ask(self, questions: Sequence[Question], failures_allowed: int) -> list[Answer]:
-        """Asks questions concurrently; returns one answer for each, in order.
+    def asking(self, failures_allowed: int) -> "Asking":
+        """Begins to ask the questions of a grade.
 
         Args:
-            questions: The questions.
             failures_allowed: If more questions than this fail, the remaining ones fail without being asked.
-
-        Raises:
-            SpendLimitError: The run's money is used up; answers that have arrived are cached.
-            InfrastructureError: The cache or the account cannot be used.
         """
-        failed = _Counter()
+        return Asking(self, self._threads, failures_allowed, self._config.sample)
 
-        def ask_one(question: Question, asking: int) -> Answer:
-            if failed.count > failures_allowed:
-                return Answer(None, f"not asked, after {failures_allowed + 1} others had failed: {failed.reason}")
-            answer = self.ask_one(question, asking)
-            if answer.verdict is None:
-                failed.add(answer.reason)
-            return answer
-
-        sample = self._sample(questions)
-        every = [*((each, 1) for each in questions), *((questions[place], SECOND_ASKING) for place in sample)]
-        with ThreadPoolExecutor(self._params.concurrency) as threads:
-            try:
-                answers = list(threads.map(lambda each: ask_one(*each), every))
-            except BaseException:
-                self._closing.set()  # the answers are no longer needed: cancel the remaining requests
-                threads.shutdown(cancel_futures=True)
-                raise
-        first, again = answers[: len(questions)], dict(zip(sample, answers[len(questions) :], strict=True))
-        return [
-            replace(answer, again=again[place].verdict) if place in again else answer
-            for place, answer in enumerate(first)
-        ]
+    def ask(self, questions: Sequence[Question], failures_allowed: int) -> list[Answer]:
+        """Asks questions concurrently; returns one answer for each, in order. Raises the same errors as `Asking`."""
+        asking = self.asking(failures_allowed)
+        for place, question in enumerate(questions):
+            asking.put(str(place), question)
+        return list(asking.answers().values())
 
     def ask_one(self, question: Question, asking: int = 1) -> Answer:
         """Asks a question, or returns the stored answer of the same asking.
@@ -149,7 +131,7 @@ class Judge:
             SpendLimitError: The run's money is used up.
             InfrastructureError: The cache or the account cannot be used.
         """
-        body = self._body(question)
+        body = self.body(question)
         later = {"asking": asking} if asking > 1 else {}  # so that a second asking never gets the first one's answer
         key = digest_of({**self._params.identity(), "request": body, **later})
         try:
@@ -166,9 +148,10 @@ class Judge:
             return Answer(None, str(failure)[:MAX_REASON_CHARS], status=getattr(failure, "status", 0))
 
     def close(self) -> None:
-        """Cancels waits and closes the connections and the cache."""
+        """Cancels what is not answered yet, and closes the connections and the cache."""
         self._closing.set()
         self._http.close()
+        self._threads.shutdown(cancel_futures=True)
         self._cache.__exit__(None, None, None)
 
     def __enter__(self) -> "Judge":
@@ -179,15 +162,10 @@ class Judge:
     ) -> None:
         self.close()
 
-    def _body(self, question: Question) -> dict[str, Any]:
+    def body(self, question: Question) -> dict[str, Any]:
+        """Returns the body of a question's request."""
         decoding = self._params.decoding or {}
         return {"model": self._params.model, "messages": [dict(each) for each in question.messages], **decoding}
-
-    def _sample(self, questions: Sequence[Question]) -> list[int]:
-        """Returns the places of the questions to ask twice. The questions alone decide, so a repeated grade asks the
-        same."""
-        by_digest = sorted(range(len(questions)), key=lambda place: digest_of(self._body(questions[place])))
-        return by_digest[: self._config.sample]
 
     def _answer(self, reply: Mapping[str, Any], question: Question) -> Answer:
         """Returns the verdict and the cost of a reply; raises UnreadableReplyError."""
@@ -253,6 +231,57 @@ class Judge:
         completion = next((most for most in asked_for if isinstance(most, int)), UNLIMITED_TOKENS)
         config = self._config
         self._account.add(config.purpose, config.job, prompt, completion, self._params.price(prompt, completion))
+
+
+class Asking:
+    """The questions of a grade, each of which is asked as soon as it is put, as many at once as the judge allows."""
+
+    def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int, sample: int) -> None:
+        self._judge, self._threads, self._failures_allowed, self._sample = judge, threads, failures_allowed, sample
+        self._failed = _Counter()
+        self._asked: dict[str, tuple[Question, Future[Answer]]] = {}
+        self._error: BaseException | None = None
+
+    @property
+    def annotator(self) -> str:
+        """See `Judge.annotator`."""
+        return self._judge.annotator
+
+    def put(self, item: str, question: Question) -> None:
+        """Asks the question about an item.
+
+        Raises:
+            SpendLimitError: The run's money is used up; answers that have arrived are cached.
+            InfrastructureError: The cache or the account cannot be used.
+        """
+        if self._error is not None:  # nothing can come of this grade, so that no more need be generated for it
+            raise self._error
+        self._asked[item] = question, self._threads.submit(self._ask, question, 1)
+
+    def answers(self) -> dict[str, Answer]:
+        """Waits for the answers and returns them by item, in the order of the questions. Raises as `put` does."""
+        again = {item: self._threads.submit(self._ask, self._asked[item][0], SECOND_ASKING) for item in self._twice()}
+        first = {item: asked.result() for item, (_, asked) in self._asked.items()}
+        second = {item: asked.result().verdict for item, asked in again.items()}
+        return {item: replace(answer, again=second.get(item)) for item, answer in first.items()}
+
+    def _twice(self) -> list[str]:
+        """Returns the items to ask about twice. The questions alone decide, so a repeated grade asks the same."""
+        digests = {item: digest_of(self._judge.body(question)) for item, (question, _) in self._asked.items()}
+        return sorted(digests, key=lambda item: (digests[item], item))[: self._sample]
+
+    def _ask(self, question: Question, asking: int) -> Answer:
+        if self._failed.count > self._failures_allowed:
+            why = f"not asked, after {self._failures_allowed + 1} others had failed: {self._failed.reason}"
+            return Answer(None, why)
+        try:
+            answer = self._judge.ask_one(question, asking)
+        except BaseException as error:
+            self._error = error
+            raise
+        if answer.verdict is None:
+            self._failed.add(answer.reason)
+        return answer
 
 
 class _Counter:

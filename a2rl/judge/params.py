@@ -45,7 +45,7 @@ class JudgeParams(BaseModel):
     """Digest of the annotator's prompt and parser. Runs from before it existed have none."""
     dollars_per_million_prompt_tokens: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     dollars_per_million_completion_tokens: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    concurrency: int = Field(default=8, ge=1)
+    concurrency: int = Field(default=64, ge=1)
     """Number of concurrent requests."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Timeout of one attempt."""

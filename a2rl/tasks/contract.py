@@ -5,7 +5,7 @@
 agent.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ from a2rl.scoring.paired import Improvement
 from a2rl.scoring.score import Headline, ItemResult
 
 if TYPE_CHECKING:
-    from a2rl.judge.client import Question  # its HTTP library takes a fifth of a second, for every command
+    from a2rl.judge.client import Asking, Question  # their HTTP library takes a fifth of a second, for every command
 
 Variant = Literal["mini", "full"]
 Split = Literal["public", "private", "all"]
@@ -283,19 +283,28 @@ class KindsGrader(Grader, Protocol):
         ...
 
 
-class JudgedGrader(Grader, Protocol):
-    """The functions of `grade.py` for a task with variants in `Task.judged`."""
+class OwnJudge(NamedTuple):
+    """The judge of a task that this machine serves, where none is set in params.yaml."""
+
+    module: str
+    """Serves it: see `a2rl.judge.local`."""
+    annotator: str
+
+
+@runtime_checkable
+class JudgedGrader(Protocol):
+    """The functions of `grade.py` for a task whose answers a judge grades; those of `Grader` with these differences."""
+
+    OWN_JUDGE: OwnJudge
 
     def grade(
-        self,
-        sampler: Sampler,
-        hidden: Path,
-        ids: Sequence[str],
-        limits: Limits,
-        options: Options,
-        judging: JudgeConfig | None = None,
-    ) -> list[ItemResult]:
-        """Like `Grader.grade`, with the judge to use; None if the variant has its own."""
+        self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options, asking: "Asking"
+    ) -> Callable[[], list[ItemResult]]:
+        """Has the model answer the items, and puts the question about each answer as soon as it is there.
+
+        Returns:
+            A function that waits for the judge and returns one result for each id. It does not use the sampler.
+        """
         ...
 
     def score_outputs(

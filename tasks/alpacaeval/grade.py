@@ -14,20 +14,20 @@ mini: the judge is a rule that this repo serves over the same API (served.py). f
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a2rl.core.files import read_jsonl
-from a2rl.judge.client import DOLLARS, Answer, Question
+from a2rl.judge.client import DOLLARS, Answer, Asking, Question
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
+from a2rl.sampling import Completion, Conversation, Message, Prompt, Sampler, SamplingParams
 from a2rl.scoring.means import Interval, mean_interval
 from a2rl.scoring.paired import Improvement, difference_interval
 from a2rl.scoring.score import Headline, ItemResult, Verdict, errors_tolerated
-from a2rl.tasks.contract import Limits, Options
+from a2rl.tasks.contract import Limits, Options, OwnJudge
 from tasks.alpacaeval import package
 from tasks.alpacaeval.annotations import score_annotations as score_annotations  # noqa: PLC0414 - is one of its functions
 from tasks.alpacaeval.annotator import RULE_ANNOTATOR, TRIAL, Pair, question
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STOP = "### Instruction:"
 ANSWER_SHOWN = 500
-SERVED = "tasks.alpacaeval.served"
+OWN_JUDGE = OwnJudge("tasks.alpacaeval.served", RULE_ANNOTATOR)
 LENGTH = "length, characters"
 NO_CALIBRATION = f"the data has no {CALIBRATION}, which the length-controlled win rate needs"
 
@@ -69,26 +69,33 @@ def item_ids(hidden: Path) -> list[str]:
 
 
 def grade(
-    sampler: Sampler,
-    hidden: Path,
-    ids: Sequence[str],
-    limits: Limits,
-    options: Options,
-    judging: JudgeConfig | None = None,
-) -> list[ItemResult]:
+    sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options, asking: Asking
+) -> Callable[[], list[ItemResult]]:
     """See `a2rl.tasks.contract.JudgedGrader`."""
-    items = _selected(hidden, ids)
-    prompts = [prompt(item.instruction, chat=sampler.has_chat_template) for item in items]
-    completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,)))
-    return _judged(dict(zip(ids, completions, strict=True)), items, judging)
+    items, chat = _selected(hidden, ids), sampler.has_chat_template
+
+    def answer(item: Item) -> Conversation[Completion]:
+        completion = yield prompt(item.instruction, chat)
+        _ask(item, completion, asking)
+        return completion
+
+    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,))
+    completions = dict(zip(ids, sampler.converse([answer(item) for item in items], params), strict=True))
+    return lambda: _judged(completions, items, asking)
 
 
 def score_outputs(
     outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
 ) -> list[ItemResult]:
     """See `a2rl.tasks.contract.JudgedGrader`."""
+    items = _selected(hidden, ids)
     completions = {each: Completion(outputs[each], "stop", 0, 0) for each in ids if each in outputs}
-    return _judged(completions, _selected(hidden, ids), judging)
+    with open_judge(judging, *OWN_JUDGE) as judge:
+        asking = judge.asking(errors_tolerated(len(items)))
+        for item in items:
+            if item.id in completions:
+                _ask(item, completions[item.id], asking)
+        return _judged(completions, items, asking)
 
 
 def trial_question(annotator: str) -> Question:
@@ -190,19 +197,19 @@ def _selected(hidden: Path, ids: Sequence[str]) -> list[Item]:
     return [by_id[item_id] for item_id in ids]
 
 
-def _judged(
-    completions: Mapping[str, Completion], items: Sequence[Item], judging: JudgeConfig | None
-) -> list[ItemResult]:
+def _ask(item: Item, completion: Completion, asking: Asking) -> None:
+    """Asks about an answer that needs a judge."""
+    output = completion.text.strip()
+    if _without_asking(item, output) is None:
+        asking.put(item.id, question(asking.annotator, Pair(item.instruction, item.reference, output)))
+
+
+def _judged(completions: Mapping[str, Completion], items: Sequence[Item], asking: Asking) -> list[ItemResult]:
     """Returns a result for each item; those without a completion are errored."""
-    outputs = {each: completion.text.strip() for each, completion in completions.items()}
-    answers = {item.id: _without_asking(item, outputs[item.id]) for item in items if item.id in outputs}
-    open_items = [item for item in items if item.id in answers and answers[item.id] is None]
-    if open_items:
-        pairs = [Pair(item.instruction, item.reference, outputs[item.id]) for item in open_items]
-        with open_judge(judging, SERVED, RULE_ANNOTATOR) as judge:
-            questions = [question(judge.annotator, pair) for pair in pairs]
-            replies = judge.ask(questions, errors_tolerated(len(items)))
-        answers |= dict(zip((item.id for item in open_items), replies, strict=True))
+    known = {
+        item.id: _without_asking(item, completions[item.id].text.strip()) for item in items if item.id in completions
+    }
+    answers = known | asking.answers()
     return [_result(item, completions.get(item.id), answers.get(item.id)) for item in items]
 
 

@@ -13,19 +13,19 @@ a failed judgement, makes the item errored.
 mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 from a2rl.core.settings import Settings
-from a2rl.judge.client import DOLLARS, Answer
+from a2rl.judge.client import DOLLARS, Answer, Asking
 from a2rl.judge.client import Question as Judgement
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Conversation, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult, Verdict, errors_tolerated
-from a2rl.tasks.contract import Limits, Options
+from a2rl.tasks.contract import Limits, Options, OwnJudge
 from tasks.deepsearchqa.annotator import ANNOTATOR, TRIAL, Answered, question
 from tasks.deepsearchqa.blocklist import is_leak
 from tasks.deepsearchqa.research import Episode, Hit, Question, compare, observation, read_questions
@@ -34,7 +34,7 @@ from tasks.deepsearchqa.research.match import SET_ANSWER
 from tasks.deepsearchqa.search import SHOWN, Ask, check_search, open_search
 from tasks.deepsearchqa.web import SearchError
 
-SERVED = "tasks.deepsearchqa.served"
+OWN_JUDGE = OwnJudge("tasks.deepsearchqa.served", ANNOTATOR)
 SEARCH_FAILED = "The search failed."
 FAILURES_ALLOWED = 1
 """Maximum number of failed searches in an item that is graded."""
@@ -80,13 +80,8 @@ def item_ids(hidden: Path) -> list[str]:
 
 
 def grade(
-    sampler: Sampler,
-    hidden: Path,
-    ids: Sequence[str],
-    limits: Limits,
-    options: Options,
-    judging: JudgeConfig | None = None,
-) -> list[ItemResult]:
+    sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options, asking: Asking
+) -> Callable[[], list[ItemResult]]:
     """See `a2rl.tasks.contract.JudgedGrader`."""
     items, instructions = items_of(hidden), (hidden / "prompt.txt").read_text(encoding="utf-8")
     if options.get("prompts") == "faithful":
@@ -96,8 +91,14 @@ def grade(
     # As many consecutive failures as make a score impossible: two failed searches make an item errored.
     failures_allowed = 2 * (errors_tolerated(len(ids)) + 1)
     with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
-        work = sampler.converse([_work_on(items[each], ask, instructions, limits) for each in ids], params)
-    return _judged({each: items[each] for each in ids}, dict(zip(ids, work, strict=True)), judging)
+
+        def answer(item_id: str) -> Conversation[EpisodeResult]:
+            work = yield from _work_on(items[item_id], ask, instructions, limits)
+            _ask(item_id, items[item_id], work, asking)
+            return work
+
+        work = sampler.converse([answer(each) for each in ids], params)
+    return lambda: _judged({each: items[each] for each in ids}, dict(zip(ids, work, strict=True)), asking)
 
 
 def score_outputs(
@@ -105,13 +106,13 @@ def score_outputs(
 ) -> list[ItemResult]:
     """See `a2rl.tasks.contract.JudgedGrader`. A completion is just the answer."""
     items = items_of(hidden)
-    work = {
-        each: EpisodeResult(outputs[each].strip())
-        if each in outputs
-        else EpisodeResult("", problem="no completion was given")
-        for each in ids
-    }
-    return _judged({each: items[each] for each in ids}, work, judging)
+    missing = EpisodeResult("", problem="no completion was given")
+    work = {each: EpisodeResult(outputs[each].strip()) if each in outputs else missing for each in ids}
+    with open_judge(judging, *OWN_JUDGE) as judge:
+        asking = judge.asking(errors_tolerated(len(ids)))
+        for each in ids:
+            _ask(each, items[each], work[each], asking)
+        return _judged({each: items[each] for each in ids}, work, asking)
 
 
 def trial_question(annotator: str) -> Judgement:
@@ -164,17 +165,16 @@ def _found(searching: Future[Sequence[Hit]], item: Question, work: EpisodeResult
     return observation(clean[:SHOWN])
 
 
-def _judged(
-    items: Mapping[str, Question], work: Mapping[str, EpisodeResult], judging: JudgeConfig | None
-) -> list[ItemResult]:
+def _ask(item_id: str, item: Question, work: EpisodeResult, asking: Asking) -> None:
+    """Asks about an answer, if there is one."""
+    if work.answer and not work.problem:
+        asking.put(item_id, question(asking.annotator, Answered(item.answer_type, item.answer, work.answer)))
+
+
+def _judged(items: Mapping[str, Question], work: Mapping[str, EpisodeResult], asking: Asking) -> list[ItemResult]:
     """Returns a result for each item."""
     answers = {each: Answer(None, done.problem) if done.problem else Answer(0.0) for each, done in work.items()}
-    asked = [each for each, done in work.items() if done.answer and not done.problem]
-    if asked:
-        answered = [Answered(items[each].answer_type, items[each].answer, work[each].answer) for each in asked]
-        with open_judge(judging, SERVED, ANNOTATOR) as judge:
-            questions = [question(judge.annotator, each) for each in answered]
-            answers |= dict(zip(asked, judge.ask(questions, errors_tolerated(len(items))), strict=True))
+    answers |= asking.answers()
     return [_result(each, item, work[each], answers[each]) for each, item in items.items()]
 
 

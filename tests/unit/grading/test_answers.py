@@ -1,8 +1,9 @@
 """Tests that a grading job answers as its settings say, whatever the task."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.job import GradeJob, GradeResult, Part, run_job
 from a2rl.grading.progress import progress_path, read_progress
 from a2rl.sampling.generation import Generation
+from a2rl.tasks.catalog import load_grader
 from tests.fake_sampler import FakeSampler
 from tests.run_maker import REPOSITORY, checkout, make_hidden
 
@@ -47,6 +49,37 @@ def job(tmp_path: Path) -> GradeJob:
         result=tmp_path / "grade.json",
         log=tmp_path / "log",
     )
+
+
+def test_the_device_is_free_while_the_judge_still_works(
+    job: GradeJob, sampler: FakeSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class Asking:
+        def put(self, item: str) -> None:
+            order.append("asked")
+
+        def answers(self) -> bool:
+            order.append("judged")
+            return True
+
+    def grade(answering: Any, hidden: Path, ids: Any, limits: Any, options: Any, asking: Asking) -> Any:
+        items = gsm8k.grade(answering, hidden, ids, limits, options)
+        asking.put("0")
+        return lambda: asking.answers() and items
+
+    class OneJudge:
+        def asking(self, failures_allowed: int) -> Asking:
+            return Asking()
+
+    gsm8k: Any = load_grader("gsm8k")
+    judged = {**vars(gsm8k), "OWN_JUDGE": ("", ""), "grade": grade, "trial_question": None}
+    monkeypatch.setattr(grading, "load_grader", lambda _: SimpleNamespace(**judged))
+    monkeypatch.setattr("a2rl.judge.local.open_judge", lambda *_: nullcontext(OneJudge()))
+    run_job(job, on_answered=lambda: order.append("the device is free"))
+    assert order == ["asked"] * 3 + ["the device is free"] + ["judged"] * 3
+    assert read_model(job.result, GradeResult).score.total == 8
 
 
 def test_each_round_has_its_own_random_numbers_and_an_item_has_the_mean(job: GradeJob, sampler: FakeSampler) -> None:

@@ -94,7 +94,7 @@ def test_variant_and_judge_count(key: Key) -> None:
         *((each, f"a2rl/{path}") for each in TASKS for path in (
             "grading/job.py", "grading/parts.py", "scoring/score.py", "scoring/samples.py", "scoring/means.py",
             "sampling/transformers_backend.py", "sampling/decoder/engine.py", "sampling/vllm_worker.py",
-            "sampling/generation.py", "tasks/split.py",
+            "sampling/vllm_weights.py", "sampling/generation.py", "tasks/split.py",
         )),
         *((each, f"tasks/{each}/{path}.py") for each in TASKS for path in ("grade", "task")),
         *(("humaneval", f"a2rl/code_execution/{path}.py") for path in ("pool", "tester", "cell", "values")),
@@ -155,14 +155,14 @@ def test_changed_code_counts_and_a_changed_comment_or_docstring_does_not(copied:
 
 
 def test_a_module_that_is_imported_anew_counts_and_so_do_its_own_imports(copied: Path) -> None:
+    before = code_of.__wrapped__("gsm8k").files.keys()
     (copied / "a2rl/scoring/new.py").write_text("def f():\n    from a2rl.scoring import newer\n    return newer\n")
     (copied / "a2rl/scoring/newer.py").write_text("X = 1\n")
     grade = copied / "tasks/gsm8k/grade.py"
     grade.write_text(
         grade.read_text() + "\nif TYPE_CHECKING:\n    import a2rl.cli.run_table\nNEW = 'a2rl.scoring.new'\n"
     )
-    found = code_of.__wrapped__("gsm8k").files.keys() - code_of("gsm8k").files.keys()
-    assert found == {"a2rl/scoring/new.py", "a2rl/scoring/newer.py"}
+    assert code_of.__wrapped__("gsm8k").files.keys() - before == {"a2rl/scoring/new.py", "a2rl/scoring/newer.py"}
 
 
 def test_dvc_asks_the_same_question(repository: Path) -> None:

@@ -12,7 +12,7 @@ from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.job import GradeJob, GradeResult
-from a2rl.grading.pool import GraderPool, GradingError
+from a2rl.grading.pool import MOST_JUDGING, GraderPool, GradingError
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for
 
@@ -60,6 +60,50 @@ def test_a_grader_that_is_stopped_hangs_or_is_killed_ends_as_failed_and_the_next
     assert says in str(error)
     assert error.seconds < SOON_S
     assert graded.result(SOON_S).score.correct == 1
+
+
+def test_a_device_grades_the_next_job_while_a_job_waits_for_its_judge(pool: GraderPool, make: Make) -> None:
+    waiting, graded = pool.submit(make("judge")), pool.submit(make("grade"))
+    assert graded.result(SOON_S).score.correct == 1
+    assert not waiting.done()
+    make("judge").result.with_suffix(".verdict").touch()
+    assert waiting.result(SOON_S).score.correct == 1
+
+
+def test_only_so_many_jobs_of_a_device_wait_for_their_judge(pool: GraderPool, make: Make) -> None:
+    def named(number: int) -> GradeJob:
+        return make("judge").model_copy(update={"result": make("judge").result.with_name(f"{number}.json")})
+
+    waiting = [pool.submit(named(number)) for number in range(MOST_JUDGING + 1)]
+    graded = pool.submit(make("grade"))
+    with pytest.raises(TimeoutError):
+        graded.result(1)
+    named(0).result.with_suffix(".verdict").touch()
+    assert waiting[0].result(SOON_S).score.correct == 1
+    for number in range(1, MOST_JUDGING + 1):
+        named(number).result.with_suffix(".verdict").touch()
+    assert [each.result(SOON_S).score.correct for each in [*waiting, graded]] == [1] * (MOST_JUDGING + 2)
+
+
+def test_a_job_that_waits_too_long_for_its_judge_fails_and_harms_no_other(pool: GraderPool, make: Make) -> None:
+    pool.submit(make("grade")).result(SOON_S)  # its worker has started
+    late, other = make("judge", time_limit_s=2.0), make("judge")
+    other = other.model_copy(update={"result": other.result.with_name("other.json")})
+    failed, waiting = pool.submit(late), pool.submit(other)
+    [worker] = pool.worker_pids()
+    error = failed.exception(SOON_S)
+    assert isinstance(error, GradingError)
+    assert "longer than its limit" in str(error)
+    other.result.with_suffix(".verdict").touch()
+    assert waiting.result(SOON_S).score.correct == 1
+    assert pool.worker_pids() == [worker]
+
+
+def test_what_waits_for_its_judge_ends_with_the_pool(pool: GraderPool, make: Make) -> None:
+    waiting, graded = pool.submit(make("judge")), pool.submit(make("grade"))
+    graded.result(SOON_S)
+    pool.close()
+    assert isinstance(waiting.exception(SOON_S), InterruptedByUserError)
 
 
 def test_a_job_whose_worker_died_is_tried_once_more(pool: GraderPool, make: Make) -> None:

@@ -252,7 +252,7 @@ def test_a_judge_of_an_older_spec_keeps_its_identity() -> None:
         "decoding": {"max_tokens": 1, "temperature": 1, "logprobs": True},
         "dollars_per_million_prompt_tokens": 10.0,
         "dollars_per_million_completion_tokens": 30.0,
-        "concurrency": 8,
+        "concurrency": 64,
         "timeout_s": 60.0,
         "attempts": 6,
         "backoff_s": 1.0,

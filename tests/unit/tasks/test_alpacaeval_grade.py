@@ -16,8 +16,9 @@ from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.grading.job import score_items
+from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.sampling import Completion, Message, SamplingParams
+from a2rl.sampling import Completion, Message, Prompt, SamplingParams
 from a2rl.scoring.score import ItemResult
 from a2rl.tasks.contract import Limits
 from tasks.alpacaeval import grade as grader
@@ -26,6 +27,7 @@ from tasks.alpacaeval.package import NotComputableError
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, prepare, read_json
 from tests.fake_judge import FakeJudge, fake_judge
 from tests.fake_sampler import FakeSampler
+from tests.run_maker import wait_for
 
 PUBLISHED = {"gemma-2b-it": (3.4020, 0.5390, 5.4375), "alpaca-7b": (2.5915, 0.4871, 5.8755)}
 """Win rate, its standard error, length-controlled win rate (the leaderboard of alpaca-eval 0.6.6)."""
@@ -93,9 +95,25 @@ def test_a_failed_judgement_is_errored_and_never_a_win_or_a_loss(
 def test_what_was_cut_by_length_and_lost_is_truncated(hidden: Path, judge: FakeJudge, tmp_path: Path) -> None:
     ids = grader.item_ids(hidden)
     sampler = FakeSampler(lambda prompt: Completion(" An answer", "length", 5, 7))
-    items = grader.grade(sampler, hidden, ids, Limits(max_new_tokens=7), {}, judging(judge, tmp_path))
+    with open_judge(judging(judge, tmp_path)) as client:
+        items = grader.grade(sampler, hidden, ids, Limits(max_new_tokens=7), {}, client.asking(1))()
     assert {item.verdict for item in items} == {"correct", "truncated"}
     assert sampler.params == [SamplingParams(max_new_tokens=7, stop=("### Instruction:",))]
+
+
+def test_an_answer_is_judged_before_the_next_one_is_generated(hidden: Path, judge: FakeJudge, tmp_path: Path) -> None:
+    before, answers = len(judge.asked()), iter(range(3))
+
+    def write(prompt: Prompt) -> str:
+        number = next(answers)
+        wait_for(lambda: len(judge.asked()) - before == number, timeout_s=30)
+        return f"Answer {number}"
+
+    with open_judge(judging(judge, tmp_path)) as client:
+        finish = grader.grade(
+            FakeSampler(write), hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {}, client.asking(1)
+        )
+        assert len(finish()) == 3
 
 
 def test_an_empty_answer_is_lost_and_the_references_own_a_tie_without_asking(

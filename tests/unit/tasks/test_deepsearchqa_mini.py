@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.judge.local import open_judge
 from a2rl.scoring.score import TaskScore, summarise
 from tasks.deepsearchqa import grade as grader
 from tasks.deepsearchqa import mini
@@ -48,7 +49,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def played(data: Path, write: object) -> TaskScore:
     hidden = data / "hidden"
     sampler = FakeSampler(write)  # type: ignore[arg-type]
-    return summarise(grader.grade(sampler, hidden, grader.item_ids(hidden), TASK.mini.limits, TASK.choose({})))
+    with open_judge(None, *grader.OWN_JUDGE) as judge:
+        asking = judge.asking(1)
+        ids, options = grader.item_ids(hidden), TASK.choose({})
+        return summarise(grader.grade(sampler, hidden, ids, TASK.mini.limits, options, asking)())
 
 
 def test_the_expert_scores_100_with_one_search_for_each_hop(data: Path) -> None:
