@@ -74,7 +74,7 @@ def test_the_device_is_free_while_the_judge_still_works(
             return Asking()
 
     gsm8k: Any = load_grader("gsm8k")
-    judged = {**vars(gsm8k), "OWN_JUDGE": ("", ""), "grade": grade, "trial_question": None}
+    judged = {**vars(gsm8k), "OWN_JUDGE": ("", ""), "grade": grade, "trial_question": grade}
     monkeypatch.setattr(grading, "load_grader", lambda _: SimpleNamespace(**judged))
     monkeypatch.setattr("a2rl.judge.local.open_judge", lambda *_: nullcontext(OneJudge()))
     run_job(job, on_answered=lambda: order.append("the device is free"))

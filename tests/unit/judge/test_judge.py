@@ -172,7 +172,7 @@ def test_a_judge_that_is_killed_half_way_is_not_asked_again_about_what_it_answer
 
 
 def test_a_client_that_is_killed_half_way_pays_for_nothing_twice(tmp_path: Path) -> None:
-    cache, concurrency = tmp_path / "cache", 8
+    cache, concurrency = tmp_path / "cache", 64
     with fake_judge(tmp_path) as judge:
         client = client_process(judge, cache)
         wait_until(lambda: len(judge.asked()) > 200)
