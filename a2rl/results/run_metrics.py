@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import Entry, grades_among
-from a2rl.run.records import SetupRecord
+from a2rl.run.records import ExecuteRecord, SetupRecord
 
 
 class RunMetrics(BaseModel):
@@ -36,7 +36,7 @@ class RunMetrics(BaseModel):
     copy_model_count: int | None = None
     """How many submissions have the weights of the base model; None in runs of earlier versions."""
     time_used_ratio: float | None = None
-    """The share of the budget that had passed when the agent ended."""
+    """The share of the budget that the agent used, without the time that was refunded."""
     last_submit_gap: float | None = None
     """From the last submission to the end of the agent; 0 if its grade came later."""
 
@@ -54,6 +54,7 @@ def run_metrics(run: RunDir, entries: Sequence[Entry]) -> RunMetrics:
     better = [known_s for score, known_s in scored if base is not None and score > base]
     first = next((place for place, each in enumerate(tried) if each.score is not None), None)
     rises = [after > before for (before, _), (after, _) in pairwise(scored)]
+    executed = run.read("execute", ExecuteRecord)
     turns = [each.event for each in entries if isinstance(each.event, AgentStarted | AgentEnded)]
     end_s = turns[-1].elapsed_s if turns and isinstance(turns[-1], AgentEnded) else None
     return RunMetrics(
@@ -64,7 +65,7 @@ def run_metrics(run: RunDir, entries: Sequence[Entry]) -> RunMetrics:
         time_to_best=max(scored, key=lambda each: each[0])[1] if scored else None,
         monotonic_ratio=_share(rises),
         copy_model_count=_copies(run, entries),
-        time_used_ratio=None if end_s is None else end_s / run.spec.budget_s,
+        time_used_ratio=(executed.elapsed_s - (executed.refunded_s or 0)) / run.spec.budget_s if executed else None,
         last_submit_gap=max(0.0, end_s - tried[-1].known_s) if tried and end_s is not None else None,
     )
 

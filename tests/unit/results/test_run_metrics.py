@@ -18,7 +18,7 @@ from a2rl.run.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
-from a2rl.run.records import GradeRecord, SetupRecord
+from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.scoring.score import TaskScore, summarise
 from tests.run_maker import item_results
 from tests.simulated_runs import simulate_run
@@ -56,6 +56,9 @@ def metrics_of(run: RunDir, events: Sequence[Event], end_s: float | None = 540.0
     end = [AgentEnded(attempt=1, elapsed_s=end_s, reason="finished", exit_code=0)] if end_s is not None else []
     run.ledger.path.unlink()
     write_ledger(run.ledger.path, [*start, *events, *end])
+    if end_s is not None:
+        facts = {"elapsed_s": end_s, "waited_s": 60, "refunded_s": 60, "attempts": 1, "submissions": 0, "refused": 0}
+        run.write("execute", ExecuteRecord(seconds=1, ended="finished", exit_code=0, **facts))
     return run_metrics(run, run.ledger.entries())
 
 
@@ -63,7 +66,7 @@ def test_each_metric_has_the_references_meaning(run: RunDir) -> None:
     events = [refused(5, 1), *tried(1, 100, 1), *tried(2, 200, None), *tried(3, 300, 5), *tried(4, 400, 4)]
     assert metrics_of(run, events) == RunMetrics(
         valid_submission_rate=3 / 5, first_valid_idx=2, first_valid_delay=110, time_to_first_improvement=310,
-        time_to_best=310, monotonic_ratio=1 / 2, copy_model_count=0, time_used_ratio=0.9, last_submit_gap=130,
+        time_to_best=310, monotonic_ratio=1 / 2, copy_model_count=0, time_used_ratio=0.8, last_submit_gap=130,
     )  # fmt: skip
 
 
@@ -78,8 +81,8 @@ def test_a_request_that_was_never_received_is_no_submission(run: RunDir) -> None
 
 
 def test_without_submissions_only_the_time_is_known(run: RunDir) -> None:
-    assert metrics_of(run, []) == RunMetrics(copy_model_count=0, time_used_ratio=0.9)
     assert metrics_of(run, [], end_s=None) == RunMetrics(copy_model_count=0)
+    assert metrics_of(run, []) == RunMetrics(copy_model_count=0, time_used_ratio=0.8)
 
 
 def test_the_base_models_weights_are_counted_as_copies(run: RunDir) -> None:
