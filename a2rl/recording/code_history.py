@@ -14,6 +14,7 @@ import tempfile
 import time
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -209,7 +210,8 @@ def _copy_file(code: UntrustedFolder, path: str, target: Path) -> bool:
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise
-        target.unlink(missing_ok=True)
+        with suppress(OSError):  # its path may be longer than any that the system takes
+            target.unlink(missing_ok=True)
         return False  # it was removed or replaced in the meantime, because the agent continues to work
     return True
 

@@ -1,6 +1,7 @@
 """Tests the history of the agent's code: one commit for each state, and only the agent's own small regular files."""
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from filelock import FileLock
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.recording import code_history
-from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, snapshot_code
+from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, commits, snapshot_code
 from a2rl.recording.code_reading import changed_copies
 from tests.as_nobody import as_nobody, folder_of_nobody
 
@@ -215,6 +216,34 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere(
     over.set()
     swapper.join()
     assert "secret" not in everything_in(repository_of_run)
+
+
+def test_folders_and_files_whose_names_become_equal_are_all_recorded(
+    code: Path, repository_of_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_history, "scrub", lambda text: re.sub("key-[12]", "[secret]", text))
+    for name in ("key-1", "key-2/run.py", "a/key-1.py", "a/key-2.py", "same-name-2/x.py"):
+        (code / name).parent.mkdir(exist_ok=True)
+        (code / name).write_text(name)
+    assert snapshot_code(code, repository_of_run, "state") is not None
+    recorded = [path for path in repository_of_run.rglob("*") if path.is_file() and ".git" not in path.parts]
+    assert len({path.read_text() for path in recorded}) == 5
+    assert snapshot_code(code, repository_of_run, "the same") == commits(repository_of_run)[0]
+    assert len(commits(repository_of_run)) == 1
+
+
+def test_a_path_that_is_too_long_for_a_copy_leaves_out_only_its_file(code: Path, repository_of_run: Path) -> None:
+    (code / "train.py").write_text("print()")
+    here = os.open(code, os.O_DIRECTORY)
+    for _ in range(16):
+        os.mkdir("d" * 250, dir_fd=here)
+        below = os.open("d" * 250, os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("e" * 60 + ".py", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    assert snapshot_code(code, repository_of_run, "state") is not None
+    assert (repository_of_run / "train.py").read_text() == "print()"
 
 
 def test_a_hard_link_to_what_is_not_the_agents_is_left_out(code: Path, repository_of_run: Path, hidden: Path) -> None:

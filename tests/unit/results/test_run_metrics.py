@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from typing import Any
 
 from a2rl.cli.results import run_object
 from a2rl.core.settings import Settings
@@ -57,7 +58,14 @@ def metrics_of(run: RunDir, events: Sequence[Event], end_s: float | None = 540.0
     run.ledger.path.unlink()
     write_ledger(run.ledger.path, [*start, *events, *end])
     if end_s is not None:
-        facts = {"elapsed_s": end_s, "waited_s": 60, "refunded_s": 60, "attempts": 1, "submissions": 0, "refused": 0}
+        facts: dict[str, Any] = {
+            "elapsed_s": end_s,
+            "waited_s": 60,
+            "refunded_s": 60,
+            "attempts": 1,
+            "submissions": 0,
+            "refused": 0,
+        }
         run.write("execute", ExecuteRecord(seconds=1, ended="finished", exit_code=0, **facts))
     return run_metrics(run, run.ledger.entries())
 
