@@ -247,7 +247,7 @@ def _read_completions(path: Path) -> dict[str, str]:
     completions: dict[str, str] = {}
     try:
         rows = read_jsonl(path)
-    except (IntegrityError, UnicodeDecodeError) as error:
+    except IntegrityError as error:
         raise UsageError(str(error)) from error
     for number, row in enumerate(rows, start=1):
         if "id" not in row or not isinstance(row.get("completion"), str):

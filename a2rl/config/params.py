@@ -9,7 +9,7 @@ from a2rl.anchor.params import AnchorParams
 from a2rl.config.generation import FamilyRule
 from a2rl.config.suite import Suite
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import validation_message
+from a2rl.core.files import read_text, validation_message
 from a2rl.judge.annotator import annotator_names
 from a2rl.judge.params import JudgeParams
 from a2rl.models.tiny_params import TinyParams
@@ -115,7 +115,7 @@ def load_params(root: Path) -> Params:
     """
     path = root / "params.yaml"
     try:
-        return Params.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Params.model_validate(yaml.safe_load(read_text(path)))
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not valid YAML: {error}") from error
     except ValidationError as error:

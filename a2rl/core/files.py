@@ -1,9 +1,11 @@
 """Atomic writes of files and folders, and digests of their contents."""
 
+import codecs
 import contextlib
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -159,11 +161,9 @@ def read_model(path: Path, kind: type[Model]) -> Model:
         IntegrityError: The file is not a valid `kind`.
     """
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+        return kind.model_validate_json(read_text(path))
     except ValidationError as error:
         raise IntegrityError(f"{path} is not a valid {kind.__name__}: {validation_message(error)}") from error
-    except UnicodeDecodeError as error:
-        raise IntegrityError(f"{path} is not a valid {kind.__name__}: {error}") from error
 
 
 def validation_message(error: ValidationError, one_or_several: Collection[str] = ()) -> str:
@@ -182,24 +182,41 @@ def validation_message(error: ValidationError, one_or_several: Collection[str] =
     return "; ".join(f"{path}: {text}" if path else text for path, text in problems)
 
 
+def read_text(path: Path) -> str:
+    """Returns the text of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        IntegrityError: It has another encoding; the message names the file and the encoding.
+    """
+    data = path.read_bytes()
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]
+    try:
+        if not is_utf16:
+            return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise IntegrityError(
+            f"{path} is not in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from error
+    raise IntegrityError(f"{path} is in UTF-16, not in UTF-8: save it as UTF-8")
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of a JSON Lines file.
 
     Raises:
-        IntegrityError: A line is not a JSON object; the message says which.
+        IntegrityError: A line is not a JSON object, or the file is not UTF-8; the message says which.
     """
     rows = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise IntegrityError(f"{path}, line {number}: not JSON ({error.msg})") from error
-            if not isinstance(row, dict):
-                raise IntegrityError(f"{path}, line {number}: not a JSON object")
-            rows.append(row)
+    for number, line in enumerate(io.StringIO(read_text(path), newline=None), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise IntegrityError(f"{path}, line {number}: not JSON ({error.msg})") from error
+        if not isinstance(row, dict):
+            raise IntegrityError(f"{path}, line {number}: not a JSON object")
+        rows.append(row)
     return rows
 
 

@@ -12,6 +12,7 @@ or it is the path of a folder with a `configs.yaml`.
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ import yaml
 
 from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.files import digest_of
-from a2rl.judge.parsers import UnreadableReplyError, check_parser, first_share, parse
+from a2rl.judge.parsers import UnreadableReplyError, check_parser, first_share, forms_of, parse
 
 OWN = Path(__file__).with_name("annotators")
 FILES = ("configs.yaml", "config.yaml")
@@ -88,7 +89,16 @@ class Annotator:
             UnreadableReplyError: The reply has no preference in the form that was asked for.
         """
         choice = choice_of(reply)
-        return first_share(parse(self.parser, self.parser_arguments, choice if self.reads_choice else said(choice)))
+        if self.reads_choice:
+            return first_share(parse(self.parser, self.parser_arguments, choice))
+        first, *others = forms_of(said(choice))
+        try:
+            return first_share(parse(self.parser, self.parser_arguments, first))
+        except UnreadableReplyError:
+            for form in others:
+                with suppress(UnreadableReplyError):
+                    return first_share(parse(self.parser, self.parser_arguments, form))
+            raise
 
     def _turns(self) -> list[tuple[str, str]]:
         turns = [(role, content.strip()) for role, content in _TURN.findall(self.template)]

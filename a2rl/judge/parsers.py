@@ -17,6 +17,7 @@ from inspect import signature
 from typing import Any
 
 from a2rl.core.errors import UsageError, unknown_name
+from a2rl.core.model_text import answer_of
 from a2rl.core.numbers import bounded_number
 
 MAX_CHARS = 100_000
@@ -25,6 +26,12 @@ SHOWN = 80
 MIN_LOGPROB, MAX_LOGPROB = -1e6, 1e-3
 """Valid log probabilities: above 0 only by rounding; some APIs return -9999 for a probability of 0."""
 TIE = 0
+MAX_LINE = 300
+_BARE = re.compile(
+    r"(?:.*\b(?:verdict|judge?ment|answer|choice|winner|better|best)\b(?: output| model| one)?\W+(?:is\W+)?)?"
+    r"\W*?(\(\w\)|\w+|[\d.]+[ ,]+[\d.]+)\W*",
+    re.IGNORECASE,
+)
 
 
 class UnreadableReplyError(ValueError):
@@ -73,6 +80,19 @@ def check_parser(kind: str, arguments: Mapping[str, Any]) -> None:
         raise UsageError(f"the arguments of the annotator's {kind} are not valid: {error}") from error
     for inner, its_arguments in (arguments.get("parsers_to_kwargs") or {}).items():
         check_parser(inner, its_arguments or {})
+
+
+def forms_of(text: str) -> list[str]:
+    """Returns what a judge may have meant with a text that says more than it was asked for.
+
+    It is the text without thoughts; then the lists or objects in it, without fences and prose; then its last line, if
+    nothing but the answer, or a label such as "Verdict:" and the answer, is in it.
+    """
+    text = answer_of(text) if len(text) <= MAX_CHARS else text
+    within = [text[text.find(begin) : text.rfind(end) + 1] for begin, end in ("{}", "[]") if begin in text]
+    lines = [line for line in text[-MAX_CHARS:].split("\n") if re.search(r"\w", line)]
+    bare = _BARE.fullmatch(lines[-1][:MAX_LINE]) if lines else None
+    return [text, *filter(None, within), *([bare[1]] if bare else [])]
 
 
 def first_share(values: Sequence[Any]) -> float:

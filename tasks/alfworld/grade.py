@@ -2,7 +2,8 @@ r"""ALFWorld's grader: the model plays every game of the eval set, greedily, one
 
 As in the reference (autorl_bench/benchmarks/alfworld/eval.py, after ReAct's alfworld.ipynb), a prompt has two examples
 of the game's kind, the intro without its welcome, and "\n>"; the model writes up to the end of the line; a command that
-begins with `think:` is answered "OK." and counts as a step like any other. A game is won if its goal holds within the
+begins with `think:` is answered "OK." and counts as a step like any other. Unless the prompts are the reference's, a
+command is read as a person reads it (`read_command`). A game is won if its goal holds within the
 step limit. Unlike in the reference, a game that fails for a technical reason is errored instead of lost, and a game
 that outgrows the model's context ends there as truncated (vLLM would refuse the prompt and end the reference's whole
 evaluation).
@@ -21,13 +22,12 @@ from a2rl.scoring.score import ItemResult
 from a2rl.tasks.contract import Limits, Options
 from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
 from tasks.alfworld.alfred.expert import Player
-from tasks.alfworld.alfred.transcript import opening, turn
+from tasks.alfworld.alfred.transcript import THOUGHT, opening, read_command, turn
 from tasks.alfworld.alfred.wording import NOTHING_HAPPENS
 from tasks.alfworld.prompts import Examples, framed
 from tasks.alfworld.release import GAME
 from tasks.alfworld.task import TASK
 
-THOUGHT = "think:"
 TOKENS_OF_INTRO, TOKENS_PER_STEP = 300, 40
 """Upper estimates for an intro, and for a command with its answer; the examples must leave room for them."""
 ANSWER_SHOWN = 2000
@@ -109,8 +109,9 @@ def _episode(
                 if completion.prompt_tokens <= read:
                     return log.result("truncated")
                 read = completion.prompt_tokens
-                command = completion.text.strip()
-                text += turn(command, log.step(play, command, completion.tokens))
+                line = completion.text.strip()
+                command = line if options.get("prompts") == "faithful" else read_command(line)
+                text += turn(line, log.step(play, command, completion.tokens))
             return log.result("correct" if play.won else "wrong")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         return ItemResult(id=item_id, verdict="errored", group=log.kind, reason=f"the game failed: {error!r}")
@@ -121,7 +122,7 @@ def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult
     with _opened(_file(hidden, item_id), "native", log) as play:
         for command in commands[: TASK.full.limits.max_steps]:
             if not play.won:
-                log.step(play, command.strip(), 0)
+                log.step(play, read_command(command), 0)
         return log.result("correct" if play.won else "wrong")
 
 

@@ -94,12 +94,12 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise UsageError(f"file not found: {path}") from error
     except (OSError, lzma.LZMAError, EOFError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read as JSON: {error}") from error
+        raise UsageError(f"{path} cannot be read as JSON in UTF-8: {error}") from error
 
 
 def _text_of(path: Path) -> str:
     with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-        return file.read().decode()
+        return file.read().decode("utf-8-sig")
 
 
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:

@@ -3,10 +3,9 @@ r"""GSM8K's grader: greedy answers, right if the final number is.
 The prompt is the reference's (opencompass gsm8k_gen_1d7fe4): `Question: ...\nLet's think step by step\nAnswer:`, with
 four worked examples in the full variant. A model with a chat template gets examples and question as turns of a chat.
 
-The final number is the one after `####`, or the last one if there is no `####`. The reference takes the last match of
-`-?\d+\.\d+|-?\d+` (opencompass/datasets/gsm8k.py), which splits `1,000` at the comma and counts the right answer as
-wrong. Ours reads thousands separators, so that every gold answer is correct. With the option `prompts: faithful`,
-examples, end of an answer and its number are the reference's.
+final_number.py says which number is the answer. The reference takes the last match of `-?\d+\.\d+|-?\d+`
+(opencompass/datasets/gsm8k.py), which splits `1,000` at the comma and counts the right answer as wrong. With the option
+`prompts: faithful`, examples, end of an answer and its number are the reference's.
 """
 
 import re
@@ -20,14 +19,8 @@ from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult
 from a2rl.tasks.contract import Limits, Options
 from tasks.gsm8k import reference
+from tasks.gsm8k.final_number import QUESTION, final_number
 
-STOP = "Question:"
-MARK = "####"
-TOLERANCE = 1e-6
-NUMBER = re.compile(
-    r"(?<![\w.])-?(?:\$\s?)?-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"  # -5, $1,200.50, -$3
-    r"|(?<![\w.])-?\$?\.\d+"  # .5
-)
 ANSWER_SHOWN = 200
 
 
@@ -59,7 +52,7 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     faithful = options.get("prompts") == "faithful"
     shots = _shots_that_fit(sampler, _shots(hidden, faithful), list(by_id.values()), limits)
     prompts = [prompt(item.question, shots, chat=sampler.has_chat_template) for item in items]
-    stop = () if faithful else (STOP,)
+    stop = () if faithful else (QUESTION,)
     completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stop))
     return [_result(item, completion, faithful) for item, completion in zip(items, completions, strict=True)]
 
@@ -127,25 +120,10 @@ def _shown(answer: str) -> str:
     return re.sub(r"<<.*?>>", "", answer)  # without the data's calculator annotations
 
 
-def final_number(text: str) -> float | None:
-    """Returns the final number of a solution; None if it has no number."""
-    text = text.partition(STOP)[0]
-    before, mark, after = text.partition(MARK)
-    if mark:
-        found = NUMBER.search(after.strip().partition("\n")[0])
-        return _value(found.group()) if found else None
-    numbers = NUMBER.findall(before)
-    return _value(numbers[-1]) if numbers else None
-
-
-def _value(number: str) -> float:
-    return float(re.sub(r"[,$\s]", "", number).replace("--", "-"))
-
-
 def _is_right(item: Item, text: str) -> bool:
     got, gold = final_number(text), final_number(item.answer)
     assert gold is not None
-    return got is not None and abs(got - gold) < TOLERANCE
+    return got is not None and abs(got - gold) < reference.TOLERANCE
 
 
 def _result(item: Item, completion: Completion, faithful: bool = False) -> ItemResult:

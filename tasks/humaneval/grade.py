@@ -7,9 +7,8 @@ refers to), and stops by itself. The reference uses that prompt for base models 
 their text after the function counts; its post-processing (humaneval_postprocess_v2) removes the indentation of an
 answer without a code block, so that a correct body of a function cannot even be parsed.
 
-The program is the prompt and then the answer: all of it if it begins indented, and so continues the prompt; else its
-first code block that defines the function, else its first code block (as in the reference), else all of it. Code that
-neither defines the function nor is indented is taken as its body, and indented. The tests are the published ones; the
+The program is the prompt and then the code of the answer: program.py says which. With the option `prompts: faithful` it
+is the first code block, or else the whole answer, as in the reference. The tests are the published ones; the
 limit of 3 s is on processor time here, so that a busy machine judges like an idle one.
 
 Answers run in `a2rl.code_execution`, which explains why they cannot forge a pass. Tests see the values of a function,
@@ -17,7 +16,6 @@ not its objects: an answer that returns something other than plain data (such as
 """
 
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +25,12 @@ from a2rl.core.files import read_jsonl
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.tasks.contract import Limits, Options
+from tasks.humaneval.program import STOPS, program
 
-STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```")
 ASKED = (
     "Read the following function signature and docstring, and fully implement the function described. "
     "Your response should only contain the code for this function.\n"
 )
-BLOCK = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 CLOSED_BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 ANSWER_SHOWN = 400
 
@@ -93,7 +90,7 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     chat, faithful = sampler.has_chat_template, options.get("prompts") == "faithful"
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=() if chat or faithful else STOPS)
     asked = [ASKED + item.prompt if faithful and not chat else prompt(item, chat) for item in items]
-    return judged(items, sampler.generate(asked, params), faithful_program if faithful else program)
+    return judged(items, sampler.generate(asked, params), faithful_program if faithful else own_program)
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
@@ -121,16 +118,9 @@ def prompt(item: Item, chat: bool) -> Prompt:
     return (Message("user", ASKED + item.prompt),) if chat else item.prompt
 
 
-def program(item: Item, completion: str) -> str:
-    """Returns the program that is run for an answer."""
-    begun = completion.lstrip("\r\n")
-    if begun.startswith((" ", "\t")) or not begun:
-        return item.prompt + _cut(completion)
-    blocks = BLOCK.findall(completion)
-    defines = re.compile(rf"^def {re.escape(item.entry_point)}\b", re.MULTILINE)
-    code = next((block for block in blocks if defines.search(block)), blocks[0] if blocks else completion)
-    is_body = not defines.search(code) and not code.startswith((" ", "\t"))
-    return item.prompt + (textwrap.indent(code, "    ") if is_body else code)
+def own_program(item: Item, completion: str) -> str:
+    """Returns the program that is run for an answer; see program.py."""
+    return program(item.prompt, item.entry_point, completion)
 
 
 def faithful_program(item: Item, completion: str) -> str:
@@ -139,13 +129,8 @@ def faithful_program(item: Item, completion: str) -> str:
     return item.prompt + (blocks[0] if blocks else completion).lstrip()
 
 
-def _cut(completion: str) -> str:
-    """Cuts a completion at the first stop string, if it was made without them."""
-    return completion[: min(place for stop in STOPS if (place := (completion + stop).find(stop)) >= 0)]
-
-
 def judged(
-    items: Sequence[Item], completions: Sequence[Completion], made: Callable[[Item, str], str] = program
+    items: Sequence[Item], completions: Sequence[Completion], made: Callable[[Item, str], str] = own_program
 ) -> list[ItemResult]:
     """Runs and tests the answers, as the programs that `made` makes of them."""
     if not items:

@@ -9,9 +9,34 @@ goes on with a space, the command and a newline. So a model can learn from `tran
     You arrive at shelf 1. On the shelf 1, you see a mug 1.
 """
 
+import re
 from collections.abc import Iterable
 
+THOUGHT = "think:"
+LONGEST_LINE = 1000
+"""Maximum number of characters of a line in which a command is looked for."""
 _PROMPT = "\n>"
+_NOT_SAID = re.compile(r"<think>.*?(?:</think>|$)|<\|\w{1,40}\|>", re.DOTALL | re.IGNORECASE)
+_THOUGHT = re.compile(r"\W*(?:think|thought):\s*", re.IGNORECASE)
+_COMMAND = re.compile(
+    r"(?:.*(?:[.!?>]|\b(?:action|command) ?\d*:))?\W*"
+    r"((?:go|look|inventory|help|examine|open|close|take|move|heat|cool|clean|use|slice)\b.*?)\W*",
+    re.IGNORECASE,
+)
+
+
+def read_command(line: str) -> str:
+    """Returns the command in a line of a model, as a person reads it.
+
+    A sentence, "Action:" or ">" before it, quotation marks and other marks around it, a full stop and capital letters
+    do not count. A line that begins with `think:` or `Thought:` is a thought, unless "Action:" follows in it.
+    """
+    line = _NOT_SAID.sub("", line).strip()
+    thought = _THOUGHT.match(line)
+    if thought and not re.search(r"\b(?:action|command) ?\d*:", line, re.IGNORECASE):
+        return f"{THOUGHT} {line[thought.end() :]}"
+    command = _COMMAND.fullmatch(line) if len(line) <= LONGEST_LINE else None
+    return command[1].lower() if command else line
 
 
 def opening(intro: str) -> str:

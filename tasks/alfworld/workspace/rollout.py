@@ -15,7 +15,7 @@ from typing import Any
 
 import episodes
 from alfred import Game, Play
-from alfred.transcript import opening
+from alfred.transcript import opening, read_command
 from alfred.wording import NOTHING_HAPPENS
 
 
@@ -42,7 +42,7 @@ class GameEnvironment:
     def write(self, line: str) -> str:
         """Carries out a command, and returns what follows it in the prompt."""
         self.states.append(self.play.state)
-        observation = self.play.step(line)
+        observation = self.play.step(read_command(line))
         self.invalid += observation == NOTHING_HAPPENS
         return observation + ("" if self.play.won else "\n>")
 

@@ -17,6 +17,7 @@ reference is kept: an action is shown with the page that it led to instead of th
 page is shown twice.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -27,6 +28,8 @@ from .session import Available, Session, Step
 Form = Literal["whole", "window"]
 WINDOW = 5
 """Number of earlier turns in a prompt."""
+LONGEST_LINE = 1000
+"""Maximum number of characters of a line in which an action is looked for."""
 SYSTEM = (
     "You shop for a customer in an online store. You are given the customer's instruction, what the page shows and the"
     " actions that it offers. Answer with the one action that brings you closer to buying what is asked for, such as"
@@ -83,11 +86,30 @@ def window(instruction: str, past: Sequence[Past], observation: str, available: 
 
 
 def read_action(text: str) -> str:
-    """Returns the action in a model's text; like the reference, accepts a leading "Action:", and choose for click."""
+    """Returns the action in a line of a model, as a person reads it.
+
+    What stands before it (a thought, "Action:", ">") and marks around it do not count, if the line ends with its only
+    action. Small and capital letters are the same. Any other line is read as by the reference.
+    """
+    text = _NOT_SAID.sub("", text)
+    if len(text) <= LONGEST_LINE and (found := _ONLY_ACTION.fullmatch(text)):
+        verb, argument = found["verb"].lower(), found["argument"].strip()
+        if argument[:1] == argument[-1:] and argument[:1] in ("'", '"', "`") and len(argument) > 2:
+            argument = argument[1:-1]
+        return f"{'click' if verb == 'choose' else verb}[{argument}]"
+    return reference_action(text)
+
+
+def reference_action(text: str) -> str:
+    """Returns the action as the reference reads it: it accepts a leading "Action:", and choose for click."""
     action = text.strip().removeprefix("Action:").strip()
     return "click[" + action.removeprefix("choose[") if action.startswith("choose[") else action
 
 
+_NOT_SAID = re.compile(r"<think>.*?(?:</think>|$)|<\|\w{1,40}\|>", re.DOTALL | re.IGNORECASE)
+_ONLY_ACTION = re.compile(
+    r"(?:[^\[\]]*[^\w\[\]])?(?P<verb>search|click|choose) ?\[(?P<argument>[^\[\]]+)\][\s.!`\"'*_]*", re.IGNORECASE
+)
 REFERENCE_SYSTEM = (
     "You are a helpful shopping assistant browsing an e-commerce website. "
     "Given a user instruction, current observation, and available actions, "
@@ -130,6 +152,7 @@ class Visit:
 
     def __init__(self, shop: Shop, goal: Goal, form: Form, faithful: bool = False) -> None:
         self.form, self._window = form, reference_window if faithful else window
+        self._read = reference_action if faithful else read_action
         self.session = Session(shop, goal, "brief" if form == "whole" else "text")
         self.actions: list[str] = []
         self.invalid = 0
@@ -156,7 +179,7 @@ class Visit:
 
     def write(self, line: str) -> str:
         """Carries out a line of the model; returns what the next prompt of the form `whole` has after that line."""
-        action = read_action(line)
+        action = self._read(line)
         step = self.session.step(action)
         self.actions.append(action)
         self.invalid += not step.valid

@@ -1,6 +1,7 @@
 """Tests that files are complete or absent, even with several writers and on a machine that lacks a feature."""
 
 import errno
+import json
 import os
 import threading
 import time
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.core import files
-from a2rl.core.errors import InfrastructureError
-from a2rl.core.files import TEMPORARY, folder_digest, replace_folder, write_atomically
+from a2rl.core.errors import InfrastructureError, IntegrityError
+from a2rl.core.files import TEMPORARY, folder_digest, read_jsonl, replace_folder, write_atomically
 
 
 def test_threads_that_write_the_same_file_do_not_meet(tmp_path: Path) -> None:
@@ -110,3 +111,25 @@ def test_a_reader_never_finds_no_folder_while_it_is_replaced(tmp_path: Path) -> 
     reader.join()
     assert missed == []
     assert folder_digest(tmp_path / "data") == folder_digest(tmp_path / "data")
+
+
+ROW = '{"id": "a", "text": "caf\xe9\u2028b"}'
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_rows_in_utf8_are_read_with_any_end_of_line(tmp_path: Path, encoding: str, end: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(f"{ROW}{end}{ROW}{end}".encode(encoding))
+    assert read_jsonl(path) == [json.loads(ROW)] * 2
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"), ("utf-16-be", "UTF-16"), ("latin-1", "not in UTF-8")],
+)
+def test_a_file_in_another_encoding_is_named_with_it(tmp_path: Path, encoding: str, named: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(ROW.replace("\u2028", "").encode(encoding))
+    with pytest.raises(IntegrityError, match=rf"rows\.jsonl is .*{named}.*save it as UTF-8"):
+        read_jsonl(path)

@@ -106,6 +106,21 @@ def test_a_reply_in_another_form_is_no_verdict_and_one_line(body: dict[str, Any]
         ("lmsys_gpt4", "8 6\nThe first one is better.", 1.0),
         ("lmsys_gpt4", "7,7\nEqual.", 0.5),
         ("weighted_alpaca_eval_gpt5_nano", "M", 0.0),
+        # more than the answer
+        ("weighted_alpaca_eval_gpt5_nano", "```\nM\n```", 0.0),
+        ("weighted_alpaca_eval_gpt5_nano", "**m**.", 1.0),
+        ("weighted_alpaca_eval_gpt5_nano", "My verdict: m", 1.0),
+        ("weighted_alpaca_eval_gpt5_nano", "Model m gives more detail.\n\nM", 0.0),
+        ("weighted_alpaca_eval_gpt5_nano", "Both are similar.\nThe better output is M.", 0.0),
+        ("weighted_alpaca_eval_gpt5_nano", "<think>Is it m, or M?</think>m", 1.0),
+        ("weighted_alpaca_eval_gpt5_nano", "m<|im_end|>", 1.0),
+        ("lmsys_gpt4", "The first one is better.\n8 6", 1.0),
+        ("lmsys_gpt4", "```\n8 6\n```", 1.0),
+        ("alpaca_eval_gpt4", "```python\n[{'model': 'model_1', 'rank': 1}, {'model': 'model_2', 'rank': 2}]\n```", 1.0),
+        ("alpaca_eval_gpt4", "Here: [{'model': 'model_1', 'rank': 2}, {'model': 'model_2', 'rank': 1}].", 0.0),
+        (REFERENCE, f"```\n{RANKED}\n```", 0.0),
+        (REFERENCE, f"The ranking is {RANKED}, I think.", 0.0),
+        (REFERENCE, f"<think>[1]</think>{RANKED}", 0.0),
     ],
 )
 def test_annotators_that_answer_in_text_are_read(name: str, text: str, first: float) -> None:
@@ -123,6 +138,10 @@ def test_annotators_that_answer_in_text_are_read(name: str, text: str, first: fl
         ("lmsys_gpt4", "1e308 3"),
         ("lmsys_gpt4", "8"),
         ("weighted_alpaca_eval_gpt5_nano", "m or M"),
+        ("weighted_alpaca_eval_gpt5_nano", "m is much worse"),
+        ("weighted_alpaca_eval_gpt5_nano", "Verdict: neither m nor M"),
+        ("alpaca_eval_gpt4", "[{'model': 'model_1', 'rank': 1}] or [{'model': 'model_1', 'rank': 2}]"),
+        ("lmsys_gpt4", "The first one is better."),
     ],
 )
 def test_text_that_names_no_one_output_is_no_verdict(name: str, text: str) -> None:

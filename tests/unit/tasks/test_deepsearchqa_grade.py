@@ -359,13 +359,44 @@ def test_a_set_answer_has_precision_recall_and_f1_beside_its_verdict(tmp_path: P
         ("incorrect", 0),
         (" Incorrect\nbecause ...", 0),
         ("'correct'", 1),
+        ("```\ncorrect\n```", 1),
+        ("```text\nincorrect\n```", 0),
+        ("Verdict: correct", 1),
+        ("**Verdict:** Incorrect.", 0),
+        ("Final verdict: **correct**", 1),
+        ("My judgment is: correct", 1),
+        ("Answer: correct", 1),
+        ('{"verdict": "correct"}', 1),
+        ('{"reason": "it says Paris", "verdict": "incorrect"}', 0),
+        ("The gold answer is Paris, and so is the answer.\n\ncorrect", 1),
+        ("It says Paris.\nVerdict: correct\n", 1),
+        ("It says Paris, so my verdict is correct.", 1),
+        ("<think>It may be incorrect.</think>\ncorrect", 1),
+        ("Correct: it says Paris.", 1),
+        ("Incorrect - it says Lyon.", 0),
+        ("Incorrect, it says Lyon.", 0),
+        ("The answer is correct.", 1),
+        ("It is correct", 1),
+        ("correct<|im_end|>", 1),
+        ("> correct", 1),
     ],
 )
-def test_a_verdict_is_the_first_line_of_the_reply(said: str, value: float) -> None:
+def test_a_verdict_is_read_where_a_person_looks_for_it(said: str, value: float) -> None:
     assert verdict({"choices": [{"message": {"content": said}}]}) == value
 
 
-@pytest.mark.parametrize("said", ["", None, "yes", "It is correct", "correct or incorrect", "in"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("", None, "yes", "correct or incorrect", "in", "not correct", "Verdict: not correct", "correct?"),
+        *(
+            "Correct, but also incorrect.",
+            "correct\n\nOn reflection:\nincorrect",
+            "Verdict: correct\nVerdict: incorrect",
+        ),
+        *("<think>correct", "The correct answer is Paris.", "It says that it is correct and right", "uncorrect"),
+    ],
+)
 def test_anything_else_is_no_verdict(said: str | None) -> None:
     with pytest.raises(UnreadableReplyError):
         verdict({"choices": [{"message": {"content": said}}]})

@@ -10,7 +10,7 @@ from a2rl.scoring.score import summarise
 from a2rl.tasks.contract import Limits
 from tasks.gsm8k import grade as grader
 from tasks.gsm8k import prepare, reference
-from tasks.gsm8k.grade import final_number
+from tasks.gsm8k.final_number import final_number
 from tests.fake_sampler import FakeSampler
 
 NUMBERS = [
@@ -44,15 +44,15 @@ NUMBERS = [
     ("#### 18\n\nQuestion: What is 4 + 4?\nAnswer: 4 + 4 = 8\n#### 8", 18),
     ("#### 18\n#### 20", 18),
     ("#### 007", 7),
-    ("#### 3/4", 3),
+    ("#### 3/4", 0.75),
     ("#### 1,00", 1),
     ("#### eighteen", None),
-    ("It is 18.\n#### ", None),
+    ("It is 18.\n#### ", 18),
     ("####", None),
     # without a mark: the last number
     ("A: 18", 18),
     ("The answer is 18.", 18),
-    ("The answer is 18. 3 + 4 = 7", 7),
+    ("The answer is 18. 3 + 4 = 7", 18),
     ("16 - 3 - 4 = 9, and 9 * 2 = 18", 18),
     ("so 10-3", 3),
     ("x=-3", -3),
@@ -73,8 +73,128 @@ def test_the_final_number_of_a_solution(text: str, number: float | None) -> None
     assert final_number(text) == (None if number is None else pytest.approx(number))
 
 
+WRITTEN_BY_CHATS = [
+    # headings, and what stands below them
+    ("#### Step 1: find the price\nIt is 9 * 2 = 18.\n#### Answer\nThe total is **18**.", 18),
+    ("#### Step 1: find the price\nIt is 9 * 2 = 18.\n#### Step 2: done", 18),
+    ("#### Step 4: Final answer: 18", 18),
+    ("#### Step 4: Answer\n18 eggs", 18),
+    ("#### Final Answer\n\n18", 18),
+    ("### Answer\n\n**$18**", 18),
+    ("#### Conclusion\nShe makes $18 every day.", 18),
+    ("#### 1. Add\n3 + 4 = 7\n#### 2. Double\n7 * 2 = 14", 14),
+    ("#### Cost of 3 apples\n3 * 6 = 18", 18),
+    ("#### Answer: 18\n#### Check: 2 * 9", 18),
+    ("#### 9 * 2 = 18", 18),
+    ("#### The total cost is $18 for 9 eggs.", 18),
+    ("#### 18\n\nProblem 2: Tom has 3.\n#### 3", 18),
+    ("**Final Answer:**\n\n$$18$$\n", 18),
+    ("Answer:\n\\[ 18 \\]", 18),
+    ("The answer is:\n\n- 18 dollars", 18),
+    # boxes and other markup
+    ("The final answer is $\\boxed{18}$.", 18),
+    ("\\[\n\\boxed{\\$18}\n\\]", 18),
+    ("\\boxed{18 \\text{ dollars}} from 9 eggs", 18),
+    ("\\boxed{\\frac{36}{2}}", 18),
+    ("So $y = 3$ and\n$$\\boxed{x = 18}$$", 18),
+    ("The answer is $18$.", 18),
+    ("The answer is <b>18</b>.", 18),
+    ("The answer is *18*, not 3.", 18),
+    ("The answer is _18_.", 18),
+    ("The answer is `18`.", 18),
+    ('The answer is "18".', 18),
+    ("Janet makes **$18** per day from 9 eggs.", 18),
+    # separators, signs, units
+    ("The answer is $9{,}500.", 9500),
+    ("The answer is 9\\,500", 9500),
+    ("The answer is 9\u202f500", 9500),
+    ("The answer is 9\xa0500", 9500),
+    ("#### 9 500", 9500),
+    ("#### 9_500", 9500),
+    ("The answer is 9'500", 9500),
+    ("The answer is 9\u2019500", 9500),
+    ("The answer is 9.500,00 \u20ac", 9500),
+    ("The answer is 1.234.567", 1_234_567),
+    ("The answer is 1,00,000", 100_000),
+    ("The answer is 18,50", 18.5),
+    ("The answer is \u22125", -5),
+    ("The answer is \u20135", -5),
+    ("The answer is negative 5", -5),
+    ("The answer is -$1,234.50", -1234.5),
+    ("The answer is Rs18", 18),
+    ("The answer is Rs. 18.", 18),
+    ("The answer is US$18", 18),
+    ("The answer is \u20ac18 or \u20ac18.00", 18),
+    ("The answer is 18\u20ac", 18),
+    ("The answer is 18km.", 18),
+    ("The answer is \uff11\uff18", 18),
+    # stated, with more after it
+    ("The answer is 18.\n\nI hope this helps! Let me know if you have 2 more questions.", 18),
+    ("She makes $18. Let me know if you need 2 more!", 18),
+    ("**Answer: 18**\n\nExplanation: 16 - 3 - 4 = 9. Two days.", 18),
+    ("The answer is 18, since 16 - 7 = 9.", 18),
+    ("Answer: 18 eggs \u00d7 $2 = $36", 36),
+    ("Answer: 18 (9 * 2 = 18)", 18),
+    ("Final Answer: The final answer is $18$. I hope it is correct.", 18),
+    ("The final answer is 18\n\n### Verification\n18 / 2 = 9", 18),
+    ("The answer to part 1 is 12.\nThe final answer is 18.", 18),
+    ("She answers 20 questions. Each correct answer is worth 5 points, so 20 * 5 = 100", 100),
+    ("18. That is the answer", 18),
+    # thoughts, turns, and what is taken back
+    ("<think>#### 3 maybe</think>\n#### 18", 18),
+    ("<think>so it is 18", None),
+    (" 18<|im_end|>\n<|im_start|>user\n20", 18),
+    ("#### 12\nWait, that is wrong. 9 * 2 = 18\n#### 18", 18),
+    ("The answer is 12. No, it is 18.", 18),
+    ("The answer is 18. Wait, that's wrong.", None),
+    ("The answer is 18. That was a mistake.", None),
+    ("The answer is ~~17~~ 18", 18),
+    ("The answer is not 17 but 18.", 18),
+    ("The answer is not 18.", None),
+    # guesses
+    ("The answer is 17 or 18.", None),
+    ("It is either 17 or 18", None),
+    ("The answer is 18 dollars, or maybe 20.", None),
+    ("#### 18 or 20", None),
+    ("#### 17, 18, 19", None),
+    ("I guess 16, 17, or 18", None),
+    ("\\boxed{17} or \\boxed{18}", None),
+    ("\\boxed{17}\n\\boxed{18}", None),
+    ("The answer is 17. The answer is 18.", None),
+    ("The answer is 9 * 2.", None),
+    ("#### 17\n#### 18", 17),
+]
+
+
+@pytest.mark.parametrize(("text", "number"), WRITTEN_BY_CHATS, ids=[repr(text)[:40] for text, _ in WRITTEN_BY_CHATS])
+def test_chats_are_read_as_a_careful_person_reads_them(text: str, number: float | None) -> None:
+    assert final_number(text) == (None if number is None else pytest.approx(number))
+
+
 @pytest.mark.timeout(5)
-@pytest.mark.parametrize("text", ["9" * 200_000, "-$" * 100_000, "1,111" * 50_000, "#" * 200_000, "1." * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        part * (100_000 // len(part))
+        for part in (
+            "9",
+            "-$",
+            "1,111",
+            "#",
+            "1.",
+            "1, ",
+            "1 or ",
+            "1/",
+            "**",
+            "answer is ",
+            "Wait, ",
+            "\n",
+            "\\boxed{",
+            "\\frac{1}",
+            "not ",
+        )
+    ],
+)
 def test_no_answer_takes_long_to_read(text: str) -> None:
     final_number(text)
     final_number(f"#### {text}")

@@ -16,7 +16,7 @@ from a2rl.scoring.score import summarise
 from a2rl.tasks.catalog import load_grader
 from a2rl.tasks.contract import Limits, PublishedGrader
 from tasks.humaneval import grade as grader
-from tasks.humaneval.grade import STOPS, Item, program
+from tasks.humaneval.grade import STOPS, Item, own_program
 from tasks.humaneval.prepare import prepare
 from tasks.humaneval.task import TASK
 from tests.fake_sampler import FakeSampler
@@ -60,6 +60,53 @@ ANSWERS = [
     ("```python\nn = 0\nfor x in xs:\n    n += x\nreturn n\n```", True),
     ("```python\ndef total(xs):\n    return sum(xs) + 1\n```", False),
     ("The answer is to use sum.", False),
+    # prose, spaces and fences
+    (f" Here is the function:\n\n```python\n{WHOLE}```", True),
+    (f"   ```python\n{WHOLE}```", True),
+    (f" \n\n```python\n{WHOLE}```", True),
+    (f"Sure! Here it is:\n\n{WHOLE}", True),
+    (f"Sure! Here it is:\n{WHOLE}\nThis function adds all of its numbers up.", True),
+    (f"{WHOLE}\n\nIt returns the sum, and 0 for an empty list.", True),
+    (f"{WHOLE}\nExample:\n>>> total([1])\n1", True),
+    (f"{BODY}\n\nThis returns the sum of all numbers.", True),
+    (f"Here is the rest of the function:\n\n{BODY}", True),
+    (f"I import what I need from typing.\n\n{WHOLE}", True),
+    ("Here it is:\n\n    def total(xs):\n        return sum(xs)\n\nIt works.", True),
+    (f"```python\n{WHOLE.rstrip()}```", True),
+    ("```python\ndef total(xs): return sum(xs)```", True),
+    (f"~~~python\n{WHOLE}~~~", True),
+    (f"````python\n{WHOLE}````", True),
+    (f"Here is the code: ```python\n{WHOLE}```", True),
+    ("1. Do it so:\n   ```python\n   def total(xs):\n       return sum(xs)\n   ```\n2. Done.", True),
+    (f"Use ```sum``` for it:\n```python\n{WHOLE}```", True),
+    (f"{WHOLE}```", True),
+    (f"{WHOLE}\n```python\nprint(total([1]))\n```", True),
+    ("```python\ndef first(xs):\n    return xs[0]\n```\nand\n```python\n"
+     "def total(xs):\n    return first(xs) + total(xs[1:]) if xs else 0\n```", True),
+    ("```python\nimport math\n```\n```python\ndef total(xs):\n    return int(math.fsum(xs))\n```", True),
+    # what stands before or after the answer
+    (f"from __future__ import annotations\n{WHOLE}", True),
+    ("```python\nfrom __future__ import annotations\n\ndef total(xs: list[int]):\n    return sum(xs)\n```", True),
+    (f"{WHOLE}<|im_end|>", True),
+    (f"{BODY}<|endoftext|>def other(", True),
+    (f"```python\n{WHOLE}```<|im_end|>\n<|im_start|>user\nThanks", True),
+    (f"<think>\n```python\ndef total(xs):\n    return 0\n```\nNo.</think>\n```python\n{WHOLE}```", True),
+    (f"<think>Use sum.</think>\n{BODY}", True),
+    (f"I add them up.</think>\n\n```python\n{WHOLE}```", True),
+    (f"<think>\n```python\n{WHOLE}```", False),
+    (WHOLE.replace("\n", "\r\n"), True),
+    ("\ufeff" + WHOLE, True),
+    (WHOLE.replace("    return", "\xa0\xa0\xa0\xa0return"), True),
+    # indentation that was lost
+    ("  return sum(xs)\n", True),
+    ("n = 0\n    for x in xs:\n        n += x\n    return n\n", True),
+    (" n = 0\n    for x in xs:\n        n += x\n    return n\n", True),
+    ("\treturn sum(xs)\n", True),
+    # of several, the last
+    (f"First:\n```python\ndef total(xs):\n    return 0\n```\nBetter:\n```python\n{WHOLE}```", True),
+    (f"```python\n{WHOLE}```\nOr:\n```python\ndef total(xs):\n    return 0\n```", False),
+    (f"```python\n{WHOLE}```\nOr:\n```python\ndef total(xs):\n    return (", True),
+    ("```python\ndef totals(xs):\n    return sum(xs)\n```", False),
     # no code
     ("", False),
     ("\n\n", False),
@@ -77,11 +124,15 @@ def test_what_answers_are_right() -> None:
 
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize(
-    "text", ["`" * 200_000, "```\n" * 50_000, "def total" * 20_000, "\n" * 200_000, " \n" * 100_000]
+    "text",
+    [
+        part * (200_000 // len(part))
+        for part in ("`", "```\n", "def total", "def total():\n", "\n", " \n", "import a\n", "(", "- ")
+    ],
 )
 def test_no_answer_takes_long_to_read(text: str) -> None:
-    program(ITEM, text)
-    program(ITEM, "x" + text)
+    own_program(ITEM, text)
+    own_program(ITEM, "x" + text)
 
 
 @pytest.fixture

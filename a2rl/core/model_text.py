@@ -1,0 +1,35 @@
+"""What a model says to its reader: its text without thoughts, special tokens and characters that nobody sees.
+
+    answer_of("<think>#### 3, maybe</think>\\n#### 18<|im_end|>\\n<|im_start|>user")    # "\\n#### 18"
+
+Whatever reads a model's text (a grader, or a parser of judges' replies) begins with this. The text is hostile: each
+expression reads it once, whatever it contains.
+"""
+
+import re
+
+_TAGS = "(?:think|thinking|thought|thoughts|reasoning|scratchpad)"
+_THOUGHT = re.compile(
+    rf"<({_TAGS})>.*?(?:</\1>|\Z)|<\|channel\|>(?:analysis|commentary)\b.*?(?:<\|end\|>|\Z)", re.DOTALL | re.IGNORECASE
+)
+_END_OF_THOUGHT = re.compile(rf"</{_TAGS}>", re.IGNORECASE)
+_END_OF_TURN = re.compile(
+    r"<\|(?:im_end|endoftext|end_of_text|eot_id|eom_id|end|return|eos|user|system)\|>|<\|im_start\|>\s*(?:user|system)\b"
+    r"|</s>(?=\s|\Z)|<(?:eos|end_of_turn)>|<｜end▁of▁sentence｜>"  # noqa: RUF001 - DeepSeek's token
+)
+_SPECIAL = re.compile(
+    r"<\|start_header_id\|>\s*\w*\s*<\|end_header_id\|>\s*|<\|(?:im_)?start\|>\s*(?:assistant\b\n?)?"
+    r"|<\|channel\|>\s*final\b|<\|[a-z_0-9]{1,40}\|>|<(?:s|bos|pad)>|<start_of_turn>(?:model\n)?|\[/?INST\]"
+)
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+
+
+def answer_of(text: str) -> str:
+    """Returns what a model says to its reader.
+
+    A thought without an end goes on to the end of the text; one without a beginning (which some chat templates write)
+    began before the text. A token that ends a turn ends the text, unless nothing was said before it.
+    """
+    text = _THOUGHT.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    turns = (_SPECIAL.sub("", turn) for turn in _END_OF_TURN.split(_END_OF_THOUGHT.split(text)[-1]))
+    return _UNSEEN.sub("", next(filter(str.strip, turns), "")).replace("\xa0", " ")

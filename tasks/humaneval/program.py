@@ -1,0 +1,130 @@
+r"""Makes the program that is run for an answer, of the code that a careful person would take from it.
+
+The rule: thoughts and what follows the model's turn do not count. An answer that begins with indented code continues
+the prompt, up to the end of the function. Else the code is the last block that defines the function (with what it needs
+of the blocks before it), else the whole answer, else the lines that define the function between prose, else a block or
+the answer as the function's body. The first of these that is valid Python after the prompt is run; nothing is chosen by
+what it computes.
+
+    program(prompt, "total", "Sure!\n```python\ndef total(xs):\n    return sum(xs)```")
+"""
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+
+from a2rl.core.model_text import answer_of
+
+STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```")
+LONGEST = 20_000
+"""Maximum number of characters that are read."""
+BLOCKS = 8
+"""Maximum number of code blocks that are read, from the last one."""
+TRIES = 24
+"""Maximum number of candidates."""
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What the parser raises for a text that is not Python."""
+_INDENT = "    "
+_BLOCK = re.compile(
+    r"(?:(?<!`)`{3,}|(?<!~)~{3,})[ \t]*[\w+#.-]*[ \t]*\n(.*?)(?:`{3}|~{3}|\Z)|(?<!`)`{3}([^`\n]+)`{3}", re.DOTALL
+)
+_BEGINS = (
+    r"from [\w.]+ import |import [\w.]+(?: as \w+)?(?:, ?[\w., ]+)?\s*(?:#.*)?$|(?:async )?def \w|class \w+\s*[(:]|@\w"
+)
+_GOES_ON = rf"\s|$|[)\]}}]|[A-Za-z_]\w* ?(?::[^=\n]*)?= ?|#|'''|\"\"\"|{_BEGINS}"
+_FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
+
+
+def program(prompt: str, function: str, answer: str) -> str:
+    """Returns the program that is run for an answer.
+
+    Args:
+        prompt: Imports, helper functions, signature and docstring of the function.
+        function: Its name.
+        answer: The text that the model wrote after the prompt.
+    """
+    answer = answer_of(answer)[:LONGEST]
+    programs = [_together(prompt, code) for code in islice(_candidates(function, answer), TRIES)]
+    return next((each for each in programs if _parsed(each)), programs[0])
+
+
+def _candidates(function: str, answer: str) -> Iterator[str]:
+    """Yields what may be the code of an answer, the likeliest first."""
+    defines = re.compile(rf"^([ \t]*)(?:async )?def {re.escape(function)}\b", re.MULTILINE)
+    begun, continued = answer.lstrip("\n"), _cut(answer)
+    if not begun or (begun[0].isspace() and continued.strip() and not defines.match(begun)):
+        yield from _bodies(continued)
+        yield from _bodies("\n".join(takewhile(lambda line: line[:1].isspace() or not line, begun.split("\n"))))
+    blocks = [textwrap.dedent(code or inline) for code, inline in _BLOCK.findall(answer)[-BLOCKS:]]
+    for place in reversed(range(len(blocks))):
+        if defines.search(blocks[place]):
+            yield "\n".join([*_needed(blocks[:place], blocks[place]), blocks[place]])
+    if found := defines.search(answer):
+        yield answer
+        yield from (code for code in _definitions(answer.split("\n")) if defines.search(code))
+        inside = takewhile(
+            lambda line: line.startswith(found[1]) or not line.strip(), answer[found.start() :].split("\n")
+        )
+        yield textwrap.dedent("\n".join(inside))
+    else:
+        for code in (*blocks, answer, *re.findall(r"(?:^[ \t]+\S.*\n?|^\n)+", answer, re.MULTILINE)[:1]):
+            yield from _bodies(code)
+
+
+def _cut(completion: str) -> str:
+    """Cuts a completion at the first stop string, if it was made without them."""
+    return completion[: min(place for stop in STOPS if (place := (completion + stop).find(stop)) >= 0)]
+
+
+def _bodies(code: str) -> Iterator[str]:
+    """Yields a function's body as it is, indented, and with its first line indented (whose spaces are easily lost)."""
+    if code.lstrip("\n")[:1].isspace():
+        yield code
+    yield textwrap.indent(textwrap.dedent(code), _INDENT)
+    yield _INDENT + code.lstrip()
+
+
+def _definitions(lines: list[str]) -> Iterator[str]:
+    """Yields the runs of lines that define something, without the prose around them."""
+    while lines:
+        if re.match(_BEGINS, lines[0]):
+            run = list(takewhile(lambda line: re.match(_GOES_ON, line), lines))
+            yield "\n".join(run)
+            lines = lines[len(run) :]
+        else:
+            lines = lines[1:]
+
+
+def _needed(others: Sequence[str], block: str) -> Iterator[str]:
+    """Yields the blocks that only import and define, and define a name that this block uses."""
+    tree = _parsed(block)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
+    for other in others:
+        made = [_name(each) for each in tree.body] if (tree := _parsed(other)) else []
+        if None not in made and used.intersection(made):
+            yield other
+
+
+def _name(statement: ast.stmt) -> str | None:
+    """Returns the name that a definition or an import makes; None for other statements."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return statement.names[0].asname or statement.names[0].name
+    return getattr(statement, "name", None)
+
+
+def _together(prompt: str, code: str) -> str:
+    """Returns the code after the prompt; imports from `__future__` must come first."""
+    future = "".join(f"{line}\n" for line in _FUTURE.findall(code))
+    return future + prompt + _FUTURE.sub("", code)
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes
+            return ast.parse(text)
+    except UNREADABLE:
+        return None
