@@ -30,7 +30,8 @@ TASK = Task(
             default="repaired",
             choices=("repaired", "faithful", "none"),
             help="The two examples before a game. faithful: ReAct's own, whose `put X in/on Y` no game of alfworld 0.4"
-            " understands; repaired: ours, in the games' own commands; none: for models trained without any.",
+            " understands, and commands are read as they are; repaired: ours, in the games' own commands; none: for"
+            " models trained without any.",
         ),
     },
 )

@@ -24,6 +24,8 @@ LONGEST = 50_000
 """Maximum number of characters that are read."""
 WINDOW = 300
 """Maximum number of characters in which a number is looked for."""
+MOST_UNITS = 2
+"""Maximum number of words in a heading that is a number with its unit."""
 SEVERAL = math.nan
 
 _BOLD, _BOX = "\x02", "\x03"
@@ -36,6 +38,7 @@ _CHARACTERS = str.maketrans(
 """Dashes, quotation marks and signs of arithmetic in ASCII."""
 _MARKUP = [
     (r"~~[^~\n]*~~", ""),  # struck out
+    (r"<(?:final_)?answer>", _BOX),
     (r"\*\*|__|</?(?:b|strong)>", _BOLD),
     (r"</?[a-zA-Z][^<>\n]{0,40}>|`|(?<!\w)_|_(?!\w)", ""),
     (r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox)\s*\{([^{}\n]*)\}", r" \1 "),
@@ -70,9 +73,9 @@ _HEADING = re.compile(r"\s*#{1,6}")
 _PLACE = re.compile(r"^\W*(?:(?:step|part|phase|stage|section|day) ?\d+\b ?[:.)-]?|\d{1,2}[.):] (?=.))", re.IGNORECASE)
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\s{_BOLD}]+(?=[^\W\d_a-z]|[{_BOLD}{_BOX}#])")
 _UNIT = r"\s*(?:[^\W\d]+\s+){0,2}"
-_OPERATOR = re.compile(rf"[\s{_BOLD}]*{_UNIT}(?:[+*/]|x\s|-\s)\s*[({_BOLD}]*{_MONEY}\d", re.IGNORECASE)
+_OPERATOR = re.compile(rf"[\s{_BOLD}]*{_UNIT}(?:[+*/^]|x\s|-\s)\s*[({_BOLD}]*{_MONEY}\d", re.IGNORECASE)
 _OFFERED = re.compile(
-    rf"{_N}{_MARKS}(?:\s*(?:[^\W\d]+[,;\s]+){{0,2}}[,;(\s]*\bor\s+(?:\w+\s+)?|(?:and|&)\s+)({_N})|{_N}(?:\s*,\s*{_N})+(?:,?\s*(?:or|and)\s+{_N})?(?=\W*\Z)",
+    rf"{_N}{_MARKS}(?:\s*(?:[^\W\d]+[,;\s]+){{0,2}}[,;(\s]*\b(?:or|maybe|perhaps|possibly)\s+(?:\w+\s+)?|(?:and|&)\s+)({_N})|{_N}(?:\s*,\s*{_N})+(?:,?\s*(?:or|and)\s+{_N})?(?=\W*\Z)",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(rf"{_MARKS}{_N}[\s{_BOLD}.%$!)\]]*")
@@ -84,6 +87,7 @@ _TAKEN_BACK = re.compile(
     r"|\bI (?:made|have made|was|am) (?:a mistake|an error|wrong)",
     re.IGNORECASE,
 )
+_GUESS = re.compile(r"\b(?:(?:could|might|may) be|maybe|perhaps|possibly|alternatively)\b", re.IGNORECASE)
 _FAREWELL = re.compile(
     r"\b(?:let me know|feel free|hope (?:this|that|it)|(?:any|more|other|further) questions|happy to help)\b",
     re.IGNORECASE,
@@ -103,7 +107,9 @@ def final_number(text: str) -> float | None:
     lines = [line for line in _readable(text).split("\n") if line.strip()]
     stated = list(_stated(lines))
     value = stated[-1].value if stated else _last(lines)
-    rivals = [each.value for each in stated[-2:-1] if each.cue == stated[-1].cue and each.line >= stated[-1].line - 1]
+    guesses = {_last([each]) for line in lines for each in _SENTENCE_END.split(line) if _GUESS.search(each)}
+    rivals = list(guesses - {None}) if value in guesses else []
+    rivals += [each.value for each in stated[-2:-1] if each.cue == stated[-1].cue and each.line >= stated[-1].line - 1]
     return None if value is None or math.isnan(value) or set(rivals) - {value} else value
 
 
@@ -137,10 +143,22 @@ def _stated(lines: Sequence[str]) -> Iterator[_Stated]:
             below_label = False
             if (value := _read(said, anywhere=True)) is not None:
                 yield _Stated(value, "", place)
-        elif heading and not _PLACE.match(said) and (value := _read(said, anywhere=False)) is not None:
-            yield _Stated(value, heading[0], place)
+        elif (
+            heading
+            and not _is_title(said, lines[place + 1 : place + 4])
+            and (value := _read(said, anywhere=False)) is not None
+        ):
+            yield _Stated(value, str(place), place)
             if _CLOSING.fullmatch(said):
                 return
+
+
+def _is_title(heading: str, below: Sequence[str]) -> bool:
+    """Says whether a heading is the title of a step: "Step 1: ...", or "3 apples are bought" with a sum below."""
+    words = re.findall(r"[^\W\d]+", heading)
+    return bool(_PLACE.match(heading)) or (
+        len(words) > MOST_UNITS and "=" not in heading and any(map(_NUMBER.search, below))
+    )
 
 
 def _read(phrase: str, anywhere: bool) -> float | None:

@@ -29,7 +29,8 @@ TASK = Task(
         "prompts": Option(
             default="repaired",
             choices=("repaired", "faithful"),
-            help="The wording of the prompts in the full variant. faithful: the reference's.",
+            help="The wording of the prompts in the full variant, and how an action is read. faithful: as in the"
+            " reference.",
         )
     },
 )

@@ -13,7 +13,8 @@ from a2rl.sampling.engine_params import Dtype
 from a2rl.sampling.transformers_backend import TransformersSampler
 from a2rl.tasks.catalog import load_task
 from a2rl.tasks.data import ensure_data
-from tasks.gsm8k.grade import STOP, prompt
+from tasks.gsm8k.final_number import QUESTION
+from tasks.gsm8k.grade import prompt
 from tests.bench.measured import Row, mirror_of
 
 PROMPTS = 64
@@ -63,7 +64,7 @@ def real_model(settings: Settings, folder: Path) -> Iterator[Row]:
     shots = read_jsonl(hidden / "shots.jsonl")
     prompts = [prompt(row["question"], shots, chat=True) for row in read_jsonl(hidden / "eval.jsonl")[:PROMPTS]]
     limits = load_task("gsm8k", settings.root).variant("full").limits
-    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(STOP,))
+    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(QUESTION,))
     model = resolve_model(REAL_MODEL, settings)
     name = f"answering {PROMPTS} items of gsm8k with {REAL_MODEL}"
     ours: dict[Dtype, Answers] = {}

@@ -14,7 +14,7 @@ from a2rl.models.base_model import resolve_model
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.tasks.contract import Variant
 from a2rl.tasks.data import ensure_data
-from tasks.humaneval.grade import program, published_items
+from tasks.humaneval.grade import own_program, published_items
 from tests.bench.measured import Row, mirror_of, seconds
 
 ITEMS = 200
@@ -62,7 +62,7 @@ def code_answers(settings: Settings, folder: Path) -> list[Row]:
     hidden = ensure_data("humaneval", variant, mirror, settings) / "hidden"
     items = published_items(hidden)
     cases = ANSWERS * [
-        CodeCase(program(item, item.canonical_solution), item.entry_point, item.prompt, item.test) for item in items
+        CodeCase(own_program(item, item.canonical_solution), item.entry_point, item.prompt, item.test) for item in items
     ]
     plain = [f"{case.program}\n{case.test}\ncheck({case.entry_point})\n" for case in cases]
     one_by_one_s = seconds(

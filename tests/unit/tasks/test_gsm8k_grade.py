@@ -163,6 +163,13 @@ WRITTEN_BY_CHATS = [
     ("The answer is 17. The answer is 18.", None),
     ("The answer is 9 * 2.", None),
     ("#### 17\n#### 18", 17),
+    ("It could be 17. It could be 18.", None),
+    ("Maybe 17, maybe 18", None),
+    ("The answer might be 17. Or maybe it is 18.", None),
+    ("#### 16 - 7 = 9\n#### 9 * 2 = 18\n", 18),
+    ("#### 3 apples are bought each day\n3 * 6 = 18", 18),
+    ("The answer is 2^4 = 16", 16),
+    ("<answer>18</answer>\nI used 2 steps.", 18),
 ]
 
 

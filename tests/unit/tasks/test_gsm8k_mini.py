@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tasks.gsm8k.grade import final_number
+from tasks.gsm8k.final_number import final_number
 from tasks.gsm8k.mini import Problem, generate, pretraining_text
 
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")

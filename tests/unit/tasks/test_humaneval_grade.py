@@ -16,8 +16,9 @@ from a2rl.scoring.score import summarise
 from a2rl.tasks.catalog import load_grader
 from a2rl.tasks.contract import Limits, PublishedGrader
 from tasks.humaneval import grade as grader
-from tasks.humaneval.grade import STOPS, Item, own_program
+from tasks.humaneval.grade import Item, own_program
 from tasks.humaneval.prepare import prepare
+from tasks.humaneval.program import STOPS
 from tasks.humaneval.task import TASK
 from tests.fake_sampler import FakeSampler
 
