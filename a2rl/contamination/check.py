@@ -8,6 +8,7 @@ from a2rl.contamination.judged import length_game, sameness
 from a2rl.contamination.sources import read_and_gone, written_by_agent
 from a2rl.contamination.text_search import Place, Searched, TextSearch
 from a2rl.run.inputs import hidden_of
+from a2rl.validity.checks import NOT_CHECKED
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Evidence, Finding
 
@@ -68,7 +69,8 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
         text = f"{len(gone)} files that the agent's processes read are gone, so they were not searched for eval items."
         yield Finding.of("read-files-gone", "note", text, Evidence(what="such as", value=list(gone[:SHOWN])))
     if not found.is_complete:
-        yield not_checked("The agent wrote more text than is searched for eval items, so a part was not searched.")
+        text = "The agent wrote more text than is searched for eval items, so a part was not searched."
+        yield Finding.of(NOT_CHECKED, "flag", text)  # or an agent that writes enough would escape the search
 
 
 def _place(place: Place) -> Evidence:

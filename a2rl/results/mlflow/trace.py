@@ -19,8 +19,8 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, Graded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import Entry
 
-MAX_FILE_BYTES = 64 << 20
-"""A larger trajectory is not read."""
+MAX_FILE_BYTES = 16 << 20
+"""A larger trajectory is not read: it would take more than a quarter of a GiB in the process of the pipeline."""
 MAX_SPANS = 1_000
 """Steps in a trace, and the same of requests: the first and the last ones."""
 MAX_CHARS = 4_000

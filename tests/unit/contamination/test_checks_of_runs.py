@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from a2rl.contamination import sources
 from a2rl.contamination.check import length_gaming, text_hits
 from a2rl.contamination.fresh_check import twins_gap
 from a2rl.core.files import read_model, write_model
@@ -108,6 +109,12 @@ def test_items_in_the_agents_files_flag_the_result_with_their_places(finished: F
     assert kinds(found) == {"eval-items-in-texts": "flag"}
     places = {(each.file, each.line, each.items) for each in found[0].evidence if each.items}
     assert places == {("workspace/code/cheat.py", 2, ("3",)), ("workspace/code/cheat.py", 3, ("4",))}
+
+
+def test_more_text_than_is_searched_flags_the_result(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_BYTES", 10)
+    (finished.run.workspace / "code" / "train.py").write_text("print('What is the loss?')\n")
+    assert kinds(list(text_hits(evidence(finished)))) == {"not-checked": "flag"}
 
 
 def test_clean_files_are_no_finding(finished: Finished) -> None:
