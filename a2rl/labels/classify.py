@@ -12,6 +12,8 @@ from a2rl.labels.values import WEIGHTS
 UNKNOWN = RouteLabel(route="unknown", confidence=0.5)
 TRAINS: tuple[Route, ...] = ("SFT", "DPO", "GRPO", "PPO", "online RL", "rejection sampling")
 MAX_SCRIPTS = 30
+COMMAND = 20
+"""The work of following a command, in steps."""
 ENVIRON = {
     "MODEL_PATH": "models/base", "DATA_PATH": "data", "OUTPUT_DIR": "output", "WORKSPACE": ".",
     "GRADING_SERVER_URL": "http://127.0.0.1",
@@ -76,6 +78,7 @@ class Reader:
         self._shells.remove(path)
 
     def _run(self, what: Started, calls: tuple[int, ...], file: str = "") -> None:
+        self.machine.burn(COMMAND)
         self.opaque = self.opaque or what.opaque
         if what.route is not None:
             self.machine.phases.append(Phase(what.route, 0.9, what.why, file, 0, calls))

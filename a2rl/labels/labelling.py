@@ -8,7 +8,7 @@ from a2rl.labels.classify import UNKNOWN
 from a2rl.labels.records import VERSION, LabelsRecord, labels_of
 from a2rl.run.directory import RunDir, pipeline_log
 
-TIMEOUT_S, MAX_CPU_S = 100.0, 20
+TIMEOUT_S, MAX_CPU_S = 100.0, 12
 MAX_MEMORY_BYTES = 900 << 20
 
 
