@@ -8,13 +8,12 @@ epoch. Only then is an entry marked as stored, and only then does the grading se
 import hashlib
 import io
 import os
-import sqlite3
 import tarfile
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Progress
@@ -23,6 +22,7 @@ from a2rl.cluster.store import ObjectStore
 from a2rl.core.background import Background
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.files import file_digest
+from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.ledger import Row
 from a2rl.run.stored import mark_stored
@@ -199,8 +199,7 @@ class Replica:
         """Copies a database of what was spent as it is at one moment."""
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch, account.name)
-            with closing(sqlite3.connect(account)) as source, closing(sqlite3.connect(copy)) as target:
-                source.backup(target)
+            Account(account).copy(copy)
             return self._copy_bytes(copy.read_bytes())
 
     def _copy_folder(self, folder: Path) -> str:

@@ -21,7 +21,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.core.database import open_database
+from a2rl.core.database import copy_database, open_database, read_database, rows_of
 from a2rl.core.errors import InfrastructureError
 
 Kind = Literal["judgement", "agent's judgement", "agent's question", "agent's search"]
@@ -88,7 +88,7 @@ class Account:
         """Returns what was used of a kind, or of all kinds together."""
         if not self._path.exists():
             return Use()
-        with self._open() as database:
+        with self._errors(), read_database(self._path, SCHEMA) as database:
             row = database.execute(
                 "SELECT count(*), total(prompt_tokens), total(completion_tokens), total(dollars) FROM uses"
                 " WHERE ? IS NULL OR kind = ?",
@@ -105,20 +105,30 @@ class Account:
         """Returns the price of the dearest job whose name ends so; 0 if there is none."""
         if not self._path.exists():
             return 0.0
-        with self._open() as database:
-            rows = database.execute("SELECT job, total(dollars) FROM uses GROUP BY job").fetchall()
+        with self._errors(), read_database(self._path, SCHEMA) as database:
+            rows = rows_of(database, "SELECT job, total(dollars) FROM uses GROUP BY job")
         return max((dollars for job, dollars in rows if job.endswith(ending)), default=0.0)
+
+    def copy(self, target: Path) -> None:
+        """Writes the entries into a new file."""
+        with self._errors():
+            copy_database(self._path, target, SCHEMA)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """Opens one write transaction. The file is not for other users, such as that of an agent."""
-        try:
+        with self._errors():
             if not self._path.exists():
                 self._path.touch(0o600)
             with open_database(self._path, SCHEMA) as database:
                 database.execute("BEGIN IMMEDIATE")
                 yield database
                 database.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
         except (sqlite3.Error, OSError) as error:
             raise InfrastructureError(f"the account {self._path} cannot be used: {error}; check the disk") from error
 

@@ -11,15 +11,16 @@ to reach one.
 """
 
 import json
+import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from a2rl.core.database import open_database
+from a2rl.core.database import open_database, read_database, rows_of
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.files import canonical_json, digest_of
 from a2rl.core.secrets import scrub
@@ -102,9 +103,9 @@ class Ledger:
         """Returns the same entries as they are stored."""
         if not self.path.exists():
             return []
-        with self._connect() as database:
-            rows = database.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (after,)).fetchall()
-        return [Row(*row) for row in rows]
+        with self._errors(), read_database(self.path, SCHEMA) as database:
+            rows = rows_of(database, "SELECT * FROM events WHERE seq > ? ORDER BY seq", after)
+        return [as_row(row) for row in rows]
 
     def restore(self, rows: Iterable[Row]) -> str:
         """Writes the entries of a copy into a new ledger and returns the head of their chain.
@@ -135,10 +136,8 @@ class Ledger:
         """
         if not self.path.exists():
             raise IntegrityError(f"{self.path}: there is no ledger")
-        with self._connect() as database:
-            rows = database.execute("SELECT * FROM events ORDER BY seq").fetchall()
         previous = GENESIS
-        for expected, (seq, at, kind, body, claimed_previous, claimed_hash) in enumerate(rows, start=1):
+        for expected, (seq, at, kind, body, claimed_previous, claimed_hash) in enumerate(self.rows(), start=1):
             if seq != expected or claimed_previous != previous:
                 raise IntegrityError(
                     f"{self.path}: the chain breaks at entry {expected}: one is missing or out of order"
@@ -149,11 +148,10 @@ class Ledger:
         return previous
 
     @contextmanager
-    def _connect(self) -> Iterator[sqlite3.Connection]:
+    def _errors(self) -> Iterator[None]:
         try:
-            with open_database(self.path, SCHEMA) as database:
-                yield database
-        except sqlite3.OperationalError as error:
+            yield
+        except (sqlite3.OperationalError, OSError) as error:
             raise InfrastructureError(
                 f"the ledger {self.path} cannot be used: {error}; check the disk and resume"
             ) from error
@@ -166,7 +164,7 @@ class Ledger:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Opens a write transaction, which is committed on exit. After an exception, closing the connection rolls it
         back."""
-        with self._connect() as database:
+        with self._errors(), open_database(self.path, SCHEMA) as database:
             database.execute("BEGIN IMMEDIATE")
             yield database
             database.execute("COMMIT")
@@ -180,6 +178,18 @@ def _insert(database: sqlite3.Connection, event: Event) -> Entry:
     entry_hash = chain_hash(seq, at, event.kind, body, previous)
     database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash))
     return Entry(seq, at, event, previous, entry_hash)
+
+
+def as_row(values: Sequence[Any]) -> Row:
+    """Returns the row of these values, which anybody may have written.
+
+    Raises:
+        IntegrityError: They are not those of an entry.
+    """
+    kinds = [type(value) for value in values]
+    if kinds not in ([int, float, str, str, str, str], [int, int, str, str, str, str]) or not math.isfinite(values[1]):
+        raise IntegrityError(f"the ledger has an entry that is none: {str(values)[:100]}")
+    return Row(*values)
 
 
 def rebuild(path: Path, rows: Iterable[Row]) -> None:
@@ -211,7 +221,7 @@ def _parse(row: Row) -> Entry:
         raise IntegrityError(f"entry {seq} of the ledger has an unknown kind {kind!r}: written by a newer version?")
     try:
         event = EVENTS[kind].model_validate(json.loads(body))
-    except ValueError as error:  # json and pydantic both raise it
+    except (ValueError, RecursionError) as error:  # json and pydantic both raise the first
         raise IntegrityError(
             f"entry {seq} of the ledger ({kind}) cannot be read: it was changed after it was written"
         ) from error
