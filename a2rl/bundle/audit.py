@@ -1,26 +1,28 @@
 """An independent audit of a run or of a bundle: every check, the validity with its evidence, and grading anew."""
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from a2rl.bundle.form import CODE, HIDDEN, LEDGER, MAX_BYTES, RUN, Index
+from a2rl.bundle.form import CODE, HIDDEN, INDEX, LEDGER, MAX_BYTES, MAX_LEDGER_BYTES, RUN, Index
 from a2rl.bundle.unpack import unpack
-from a2rl.core.errors import A2rlError, InterruptedByUserError, UsageError
+from a2rl.core.errors import A2rlError, IntegrityError, InterruptedByUserError, UsageError
+from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.progress import OnProgress, ignore_progress
 from a2rl.grading.regrade import Regrade, regrade, regrade_baseline
 from a2rl.models.base_model import model_digest
 from a2rl.recording.code_history import import_history
+from a2rl.results.manifest import FILE as MANIFEST
+from a2rl.results.manifest import read_manifest
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import NOTHING, Away, Check, Trust, verify_run
 from a2rl.run.directory import RunDir
-from a2rl.run.inputs import find_base_model, how_to_get
-from a2rl.run.ledger import Row, rebuild
+from a2rl.run.inputs import OF_OTHERS, find_base_model, how_to_get
+from a2rl.run.ledger import as_row, rebuild
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.validity.finding import Validity
 from a2rl.validity.record import read_validity
@@ -44,6 +46,8 @@ class Audit(BaseModel):
     regrades: tuple[Regrade, ...] = Field(default=())
     not_regraded: dict[str, str] = Field(default_factory=dict)
     """What could not be graded anew, although that was asked, and why."""
+    left_out: tuple[str, ...] = ()
+    """What of the run is not here, whatever the reason: a result that cannot be checked in full is not valid."""
 
     @property
     def sound(self) -> bool:
@@ -60,42 +64,56 @@ class Audit(BaseModel):
         if RESULT in self.not_regraded:
             return NOT_DONE
         word = self.validity.word if self.validity else "flagged"
+        if self.left_out and word == "valid":
+            word = "flagged"
         return {"valid": SOUND, "flagged": FLAGGED}.get(word, VOID)
 
 
-def audit(
-    run: RunDir,
-    settings: Settings,
-    trust: Trust,
-    tracker: Tracker | None,
-    grades_anew: bool = False,
-    away: Away = NOTHING,
-    on_progress: OnProgress = ignore_progress,
-) -> Audit:
-    """Audits a run.
+def audit(run: RunDir, trust: Trust, tracker: Tracker | None, away: Away = NOTHING) -> Audit:
+    """Makes all checks of a run.
 
     Args:
         run: The run.
-        settings: The settings of the checkout that the run is in.
         trust: Whom the reader trusts.
         tracker: MLflow; None if it is not here.
-        grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
+        away: What is known not to be here.
+    """
+    checks = tuple(verify_run(run, tracker, trust, away))
+    return Audit(run_id=run.id, checks=checks, validity=_validity(run), left_out=(*sorted(away.files), *_no_list(run)))
+
+
+def _no_list(run: RunDir) -> tuple[str, ...]:
+    """Names the list of files if the run has none: nobody can say what is missing."""
+    try:
+        return () if read_manifest(run) else (MANIFEST,)
+    except A2rlError:
+        return ()  # the check of the files says why
+
+
+def graded_anew(
+    found: Audit, run: RunDir, settings: Settings, away: Away = NOTHING, on_progress: OnProgress = ignore_progress
+) -> Audit:
+    """Grades the checkpoint that counts, and the base model, again; a run without a result stays as it is.
+
+    Args:
+        found: What the checks found.
+        run: The run.
+        settings: The settings of the checkout that the run is in.
         away: What is known not to be here.
         on_progress: Called with how far a grade is.
 
     Returns:
-        All that was found. What could not be graded anew is named in it; the checks do not depend on that.
+        With the comparison. What could not be graded anew is named in it; the checks do not depend on that.
 
     Raises:
         InterruptedByUserError: The user stopped it.
     """
-    checks = verify_run(run, tracker, trust, away)
     again: dict[str, Callable[[], Regrade]] = {
-        RESULT: lambda: _regraded_result(run, settings, on_progress),
+        RESULT: lambda: _regraded_result(run, settings, away, on_progress),
         BASE_MODEL: lambda: _regraded_baseline(run, settings, away, on_progress),
     }
-    regrades, problems = _regraded(again) if grades_anew and _has_result(run) else ((), {})
-    return Audit(run_id=run.id, checks=tuple(checks), validity=_validity(run), regrades=regrades, not_regraded=problems)
+    regrades, problems = _regraded(again) if _has_result(run) else ((), {})
+    return found.model_copy(update={"regrades": regrades, "not_regraded": problems})
 
 
 def _regraded(again: Mapping[str, Callable[[], Regrade]]) -> tuple[tuple[Regrade, ...], dict[str, str]]:
@@ -120,13 +138,13 @@ def _has_result(run: RunDir) -> bool:
     return record is not None and record.final is not None
 
 
-def _regraded_result(run: RunDir, settings: Settings, on_progress: OnProgress) -> Regrade:
+def _regraded_result(run: RunDir, settings: Settings, away: Away, on_progress: OnProgress) -> Regrade:
     """Grades the checkpoint that counts again.
 
     Raises:
         A2rlError: It cannot be graded here.
     """
-    _require_base_model(run)
+    _require_base_model(run, away)
     return regrade(run, settings, on_progress=on_progress)
 
 
@@ -136,21 +154,20 @@ def _regraded_baseline(run: RunDir, settings: Settings, away: Away, on_progress:
     Raises:
         A2rlError: It cannot be graded here.
     """
-    base = _require_base_model(run)
-    if away.base_model and model_digest(base) != run.need("setup", SetupRecord).model_digest:
-        raise UsageError(f"what is called {run.spec.model} here is another model")
+    _require_base_model(run, away)
     return regrade_baseline(run, settings, on_progress)
 
 
-def _require_base_model(run: RunDir) -> Path:
-    """Returns the folder of the base model, which also says how everything that was trained from it is computed.
+def _require_base_model(run: RunDir, away: Away) -> None:
+    """Requires the base model, which also says how everything that was trained from it is computed.
 
     Raises:
-        UsageError: It is not on this machine.
+        UsageError: It is not on this machine, or what has its name is another model.
     """
     if (base := find_base_model(run)) is None:
         raise UsageError(f"the base model {run.spec.model} is not on this machine{how_to_get(run.spec.model)}")
-    return base
+    if away.base_model and model_digest(base) != run.need("setup", SetupRecord).model_digest:
+        raise UsageError(f"what is called {run.spec.model} here is another model")
 
 
 def _validity(run: RunDir) -> Validity | None:
@@ -160,43 +177,49 @@ def _validity(run: RunDir) -> Validity | None:
         return None  # the check of the records says why
 
 
-class Opened(BaseModel):
+class Opened(NamedTuple):
     """A bundle that was unpacked into a checkout of its own."""
-
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     run: RunDir
     settings: Settings
-    index: Index
     away: Away
 
 
-@contextmanager
-def opened_bundle(bundle: Path, settings: Settings, max_bytes: int = MAX_BYTES) -> Iterator[Opened]:
-    """Unpacks a bundle beside links to the reader's code; all of it is removed at the end.
+def open_bundle(bundle: Path, scratch: Path, settings: Settings, max_bytes: int = MAX_BYTES) -> Opened:
+    """Unpacks a bundle into an empty folder, beside links to the reader's code.
 
     Raises:
         UsageError: It is not a bundle, or is damaged.
         InfrastructureError: The disk or git failed.
     """
-    with tempfile.TemporaryDirectory(prefix="a2rl-audit-") as scratch:
-        unpacked, root = Path(scratch) / "unpacked", Path(scratch) / "checkout"
-        index = unpack(bundle, unpacked, max_bytes)
-        root.mkdir()
-        for name in SHARED:
-            if (settings.root / name).exists():
-                (root / name).symlink_to(settings.root / name)
-        run = RunDir(root / "runs" / index.run_id)
-        run.root.parent.mkdir()
-        (unpacked / RUN).rename(run.root)
-        _restore(run, index)
-        here = Settings(root, settings.environ)
-        if (unpacked / HIDDEN).is_dir():
-            data = here.data(index.task, index.variant)
-            data.mkdir(parents=True)
-            (unpacked / HIDDEN).rename(data / "hidden")
-        away = Away(frozenset(index.weights_away), True, frozenset(index.left_out))
-        yield Opened(run=run, settings=here, index=index, away=away)
+    unpacked, root = scratch / "unpacked", scratch / "checkout"
+    index = unpack(bundle, unpacked, max_bytes)
+    root.mkdir()
+    for name in SHARED:
+        if (settings.root / name).exists():
+            (root / name).symlink_to(settings.root / name)
+    opened = _opened(index, root, settings)
+    if not (unpacked / RUN).is_dir():
+        raise UsageError("the bundle has no run")
+    opened.run.root.parent.mkdir()
+    (unpacked / RUN).rename(opened.run.root)
+    _restore(opened.run, index)
+    if (unpacked / HIDDEN).is_dir():
+        data = opened.settings.data(index.task, index.variant)
+        data.mkdir(parents=True)
+        (unpacked / HIDDEN).rename(data / "hidden")
+    write_model(scratch / INDEX, index)
+    return opened
+
+
+def reopen_bundle(scratch: Path, settings: Settings) -> Opened:
+    """Returns a bundle that was unpacked into this folder before."""
+    return _opened(read_model(scratch / INDEX, Index), scratch / "checkout", settings)
+
+
+def _opened(index: Index, root: Path, settings: Settings) -> Opened:
+    away = Away(frozenset(index.weights_away), True, frozenset(index.left_out))
+    return Opened(RunDir(root / "runs" / index.run_id), Settings(root, settings.environ), away)
 
 
 def _restore(run: RunDir, index: Index) -> None:
@@ -204,13 +227,15 @@ def _restore(run: RunDir, index: Index) -> None:
     if LEDGER not in index.files:
         raise UsageError("the bundle has no ledger")
     lines = run.root / Path(LEDGER).name
+    if index.files[LEDGER].bytes > MAX_LEDGER_BYTES:
+        raise UsageError(f"the ledger in the bundle has more than {MAX_LEDGER_BYTES:,} bytes")
     try:
-        rows = [Row(*json.loads(line)) for line in lines.read_bytes().splitlines()]
-        rebuild(run.ledger.path, rows)
-    except (ValueError, TypeError, RecursionError) as error:
+        rebuild(run.ledger.path, [as_row(json.loads(line)) for line in lines.read_bytes().splitlines()])
+    except (ValueError, TypeError, RecursionError, IntegrityError) as error:
         raise UsageError(f"the ledger in the bundle cannot be read: {error}") from error
     lines.unlink()
     if CODE in index.files:
         packed = run.root / Path(CODE).name
         import_history(packed, run.code)
         packed.unlink()
+    (run.root / OF_OTHERS).touch()

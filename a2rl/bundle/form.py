@@ -9,10 +9,11 @@ LEDGER, CODE = "run/ledger.jsonl", "run/code.bundle"
 """The ledger as lines of JSON, and the code's history as a git bundle: readers open no database of others."""
 SUFFIX = ".tar.gz"
 MAX_FILES = 50_000
-MAX_NAME_CHARS = 400
+FREE_DISK_MARGIN = 512 << 20
 MAX_BYTES = 64 << 30
 """The most bytes that a bundle may unpack to, unless a reader says otherwise."""
 MAX_INDEX_BYTES = 64 << 20
+MAX_LEDGER_BYTES = 1 << 30
 
 
 class Member(BaseModel):

@@ -7,7 +7,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from a2rl import __version__
@@ -21,9 +21,10 @@ from a2rl.results.manifest import FILE, files_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import hidden_of
+from a2rl.run.names import is_run_file
 
 ANCHORS = (FILE, "signatures.jsonl", "published.jsonl", "clock.json")
-SECRET = "it has text with the form of a key"
+SECRET, UNKNOWN = "it has text with the form of a key", "it is no file of a run"
 
 
 def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
@@ -41,7 +42,7 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
     if not run.ledger.path.exists():
         raise UsageError(f"run {run.id} has not begun, so there is nothing to bundle")
     with tempfile.TemporaryDirectory(prefix="a2rl-bundle-") as scratch:
-        members, left_out = _members(run, Path(scratch)), dict[str, str]()
+        members, left_out = _members(run, Path(scratch)), {str(path): UNKNOWN for path in _unknown(run)}
         weights = _weights(run)
         for name in [name for name, path in members.items() if _has_secret(path)]:
             left_out[name.removeprefix(f"{RUN}/")] = SECRET
@@ -55,7 +56,7 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
 
 def _members(run: RunDir, scratch: Path) -> dict[str, Path]:
     """Returns the files of the bundle by name, without weights."""
-    found = {f"{RUN}/{path}": run.root / path for path in files_of(run)}
+    found = {f"{RUN}/{path}": run.root / path for path in files_of(run) if is_run_file(str(path))}
     found |= {f"{RUN}/{name}": run.root / name for name in ANCHORS if (run.root / name).is_file()}
     found[LEDGER] = scratch / "ledger.jsonl"
     found[LEDGER].write_text("".join(json.dumps(row) + "\n" for row in run.ledger.rows()), encoding="utf-8")
@@ -65,6 +66,10 @@ def _members(run: RunDir, scratch: Path) -> dict[str, Path]:
     if not hidden.is_relative_to(run.root):
         found |= {f"{HIDDEN}/{path.relative_to(hidden)}": path for path in _files_in(hidden)}
     return found
+
+
+def _unknown(run: RunDir) -> list[PurePosixPath]:
+    return [path for path in files_of(run) if not is_run_file(str(path))]
 
 
 def _files_in(folder: Path) -> Iterator[Path]:

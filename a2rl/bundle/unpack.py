@@ -1,23 +1,37 @@
 """Unpacks a bundle, which anybody may have made: nothing in it is trusted.
 
-Only regular files with plain relative names are written, each once, into a new folder, and only if the list at the
-beginning names them with their size and digest. Links, devices and other kinds of members end the reading.
+Only regular files with names that a run can have are written, each once, into a new folder, and only if the list at
+the beginning names them with their size and digest, and the disk has room for all of them. Links, devices and other
+kinds of members end the reading.
 """
 
 import gzip
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 import zlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
 from pydantic import ValidationError
 
-from a2rl.bundle.form import HIDDEN, INDEX, MAX_BYTES, MAX_FILES, MAX_INDEX_BYTES, MAX_NAME_CHARS, RUN, Index
+from a2rl.bundle.form import (
+    CODE,
+    FREE_DISK_MARGIN,
+    HIDDEN,
+    INDEX,
+    LEDGER,
+    MAX_BYTES,
+    MAX_FILES,
+    MAX_INDEX_BYTES,
+    RUN,
+    Index,
+)
 from a2rl.core.errors import UsageError
 from a2rl.core.files import machine_failure, validation_message
+from a2rl.run.names import MAX_CHARS, is_plain, is_run_file
 
 BLOCK = 1 << 20
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError, RecursionError)
@@ -53,18 +67,25 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
 
 def _unpack(archive: tarfile.TarFile, folder: Path, max_bytes: int) -> Index:
     index = _read_index(archive)
-    waiting = set(index.files)
-    if len(waiting) > MAX_FILES or sum(member.bytes for member in index.files.values()) > max_bytes:
+    waiting, size = set(index.files), sum(member.bytes for member in index.files.values())
+    if len(waiting) > MAX_FILES or size > max_bytes:
         raise UsageError(
             f"the bundle has more than {MAX_FILES:,} files or {max_bytes:,} bytes: allow more with --max-gb"
         )
+    if (free := shutil.disk_usage(folder).free - FREE_DISK_MARGIN) < size:
+        raise UsageError(
+            f"the bundle unpacks to {size >> 20:,} MiB, and {folder.parent} has room for {max(0, free) >> 20:,}: free "
+            "some space, or set TMPDIR to a folder on another disk"
+        )
+    for name in waiting:
+        _check_name(name)
     while (entry := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined] # otherwise it keeps every header
         if not entry.isreg() or entry.name not in waiting or entry.size != index.files[entry.name].bytes:
-            raise UsageError(f"the bundle has {entry.name[:MAX_NAME_CHARS]!r}, which its list does not have like that")
+            raise UsageError(f"the bundle has {entry.name[:MAX_CHARS]!r}, which its list does not have like that")
         waiting.remove(entry.name)
         content = archive.extractfile(entry)
-        if content is None or _write(content, folder / _safe(entry.name)) != index.files[entry.name].sha256:
+        if content is None or _write(content, folder / entry.name) != index.files[entry.name].sha256:
             raise UsageError(f"{entry.name} in the bundle is not what its list says: it was damaged or changed")
     if waiting:
         raise UsageError(f"the bundle lacks {min(waiting)}, which its list has")
@@ -82,15 +103,11 @@ def _read_index(archive: tarfile.TarFile) -> Index:
         raise UsageError(f"{INDEX} in the bundle is not valid: {validation_message(error)[:500]}") from error
 
 
-def _safe(name: str) -> PurePosixPath:
-    """Returns a name as a path that stays below the folder into which it is written."""
-    path = PurePosixPath(name)
-    plain = not path.is_absolute() and ".." not in path.parts and str(path) == name and len(name) <= MAX_NAME_CHARS
-    if not plain or len(path.parts) < 2 or path.parts[0] not in {RUN, HIDDEN} or not name.isprintable():
-        raise UsageError(f"the bundle has a file with the name {name[:MAX_NAME_CHARS]!r}, which no run has")
-    if ".git" in (part.lower() for part in path.parts):
-        raise UsageError("the bundle has a git repository, which no bundle has")
-    return path
+def _check_name(name: str) -> None:
+    top, _, rest = name.partition("/")
+    if name in {LEDGER, CODE} or (top == RUN and is_run_file(rest)) or (top == HIDDEN and is_plain(rest)):
+        return
+    raise UsageError(f"the bundle has a file with the name {name[:MAX_CHARS]!r}, which no run has")
 
 
 def _write(content: IO[bytes], path: Path) -> str:

@@ -98,20 +98,19 @@ def _audit(
     on_progress: "OnProgress",
 ) -> "Audit":
     from a2rl.bundle.audit import audit as audited
-    from a2rl.bundle.audit import opened_bundle
+    from a2rl.bundle.audit import graded_anew
+    from a2rl.bundle.confined import audit_bundle
     from a2rl.cli.results import find_run
     from a2rl.results.mlflow.tracking import Tracker
 
-    if not Path(name).is_file():
-        if name.endswith((".gz", ".tar")):
-            raise UsageError(f"there is no file {name}: give a bundle or the id of a run")
-        found = find_run(name, settings)
-        trust = _with_published(trust, published, found.id)
-        return audited(found, settings, trust, Tracker(settings), regrade, on_progress=on_progress)
-    with opened_bundle(Path(name), settings, max_bytes) as opened:
+    if Path(name).is_file():
         # The signer of this machine knows nothing of the runs of others.
-        trust = _with_published(trust, published, opened.run.id)._replace(signer=None)
-        return audited(opened.run, opened.settings, trust, None, regrade, opened.away, on_progress)
+        return audit_bundle(Path(name), settings, trust.keys, published, regrade, max_bytes, on_progress)
+    if name.endswith((".gz", ".tar")):
+        raise UsageError(f"there is no file {name}: give a bundle or the id of a run")
+    run = find_run(name, settings)
+    found = audited(run, _with_published(trust, published, run.id), Tracker(settings))
+    return graded_anew(found, run, settings, on_progress=on_progress) if regrade else found
 
 
 def _with_published(trust: "Trust", published: Path | None, run_id: str) -> "Trust":

@@ -1,5 +1,6 @@
 """`params.yaml`: the settings that experiments vary. The file is validated, and unknown keys are errors."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -100,6 +101,20 @@ class Params(_Section):
         if name in annotator_names() or "/" in name:
             return JudgeParams(name=name, annotator=name)
         raise unknown_name("judge", name, (*self.judges, *annotator_names()))
+
+    def knows_judge(self, judge: JudgeParams) -> bool:
+        """Says whether these settings name where a run's judge is asked, with which key, and in which format.
+
+        The settings of a run may come from a stranger, who could otherwise have keys sent to any place.
+        """
+        own, known = (JudgeParams(), *self.judges.values()), set()
+        for each in own:
+            with suppress(UsageError):
+                filled = each.model_copy(update={"model": each.model or judge.model}).resolved(judge.annotator)
+                known.add((filled.base_url, filled.api_key_env, filled.serve))
+        folders = {str(Path(each.annotator).expanduser().resolve()) for each in own if "/" in each.annotator}
+        is_known_format = "/" not in judge.annotator or judge.annotator in folders
+        return is_known_format and (judge.base_url, judge.api_key_env, judge.serve) in known
 
     def judge_keys(self) -> tuple[str, ...]:
         """Returns the names of the environment variables with the API keys of all judges."""

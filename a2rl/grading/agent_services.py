@@ -23,7 +23,7 @@ from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
 from a2rl.grading.http_limits import problem
-from a2rl.grading.job import judge_of
+from a2rl.grading.job import judge_of_run
 from a2rl.grading.refusals import TokenBucket
 from a2rl.judge.account import Account, Kind, SpendLimitError
 from a2rl.judge.params import JudgeConfig
@@ -180,7 +180,7 @@ def _judging(run: RunDir, settings: Settings) -> JudgeConfig | None:
     if spec.judge is None:
         return None
     limit = None if spec.max_judge_usd is None else spec.max_judge_usd * AGENT_SHARE
-    config = judge_of(spec.judge, settings)
+    config = judge_of_run(spec.judge, settings)
     return replace(config, account=run.account, limit_usd=limit, purpose="agent's judgement", job="agent")
 
 

@@ -3,7 +3,7 @@
 from typing import cast
 
 from a2rl.core.settings import Settings
-from a2rl.grading.job import judge_of
+from a2rl.grading.job import judge_of_run
 from a2rl.judge.check import check_judge
 from a2rl.run.spec import RunSpec
 from a2rl.tasks.catalog import load_grader
@@ -19,4 +19,4 @@ def check_judge_of(spec: RunSpec, settings: Settings) -> None:
     """
     if spec.judge is not None:
         grader = cast(JudgedGrader, load_grader(spec.task))
-        check_judge(judge_of(spec.judge, settings), grader.trial_question(spec.judge.annotator), settings)
+        check_judge(judge_of_run(spec.judge, settings), grader.trial_question(spec.judge.annotator), settings)

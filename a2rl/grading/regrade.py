@@ -3,6 +3,7 @@
     found = regrade(run, settings, submission=2)
     found.is_same, found.differences
 
+Of the kept checkpoint, only the weights count: configuration, tokenizer and chat template are those of the base model.
 The run is not changed: the new result is written to a temporary folder, and what the judge costs is not charged to the
 run. Judgements that the run has paid for are in the cache and are not asked for again.
 """
@@ -21,11 +22,12 @@ from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.pool import grade_now
 from a2rl.grading.progress import OnProgress, ignore_progress
 from a2rl.grading.service import grade_job
+from a2rl.grading.validation import as_graded
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
-from a2rl.run.inputs import check_inputs
+from a2rl.run.inputs import check_inputs, how_to_get
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult, TaskScore, Verdict
 from a2rl.tasks.contract import Split
@@ -86,10 +88,16 @@ def regrade(
     """
     chosen, split = choose_grade(run, submission)
     before = _first_grade(run, chosen, split)
-    check_inputs(run)
-    checkpoint = _kept(run, chosen)
+    base, checkpoint = check_inputs(run).base_model, _kept(run, chosen)
+    if base.resolve().is_relative_to(run.root.resolve()):
+        raise UsageError(
+            f"the base model {run.spec.model} is only in the run's own folder, whose files decide nothing: get it"
+            f"{how_to_get(run.spec.model)} first"
+        )
     with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
-        job = _job(run, settings, checkpoint, split, Path(scratch))
+        first = grade_job(run, settings.root, checkpoint, split, run.items(chosen.weights_digest, split))
+        model = as_graded(checkpoint, base, Path(scratch, "model"))
+        job = _elsewhere(first, run, Path(scratch)).model_copy(update={"model": model})
         with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:
             after = grade_now(job, settings, on_progress, [device])
     return compare(run.id, chosen, split, before, after)
@@ -200,12 +208,6 @@ def _kept(run: RunDir, chosen: SubmissionAccepted) -> Path:
     if weights_digest(checkpoint) != chosen.weights_digest:
         raise IntegrityError(f"{checkpoint} was changed after it was submitted")
     return checkpoint
-
-
-def _job(run: RunDir, settings: Settings, checkpoint: Path, split: Split, scratch: Path) -> GradeJob:
-    """Returns the job of the first grade with its result, its log and its spending elsewhere."""
-    first = grade_job(run, settings.root, checkpoint, split, run.items(weights_digest(checkpoint), split))
-    return _elsewhere(first, run, scratch)
 
 
 def _elsewhere(first: GradeJob, run: RunDir, scratch: Path) -> GradeJob:

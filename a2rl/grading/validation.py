@@ -144,6 +144,24 @@ def keep(
     return Kept(digest_of_tensors(weights.tensors, digests))
 
 
+def as_graded(checkpoint: Path, base_model: Path, target: Path) -> Path:
+    """Makes a folder with the weights of a kept checkpoint, and all else from the base model, as when it was accepted.
+
+    Returns:
+        The folder, which is `target`. Its weights are links.
+
+    Raises:
+        InvalidSubmissionError: The weights cannot be read.
+        OSError: It cannot be written.
+    """
+    target.mkdir()
+    for path in {tensor.file for tensor in tensors_of(checkpoint).values()} | {checkpoint / INDEX}:
+        if path.exists():
+            (target / path.name).symlink_to(path.resolve())
+    _take_from_base(target, base_model, read_json(base_model / "config.json", "config.json", MAX_CONFIG_BYTES))
+    return target
+
+
 def is_tied(config: Mapping[str, Any], complete: Mapping[str, Any]) -> bool | None:
     """Returns whether a model's head is tied to its embedding; None if its configuration does not say so."""
     for each in (complete, config):

@@ -54,6 +54,8 @@ class AccessRights:
     """TCP ports, on any host."""
     listen: bool = False
     """Whether it may listen on TCP ports, on any of them."""
+    network: bool = False
+    """Whether it may connect to and listen on any TCP port."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -89,7 +91,7 @@ def restrict(rights: AccessRights, at_least: int = 1) -> None:
     mask = _FILE_RIGHTS[max((known for known in _FILE_RIGHTS if known <= version), default=1)]
     fields = [mask]
     if version >= NETWORK_ABI:
-        fields.append(_CONNECT_TCP if rights.listen else _BIND_TCP | _CONNECT_TCP)
+        fields.append(0 if rights.network else _CONNECT_TCP if rights.listen else _BIND_TCP | _CONNECT_TCP)
     if version >= SCOPES_ABI:
         fields.append(_SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS)
     ruleset = _call(_CREATE_RULESET, struct.pack(f"{len(fields)}Q", *fields), len(fields) * 8, 0)

@@ -16,6 +16,7 @@ from a2rl.core.files import file_digest, read_model, write_model
 from a2rl.recording.code_history import commits
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed, RunOpened
+from a2rl.run.inputs import OF_OTHERS
 from a2rl.run.records import GradeRecord
 
 FILE = "manifest.json"
@@ -25,7 +26,7 @@ NOT_LISTED = frozenset({"workspace", "given", "names", CODE})
 CHANGING = frozenset({
     FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "account.db", "clock.json",
     "stored.json", "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
-    ".mirrored-by",
+    ".mirrored-by", OF_OTHERS,
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""
 WEIGHTS = ".safetensors"

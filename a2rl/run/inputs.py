@@ -12,13 +12,16 @@ from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError, MissingInputError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.models.base_model import TINY, model_digest, model_name, reference_name, resolve_model
+from a2rl.models.base_model import TINY, local_folder, model_digest, model_name, reference_name, resolve_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
 from a2rl.run.spec import RunSpec
 from a2rl.tasks.data import hidden_digest
 from a2rl.tasks.drawn import can_draw, ensure_drawn
+
+OF_OTHERS = ".of-others"
+"""A mark in the directory of a run that came in a bundle: the paths in its records are not followed."""
 
 
 class Inputs(NamedTuple):
@@ -123,7 +126,7 @@ def hidden_of(run: RunDir) -> Path:
         return drawn / "hidden"
     usual = settings_of(run).data(spec.task, spec.variant) / "hidden"
     wanted = run.checkout / run.need("setup", SetupRecord).hidden
-    for folder in (wanted, usual):
+    for folder in (wanted, usual) if not is_of_others(run) else (usual,):
         if folder.is_dir():
             return folder
     raise MissingInputError(
@@ -134,10 +137,20 @@ def hidden_of(run: RunDir) -> Path:
 
 def _models(run: RunDir) -> Iterator[Path]:
     """Yields the possible folders: the recorded path, the one given to the agent, the current path of its name."""
+    if is_of_others(run):
+        name = run.spec.model
+        if name in (TINY, *CATALOGUE) or not (Path(name).exists() or name.startswith((".", "/", "~"))):
+            yield from filter(None, [local_folder(name, settings_of(run))])
+        return
     yield run.checkout / run.need("setup", SetupRecord).base_model
     yield given_model(run)
     with suppress(UsageError, InfrastructureError):
         yield resolve_model(run.spec.model, settings_of(run))
+
+
+def is_of_others(run: RunDir) -> bool:
+    """Says whether a run came in a bundle."""
+    return (run.root / OF_OTHERS).exists()
 
 
 def settings_of(run: RunDir) -> Settings:

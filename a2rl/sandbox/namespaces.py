@@ -11,8 +11,10 @@ Source: the manual's mount_namespaces(7), user_namespaces(7), pid_namespaces(7).
 """
 
 import ctypes
+import fcntl
 import os
 import signal
+import socket
 import stat
 import struct
 from collections.abc import Iterable
@@ -24,6 +26,7 @@ from a2rl.linux.landlock import prctl
 from a2rl.sandbox.confinement import Confinement
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS = 0x00020000, 0x08000000, 0x10000000, 0x20000000
+_NEW_NETWORK, _SET_INTERFACE_FLAGS, _UP = 0x40000000, 0x8914, 1
 _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1
 _CAP_SYS_ADMIN = 21
@@ -74,6 +77,17 @@ def enter_namespaces(wanted: Confinement) -> int | None:
         make_reachable((*wanted.read, *wanted.write), wanted.user)
         os.chdir(cwd)  # the previous working directory may be hidden now
     return _start_process_table() if wanted.processes else None
+
+
+def leave_network() -> None:
+    """Moves this process and its future children into a network of their own, which has a loopback and nothing else.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    _unshare(_NEW_NETWORK, in_user_namespace=not may_mount())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, struct.pack("16sH22x", b"lo", _UP))
 
 
 def may_mount() -> bool:

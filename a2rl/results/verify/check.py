@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, IntegrityError
 
+MAX_CHARS = 500
 TOLERANCE = 1e-6
 """In points. A score that is fitted to data may differ in the last bits between machines."""
 
@@ -35,6 +36,8 @@ def made(what: str, check: Callable[[], str | None]) -> Check:
         return Check(what, problem=str(error))
     except FileNotFoundError as error:
         return Check(what, problem=f"{error.filename} is missing")
+    except Exception as error:  # noqa: BLE001 - what is checked may be forged, and no way to fail makes it sound
+        return Check(what, problem=f"it cannot be checked: {error!r}"[:MAX_CHARS])
 
 
 def require(holds: bool, problem: str) -> None:

@@ -66,9 +66,9 @@ def check_files(run: RunDir, away: Away) -> str:
     changed = changed_files(run, manifest, away=away.files)
     more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
     require(not changed, "; ".join(changed[:SHOWN]) + more)
-    return f"{len(manifest.files) - len(away.files)} files" + (
-        ", without " + ", ".join(sorted(away.files)) if away.files else ""
-    )
+    gone = sorted(away.files & manifest.files.keys())
+    without = ", ".join(gone[:SHOWN]) + (f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else "")
+    return f"{len(manifest.files) - len(gone)} files" + (f", without {without}" if gone else "")
 
 
 def check_code(run: RunDir) -> str:

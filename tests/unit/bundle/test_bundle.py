@@ -13,7 +13,7 @@ import pytest
 from a2rl.anchor.keys import SigningKey, load_public_key, public_path
 from a2rl.anchor.signer import LocalSigner
 from a2rl.anchor.signing import sign_heads
-from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit, opened_bundle
+from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit
 from a2rl.bundle.form import INDEX
 from a2rl.bundle.pack import pack
 from a2rl.bundle.unpack import unpack
@@ -24,6 +24,7 @@ from a2rl.recording.code_reading import code_at
 from a2rl.results.verify import Trust
 from a2rl.validity.finding import Finding
 from a2rl.validity.record import lower
+from tests.bundles import opened
 from tests.run_maker import Finished, checkout, finished_run, make_run
 from tests.small_model import build_base_model
 
@@ -37,8 +38,8 @@ class Given:
         self.bundle, self.settings, self.trust = bundle, settings, Trust(frozenset({key}))
 
     def audit(self, bundle: Path | None = None) -> Audit:
-        with opened_bundle(bundle or self.bundle, self.settings) as opened:
-            return audit(opened.run, opened.settings, self.trust, None, away=opened.away)
+        with opened(bundle or self.bundle, self.settings) as theirs:
+            return audit(theirs.run, self.trust, None, theirs.away)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +65,9 @@ def test_a_stranger_finds_a_run_sound_from_its_bundle_alone(given: Given) -> Non
 
 
 def test_a_bundle_without_weights_is_sound_and_says_what_is_not_checked(tmp_path: Path, given: Given) -> None:
-    with opened_bundle(given.bundle, given.settings) as opened:
-        index = pack(opened.run, tmp_path / "small.tar.gz", with_weights=False)
-        again = pack(opened.run, tmp_path / "again.tar.gz", with_weights=False)
+    with opened(given.bundle, given.settings) as theirs:
+        index = pack(theirs.run, tmp_path / "small.tar.gz", with_weights=False)
+        again = pack(theirs.run, tmp_path / "again.tar.gz", with_weights=False)
     assert (tmp_path / "small.tar.gz").read_bytes() == (tmp_path / "again.tar.gz").read_bytes()
     assert index == again
     assert not any(name.endswith(".safetensors") for name in index.files)
@@ -76,9 +77,9 @@ def test_a_bundle_without_weights_is_sound_and_says_what_is_not_checked(tmp_path
 
 
 def test_a_file_with_a_key_is_left_out_and_named(tmp_path: Path, given: Given) -> None:
-    with opened_bundle(given.bundle, given.settings) as opened:
-        (opened.run.logs / "agent.log").write_text(f"key {KEY}\n")
-        index = pack(opened.run, tmp_path / "run.tar.gz", with_weights=False)
+    with opened(given.bundle, given.settings) as theirs:
+        (theirs.run.logs / "agent.log").write_text(f"key {KEY}\n")
+        index = pack(theirs.run, tmp_path / "run.tar.gz", with_weights=False)
     assert list(index.left_out) == ["logs/agent.log"]
     assert KEY.encode() not in gzip.decompress((tmp_path / "run.tar.gz").read_bytes())
 
@@ -87,9 +88,9 @@ def test_a_lowered_validity_is_what_the_audit_ends_with(tmp_path: Path, given: G
     key = tmp_path / "key"
     SigningKey.make(key)
     for level, code in (("flag", FLAGGED), ("void", VOID)):
-        with opened_bundle(given.bundle, given.settings) as opened:
-            lower(opened.run, [Finding.of("test", level, "A test found something.")])  # type: ignore[arg-type]
-            found = audit(opened.run, opened.settings, Trust(), None, away=opened.away)
+        with opened(given.bundle, given.settings) as theirs:
+            lower(theirs.run, [Finding.of("test", level, "A test found something.")])  # type: ignore[arg-type]
+            found = audit(theirs.run, Trust(), None, theirs.away)
             assert found.sound
             assert found.exit_code == code
 
@@ -100,9 +101,9 @@ def test_another_key_than_the_trusted_one_makes_a_bundle_unsound(tmp_path: Path,
 
 
 def test_the_code_of_the_agent_comes_along_with_its_history(given: Given) -> None:
-    with opened_bundle(given.bundle, given.settings) as opened:
-        [last, *_] = commits(opened.run.code)
-        assert code_at(opened.run.code, last) == {"train.py": "print(1)\n"}
+    with opened(given.bundle, given.settings) as theirs:
+        [last, *_] = commits(theirs.run.code)
+        assert code_at(theirs.run.code, last) == {"train.py": "print(1)\n"}
         assert not [each for each in given.audit().checks if "code" in each.what and each.problem]
 
 

@@ -185,6 +185,7 @@ def test_two_processes_of_many_threads_append_at_once_and_nothing_is_lost(tmp_pa
 def test_a_new_ledger_waits_for_another_process_that_is_making_it(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path, check_same_thread=False, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=MEMORY")
         other.execute("BEGIN EXCLUSIVE")
         release = threading.Timer(0.3, other.execute, ["COMMIT"])
         release.start()

@@ -1,0 +1,220 @@
+"""Audits a bundle of a stranger in processes of their own, which cannot harm the reader.
+
+They can write to nothing but a scratch folder (Landlock), and read only the system, the reader's code and models, and
+the bundle. They have no privileges, no keys and no network. Only a process that grades anew with a judge of the
+reader's own params.yaml gets the network and the keys. `python -P -m a2rl.bundle` is such a process.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import BaseModel, ConfigDict
+
+import a2rl
+from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, reopen_bundle
+from a2rl.config.params import load_params
+from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
+from a2rl.core.processes import child_environment, module_command, tied_to_parent
+from a2rl.core.settings import Settings
+from a2rl.grading.progress import OnProgress, Progress, ignore_progress
+from a2rl.judge.params import JudgeParams
+from a2rl.linux import landlock
+from a2rl.llm.keys import grader_keys, receive_keys, send_keys
+from a2rl.results.verify import Trust, read_published
+from a2rl.sandbox.confinement import SHARED_MEMORY
+from a2rl.sandbox.namespaces import drop_capabilities, leave_network
+from a2rl.sandbox.policy import DEVICES, KERNEL_SWITCHES, SYSTEM
+from a2rl.sandbox.syscall_filter import install_agent_filter
+
+MAX_MEMORY_BYTES = 16 << 30
+MAX_CPU_S = 3600
+"""Of the checks. A grade has limits of its own."""
+
+
+class Work(BaseModel):
+    """What a process is told to do."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bundle: Path
+    scratch: Path
+    max_bytes: int
+    keys: frozenset[str]
+    published: Path | None
+    gpu_locks: Path
+    checked: Audit | None = None
+    """What the checks found, if it is to grade anew; else it makes the checks."""
+    network: bool = False
+
+
+class Done(BaseModel):
+    """What a process found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    audit: Audit
+    judge: JudgeParams | None = None
+    """Who judges the answers of the run."""
+
+
+def audit_bundle(
+    bundle: Path,
+    settings: Settings,
+    keys: frozenset[str],
+    published: Path | None,
+    grades_anew: bool,
+    max_bytes: int,
+    on_progress: OnProgress = ignore_progress,
+) -> Audit:
+    """Audits a bundle, which anybody may have made.
+
+    Args:
+        bundle: The file.
+        settings: The settings of the reader's checkout.
+        keys: The public keys whose signatures count.
+        published: A file with published heads.
+        grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
+        max_bytes: The most bytes that the bundle may unpack to.
+        on_progress: Called with how far a grade is.
+
+    Raises:
+        UsageError: It is not a bundle, or this machine cannot confine the audit.
+        InfrastructureError: The disk or git failed, or the audit took more than its limits.
+    """
+    with tempfile.TemporaryDirectory(prefix="a2rl-audit-") as folder:
+        work = Work(
+            bundle=bundle.resolve(),
+            scratch=Path(folder).resolve(),
+            max_bytes=max_bytes,
+            keys=keys,
+            published=published.resolve() if published else None,
+            gpu_locks=settings.gpu_locks,
+        )
+        done = _run(work, settings, on_progress)
+        if not grades_anew:
+            return done.audit
+        asks = done.judge is not None and not done.judge.serve and load_params(settings.root).knows_judge(done.judge)
+        return _run(work.model_copy(update={"checked": done.audit, "network": asks}), settings, on_progress).audit
+
+
+def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
+    own = {"TMPDIR": str(work.scratch), "HOME": str(work.scratch), "HF_HOME": str(_hub(settings))}
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            tied_to_parent(module_command("a2rl.bundle")),
+            cwd=work.scratch,
+            env={**child_environment(settings), **own},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            send_keys(process, grader_keys(settings) if work.network else {})
+            process.stdin.write(work.model_dump_json() + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                message = json.loads(line)
+                if "done" in message:
+                    return Done.model_validate(message["done"])
+                if "problem" in message:
+                    raise (UsageError if message["usage"] else InfrastructureError)(message["problem"])
+                on_progress(Progress(*message["progress"]))
+        finally:
+            process.kill()
+            process.wait()
+        errors.seek(0)
+        said = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+    raise InfrastructureError(f"the audit's process ended without a result: {said[-1] if said else 'it was killed'}")
+
+
+def main(stdin: TextIO, stdout: TextIO) -> None:
+    """Does the work that is written on the standard input, confined."""
+    receive_keys(stdin)
+    work, settings = Work.model_validate_json(stdin.readline()), Settings.load()
+
+    def tell(**message: Any) -> None:
+        stdout.write(json.dumps(message) + "\n")
+        stdout.flush()
+
+    try:
+        _confine(work, settings)
+        tell(done=_do(work, settings, lambda progress: tell(progress=progress)).model_dump(mode="json"))
+    except (A2rlError, OSError, MemoryError) as error:
+        tell(problem=str(error) or repr(error), usage=isinstance(error, UsageError))
+
+
+def _do(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
+    if work.checked is not None:
+        opened = reopen_bundle(work.scratch, settings)
+        return Done(audit=graded_anew(work.checked, opened.run, opened.settings, opened.away, on_progress))
+    opened = open_bundle(work.bundle, work.scratch, settings, work.max_bytes)
+    heads = read_published(work.published, opened.run.id) if work.published else ()
+    found = audit(opened.run, Trust(work.keys, None, heads), None, opened.away)
+    return Done(audit=found, judge=opened.run.spec.judge if found.sound else None)
+
+
+def _confine(work: Work, settings: Settings) -> None:
+    """Gives up what the work does not need.
+
+    Raises:
+        UsageError: This machine has not what that needs.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if work.checked is None:
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    os.environ.pop("SSH_AUTH_SOCK", None)
+    try:
+        away = not work.network and _left_network()
+        landlock.restrict(_rights(work, settings, away), 1 if work.network or away else landlock.NETWORK_ABI)
+        drop_capabilities()
+        if not work.network:
+            install_agent_filter(broker=False)
+    except OSError as error:
+        raise UsageError(
+            f"this machine cannot keep the audit of a bundle from doing harm ({error.strerror}): it needs Landlock and "
+            "seccomp, and Linux 6.7 or network namespaces; audit it on another machine"
+        ) from error
+
+
+def _left_network() -> bool:
+    try:
+        leave_network()
+    except OSError:
+        return False
+    return True
+
+
+def _rights(work: Work, settings: Settings, away: bool) -> landlock.AccessRights:
+    grades = work.checked is not None
+    use = [Path("/dev", name) for name in DEVICES]
+    if grades and (gpus := list(Path("/dev").glob("nvidia*"))):
+        may_change_kernel = os.geteuid() == 0 and any(os.access(switch, os.W_OK) for switch in KERNEL_SWITCHES)
+        use += [*gpus, *([] if may_change_kernel else [Path("/proc")])]  # CUDA writes the names of its threads there
+    folders = (Path(a2rl.__file__).parent.parent, settings.root)
+    read = {Path(each) for each in (*SYSTEM, "/etc", "/sys", "/opt", sys.prefix, sys.base_prefix, sys.base_exec_prefix)}
+    read |= {(folder / name).resolve() for folder in folders for name in SHARED}
+    read |= {path.resolve() for pattern in ("*", "*/*") for path in settings.models.glob(pattern)}
+    read |= {settings.vllm_python.parent.parent, _hub(settings), work.bundle, work.published or work.bundle}
+    return landlock.AccessRights(
+        read=tuple(read),
+        write=(work.scratch, *([work.gpu_locks] if grades else ())),
+        use=tuple(use),
+        share=(Path(SHARED_MEMORY),),
+        network=work.network or away,
+        listen=True,
+    )
+
+
+def _hub(settings: Settings) -> Path:
+    home = Path(settings.environ.get("HOME") or "/root")
+    return Path(settings.environ.get("HF_HOME") or home / ".cache" / "huggingface")
