@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from a2rl.run.names import RUN_ID
+
 INDEX, RUN, HIDDEN = "bundle.json", "run", "hidden"
 LEDGER, CODE = "run/ledger.jsonl", "run/code.bundle"
 """The ledger as lines of JSON, and the code's history as a git bundle: readers open no database of others."""
@@ -31,7 +33,7 @@ class Index(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    run_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
+    run_id: str = Field(pattern=f"^{RUN_ID}$")
     a2rl: str
     """The version that made the bundle."""
     task: str = Field(pattern="^[a-z0-9_]{1,100}$")

@@ -74,11 +74,14 @@ def find_run(run_id: str, settings: Settings) -> RunDir:
 
     Raises:
         UsageError: There is no such run.
+        IntegrityError: Its directory has links, pipes or devices.
     """
     name = Path(run_id).name
     if not (settings.runs / name / "spec.json").is_file():
         raise unknown_name("run", name, [each.id for each in RunDir.all(settings.runs)][-10:])
-    return RunDir(settings.runs / name)
+    found = RunDir(settings.runs / name)
+    found.check_plain()
+    return found
 
 
 def state_of(run: RunDir) -> str:

@@ -58,6 +58,7 @@ def show_list(found: Iterable[Listed]) -> None:
 
 def _listed(run: RunDir) -> Listed:
     try:
+        run.check_plain()
         spec = run.spec
         more = {"suite": spec.suite, "driver": spec.driver, "created": spec.created_at}
         return Listed(run, state_of(run), {**run_object(run), **more})

@@ -12,12 +12,13 @@ Only the manifest that the claims name is valid. What a process writes after it 
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.run.directory import RunDir
-from a2rl.run.ledger import Row
+from a2rl.run.ledger import Row, as_row
+from a2rl.run.names import RUN_ID
 from a2rl.run.spec import RunSpec
 
 FOLDERS = ("code", "logs", "report")
@@ -31,7 +32,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    run_id: str
+    run_id: str = Field(pattern=f"^{RUN_ID}$")
     epoch: int
     number: int
     seq: int = 0
@@ -103,9 +104,12 @@ def read_manifest(store: ObjectStore, key: str) -> Manifest:
     if content is None:
         raise InfrastructureError(f"the store lacks {key}: is A2RL_STORE the one that belongs to A2RL_CLAIMS?")
     try:
-        return Manifest.model_validate_json(content)
+        found = Manifest.model_validate_json(content)
     except ValueError as error:
         raise IntegrityError(f"{key} in the store cannot be read: {error}") from error
+    if found.key != key:
+        raise IntegrityError(f"{key} in the store is the manifest of something else")
+    return found
 
 
 def entry_object(row: Row, epoch: int) -> bytes:
@@ -115,9 +119,16 @@ def entry_object(row: Row, epoch: int) -> bytes:
 
 
 def parse_entry(content: bytes) -> Row:
-    """Returns the row of the ledger in an object."""
-    found: dict[str, Any] = json.loads(content)
-    return Row(**{name: found[name] for name in Row._fields})
+    """Returns the row of the ledger in an object.
+
+    Raises:
+        IntegrityError: It has none.
+    """
+    try:
+        found: dict[str, Any] = json.loads(content)
+        return as_row([found[name] for name in Row._fields])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise IntegrityError(f"an entry of the ledger in the store cannot be read: {error!r}") from error
 
 
 def run_of(run: RunDir) -> list[str]:

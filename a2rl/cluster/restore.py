@@ -1,5 +1,6 @@
 """Brings a run on this machine up to the valid copy in the store, before anything works on it."""
 
+import re
 import shutil
 import tarfile
 import time
@@ -7,12 +8,23 @@ from contextlib import suppress
 from pathlib import Path
 
 from a2rl.cluster.claims import Claim
-from a2rl.cluster.copies import Manifest, blob_key, checkpoint_key, parse_entry, read_manifest, read_spec, write_spec
+from a2rl.cluster.copies import (
+    FOLDERS,
+    Manifest,
+    blob_key,
+    checkpoint_key,
+    parse_entry,
+    read_manifest,
+    read_spec,
+    write_spec,
+)
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import file_digest, machine_failure, write_model
+from a2rl.judge.account import Account
 from a2rl.linux.orphans import end_orphans
 from a2rl.run.directory import RunDir
+from a2rl.run.names import ACCOUNTS, MAX_CHARS, RUN_ID, place_of
 from a2rl.run.owner import LOCK
 from a2rl.run.stored import read_stored
 
@@ -87,7 +99,9 @@ def fetch_results(folder: Path, store: ObjectStore, key: str) -> RunDir:
     Raises:
         InfrastructureError: The store failed.
     """
-    run_id, name = Path(key).parts[-3], Path(key).name
+    if (found := re.fullmatch(rf"runs/({RUN_ID})/manifests/([\d-]+\.json)", key)) is None:
+        raise IntegrityError(f"the claims name {key!r}, which is no copy of a run")
+    run_id, name = found.groups()
     copy = RunDir(folder / run_id)
     if (copy.root / name).exists():
         return copy
@@ -96,7 +110,7 @@ def fetch_results(folder: Path, store: ObjectStore, key: str) -> RunDir:
     try:
         _fetch_records(copy, store, manifest)
         if digest := manifest.folders.get("report"):
-            _fetch_folder(store, blob_key(run_id, digest), copy.root / "report", digest)
+            _fetch_folder(store, copy, run_id, "report", digest)
         if not (copy.root / "spec.json").exists():
             raise IntegrityError(f"the copy of run {run_id} has no spec.json")
         write_model(copy.root / name, manifest)  # the last file: the copy is complete
@@ -110,7 +124,12 @@ def _fetch_records(copy: RunDir, store: ObjectStore, manifest: Manifest) -> None
     run_id = manifest.run_id
     copy.root.mkdir(parents=True)
     for name, digest in manifest.files.items():
-        _fetch_file(store, blob_key(run_id, digest), copy.root / name, digest)
+        path = place_of(name, copy.root)
+        _fetch_file(store, blob_key(run_id, digest), path, digest)
+        if ACCOUNTS.fullmatch(name):  # its rows are taken over, and no database of another machine is opened
+            received = path.rename(path.with_name("received"))
+            Account(received).copy(path)
+            received.unlink()
     head = copy.ledger.restore(parse_entry(each) for each in store.read_all(manifest.entry_keys()))
     if manifest.seq and head != manifest.head:
         raise IntegrityError(f"the ledger of run {run_id} in the store ends with {head}, not with {manifest.head}")
@@ -120,14 +139,15 @@ def _fetch(copy: RunDir, store: ObjectStore, manifest: Manifest, claim: Claim) -
     """Writes the whole copy into a folder and checks it."""
     run_id = manifest.run_id
     _fetch_records(copy, store, manifest)
+    _require_room(copy.root, sum(size for files in manifest.checkpoints.values() for size in files.values()))
     for name, files in manifest.checkpoints.items():
         for file, size in files.items():
-            path = copy.checkpoints / name / file
+            path = place_of(f"submissions/{name}/{file}", copy.root)
             store.download(checkpoint_key(run_id, name, file), path)
             if path.stat().st_size != size:
                 raise InfrastructureError(f"{file} of checkpoint {name} in the store is not whole; resume the run")
     for name, digest in manifest.folders.items():
-        _fetch_folder(store, blob_key(run_id, digest), copy.root / name, digest)
+        _fetch_folder(store, copy, run_id, name, digest)
     with suppress(FileNotFoundError):
         copy.clock.stop_as_restored(claim.before.progress.elapsed_s)
 
@@ -138,13 +158,28 @@ def _fetch_file(store: ObjectStore, key: str, path: Path, digest: str) -> None:
         raise InfrastructureError(f"{key} in the store has another content than its name says; resume the run")
 
 
-def _fetch_folder(store: ObjectStore, key: str, folder: Path, digest: str) -> None:
-    packed = folder.with_name(f"{folder.name}.tar.gz")
-    _fetch_file(store, key, packed, digest)
+def _fetch_folder(store: ObjectStore, copy: RunDir, run_id: str, name: str, digest: str) -> None:
+    if name not in FOLDERS:
+        raise IntegrityError(f"the copy in the store has a folder {name[:MAX_CHARS]!r}, which no run has")
+    folder = copy.root / name
+    packed = folder.with_name(f"{name}.tar.gz")
+    _fetch_file(store, blob_key(run_id, digest), packed, digest)
     folder.mkdir(parents=True)
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
+    try:
+        with tarfile.open(packed) as archive:
+            members = archive.getmembers()
+            _require_room(folder, sum(member.size for member in members))
+            if odd := [member.name for member in members if not member.isreg()]:
+                raise IntegrityError(f"the folder {name} in the store has {odd[0][:MAX_CHARS]!r}, which is no file")
+            archive.extractall(folder, members, filter="data")
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise IntegrityError(f"the folder {name} in the store cannot be unpacked: {error}") from error
     packed.unlink()
+
+
+def _require_room(folder: Path, size: int) -> None:
+    if shutil.disk_usage(folder).free < size:
+        raise InfrastructureError(f"the disk of {folder} has no room for {size >> 20:,} MiB: free some and resume")
 
 
 def _set_aside(run: RunDir) -> None:

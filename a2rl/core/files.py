@@ -22,6 +22,8 @@ from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.secrets import scrub
 
 TEMPORARY = ".tmp"
+MAX_BYTES = 1 << 30
+"""The most bytes of a file that is read into memory."""
 STALE_AFTER_S = 60.0
 """Minimum age of a temporary file before it counts as abandoned: another machine's process may still write it."""
 REMEDIES = {
@@ -160,6 +162,7 @@ def read_model(path: Path, kind: type[Model]) -> Model:
         FileNotFoundError: The file does not exist.
         IntegrityError: The file is not a valid `kind`.
     """
+    _require_size(path)
     try:
         return kind.model_validate_json(read_text(path))
     except ValidationError as error:
@@ -206,18 +209,24 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises:
         IntegrityError: A line is not a JSON object, or the file is not UTF-8; the message says which.
     """
+    _require_size(path)
     rows = []
     for number, line in enumerate(io.StringIO(read_text(path), newline=None), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise IntegrityError(f"{path}, line {number}: not JSON ({error.msg})") from error
+        except (ValueError, RecursionError) as error:
+            raise IntegrityError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict):
             raise IntegrityError(f"{path}, line {number}: not a JSON object")
         rows.append(row)
     return rows
+
+
+def _require_size(path: Path) -> None:
+    if path.stat().st_size > MAX_BYTES:
+        raise IntegrityError(f"{path} has more than {MAX_BYTES:,} bytes, which no file of a2rl has")
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:

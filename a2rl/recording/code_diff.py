@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.recording.code_history import ENVIRONMENT
+from a2rl.recording.code_history import git_environment
 
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 """Git's name for a folder without files."""
@@ -36,7 +36,7 @@ def code_diff(repository: Path, before: str | None, after: str) -> CodeDiff | No
     names = (before or EMPTY_TREE, after)
     if not all(REVISION.fullmatch(name) for name in names) or not (repository / ".git").is_dir():
         return None
-    environment = {**ENVIRONMENT, "HOME": str(repository), "GIT_DIR": str(repository / ".git")}
+    environment = git_environment(repository / ".git")
     command = ["git", "--no-replace-objects", "diff", *OPTIONS, *names, "--"]
     try:
         with subprocess.Popen(

@@ -52,6 +52,25 @@ ENVIRONMENT = {
     **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(GIT_SETTINGS.values())},
 }  # fmt: skip
 
+_OWN_SETTING = re.compile(
+    r"\s*(\[core\]|(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|symlinks) = (true|false|0))?\s*"
+)
+_NOT_OURS = ("config.worktree", "commondir", "objects/info/alternates")
+
+
+def git_environment(git: Path) -> dict[str, str]:
+    """Returns the environment for git, whose settings are ours alone, since those of a repository can run programs.
+
+    Raises:
+        InfrastructureError: The repository has settings of its own, or is elsewhere.
+    """
+    config = git / "config"
+    lines = config.read_text("utf-8", "replace").splitlines() if config.is_file() else []
+    odd = [name for name in _NOT_OURS if os.path.lexists(git / name)]
+    if odd or git.is_symlink() or not all(map(_OWN_SETTING.fullmatch, lines)):
+        raise InfrastructureError(f"{git} has settings that a2rl does not make, so git is not run with it")
+    return {**ENVIRONMENT, "HOME": str(git), "GIT_DIR": str(git)}
+
 
 def code_state(code: Path) -> tuple[Entry, ...]:
     """Returns the names, sizes and times of the code files. Comparing them shows cheaply whether a snapshot is needed.
@@ -256,7 +275,7 @@ def _quoted(name: str) -> bytes:
 
 
 def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:
-    environment = {**ENVIRONMENT, "HOME": str(git), "GIT_DIR": str(git)}
+    environment = git_environment(git)
     try:
         done = subprocess.run(
             ["git", "--no-replace-objects", *arguments],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.linux.untrusted_folder import printable_name
-from a2rl.recording.code_history import CODE, ENVIRONMENT, GIT_TIMEOUT_S
+from a2rl.recording.code_history import CODE, GIT_TIMEOUT_S, git_environment
 
 MAX_FILE_BYTES = 400_000
 MAX_FILES = 400
@@ -94,11 +94,10 @@ def _git(repository: Path, *arguments: str) -> bytes:
     git = repository / ".git"
     if not git.is_dir():
         return b""
-    environment = {**ENVIRONMENT, "HOME": str(git), "GIT_DIR": str(git)}
     command = ["git", "--no-replace-objects", *arguments]
     try:
         done = subprocess.run(
-            command, cwd="/", env=environment, capture_output=True, check=False, timeout=GIT_TIMEOUT_S
+            command, cwd="/", env=git_environment(git), capture_output=True, check=False, timeout=GIT_TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError):
         return b""

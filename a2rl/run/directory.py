@@ -4,6 +4,7 @@ The agent can write only to `workspace/` below it.
 """
 
 import itertools
+import os
 import secrets
 import string
 import time
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.event_log import EventLog
-from a2rl.core.files import read_model, write_model
+from a2rl.core.files import machine_failure, read_model, write_model
 from a2rl.run.budget import Clock
 from a2rl.run.ledger import Ledger
 from a2rl.run.spec import RunSpec
@@ -65,6 +66,31 @@ class RunDir:
     def spec(self) -> RunSpec:
         """The settings of the run, read once: `spec.json` does not change after the run was created."""
         return self.load_spec()
+
+    def check_plain(self) -> None:
+        """Checks that there are only files and folders, outside of those that belong to the agent.
+
+        A link, a pipe or a device in a directory that somebody else made would be followed, or waited for.
+
+        Raises:
+            IntegrityError: There is something else.
+            InfrastructureError: A folder cannot be read.
+        """
+        not_ours = {self.root / name for name in ("workspace", ".workspace", "given", ".given", "names", ".replaced")}
+        waiting = [self.root]
+        while waiting:
+            try:
+                with os.scandir(waiting.pop()) as found:
+                    for each in found:
+                        if each.is_dir(follow_symlinks=False):
+                            if Path(each.path) not in not_ours:
+                                waiting.append(Path(each.path))
+                        elif not each.is_file(follow_symlinks=False):
+                            raise IntegrityError(f"{each.path} is neither a file nor a folder: no run has that")
+            except FileNotFoundError:
+                continue  # the run is going on
+            except OSError as error:
+                raise machine_failure(f"read run {self.id}", error) from error
 
     def load_spec(self) -> RunSpec:
         """Reads `spec.json` from the disk.
@@ -205,7 +231,8 @@ class RunDir:
     def all(cls, runs: Path) -> Iterator["RunDir"]:
         """Yields all runs below a folder, sorted by id."""
         for path in sorted(runs.glob("*/spec.json")):
-            yield cls(path.parent)
+            if path.is_file():
+                yield cls(path.parent)
 
 
 _DIGITS = string.digits + string.ascii_lowercase

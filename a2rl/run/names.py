@@ -9,6 +9,7 @@ from pathlib import Path
 from a2rl.core.errors import IntegrityError
 
 MAX_CHARS = 400
+RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
 _PART = r"[A-Za-z0-9_][^/]*"
 _FILES = re.compile(
     "|".join((

@@ -134,6 +134,7 @@ def summary_of(run: RunDir) -> RunSummary:
     Raises:
         A2rlError: The run cannot be read.
     """
+    run.check_plain()
     file, state = run.root / "summary.json", _state(run.root)
     with suppress(OSError, ValueError, A2rlError):
         if (kept := read_model(file, RunSummary)).state == state:
