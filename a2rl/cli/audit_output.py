@@ -46,6 +46,10 @@ def show_validity(found: Audit) -> None:
     """Prints the validity of the result, with each finding and its evidence, and what the audit concludes."""
     for what, why in found.not_regraded.items():
         out.print(f"not graded anew: {what}: {why}", style="yellow", soft_wrap=True, markup=False)
+    if found.left_out:
+        gone = ", ".join(found.left_out[:SHOWN]) + (" ..." if len(found.left_out) > SHOWN else "")
+        text = printable(f"not here, so the result is flagged at best: {gone}")
+        out.print(text, style="yellow", soft_wrap=True, markup=False)
     if found.validity is not None:
         for finding in found.validity.findings:
             out.print(f"{finding.level}: {finding.text} ({finding.id})", soft_wrap=True, markup=False)

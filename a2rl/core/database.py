@@ -62,8 +62,7 @@ def read_database(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
     """Opens a database for reading, whoever wrote it, and whether or not others write it meanwhile.
 
     Raises:
-        OSError: There is no such file, or it cannot be read.
-        sqlite3.Error: It is not one of ours, or takes too long to read.
+        sqlite3.Error: It cannot be read, is not one of ours, or takes too long to read.
     """
     if os.path.realpath(path) in _written:
         with open_database(path, schema) as database:
@@ -71,7 +70,10 @@ def read_database(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
         return
     with tempfile.TemporaryDirectory(prefix="a2rl-read-") as folder:
         copy = Path(folder, "copy.db")
-        _copy(path, copy)
+        try:
+            _copy(path, copy)
+        except OSError as error:
+            raise sqlite3.OperationalError(error.strerror) from error
         with closing(sqlite3.connect(copy, isolation_level=None)) as database:
             deadline = time.monotonic() + READ_TIMEOUT_S
             database.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)

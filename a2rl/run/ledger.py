@@ -151,7 +151,7 @@ class Ledger:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.OperationalError, OSError) as error:
+        except sqlite3.OperationalError as error:
             raise InfrastructureError(
                 f"the ledger {self.path} cannot be used: {error}; check the disk and resume"
             ) from error

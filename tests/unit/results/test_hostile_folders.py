@@ -1,0 +1,308 @@
+"""Folders of runs that somebody sent, and copies from a store: no command that reads them does harm or waits."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from a2rl.cli.results import find_run
+from a2rl.cli.run_table import list_runs
+from a2rl.cluster.copies import Manifest, blob_key, entry_key, entry_object
+from a2rl.cluster.restore import fetch_results
+from a2rl.cluster.store import ObjectStore
+from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
+from a2rl.core.settings import Settings
+from a2rl.judge.account import Account
+from a2rl.results.report import write_report
+from a2rl.results.suite.run_summary import summaries
+from a2rl.results.verify import verify_run
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunInterrupted
+from a2rl.run.ledger import Ledger
+from tests.as_nobody import as_nobody, folder_of_nobody
+from tests.bundles import HANGS, MORE_ROWS, VIEW, database, journal_that_deletes
+from tests.run_maker import Finished, finished_run
+
+
+class Sent(Finished):
+    """A folder of a run that somebody sent, which the reader has put into runs/, and a file of the reader's."""
+
+    @property
+    def victim(self) -> Path:
+        return self.settings.root.parent / "precious.txt"
+
+    def ledger(self, *statements: str) -> bytes:
+        return database(self.settings.root.parent / "x.db", *statements)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return finished_run(tmp_path_factory.mktemp("sent") / "checkout", in_full=True)
+
+
+@pytest.fixture
+def sent(original: Finished, tmp_path: Path) -> Sent:
+    shutil.copytree(original.settings.root, tmp_path / "checkout", symlinks=True)
+    settings = Settings(tmp_path / "checkout", original.settings.environ)
+    found = Sent(RunDir(settings.runs / original.run.id), settings)
+    found.victim.write_text("a thesis\n")
+    return found
+
+
+def _ledger(*statements: str) -> Callable[[Sent], object]:
+    return lambda sent: (sent.run.root / "ledger.db").write_bytes(sent.ledger(*statements))
+
+
+def _deletes(name: str) -> Callable[[Sent], object]:
+    def edit(sent: Sent) -> None:
+        (sent.run.root / name).write_bytes(sent.ledger())
+        (sent.run.root / f"{name}-journal").write_bytes(journal_that_deletes(sent.victim))
+
+    return edit
+
+
+def _is_link(name: str) -> Callable[[Sent], object]:
+    def edit(sent: Sent) -> None:
+        (sent.run.root / name).unlink(missing_ok=True)
+        (sent.run.root / name).symlink_to(sent.victim)
+
+    return edit
+
+
+def _is_second_name(name: str) -> Callable[[Sent], object]:
+    return lambda sent: (sent.run.root / name).hardlink_to(sent.victim)
+
+
+def _is_pipe(name: str) -> Callable[[Sent], object]:
+    def edit(sent: Sent) -> None:
+        (sent.run.root / name).unlink(missing_ok=True)
+        os.mkfifo(sent.run.root / name)
+
+    return edit
+
+
+def _is_socket(sent: Sent) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        here = Path.cwd()
+        os.chdir(sent.run.logs)
+        made.bind("agent.sock")
+        os.chdir(here)
+
+
+def _is_endless(sent: Sent) -> None:
+    path = sent.run.record_path("grade")
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _is_a_circle(sent: Sent) -> None:
+    """The table's root page has itself below it, hundreds of times."""
+    content = bytearray(sent.ledger())
+    root = 4096
+    cells = [4096 - 5 * number for number in range(1, 400)]
+    content[root : 2 * root] = bytes(4096)
+    content[root : root + 12] = (
+        bytes([5, 0, 0]) + len(cells).to_bytes(2) + cells[-1].to_bytes(2) + bytes([0, 0, 0, 0, 2])
+    )
+    for number, cell in enumerate(cells):
+        content[root + 12 + 2 * number : root + 14 + 2 * number] = cell.to_bytes(2)
+        content[root + cell : root + cell + 5] = bytes([0, 0, 0, 2, number % 100])
+    (sent.run.root / "ledger.db").write_bytes(content)
+
+
+def _has_settings_for_git(sent: Sent) -> None:
+    git, mark = sent.run.code / ".git", sent.victim.with_name("was-here")
+    with (git / "config").open("a") as file:
+        file.write(
+            f'[extensions]\n\tpartialClone = o\n[remote "o"]\n\turl = ext::sh -c "touch {mark}"\n\tpromisor = true\n'
+        )
+        file.write('\tpromisor = true\n[protocol "ext"]\n\tallow = always\n')
+    for found in (git / "objects").glob("??"):
+        shutil.rmtree(found)
+
+
+def _is_deep(name: str) -> Callable[[Sent], object]:
+    return lambda sent: (sent.run.root / name).write_text("[" * 200_000)
+
+
+def _is_huge(sent: Sent) -> None:
+    with sent.run.record_path("grade").open("wb") as file:
+        file.truncate(1 << 40)
+
+
+HOSTILE: dict[str, Callable[[Sent], object]] = {
+    "a journal of the ledger that deletes a file": _deletes("ledger.db"),
+    "a journal of the account that deletes a file": _deletes("account.db"),
+    "a trigger that hangs": _ledger(HANGS),
+    "a trigger that adds rows": _ledger(MORE_ROWS),
+    "a view": lambda sent: (sent.run.root / "ledger.db").write_bytes(
+        database(sent.settings.root.parent / "x.db", VIEW, schema="")
+    ),
+    "a circle of pages": _is_a_circle,
+    "a ledger that is a link": _is_link("ledger.db"),
+    "a log of the ledger that is a link": _is_link("ledger.db-wal"),
+    "an index of the ledger that is a link": _is_link("ledger.db-shm"),
+    "a ledger that is a pipe": _is_pipe("ledger.db"),
+    "a record that is a pipe": _is_pipe("records/grade.json"),
+    "signatures that are a pipe": _is_pipe("signatures.jsonl"),
+    "a log that is a socket": _is_socket,
+    "a log that is a link": _is_link("logs/agent.log"),
+    "a record without end": _is_endless,
+    "a record as large as a disk": _is_huge,
+    "a deep record": _is_deep("records/grade.json"),
+    "deep settings": _is_deep("spec.json"),
+    "settings of git that run a program": _has_settings_for_git,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_folder_loses_against_every_command_that_reads_it(sent: Sent, name: str) -> None:
+    HOSTILE[name](sent)
+    before = {path for path in sent.victim.parent.iterdir() if path.name != "x.db"}
+    is_sound = False
+    try:
+        run = find_run(sent.run.id, sent.settings)
+    except A2rlError:
+        run = None
+    if run is not None:
+        is_sound = not any(check.problem for check in verify_run(run, None))
+        for read in (write_report, lambda run, _: run.ledger.entries()):
+            try:
+                read(run, sent.settings)
+            except (A2rlError, FileNotFoundError):
+                continue
+    list_runs(RunDir.all(sent.settings.runs))
+    summaries(RunDir.all(sent.settings.runs))
+    assert not is_sound or "account" in name  # an account of a run without a judge is not read
+    assert sent.victim.read_text() == "a thesis\n"
+    assert {path for path in sent.victim.parent.iterdir() if path.name != "x.db"} == before
+
+
+def test_an_index_that_is_a_second_name_of_a_file_is_not_emptied(sent: Sent) -> None:
+    for suffix in ("-shm", "-wal"):
+        _is_second_name(f"ledger.db{suffix}")(sent)
+    with pytest.raises(IntegrityError, match="not a file that a2rl makes"):
+        Ledger(sent.run.ledger.path).append(RunInterrupted(stage="x"))
+    sent.run.ledger.entries()
+    assert sent.victim.read_text() == "a thesis\n"
+
+
+def test_what_another_process_has_just_appended_is_read(sent: Sent) -> None:
+    count = len(sent.run.ledger.entries())
+    with closing(sqlite3.connect(sent.run.ledger.path)) as other:  # its log is not in the file yet
+        other.execute("DROP TRIGGER no_update")
+        other.execute("UPDATE events SET kind = 'edited' WHERE seq = 2")
+        other.commit()
+        assert (sent.run.root / "ledger.db-wal").stat().st_size
+        assert [row.kind for row in sent.run.ledger.rows()][1] == "edited"
+        assert len(sent.run.ledger.rows()) == count
+
+
+def test_a_process_reads_its_own_ledger_while_it_writes(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    for number in range(1, 20):
+        ledger.append(RunInterrupted(stage=str(number)))
+        assert len(ledger.entries()) == number
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.db"]
+
+
+def test_a_run_on_a_read_only_disk_can_be_read(original: Finished) -> None:
+    with folder_of_nobody() as folder:
+        shutil.copytree(
+            original.settings.root, folder / "checkout", symlinks=False, ignore=shutil.ignore_patterns("mlruns")
+        )
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        settings = Settings(folder / "checkout", original.settings.environ)
+
+        def read() -> None:
+            run = find_run(original.run.id, settings)
+            assert [check.problem for check in verify_run(run, None) if check.problem] == []
+            [listed] = list_runs(RunDir.all(settings.runs))
+            assert listed.state == "done"
+            assert len(summaries([run]).runs) == 1
+            with pytest.raises(InfrastructureError, match=r"cannot write .*index.html"):
+                write_report(run, settings)
+
+        as_nobody(read)
+
+
+class Store:
+    """A store in which another machine has put a copy of a run."""
+
+    def __init__(self, folder: Path, run: RunDir) -> None:
+        self.folder, self.store, self._run = folder / "store", ObjectStore(f"file://{folder / 'store'}"), run
+        self.files = {"spec.json": self.blob((run.root / "spec.json").read_bytes())}
+        self.folders: dict[str, str] = {}
+
+    def blob(self, content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        self.store.write(blob_key(self._run.id, digest), content)
+        return digest
+
+    def fetch(self, key: str = "", run_id: str = "") -> RunDir:
+        rows = self._run.ledger.rows()
+        for row in rows:
+            self.store.write(entry_key(self._run.id, row.seq, 1), entry_object(row, 1))
+        fields = {
+            "run_id": self._run.id, "epoch": 1, "number": 1, "seq": len(rows), "head": rows[-1].hash,
+            "epochs": {1: len(rows)}, "files": self.files, "folders": self.folders,
+        }  # fmt: skip
+        made = Manifest.model_validate(fields)
+        self.store.write(key or made.key, json.dumps({**fields, "run_id": run_id or self._run.id}).encode())
+        return fetch_results(self.folder.parent / "fetched", self.store, key or made.key)
+
+
+@pytest.fixture
+def store(original: Finished, tmp_path: Path) -> Store:
+    return Store(tmp_path, original.run)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../was-here", "/tmp/a2rl-was-here", "ledger.db", "ledger.db-journal", "account.db-wal", "workspace/x"]
+)
+def test_a_file_that_no_run_has_is_not_taken_from_a_store(store: Store, tmp_path: Path, name: str) -> None:
+    store.files[name] = store.blob(b"x")
+    with pytest.raises(IntegrityError, match="which no run has"):
+        store.fetch()
+    assert not (tmp_path / "was-here").exists()
+    assert not Path("/tmp/a2rl-was-here").exists()
+
+
+def test_a_copy_cannot_say_that_it_is_another_folder(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "fetched").mkdir()
+    (tmp_path / "fetched" / "dear").write_text("x")
+    for key, run_id in (("runs/../manifests/000001-00000001.json", ".."), ("", "another")):
+        with pytest.raises(IntegrityError):
+            store.fetch(key, run_id)
+    assert (tmp_path / "fetched" / "dear").exists()
+
+
+def test_an_account_from_a_store_is_taken_over_row_by_row(store: Store, tmp_path: Path) -> None:
+    Account(tmp_path / "account.db").add("judgement", "x", dollars=0.5)
+    store.files["account.db"] = store.blob((tmp_path / "account.db").read_bytes())
+    assert Account(store.fetch().account).paid().dollars == 0.5
+    store.files["account.db"] = store.blob(database(tmp_path / "x.db", HANGS))
+    shutil.rmtree(tmp_path / "fetched")
+    with pytest.raises(InfrastructureError, match="other tables or triggers"):
+        store.fetch()
+
+
+def test_a_link_in_a_folder_from_a_store_is_refused(store: Store, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("index.html")
+        entry.type, entry.linkname = tarfile.SYMTYPE, "report.json"
+        archive.addfile(entry)
+    store.folders["report"] = store.blob(packed.getvalue())
+    with pytest.raises(IntegrityError, match="which is no file"):
+        store.fetch()
