@@ -7,7 +7,7 @@ import sqlite3
 import struct
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def rewritten(bundle: Path, target: Path, edit: Callable[[Members], None]) -> Pa
     return target
 
 
-def with_files(files: dict[str, bytes | None], **left_out: str) -> Callable[[Members], None]:
+def with_files(files: Mapping[str, bytes | None], **left_out: str) -> Callable[[Members], None]:
     """Adds or replaces files of a bundle, or removes them (None), with a list that fits.
 
     Args:

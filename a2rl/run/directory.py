@@ -85,8 +85,10 @@ class RunDir:
                         if each.is_dir(follow_symlinks=False):
                             if Path(each.path) not in not_ours:
                                 waiting.append(Path(each.path))
-                        elif not each.is_file(follow_symlinks=False):
-                            raise IntegrityError(f"{each.path} is neither a file nor a folder: no run has that")
+                        elif not each.is_file(follow_symlinks=False) or _is_hole(each.stat(follow_symlinks=False)):
+                            raise IntegrityError(
+                                f"{each.path} is a link, a pipe, a device or an empty giant: no run has that"
+                            )
             except FileNotFoundError:
                 continue  # the run is going on
             except OSError as error:
@@ -233,6 +235,11 @@ class RunDir:
         for path in sorted(runs.glob("*/spec.json")):
             if path.is_file():
                 yield cls(path.parent)
+
+
+def _is_hole(status: os.stat_result) -> bool:
+    """Says whether a file claims to be large and has hardly any content: reading it would take hours."""
+    return status.st_size > 1 << 30 and status.st_blocks * 512 < status.st_size // 8
 
 
 _DIGITS = string.digits + string.ascii_lowercase

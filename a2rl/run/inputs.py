@@ -138,9 +138,9 @@ def hidden_of(run: RunDir) -> Path:
 def _models(run: RunDir) -> Iterator[Path]:
     """Yields the possible folders: the recorded path, the one given to the agent, the current path of its name."""
     if is_of_others(run):
-        name = run.spec.model
-        if name in (TINY, *CATALOGUE) or not (Path(name).exists() or name.startswith((".", "/", "~"))):
-            yield from filter(None, [local_folder(name, settings_of(run))])
+        name, settings = run.spec.model, settings_of(run)
+        if not (Path(name).exists() or name.startswith((".", "/", "~"))):  # a path was chosen by its author
+            yield from filter(None, [settings.models / name, local_folder(name, settings)])
         return
     yield run.checkout / run.need("setup", SetupRecord).base_model
     yield given_model(run)

@@ -140,7 +140,7 @@ def summary_of(run: RunDir) -> RunSummary:
         if (kept := read_model(file, RunSummary)).state == state:
             return kept
     found = _summarise(run, state)
-    with suppress(OSError):  # a run directory of somebody else's is read-only
+    with suppress(A2rlError):  # a run directory of somebody else's is read-only
         write_model(file, found)
     return found
 

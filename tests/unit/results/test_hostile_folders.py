@@ -190,9 +190,9 @@ def test_a_hostile_folder_loses_against_every_command_that_reads_it(sent: Sent, 
 def test_an_index_that_is_a_second_name_of_a_file_is_not_emptied(sent: Sent) -> None:
     for suffix in ("-shm", "-wal"):
         _is_second_name(f"ledger.db{suffix}")(sent)
+    assert sent.run.ledger.entries()
     with pytest.raises(IntegrityError, match="not a file that a2rl makes"):
         Ledger(sent.run.ledger.path).append(RunInterrupted(stage="x"))
-    sent.run.ledger.entries()
     assert sent.victim.read_text() == "a thesis\n"
 
 
