@@ -84,7 +84,7 @@ def _ledger(change: Callable[[list[list[Any]]], object], *gone: str) -> Callable
         rows, previous = [json.loads(line) for line in text.splitlines()], GENESIS
         change(rows)
         for row in rows:
-            row[4], row[5] = previous, chain_hash(*row[:4], previous)
+            row[4], row[5] = previous, chain_hash(row[0], row[1], row[2], row[3], previous)
             previous = row[5]
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         with_files({"run/ledger.jsonl": lines, **dict.fromkeys(gone)})(members)
