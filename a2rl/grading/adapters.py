@@ -48,6 +48,9 @@ PLAIN_STARTS = (None, True, False, "gaussian", "true", "false")
 change them, so that the adapter belongs to another model than the base."""
 
 
+Patterns = Mapping[str, tuple[int, Any]]
+
+
 class Module(BaseModel):
     """A layer with an adapter."""
 
@@ -141,7 +144,8 @@ def check_adapter(folder: Path, base_model: Path) -> Adapter:
     _check_config(config)
     parts = _parts(tensors)
     use_dora = bool(config.get("use_dora"))
-    modules = {name: _module(name, each, config, use_dora) for name, each in parts.items()}
+    ranks, alphas = _patterns("rank_pattern", config), _patterns("alpha_pattern", config)
+    modules = {name: _module(name, each, config, ranks, alphas) for name, each in parts.items()}
     for name, tensor in tensors.items():
         tensor_digest(name, tensor, require_finite)
     return Adapter(modules=modules, use_rslora=bool(config.get("use_rslora")), use_dora=use_dora)
@@ -196,39 +200,44 @@ def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Parts]:
     return {module: Parts(layer["A"], layer["B"], layer.get("magnitude_vector")) for module, layer in found.items()}
 
 
-def _module(name: str, parts: Parts, config: Mapping[str, Any], use_dora: bool) -> Module:
+def _module(name: str, parts: Parts, config: Mapping[str, Any], ranks: Patterns, alphas: Patterns) -> Module:
     """Checks the shapes of a layer's adapter."""
+    use_dora = bool(config.get("use_dora"))
     if len(parts.a.shape) != 2 or len(parts.b.shape) != 2 or parts.a.shape[0] != parts.b.shape[1]:
         raise InvalidSubmissionError(
             f"lora_A and lora_B of {name[:200]} have shapes {parts.a.shape} and {parts.b.shape}, which do not fit each "
             "other; save it again"
         )
     (rank, inputs), outputs = parts.a.shape, parts.b.shape[0]
-    if rank != _number(name, "r", "rank_pattern", config) or not 0 < rank <= min(MAX_RANK, max(inputs, outputs)):
+    if rank != _number(name, "r", ranks, config) or not 0 < rank <= min(MAX_RANK, max(inputs, outputs)):
         raise InvalidSubmissionError(
             f"the adapter of {name[:200]} has rank {rank}, which is not that of adapter_config.json or too large; save "
             "it again"
         )
     if (parts.magnitude is not None) != use_dora or (parts.magnitude and parts.magnitude.shape != (outputs,)):
         raise InvalidSubmissionError(f"the adapter of {name[:200]} does not fit use_dora = {use_dora}; save it again")
-    return Module(outputs=outputs, inputs=inputs, rank=rank, alpha=_number(name, "lora_alpha", "alpha_pattern", config))
+    return Module(outputs=outputs, inputs=inputs, rank=rank, alpha=_number(name, "lora_alpha", alphas, config))
 
 
-def _number(module: str, key: str, patterns: str, config: Mapping[str, Any]) -> float:
-    """Returns the rank or the alpha of a layer: the first pattern's that matches its name, or the common one."""
-    found, given = config.get(key), config.get(patterns) or {}
+def _patterns(key: str, config: Mapping[str, Any]) -> Patterns:
+    """Returns the values of `rank_pattern` or `alpha_pattern`, each with its place, because the first match counts."""
+    given = config.get(key) or {}
     if not isinstance(given, dict):
-        raise InvalidSubmissionError(f"{patterns} in adapter_config.json is not an object; save the adapter again")
-    for pattern, value in given.items():
-        if not PLAIN_PATTERN.fullmatch(pattern):
-            raise InvalidSubmissionError(
-                f"{patterns} in adapter_config.json has the regular expression {pattern[:100]!r}; the grader reads "
-                f"names of layers only; {RECIPE}"
-            )
-        whole = pattern.removeprefix("^")
-        if module == whole or (whole == pattern and module.endswith(f".{pattern}")):
-            found = value
-            break
+        raise InvalidSubmissionError(f"{key} in adapter_config.json is not an object; save the adapter again")
+    if odd := next((pattern for pattern in given if not PLAIN_PATTERN.fullmatch(pattern)), None):
+        raise InvalidSubmissionError(
+            f"{key} in adapter_config.json has the regular expression {odd[:100]!r}; the grader reads names of layers "
+            f"only; {RECIPE}"
+        )
+    return {pattern: (place, value) for place, (pattern, value) in enumerate(given.items())}
+
+
+def _number(module: str, key: str, patterns: Patterns, config: Mapping[str, Any]) -> float:
+    """Returns the rank or the alpha of a layer: the first pattern's that matches its name, or the common one."""
+    parts = module.split(".")
+    names = (f"^{module}", *(".".join(parts[place:]) for place in range(len(parts))))
+    matches = [patterns[name] for name in names if name in patterns]
+    found = min(matches, key=lambda each: each[0])[1] if matches else config.get(key)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e6:
         raise InvalidSubmissionError(f"{key} in adapter_config.json is not a sensible number; save the adapter again")
     return float(found)

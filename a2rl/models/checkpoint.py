@@ -30,6 +30,7 @@ BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 MAX_DIMENSIONS = 8
+MAX_NAME_CHARS, MAX_NAME_PARTS = 512, 32
 Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
 
 
@@ -117,6 +118,7 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
         try:
             header = json.loads(file.read(length), object_pairs_hook=unique_keys)
             header.pop("__metadata__", None)
+            _refuse_long_names(header, path.name)
             tensors = {
                 name: _tensor(path, name, 8 + length, Entry.model_validate(entry)) for name, entry in header.items()
             }
@@ -130,6 +132,16 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
     if end < total or not _fills(tensors.values(), 8 + length):
         raise broken
     return tensors
+
+
+def _refuse_long_names(names: Iterable[str], file: str) -> None:
+    """Refuses names that no model has: renaming takes time that grows with the square of their length."""
+    for name in names:
+        if len(name) > MAX_NAME_CHARS or name.count(".") >= MAX_NAME_PARTS:
+            raise InvalidSubmissionError(
+                f"{file} has a tensor whose name has more than {MAX_NAME_CHARS} characters or {MAX_NAME_PARTS} parts: "
+                f"{name[:100]}...; {SAFETENSORS_RECIPE}"
+            )
 
 
 def _fills(tensors: Iterable[Tensor], start: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading.adapters import AdapterMerger, check_adapter
+from a2rl.grading.adapters import AdapterMerger, _number, check_adapter
 from a2rl.grading.validation import Kept, copy_submission
 from a2rl.models.checkpoint import weights_digest
 from tests.run_maker import checkout
@@ -264,3 +264,23 @@ def test_an_adapter_of_another_model_is_refused(
     write_adapter(workspace / "output" / "v1", weights)
     with pytest.raises(InvalidSubmissionError, match=r"has no layer model\.layers\.7.*merge it yourself"):
         copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=AdapterMerger(settings))
+
+
+def test_patterns_take_time_by_their_number_not_by_that_of_layers_too() -> None:
+    """Each layer looks its few possible patterns up, so the patterns are walked through once."""
+    looked_up: list[str] = []
+
+    class Counting(dict[str, tuple[int, Any]]):
+        def __contains__(self, name: object) -> bool:
+            looked_up.append(str(name))
+            return super().__contains__(name)
+
+        def __iter__(self) -> Any:
+            raise AssertionError("all patterns are walked through for a layer")
+
+    many = Counting(
+        {f"x{number}": (number, 3) for number in range(1000)} | {"q_proj": (1000, 7), "a.q_proj": (1001, 9)}
+    )
+    assert _number("model.a.q_proj", "r", many, {"r": 2}) == 7  # the first that matches
+    assert _number("model.v_proj", "r", many, {"r": 2}) == 2
+    assert len(looked_up) <= 8

@@ -16,6 +16,10 @@ def _extra_tensor(folder: Path) -> None:
     rewrite(folder, extra=Weight("F32", (1,), b"\0" * 4))
 
 
+def _renamed(name: str) -> Callable[[Path], None]:
+    return lambda folder: rewrite(folder, **{name: Weight("F32", (1,), b"\0" * 4)})
+
+
 def _missing_tensor(folder: Path) -> None:
     rewrite(folder, **{NORM: None})
 
@@ -133,6 +137,8 @@ def _too_large(folder: Path) -> None:
 BAD = {
     "an extra tensor": (_extra_tensor, "not in the base model, such as extra.*submit"),
     "a missing tensor": (_missing_tensor, "missing, such as model.norm.weight.*submit the full model"),
+    "a name of many characters": (_renamed("x" * 513), "more than 512 characters or 32 parts"),
+    "a name of many parts": (_renamed("a." * 32 + "b"), "more than 512 characters or 32 parts"),
     "another shape": (_other_shape, "model.norm.weight has shape.*do not resize"),
     "integers": (_integers, "stored as I32.*save the weights as"),
     "truncated": (_truncated, "truncated.*[Ss]ave it again"),
