@@ -56,9 +56,9 @@ MESSAGE = _words(
     """role content parts name id status phase tool_calls tool_call_id function_call refusal reasoning reasoning_content
     reasoning_details annotations cache_control prefix text thought thoughtSignature thought_signature inlineData
     inline_data functionCall functionResponse function_response videoMetadata video_metadata mediaResolution
-    media_resolution"""
+    media_resolution provider_specific_fields thinking_blocks reasoning_items extra_content"""
 )
-"""The keys of a message, and of Google's parts, which have no type."""
+"""The keys of a message, those of LiteLLM included, and of Google's parts, which have no type."""
 SOURCES = ("url", "file_id", "file_url", "file_uri", "image_url", "video_url")
 INLINE = ("base64", "text", "content")
 ROOTS = ("messages", "system", "input", "contents", "systemInstruction", "system_instruction")
@@ -123,7 +123,7 @@ def _parts(value: object, is_google: bool, depth: int = 0) -> Iterator[str]:
 def _part(part: dict[str, Any], is_google: bool) -> Iterator[str]:
     kind, source = None if is_google else part.get("type"), part.get("source")
     if kind is None:
-        yield from (name for name in part if name not in MESSAGE)
+        yield from (name for name, value in part.items() if name not in MESSAGE and value is not None)
     elif not isinstance(kind, str) or kind not in PARTS:
         yield str(kind)
     else:

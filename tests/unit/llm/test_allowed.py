@@ -112,7 +112,8 @@ def test_what_the_provider_would_fetch_or_run_is_found(path: str, body: dict[str
                 "tools": [{"type": "function", "function": {"name": "web_search", "parameters": SCHEMA}}],
                 "messages": [
                     {"role": "system", "content": "a"},
-                    {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [
+                    {"role": "assistant", "content": None, "audio": None, "reasoning_content": "hm",
+                     "provider_specific_fields": {"refusal": None}, "tool_calls": [
                         {"id": "1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}]},
                     {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": URL}]},
                     *says({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}),
