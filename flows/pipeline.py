@@ -94,7 +94,7 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
         for run in runs:
             cores = slots.get()
             with tags(*tags_of(run)):
-                futures[run.id] = benchmark_run.submit(run, settings, mirror, cores, side_by_side)
+                futures[run.id] = benchmark_run.submit(run, settings, mirror, cores, side_by_side, len(runs) == 1)
             futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     mirror.close()

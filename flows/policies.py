@@ -23,7 +23,7 @@ from a2rl.core.errors import (
     TaskDefinitionError,
     UsageError,
 )
-from a2rl.core.processes import STOP
+from a2rl.core.processes import is_stopped
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import Record, RunDir
@@ -42,14 +42,14 @@ from stages.validity import validity
 RETRIES = 2
 RETRY_DELAYS_S = [2, 10]
 END_WITHIN_S = 4.0
-"""How long the stages have to end properly when the run was lost; then the process ends, and the agent with it."""
+"""How long the stages have to end properly when the only run of a process was lost."""
 EXIT_LOST = 75
 
 
 async def is_infrastructure_failure(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
     """Returns whether a failed stage should be retried."""
     error = await state.aresult(raise_on_failure=False)
-    return isinstance(error, InfrastructureError) and not STOP.is_set()
+    return isinstance(error, InfrastructureError) and not is_stopped()
 
 
 def stage_task(name: str, stage: Callable[..., Record]) -> Task[..., Record]:
@@ -76,7 +76,12 @@ report_stage = stage_task("report", report)
 
 @task(name="run", task_run_name="{run.id}", cache_policy=NO_CACHE, persist_result=False)
 def benchmark_run(
-    run: RunDir, settings: Settings, mirror: Mirrors, cores: Collection[int], side_by_side: int = 1
+    run: RunDir,
+    settings: Settings,
+    mirror: Mirrors,
+    cores: Collection[int],
+    side_by_side: int = 1,
+    is_only: bool = True,
 ) -> None:
     """Executes one benchmark run, from its spec to its report. Stages that are already done return their records.
 
@@ -88,13 +93,15 @@ def benchmark_run(
         mirror: Follows the run: copies it to MLflow, and anchors its ledger.
         cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
         side_by_side: The number of runs at a time, which share the GPUs.
+        is_only: Whether this process has no other run to do.
 
     Raises:
         UsageError: Another process works on the run, or its settings are wrong.
+        ClaimLostError: Another machine has taken the run over, or it was cancelled; no report is written.
         InterruptedByUserError: The user stopped the run; it can be resumed.
         RunFailedError: The run has failed, and its records say so.
     """
-    with held(run, settings, end_at_once) as tenure, on_cores(cores):
+    with held(run, settings, end_soon if is_only else lambda: None) as tenure, on_cores(cores):
         forget_failure(run)
         try:
             _run_stages(run, settings, mirror, side_by_side)
@@ -103,9 +110,8 @@ def benchmark_run(
                 mirror.changed(run)
 
 
-def end_at_once() -> None:
-    """Ends the agent and this process, because another machine has taken the run over; no report is written."""
-    STOP.set()
+def end_soon() -> None:
+    """Ends this process, and the agent with it, if the run that it has lost does not end by itself."""
     timer = threading.Timer(END_WITHIN_S, os._exit, [EXIT_LOST])
     timer.daemon = True
     timer.start()
@@ -139,7 +145,7 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
                     mark_refused(run, error)
                 raise
             except Exception as error:  # any other error means that this run has failed; the other runs continue
-                if STOP.is_set():
+                if is_stopped():
                     raise InterruptedByUserError("stopped by the user") from error
                 # If its record exists, a stage is done, and Prefect itself failed; the last one also closes the ledger.
                 if name == "report" or not run.record_path(name).exists():

@@ -72,6 +72,8 @@ class RunRow(BaseModel):
     """The object that describes the last complete copy; empty before the first."""
     seq: int = 0
     """The last entry of the ledger in that copy."""
+    head: str = ""
+    """The hash of that entry."""
     progress: Progress = Progress()
     age_s: float = 0.0
     """Seconds since the run was registered."""
@@ -108,9 +110,21 @@ class Commit:
     """The sequence numbers and hashes of the entries of the ledger that are new in it."""
     progress: Progress
 
+    def continues(self, row: RunRow) -> bool:
+        """Says whether its entries go on from what is stored, or repeat it and go on: a commit whose answer was lost
+        is made again with what is new since then."""
+        seqs = [seq for seq, _ in self.entries]
+        if seqs != list(range(seqs[0], seqs[0] + len(seqs)) if seqs else []):
+            return False
+        return not seqs or seqs[0] == row.seq + 1 or dict(self.entries).get(row.seq) == row.head
+
 
 class Claims(Protocol):
-    """The rows of all runs. Every call may raise InfrastructureError; what it was to change is then unchanged."""
+    """The rows of all runs.
+
+    Every call may raise InfrastructureError, before or after its effect: a connection can break while the answer is on
+    its way. So every call may be repeated, and succeeds again if it has succeeded before.
+    """
 
     @property
     def lease_s(self) -> float:
@@ -122,7 +136,10 @@ class Claims(Protocol):
         ...
 
     def take(self, run: NewRun, owner: str) -> Claim:
-        """Takes a run; one that is unknown is registered first. Raises ClaimTakenError if that is not possible."""
+        """Takes a run; one that is unknown is registered first. Raises ClaimTakenError if that is not possible.
+
+        Each call is for another owner; a call for the owner of the run was not answered before, and takes it again.
+        """
         ...
 
     def renew(self, claim: Claim, progress: Progress | None) -> None:
@@ -154,7 +171,11 @@ class Claims(Protocol):
         ...
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
-        """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""
+        """Moves a run that nobody holds on from this attempt, for this reason.
+
+        Returns:
+            Whether it is now at the next attempt, which has no flow run yet.
+        """
         ...
 
     def close(self, run_id: str, outcome: str) -> None:

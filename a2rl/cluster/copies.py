@@ -60,6 +60,11 @@ class Manifest(BaseModel):
         return [entry_key(self.run_id, seq, epoch) for seq, epoch in enumerate(epochs, start=1)]
 
 
+def epoch_of(manifest: str) -> int:
+    """Returns the epoch under which the copy with this manifest was made."""
+    return int(manifest.rpartition("/")[2].partition("-")[0])
+
+
 def entry_key(run_id: str, seq: int, epoch: int) -> str:
     """Returns the object of an entry of the ledger."""
     return f"runs/{run_id}/ledger/{seq:08}-{epoch:06}.json"

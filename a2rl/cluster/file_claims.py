@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +53,23 @@ class FileClaims:
                 self._ensure(run)
 
     def take(self, run: NewRun, owner: str) -> Claim:
-        """Takes a run. Raises ClaimTakenError if another process holds it, or if it is closed."""
-        with self._locked(run.run_id):
+        """Takes a run, again if this owner has it. Raises ClaimTakenError if another one does, or if it is closed."""
+        with self._locked(run.run_id), ExitStack() as undo:
             before = self._ensure(run)
             if before.done:
                 raise taken(before)
-            lock = self._open(run.run_id)
-            if not _flocked(lock):
-                os.close(lock)
-                raise taken(before)
-            self._locks[run.run_id] = lock
+            lock = self._locks.get(run.run_id) if before.owner == owner else None
+            if lock is None:
+                lock = self._open(run.run_id)
+                undo.callback(os.close, lock)
+                if not _flocked(lock):
+                    raise taken(before)
             changed = before.model_copy(
                 update={"owner": owner, "epoch": before.epoch + 1, "beat_at": self._now(), "outcome": ""}
             )
             write_model(self._path(run.run_id), changed)
+            undo.pop_all()
+            self._locks[run.run_id] = lock
             return Claim(run.run_id, owner, changed.epoch, _shown(before, False, self._now()))
 
     def renew(self, claim: Claim, progress: Progress | None) -> None:
@@ -78,19 +81,19 @@ class FileClaims:
         """Makes a copy the valid one. Raises ClaimLostError if the claim, or the order of entries, does not hold."""
         with self._locked(claim.run_id):
             row = self._read(claim.run_id)
-            seqs = [seq for seq, _ in commit.entries]
-            if row is None or seqs != list(range(row.seq + 1, row.seq + 1 + len(seqs))):
+            if row is None or not commit.continues(row):
                 raise lost(claim)
-            self._change(claim, manifest=commit.manifest, seq=row.seq + len(seqs), progress=commit.progress)
+            seq, head = commit.entries[-1] if commit.entries else (row.seq, row.head)
+            self._change(claim, manifest=commit.manifest, seq=seq, head=head, progress=commit.progress)
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
         """Gives the run back; one that was closed meanwhile keeps its outcome."""
-        with self._locked(claim.run_id):
+        with self._locked(claim.run_id), ExitStack() as after:
+            if (lock := self._locks.pop(claim.run_id, None)) is not None:
+                after.callback(os.close, lock)
             row = self._read(claim.run_id)
             if row is not None and (row.owner, row.epoch) == (claim.owner, claim.epoch) and not row.done:
                 write_model(self._path(claim.run_id), row.model_copy(update={"outcome": outcome, "done": done}))
-            if (lock := self._locks.pop(claim.run_id, None)) is not None:
-                os.close(lock)
 
     def rows(self, suite: str | None = None) -> list[RunRow]:
         """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
@@ -118,10 +121,12 @@ class FileClaims:
                 write_model(self._path(run_id), row.model_copy(update={"outcome": why}))
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
-        """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""
+        """Moves a run that nobody holds on from this attempt. Returns whether the next one has no flow run yet."""
         with self._locked(run_id):
             row = self._read(run_id)
-            if row is None or row.done or row.attempt != attempt or self._is_live(run_id):
+            if row is None or row.done or self._is_live(run_id):
+                return False
+            if row.attempt != attempt and (row.attempt, row.flow_run) != (attempt + 1, ""):
                 return False
             changed = {"attempt": attempt + 1, "flow_run": "", "outcome": why}
             write_model(self._path(run_id), row.model_copy(update=changed))

@@ -1,5 +1,6 @@
 """Holds a run while this process works on it: its lock here, and where a store is configured its claim and its copy."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -7,16 +8,16 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, taken, this_owner
+from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, lost, taken, this_owner
 from a2rl.cluster.copies import Manifest, read_spec
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.cluster.lease import Lease
+from a2rl.cluster.lease import Lease, awake_and_asleep
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.cluster.replica import LAST_COPY_S, Replica
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import A2rlError, InterruptedByUserError, UsageError
-from a2rl.core.processes import STOP
+from a2rl.core.processes import STOP, stopped_by
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
@@ -88,18 +89,21 @@ class Tenure:
 
 @contextmanager
 def held(
-    run: RunDir, settings: Settings, on_lost: Callable[[], None] = STOP.set, cluster: Cluster | None = None
+    run: RunDir, settings: Settings, on_lost: Callable[[], None] = lambda: None, cluster: Cluster | None = None
 ) -> Iterator[Tenure]:
     """Holds a run for this process. With a store, the run is first restored from it, if another machine was further.
+
+    If the claim is lost, what this thread does is stopped (`check_stop`); other runs of this process go on.
 
     Args:
         run: The run; with a store, its directory need not exist yet.
         settings: The settings of this checkout.
-        on_lost: Called in another thread when the claim is lost. It must make the caller end at once.
+        on_lost: Called in another thread when the claim is lost, after that.
         cluster: What runs share, if not what the settings name.
 
     Raises:
         UsageError: Another process holds the run, or there is no such run.
+        ClaimLostError: Another process has taken the run over, or it was closed.
         InfrastructureError: The store, the claims or this machine failed.
     """
     if (cluster := cluster or Cluster.of(settings)) is None:
@@ -108,7 +112,7 @@ def held(
         return
     if (reservation := _RESERVATIONS.pop(run.root.resolve(), None)) is not None:
         cluster, claim = reservation.cluster, reservation.claim
-        with locked(run), _claimed(run, cluster, claim, on_lost, reservation.lease) as lease:
+        with locked(run), _claimed(run, cluster, claim, on_lost, earlier=reservation.lease) as lease:
             yield Tenure(lease)
         return
     row = cluster.claims.row(run.id)
@@ -120,8 +124,9 @@ def held(
         return
     run.root.mkdir(parents=True, exist_ok=True)
     with locked(run):
+        since = awake_and_asleep()
         claim = cluster.claims.take(new_run(spec), this_owner())
-        with _claimed(run, cluster, claim, on_lost) as lease:
+        with _claimed(run, cluster, claim, on_lost, since) as lease:
             yield Tenure(lease)
 
 
@@ -148,9 +153,10 @@ def reserved(run: RunDir, settings: Settings) -> Iterator[None]:
         if (cluster := Cluster.of(settings)) is None:
             yield
             return
+        since = awake_and_asleep()
         claim = cluster.claims.take(new_run(run.spec), this_owner())
         with ExitStack() as lease:
-            lease.enter_context(Lease(cluster.claims, claim, lambda: None, lambda: None))
+            lease.enter_context(Lease(cluster.claims, claim, lambda: None, lambda: None, since))
             _RESERVATIONS[run.root.resolve()] = _Reservation(cluster, claim, lease)
             try:
                 yield
@@ -161,15 +167,25 @@ def reserved(run: RunDir, settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def _claimed(
-    run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], None], earlier: ExitStack | None = None
+    run: RunDir,
+    cluster: Cluster,
+    claim: Claim,
+    on_lost: Callable[[], None],
+    since: float | None = None,
+    earlier: ExitStack | None = None,
 ) -> Iterator[Lease]:
     """Restores, copies and renews while the caller works; at the end it says how far the run has come.
 
     An earlier lease ends when the new one has begun.
     """
-    outcome, done = "interrupted", False
+    outcome, done, stop = "interrupted", False, threading.Event()
+
+    def give_up() -> None:
+        stop.set()
+        on_lost()
+
     try:
-        with Lease(cluster.claims, claim, lambda: progress_of(run), on_lost) as lease:
+        with stopped_by(stop), Lease(cluster.claims, claim, lambda: progress_of(run), give_up, since) as lease:
             if earlier is not None:
                 earlier.close()
             manifest = bring_up_to_date(run, cluster.store, claim)
@@ -179,9 +195,13 @@ def _claimed(
                     yield lease
             finally:
                 if not lease.is_lost:
-                    replica.finish(lambda: lease.is_lost, STOPPED_COPY_S if STOP.is_set() else LAST_COPY_S)
+                    replica.finish(STOPPED_COPY_S if STOP.is_set() else LAST_COPY_S)
+            if lease.is_lost:
+                raise lost(claim)
             outcome, done = outcome_of(run)
-    except (ClaimLostError, InterruptedByUserError):
+    except (ClaimLostError, InterruptedByUserError) as error:
+        if stop.is_set() and not STOP.is_set():
+            raise lost(claim) from error
         raise
     except A2rlError as error:
         outcome, done = outcome_of(run, str(error))
@@ -191,7 +211,7 @@ def _claimed(
 
 
 def _replica(run: RunDir, cluster: Cluster, claim: Claim, manifest: Manifest | None, lease: Lease) -> Replica:
-    return Replica(run, cluster.store, cluster.claims, claim, manifest, lambda: progress_of(run), lease.lose)
+    return Replica(run, cluster.store, cluster.claims, claim, manifest, lambda: progress_of(run), lease)
 
 
 def new_run(spec: RunSpec, pool: str = "") -> NewRun:

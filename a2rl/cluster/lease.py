@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from a2rl.cluster.claims import RENEW_S, Claim, ClaimLostError, Claims, Progress
 from a2rl.core.background import PeriodicThread
-from a2rl.core.errors import A2rlError
 
 MARGIN_S = 10.0
 """So long before the lease ends, a claim that could not be renewed counts as lost."""
@@ -28,6 +27,7 @@ class Lease:
         claim: The claim, which was taken just now.
         progress: Returns what to say about the run, or None.
         on_lost: Called once, in the thread, when the claim is lost.
+        since: When taking the claim began, by the clock; now, if that is not known.
         now: The clock.
     """
 
@@ -37,11 +37,12 @@ class Lease:
         claim: Claim,
         progress: Callable[[], Progress | None],
         on_lost: Callable[[], None],
+        since: float | None = None,
         now: Callable[[], float] = awake_and_asleep,
     ) -> None:
         self._claims, self._claim, self._progress, self._on_lost = claims, claim, progress, on_lost
         self._now, self._lease_s, self._renew_s = now, claims.lease_s, min(RENEW_S, claims.lease_s / 6)
-        self._renewed_at = now()
+        self._renewed_at = now() if since is None else since
         self._next_at = self._renewed_at + self._renew_s
         self._is_lost = threading.Event()
         self._thread = PeriodicThread("the claim", self.tick, lambda: TICK_S)
@@ -76,7 +77,7 @@ class Lease:
             self._claims.renew(self._claim, self._known_progress())
         except ClaimLostError:
             self.lose()
-        except A2rlError:  # the database is being restarted; `check` decides when that has taken too long
+        except Exception:  # noqa: BLE001 - such as a restart of the database: `check` decides when it has taken too long
             self._next_at = began + min(RETRY_S, self._renew_s)
         else:
             self._renewed_at, self._next_at = began, began + self._renew_s
@@ -88,6 +89,6 @@ class Lease:
             self._on_lost()
 
     def _known_progress(self) -> Progress | None:
-        with suppress(A2rlError, OSError):
+        with suppress(Exception):  # what is only shown must not cost the claim
             return self._progress()
         return None

@@ -1,8 +1,9 @@
 """Claims in Postgres, for several machines: a row for each run, taken with a lease and fenced by its epoch.
 
 All times are those of the database. A claim is taken by one statement, so that of two takers one wins. A commit locks
-the row and checks the epoch in the same transaction that records the entries of the ledger, so nobody who has lost a
-run can record anything of it, however late its requests arrive.
+the row and checks the epoch in the transaction that names the new copy, so nobody who has lost a run can record
+anything of it, however late its requests arrive. A connection may break while the answer to a COMMIT is on its way, so
+each statement has the same effect when it is repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,16 +27,14 @@ CREATE TABLE IF NOT EXISTS a2rl_runs (
     until timestamptz NOT NULL DEFAULT '-infinity', beat_at timestamptz,
     done boolean NOT NULL DEFAULT false, outcome text NOT NULL DEFAULT '',
     attempt int NOT NULL DEFAULT 1, flow_run text NOT NULL DEFAULT '',
-    manifest text NOT NULL DEFAULT '', seq bigint NOT NULL DEFAULT 0, progress text NOT NULL DEFAULT '{}'
+    manifest text NOT NULL DEFAULT '', seq bigint NOT NULL DEFAULT 0, head text NOT NULL DEFAULT '',
+    progress text NOT NULL DEFAULT '{}'
 );
 CREATE INDEX IF NOT EXISTS a2rl_runs_suite ON a2rl_runs (suite);
-CREATE TABLE IF NOT EXISTS a2rl_entries (
-    run_id text NOT NULL, seq bigint NOT NULL, epoch bigint NOT NULL, hash text NOT NULL, PRIMARY KEY (run_id, seq)
-);
 """
 SCHEMA_LOCK = 732_023
-"""The number of the lock under which the tables are made: two processes that make them at once would fail."""
-COLUMNS = """run_id, suite, launch, pool, owner, epoch, done, outcome, attempt, flow_run, manifest, seq, progress,
+"""The number of the lock under which the table is made: two processes that make them at once would fail."""
+COLUMNS = """run_id, suite, launch, pool, owner, epoch, done, outcome, attempt, flow_run, manifest, seq, head, progress,
     NOT done AND until > now() AS live, extract(epoch FROM now() - beat_at)::float AS beat_s,
     extract(epoch FROM now() - created_at)::float AS age_s"""
 OPTIONS = {"connect_timeout": 5, "options": "-c statement_timeout=10s -c lock_timeout=5s", "tcp_user_timeout": 10_000}
@@ -72,15 +71,16 @@ class PostgresClaims:
         self._patiently(add)
 
     def take(self, run: NewRun, owner: str) -> Claim:
-        """Takes a run. Raises ClaimTakenError if another process holds it, or if it is closed."""
+        """Takes a run, again if this owner has it. Raises ClaimTakenError if another one does, or if it is closed."""
 
         def take(database: "psycopg.Connection[Any]") -> Claim:
             _insert(database, run)
             before = _select(database, "WHERE run_id = %s FOR UPDATE", run.run_id)[0]
             row = database.execute(
                 "UPDATE a2rl_runs SET owner = %s, epoch = epoch + 1, until = now() + %s * interval '1 second', "
-                "beat_at = now(), outcome = '' WHERE run_id = %s AND NOT done AND until < now() RETURNING epoch",
-                (owner, self._lease_s, run.run_id),
+                "beat_at = now(), outcome = '' WHERE run_id = %s AND NOT done AND (until < now() OR owner = %s) "
+                "RETURNING epoch",
+                (owner, self._lease_s, run.run_id, owner),
             ).fetchone()
             if row is None:
                 raise taken(before)
@@ -102,18 +102,15 @@ class PostgresClaims:
     def commit(self, claim: Claim, commit: Commit) -> None:
         """Makes a copy the valid one. Raises ClaimLostError if the claim does not hold any more."""
         with self._transaction() as database:
-            done = database.execute(
-                "UPDATE a2rl_runs SET manifest = %s, seq = seq + %s, progress = %s "
-                "WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done AND until > now() RETURNING seq",
-                (commit.manifest, len(commit.entries), commit.progress.model_dump_json(), *_key(claim)),
-            ).fetchone()
-            if done is None or (commit.entries and done[0] != commit.entries[-1][0]):
+            where = "WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done AND until > now() FOR UPDATE"
+            held = _select(database, where, *_key(claim))
+            if not held or not commit.continues(held[0]):
                 raise lost(claim)
-            with database.cursor() as cursor:
-                cursor.executemany(
-                    "INSERT INTO a2rl_entries (run_id, seq, epoch, hash) VALUES (%s, %s, %s, %s)",
-                    [(claim.run_id, seq, claim.epoch, digest) for seq, digest in commit.entries],
-                )
+            seq, head = commit.entries[-1] if commit.entries else (held[0].seq, held[0].head)
+            database.execute(
+                "UPDATE a2rl_runs SET manifest = %s, seq = %s, head = %s, progress = %s WHERE run_id = %s",
+                (commit.manifest, seq, head, commit.progress.model_dump_json(), claim.run_id),
+            )
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
         """Gives the run back; one that was closed meanwhile keeps its outcome."""
@@ -147,14 +144,16 @@ class PostgresClaims:
         self._change("UPDATE a2rl_runs SET outcome = %s WHERE run_id = %s AND NOT done AND until < now()", why, run_id)
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
-        """Moves a run that nobody holds on from this attempt. Returns whether this call did it."""
+        """Moves a run that nobody holds on from this attempt. Returns whether the next one has no flow run yet."""
         return bool(
             self._change(
-                "UPDATE a2rl_runs SET attempt = attempt + 1, flow_run = '', outcome = %s "
-                "WHERE run_id = %s AND attempt = %s AND NOT done AND until < now()",
+                "UPDATE a2rl_runs SET attempt = %s, flow_run = '', outcome = %s WHERE run_id = %s "
+                "AND (attempt = %s OR attempt = %s AND flow_run = '') AND NOT done AND until < now()",
+                attempt + 1,
                 why,
                 run_id,
                 attempt,
+                attempt + 1,
             )
         )
 
@@ -191,7 +190,7 @@ class PostgresClaims:
         try:
             with driver.connect(self._url, **OPTIONS) as database:
                 if not self._is_ready:
-                    _make_tables(database)
+                    _make_table(database)
                     self._is_ready = True
                 yield database
         except driver.Error as error:
@@ -213,9 +212,9 @@ class _UnreachableError(InfrastructureError):
     """The database does not answer; a later call may succeed."""
 
 
-def _make_tables(database: "psycopg.Connection[Any]") -> None:
-    """Makes the tables if they are missing."""
-    known = database.execute("SELECT to_regclass('a2rl_entries')").fetchone()
+def _make_table(database: "psycopg.Connection[Any]") -> None:
+    """Makes the table if it is missing."""
+    known = database.execute("SELECT to_regclass('a2rl_runs')").fetchone()
     if known is None or known[0] is None:
         database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
         database.execute(SCHEMA)

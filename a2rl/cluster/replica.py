@@ -16,8 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Progress
+from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Progress, lost
 from a2rl.cluster.copies import FOLDERS, Manifest, blob_key, checkpoint_key, entry_key, entry_object, run_of
+from a2rl.cluster.lease import Lease
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.background import Background
 from a2rl.core.errors import A2rlError, InfrastructureError
@@ -25,7 +26,7 @@ from a2rl.core.files import file_digest
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.ledger import Row
-from a2rl.run.stored import mark_stored
+from a2rl.run.stored import Stored, mark_stored
 
 TICK_S = 0.3
 STATE_EVERY_S = 20.0
@@ -47,7 +48,7 @@ class Replica:
         claim: The claim of this process.
         manifest: The last copy, from which this one goes on.
         progress: Returns what the claims are told about the run.
-        on_lost: Called when a commit shows that the claim was lost.
+        lease: What keeps the claim alive. It is told when a commit shows that the claim was lost.
     """
 
     def __init__(
@@ -58,18 +59,20 @@ class Replica:
         claim: Claim,
         manifest: Manifest | None,
         progress: Callable[[], Progress],
-        on_lost: Callable[[], None] = lambda: None,
+        lease: Lease,
     ) -> None:
         self._run, self._store, self._claims, self._claim = run, store, claims, claim
         self._valid = manifest or Manifest(run_id=run.id, epoch=claim.epoch, number=0)
-        self._progress, self._on_lost = progress, on_lost
+        self._progress, self._lease = progress, lease
+        self._objects = _objects_of(self._valid)
+        """What is in the store of this run, as far as it is known, apart from the ledger."""
         self._known: dict[str, tuple[object, str]] = {}
         """The state and the digest of each file that was copied."""
         self._number = 0
         self._lock = threading.Lock()
         self._state_at = self._logs_at = 0.0
         self._thread = Background("copying to the store", self.look, lambda: TICK_S, pipeline_log(run))
-        mark_stored(run, self._valid.seq, claim.epoch)
+        self._mark_valid(self._valid)
 
     def __enter__(self) -> "Replica":
         self._thread.__enter__()
@@ -86,7 +89,7 @@ class Replica:
             self.push(logs_are_due)
             self._state_at, self._logs_at = now, now if logs_are_due else self._logs_at
 
-    def finish(self, is_lost: Callable[[], bool], patience_s: float = LAST_COPY_S) -> None:
+    def finish(self, patience_s: float = LAST_COPY_S) -> None:
         """Copies everything for the last time, after the thread has ended.
 
         Raises:
@@ -99,7 +102,7 @@ class Replica:
             except ClaimLostError:
                 raise
             except A2rlError as error:
-                if is_lost() or time.monotonic() > deadline:
+                if self._lease.is_lost or time.monotonic() > deadline:
                     raise InfrastructureError(
                         f"{error}. Run {self._run.id} is whole here, but its last state is not in the store: "
                         f"`a2rl resume {self._run.id}` on this machine copies it"
@@ -115,11 +118,16 @@ class Replica:
             ClaimLostError: The claim does not hold any more; the copy is not valid.
             InfrastructureError: The store or the claims failed; the copy before is still valid.
         """
-        with self._lock:  # the thread may still be copying when `finish` begins
-            self._push(logs)
+        try:
+            with self._lock:  # the thread may still be copying when `finish` begins
+                self._push(logs)
+        except OSError as error:
+            raise InfrastructureError(f"cannot copy run {self._run.id}: {error}; check the disk") from error
 
     def _push(self, logs: bool) -> None:
         run, before = self._run, self._valid
+        if self._lease.is_lost:
+            raise lost(self._claim)
         # A record is written after its events, so records that are read before the ledger never run ahead of it.
         names = run_of(run)
         records = {name: self._copy_file(name) for name in names if name.startswith("records/")}
@@ -142,8 +150,9 @@ class Replica:
             folders=before.folders | folders,
             checkpoints=checkpoints,
         )
+        self._objects |= _objects_of(after)
         self._make_valid(after, rows)
-        self._remove_unneeded(before, after)
+        self._remove_unneeded()
 
     def _make_valid(self, after: Manifest, rows: list[Row]) -> None:
         self._store.write(after.key, (after.model_dump_json() + "\n").encode())
@@ -151,10 +160,14 @@ class Replica:
         try:
             self._claims.commit(self._claim, Commit(after.key, entries, self._progress()))
         except ClaimLostError:
-            self._on_lost()
+            self._lease.lose()
             raise
-        self._valid = after
-        mark_stored(self._run, after.seq, after.epoch)
+        self._mark_valid(after)
+
+    def _mark_valid(self, manifest: Manifest) -> None:
+        self._valid = manifest
+        name = manifest.key if manifest.number else ""
+        mark_stored(self._run, Stored(seq=manifest.seq, epoch=self._claim.epoch, manifest=name))
 
     def _copy_entries(self, rows: list[Row]) -> None:
         for row in rows:
@@ -218,17 +231,22 @@ class Replica:
         self._known[folder.name] = (state, digest)
         return digest
 
-    def _remove_unneeded(self, before: Manifest, after: Manifest) -> None:
-        """Removes what only the copy before needed; what cannot be removed now stays."""
-        old = {*before.files.values(), *before.folders.values()} - {*after.files.values(), *after.folders.values()}
-        keys = [blob_key(self._run.id, digest) for digest in old]
-        for name in before.checkpoints.keys() - after.checkpoints.keys():
-            keys += [checkpoint_key(self._run.id, name, file) for file in before.checkpoints[name]]
-        if before.number:
-            keys.append(before.key)
+    def _remove_unneeded(self) -> None:
+        """Removes what only earlier copies needed; what cannot be removed now is tried again after the next copy."""
         with suppress(InfrastructureError):
-            for key in keys:
+            for key in self._objects - _objects_of(self._valid):
+                if self._lease.is_lost:  # the new owner may have written the same object again
+                    return
                 self._store.remove(key)
+                self._objects.discard(key)
+
+
+def _objects_of(manifest: Manifest) -> set[str]:
+    """Returns the objects of a copy, apart from the ledger's."""
+    run_id = manifest.run_id
+    keys = {blob_key(run_id, digest) for digest in (*manifest.files.values(), *manifest.folders.values())}
+    keys |= {checkpoint_key(run_id, name, file) for name, files in manifest.checkpoints.items() for file in files}
+    return keys | ({manifest.key} if manifest.number else set())
 
 
 def _state_of(path: Path) -> tuple[str, int, int]:

@@ -13,6 +13,7 @@ from a2rl.cluster.copies import (
     Manifest,
     blob_key,
     checkpoint_key,
+    epoch_of,
     parse_entry,
     read_manifest,
     read_spec,
@@ -51,6 +52,11 @@ def bring_up_to_date(run: RunDir, store: ObjectStore, claim: Claim) -> Manifest 
         return None
     manifest = read_manifest(store, claim.before.manifest)
     if _is_current(run, manifest):
+        with suppress(FileNotFoundError):  # a run without a clock has used nothing
+            if (
+                elapsed_s := claim.before.progress.elapsed_s
+            ) > run.clock.elapsed_s():  # of an owner that copied nothing
+                run.clock.stop_as_restored(elapsed_s)
         return manifest
     incoming = run.root / INCOMING
     shutil.rmtree(incoming, ignore_errors=True)
@@ -79,10 +85,21 @@ def _have_spec(run: RunDir, store: ObjectStore) -> None:
     run.logs.mkdir(exist_ok=True)
 
 
-def _is_current(run: RunDir, manifest: Manifest) -> bool:
-    """Says whether this machine made the valid copy, so that its own state is the same or newer."""
+def continues(run: RunDir, manifest: str) -> bool:
+    """Says whether a run directory goes on from the valid copy, so that its own state is the same or newer.
+
+    It does if it was worked on from that copy, or if the copy was made of it. The epoch in the copy's name shows the
+    latter also if this machine died before it could note that its commit was accepted.
+    """
     stored = read_stored(run)
-    if stored is None or stored.epoch != manifest.epoch or not (run.root / "spec.json").exists():
+    if stored is None or not (run.root / "spec.json").exists():
+        return False
+    return manifest == stored.manifest or epoch_of(manifest) == stored.epoch
+
+
+def _is_current(run: RunDir, manifest: Manifest) -> bool:
+    """Says the same, and checks it in the ledger."""
+    if not continues(run, manifest.key):
         return False
     rows = run.ledger.rows()
     return len(rows) >= manifest.seq and (not manifest.seq or rows[manifest.seq - 1][-1] == manifest.head)

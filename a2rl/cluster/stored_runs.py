@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from a2rl.cluster.holding import Cluster
-from a2rl.cluster.restore import fetch_results
+from a2rl.cluster.restore import continues, fetch_results
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
-from a2rl.run.stored import read_stored
 
 
 def fetch_suites(names: Sequence[str], settings: Settings) -> list[RunDir]:
@@ -21,7 +20,7 @@ def fetch_suites(names: Sequence[str], settings: Settings) -> list[RunDir]:
     if (cluster := Cluster.of(settings)) is None:
         return []
     rows = [row for row in cluster.claims.rows() if {row.suite, row.launch, row.run_id} & set(names) and row.manifest]
-    elsewhere = [row for row in rows if not _is_here(row.run_id, row.epoch, settings)]
+    elsewhere = [row for row in rows if not continues(RunDir(settings.runs / row.run_id), row.manifest)]
     return [fetch_results(settings.fetched, cluster.store, row.manifest) for row in elsewhere]
 
 
@@ -29,9 +28,3 @@ def submitted_runs(name: str, settings: Settings) -> int:
     """Returns how many runs of a suite or launch, or with this run id, were submitted to several machines."""
     cluster = Cluster.of(settings)
     return sum(name in {row.suite, row.launch, row.run_id} for row in cluster.claims.rows()) if cluster else 0
-
-
-def _is_here(run_id: str, epoch: int, settings: Settings) -> bool:
-    run = RunDir(settings.runs / run_id)
-    stored = read_stored(run)
-    return stored is not None and stored.epoch == epoch and (run.root / "spec.json").exists()

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from a2rl.core.settings import Settings
 STOP = threading.Event()
 """Set once, when the user stops the pipeline. A global, because signals concern the whole process: stages run in
 Prefect's threads, where no KeyboardInterrupt arrives."""
+_STOP_OF_RUN: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
+"""Set if this run must stop and its siblings in the same process go on. It is known in the thread that works on it."""
 KILL_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.1
 MAX_OUTPUT_BYTES = 64 << 20
@@ -29,9 +32,25 @@ MAX_OUTPUT_BYTES = 64 << 20
 MAX_PROBLEM_BYTES = 4096
 
 
+@contextlib.contextmanager
+def stopped_by(stop: threading.Event) -> Iterator[None]:
+    """Stops what this thread does within the context when the event is set."""
+    token = _STOP_OF_RUN.set(stop)
+    try:
+        yield
+    finally:
+        _STOP_OF_RUN.reset(token)
+
+
+def is_stopped() -> bool:
+    """Says whether the user has stopped the pipeline, or this thread's run must stop."""
+    own = _STOP_OF_RUN.get()
+    return STOP.is_set() or (own is not None and own.is_set())
+
+
 def check_stop() -> None:
-    """Raises InterruptedByUserError if the user has stopped the pipeline."""
-    if STOP.is_set():
+    """Raises InterruptedByUserError if the user has stopped the pipeline, or if this thread's run must stop."""
+    if is_stopped():
         raise InterruptedByUserError("stopped by the user")
 
 

@@ -21,7 +21,9 @@ class Stored(BaseModel):
     seq: int
     """The last entry of the ledger that is stored."""
     epoch: int
-    """The claim under which it was stored."""
+    """The claim under which this machine works on the run, or last did."""
+    manifest: str
+    """The valid copy that this run directory was made from, or that was made from it; empty if there was none yet."""
 
 
 def read_stored(run: RunDir) -> Stored | None:
@@ -32,9 +34,9 @@ def read_stored(run: RunDir) -> Stored | None:
         return None
 
 
-def mark_stored(run: RunDir, seq: int, epoch: int) -> None:
+def mark_stored(run: RunDir, stored: Stored) -> None:
     """Notes how much is stored."""
-    write_model(run.root / FILE, Stored(seq=seq, epoch=epoch))
+    write_model(run.root / FILE, stored)
 
 
 def safe_entries(run: RunDir) -> list[Entry]:

@@ -1,13 +1,16 @@
 """What both back ends of the claims promise: files with locks on one machine, and Postgres (slow)."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from a2rl.cluster.claims import ClaimLostError, Claims, ClaimTakenError, Commit, NewRun, Progress
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.postgres_claims import PostgresClaims
+from a2rl.core.errors import InfrastructureError
 from tests.services import running
 
 RUN = NewRun("gsm8k-noop-1", "smoke", "smoke-1", "a2rl", 600.0)
@@ -63,11 +66,91 @@ def test_a_commit_under_an_older_epoch_is_refused(claims: Claims) -> None:
     assert (row.seq, row.manifest) == (2, "manifest-[1, 2]")
 
 
-def test_an_entry_of_the_ledger_is_committed_once(claims: Claims) -> None:
+@pytest.mark.parametrize("entries", [[(2, "another"), (3, "hash-3")], [(1, "hash-1")], [(4, "hash-4")]])
+def test_entries_that_do_not_go_on_from_what_is_stored_are_refused(
+    claims: Claims, entries: list[tuple[int, str]]
+) -> None:
     claim = claims.take(RUN, "a")
     claims.commit(claim, commit([1, 2]))
     with pytest.raises(ClaimLostError):
-        claims.commit(claim, commit([2, 3]))
+        claims.commit(claim, Commit("manifest", entries, Progress()))
+
+
+def test_every_call_of_an_owner_may_be_repeated(claims: Claims) -> None:
+    for _ in range(2):
+        claims.register([RUN])
+        claim = claims.take(RUN, "a")
+    for _ in range(2):
+        claims.renew(claim, Progress(elapsed_s=1.0))
+        claims.commit(claim, commit([1, 2]))
+    claims.commit(claim, commit([2, 3]))  # what was new since the first try comes with the second
+    claims.commit(claim, commit([]))
+    for _ in range(2):
+        claims.release(claim, "interrupted", done=False)
+        assert claims.next_attempt(RUN.run_id, 1, "the machine died")
+    row = claims.row(RUN.run_id)
+    assert row is not None
+    assert (row.seq, row.head, row.attempt, row.live) == (3, "hash-3", 2, False)
+
+
+class BreakingDriver:
+    """The driver of Postgres, with connections that break once, just before or just after a COMMIT."""
+
+    def __init__(self, driver: Any, after: bool) -> None:
+        self._driver, self._after, self.has_broken = driver, after, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    @contextmanager
+    def connect(self, *values: Any, **options: Any) -> Iterator[Any]:
+        with self._driver.connect(*values, **options) as database:
+            yield database
+            if not (self._after or self.has_broken):
+                self.break_once()
+        if not self.has_broken:
+            self.break_once()
+
+    def break_once(self) -> None:
+        self.has_broken = True
+        raise self._driver.OperationalError("server closed the connection unexpectedly")
+
+
+def work_once(claims: Claims, faulty: Callable[[], object]) -> None:
+    """Does what a run needs; before each step but the commit, the next connection is made to break."""
+    faulty()
+    claim = claims.take(RUN, "a")
+    claims.commit(claim, commit([1]))
+    faulty()
+    with pytest.raises(InfrastructureError) as caught:
+        claims.commit(claim, commit([2]))
+    assert not isinstance(caught.value, ClaimLostError)
+    claims.commit(claim, commit([2, 3]))
+    faulty()
+    with pytest.raises(InfrastructureError):
+        claims.renew(claim, None)
+    claims.renew(claim, None)
+    faulty()
+    claims.release(claim, "interrupted", done=False)
+    faulty()
+    assert claims.next_attempt(RUN.run_id, 1, "the machine died")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+def test_a_connection_that_breaks_around_a_commit_costs_nothing(after: bool) -> None:
+    with running("postgres") as services:
+        claims = PostgresClaims(services.variables["A2RL_CLAIMS"])
+        driver = claims._driver
+        claims.register([RUN])
+
+        def faulty() -> None:
+            claims.__dict__["_driver"] = BreakingDriver(driver, after)
+
+        work_once(claims, faulty)
+        row = claims.row(RUN.run_id)
+    assert row is not None
+    assert (row.seq, row.head, row.attempt, row.live) == (3, "hash-3", 2, False)
 
 
 def test_a_closed_run_cannot_be_taken_and_its_owner_loses_it(claims: Claims) -> None:
@@ -87,6 +170,7 @@ def test_an_attempt_is_followed_by_one_other_and_only_if_nobody_holds_the_run(cl
     assert not claims.next_attempt(RUN.run_id, 1, "the machine died")
     claims.release(claim, "interrupted", done=False)
     assert claims.next_attempt(RUN.run_id, 1, "the machine died")
+    claims.started(RUN.run_id, 2, "the flow run of the second attempt")
     assert not claims.next_attempt(RUN.run_id, 1, "the machine died")
 
 

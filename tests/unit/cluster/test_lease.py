@@ -1,5 +1,6 @@
 """The lease that keeps a claim alive."""
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,3 +86,35 @@ def test_a_renewal_that_is_refused_loses_the_run_at_once(tmp_path: Path) -> None
     clock.now += 20
     held.tick()
     assert lost == ["lost"]
+
+
+@pytest.mark.parametrize("problem", [sqlite3.OperationalError("disk I/O error"), OSError("no such folder")])
+def test_what_cannot_be_said_about_a_run_or_an_odd_error_of_a_renewal_ends_no_lease(
+    tmp_path: Path, problem: Exception
+) -> None:
+    def progress() -> Progress:
+        raise problem
+
+    claims, clock, lost = RefusingClaims(tmp_path), Clock(), list[str]()
+    held = Lease(claims, claims.take(RUN, "a"), progress, lambda: lost.append("lost"), now=clock)
+    clock.now += 20
+    held.tick()
+    assert claims.renewed == 1
+    claims.problem = problem
+    clock.now += 20
+    held.tick()
+    claims.problem = None
+    clock.now += 20
+    held.tick()
+    assert (claims.renewed, lost) == (2, [])
+
+
+def test_a_lease_counts_from_before_the_claim_was_asked_for(tmp_path: Path) -> None:
+    claims, clock, lost = RefusingClaims(tmp_path), Clock(), list[str]()
+    asked_at, clock.now = clock.now, clock.now + 60  # the first answer was lost, the second one came late
+    held = Lease(claims, claims.take(RUN, "a"), lambda: None, lambda: lost.append("lost"), asked_at, clock)
+    held.tick()
+    assert claims.renewed == 1
+    claims.problem = InfrastructureError("down")
+    clock.now += 111
+    assert held.is_lost

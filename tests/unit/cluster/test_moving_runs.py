@@ -11,6 +11,7 @@ from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, RunRow
 from a2rl.cluster.copies import read_manifest, write_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.holding import Cluster, held, new_run, progress_of, reserved
+from a2rl.cluster.lease import Lease
 from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError
@@ -53,7 +54,8 @@ def submit(run: RunDir, base_model: Path) -> SubmissionAccepted:
 def copy_by_hand(run: RunDir, cluster: Cluster, owner: str = "first:1:a") -> Replica:
     claim = cluster.claims.take(new_run(run.spec), owner)
     assert bring_up_to_date(run, cluster.store, claim) is None
-    return Replica(run, cluster.store, cluster.claims, claim, None, lambda: progress_of(run))
+    lease = Lease(cluster.claims, claim, lambda: None, lambda: None)
+    return Replica(run, cluster.store, cluster.claims, claim, None, lambda: progress_of(run), lease)
 
 
 def abandon(cluster: Cluster, run: RunDir) -> None:
@@ -234,6 +236,28 @@ def test_a_store_that_fails_leaves_the_copy_before_valid(
     assert after.seq == row.seq + 1
 
 
+def test_a_database_that_cannot_be_copied_is_a_problem_of_the_machine(run: RunDir, store: Cluster) -> None:
+    replica = copy_by_hand(run, store)
+    broken = run.root / "broken-account.db"
+    broken.write_text("no database at all, but long enough to be read as one" * 100)
+    with pytest.raises(InfrastructureError, match=r"resume .* copies it"):
+        replica.finish(patience_s=0.0)
+    broken.unlink()
+    replica.finish(patience_s=0.0)
+
+
+def test_a_checkout_that_goes_on_from_its_own_state_is_charged_what_another_one_used(
+    run: RunDir, settings: Settings, store: Cluster
+) -> None:
+    copy_by_hand(run, store).push()
+    abandon(store, run)
+    claim = store.claims.take(new_run(run.spec), "second:2:b")  # it copies nothing, but tells its time
+    store.claims.renew(claim, progress_of(run).model_copy(update={"elapsed_s": 77.0}))
+    abandon(store, run)
+    with held(run, settings):
+        assert run.clock.elapsed_s() == 77.0
+
+
 def test_a_copy_with_a_changed_entry_is_refused(run: RunDir, store: Cluster, tmp_path: Path, other: Settings) -> None:
     copy_by_hand(run, store).push()
     abandon(store, run)
@@ -279,3 +303,10 @@ def test_without_a_store_a_run_is_held_by_its_lock_alone(run: RunDir, settings: 
     with held(run, settings) as tenure:
         assert not tenure.is_lost
     assert not (run.root / "stored.json").exists()
+
+
+def test_a_run_that_was_copied_before_it_had_a_clock_goes_on(run: RunDir, settings: Settings, store: Cluster) -> None:
+    run.clock.path.unlink()
+    for _ in range(2):
+        with held(run, settings) as tenure:
+            assert not tenure.is_lost

@@ -1,14 +1,20 @@
 """Tests how simultaneous runs share a machine."""
 
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from a2rl.cli.results import state_of
+from a2rl.cluster import lease
+from a2rl.cluster.claims import ClaimLostError
+from a2rl.cluster.file_claims import FileClaims
 from a2rl.core.errors import InterruptedByUserError, UsageError
+from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import RunDir
@@ -95,6 +101,37 @@ def test_a_run_holds_its_gpus_from_its_baseline_to_its_result_and_gives_them_bac
     expected = [("setup", 0), ("baseline", 1), ("execute", 1), ("grade", 1), ("validity", 1), ("report", 0)]
     assert held == expected[: 3 if ends else 6]
     assert _locks_held() == 0
+
+
+@pytest.mark.parametrize("end", [FileClaims.close, lambda claims, run_id, _: claims._path(run_id).unlink()])
+def test_a_run_that_is_cancelled_or_lost_ends_alone(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: Callable[[FileClaims, str, str], None]
+) -> None:
+    settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
+    may_end, at_work = threading.Event(), threading.Barrier(3)
+
+    def work(*_: object) -> None:
+        at_work.wait(60)
+        while not may_end.wait(0.02):
+            check_stop()
+
+    for name in STAGES:
+        monkeypatch.setattr(policies, f"{name}_stage", work if name == "execute" else lambda *_: None)
+    lost, other = (RunDir.create(settings.runs, spec(run_id=f"gsm8k-noop-{number}")) for number in (1, 2))
+    with ThreadPoolExecutor(2) as threads:
+        ends = [
+            threads.submit(benchmark_run.fn, run, settings, cast(Mirrors, _NoMirror()), {0}, 2, is_only=False)
+            for run in (lost, other)
+        ]
+        at_work.wait(60)
+        try:
+            end(FileClaims(tmp_path / "store" / "claims"), lost.id, "cancelled")
+            with pytest.raises(ClaimLostError):
+                ends[0].result(60)
+        finally:
+            may_end.set()
+        ends[1].result(60)
 
 
 def _locks_held() -> int:

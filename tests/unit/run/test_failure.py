@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from a2rl.cli.results import run_object, sentence, state_of
+from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, MissingInputError, RunFailedError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirror, Mirrors
@@ -161,7 +162,7 @@ def test_what_the_user_does_is_no_failure(
         run_stages(run, settings)
     stop = threading.Event()
     stop.set()
-    monkeypatch.setattr(policies, "STOP", stop)
+    monkeypatch.setattr(processes, "STOP", stop)
     stages("setup", InfrastructureError("cut off in the middle"))
     with pytest.raises(InterruptedByUserError):
         run_stages(run, settings)

@@ -1,0 +1,295 @@
+"""A call of the store or of the claims fails, loses its answer, or is the last one before the machine dies: each in
+turn, in one checkout and in two. Then the run is resumed."""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import pytest
+
+from a2rl.cluster import holding, lease, replica
+from a2rl.cluster.claims import ClaimLostError, Claims
+from a2rl.cluster.copies import write_spec
+from a2rl.cluster.file_claims import FileClaims
+from a2rl.cluster.holding import Cluster, held, new_run, progress_of
+from a2rl.cluster.lease import Lease
+from a2rl.cluster.postgres_claims import PostgresClaims
+from a2rl.cluster.replica import Replica
+from a2rl.cluster.restore import bring_up_to_date
+from a2rl.cluster.store import ObjectStore
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunInterrupted
+from a2rl.run.spec import RunSpec
+from a2rl.run.stored import is_safe
+from tests.run_maker import spec
+from tests.services import running
+
+Kind = Literal["fails", "loses its answer", "dies before", "dies after"]
+KINDS: tuple[Kind, ...] = ("fails", "loses its answer", "dies before", "dies after")
+DEATHS: tuple[Kind, ...] = ("dies before", "dies after")
+PUSHES = 1
+"""How often a session copies a run before its last copy."""
+
+
+class KilledError(BaseException):
+    """The machine is dead: kill -9, or a power cut."""
+
+
+class Fault(NamedTuple):
+    """What happens at which call: its number from 1, or its name for the first one so called."""
+
+    kind: Kind
+    at: int | str
+
+
+class Machine:
+    """One process at work. Its calls of the store and the claims are counted, and one of them has the fault."""
+
+    def __init__(self, place: Settings, store: ObjectStore, claims: Claims, fault: Fault | None) -> None:
+        self.place, self._claims, self._fault = place, claims, fault
+        self.cluster = Cluster(cast(ObjectStore, _Calls(store, self)), cast(Claims, _Calls(claims, self)))
+        self.calls, self.is_dead = 0, False
+
+    def call(self, name: str, work: Callable[..., Any], *values: Any) -> Any:
+        self.calls += 1
+        if self.is_dead:
+            raise KilledError
+        if self._fault is None or self._fault.at not in {self.calls, name}:
+            return work(*values)
+        kind, self._fault = self._fault.kind, None
+        if kind in {"loses its answer", "dies after"}:
+            work(*values)
+        if kind in DEATHS:
+            self.is_dead = True
+            raise KilledError
+        raise InfrastructureError("the connection broke")
+
+    def end(self, run_id: str) -> None:
+        """The kernel closes what the process had open; a lease lapses."""
+        if isinstance(self._claims, FileClaims):
+            with suppress(KeyError):
+                os.close(self._claims._locks.pop(run_id))
+        else:
+            assert isinstance(self._claims, PostgresClaims)
+            self._claims._change("UPDATE a2rl_runs SET until = '-infinity' WHERE run_id = %s", run_id)
+
+
+class _Calls:
+    def __init__(self, target: object, machine: Machine) -> None:
+        self._target, self._machine = target, machine
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        return (lambda *values: self._machine.call(name, found, *values)) if callable(found) else found
+
+
+class Place(NamedTuple):
+    """A checkout, and what its runs share with others."""
+
+    settings: Settings
+    store: ObjectStore
+    connect: Callable[[], Claims]
+
+
+@pytest.fixture(params=["files", pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def places(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Place, Place]]:
+    """Two checkouts with one store. Nothing is copied or renewed but when a test does it, and no retry waits."""
+    for module in (lease, replica):
+        monkeypatch.setattr(module, "TICK_S", 3600.0)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(holding, "Replica", Watched)
+    store = ObjectStore(f"file://{tmp_path}/store")
+    one, two = (Settings(tmp_path / name, {}) for name in ("one", "two"))
+    if request.param == "files":
+        folder = tmp_path / "store" / "claims"
+        yield Place(one, store, lambda: FileClaims(folder)), Place(two, store, lambda: FileClaims(folder))
+        return
+    with running("postgres") as services:
+        url = services.variables["A2RL_CLAIMS"]
+        yield Place(one, store, lambda: PostgresClaims(url)), Place(two, store, lambda: PostgresClaims(url))
+
+
+class Watched(Replica):
+    """The replica of the session at work."""
+
+    now: "Watched"
+
+    def __enter__(self) -> "Watched":
+        Watched.now = self
+        super().__enter__()
+        return self
+
+
+class Session(NamedTuple):
+    """How a session ended."""
+
+    error: BaseException | None
+    calls: int
+    was_restored: bool
+    """Whether the session began its work."""
+
+
+def begin(place: Place, run_id: str) -> RunSpec:
+    """Makes a run that is only in the store."""
+    made = spec(run_id=run_id)
+    write_spec(place.store, made)
+    return made
+
+
+def work(place: Place, made: RunSpec, names: Iterator[str], fault: Fault | None = None) -> Session:
+    """Takes a run, appends entries and copies each one, until it has done so or its process has died."""
+    machine = Machine(place.settings, place.store, place.connect(), fault)
+    run, error, has_begun = RunDir(place.settings.runs / made.run_id), None, False
+    try:
+        with held(run, place.settings, cluster=machine.cluster) as tenure:
+            has_begun = True
+            for _ in range(PUSHES):
+                append(run, next(names))
+                with suppress(ClaimLostError) if tenure.is_lost else suppress(InfrastructureError):
+                    Watched.now.push()
+            append(run, next(names))
+    except (KilledError, InfrastructureError) as caught:
+        error = caught
+    machine.end(made.run_id)
+    return Session(error, machine.calls, has_begun)
+
+
+def append(run: RunDir, name: str) -> None:
+    if not run.clock.path.exists():
+        run.clock.create(600.0, refunds=False)
+    run.ledger.append(RunInterrupted(stage=name))
+    (run.root / "note.txt").write_text(name)
+
+
+def entries(run: RunDir) -> list[str]:
+    return [event.stage for event in run.ledger.events(RunInterrupted)]
+
+
+def counted() -> tuple[Iterator[str], list[str]]:
+    """Returns names for entries, and the list of those that were used."""
+    used = list[str]()
+
+    def names() -> Iterator[str]:
+        for number in itertools.count():
+            used.append(f"entry {number}")
+            yield used[-1]
+
+    return names(), used
+
+
+def faults_of(place: Place) -> Iterator[Fault]:
+    """Returns each kind of fault at each call of a session."""
+    calls = work(place, begin(place, "gsm8k-noop-0"), counted()[0]).calls
+    assert calls > 12
+    return (Fault(kind, at) for at in range(1, calls + 1) for kind in KINDS)
+
+
+SECOND = (None, *(Fault(kind, name) for kind in DEATHS for name in ("take", "commit")))
+
+
+def test_what_a_checkout_has_done_is_never_replaced_by_an_older_copy(places: tuple[Place, Place]) -> None:
+    here, elsewhere = places
+    for number, (first, second) in enumerate(zip(faults_of(here), itertools.cycle(SECOND), strict=False)):
+        made, (names, used) = begin(here, f"gsm8k-noop-1-{number}"), counted()
+        run = RunDir(here.settings.runs / made.run_id)
+        for fault in (first, second, None):
+            session = work(here, made, names, fault)
+            assert not isinstance(session.error, ClaimLostError), (first, second)
+            assert entries(run) == used, (first, second)
+        assert session.error is None
+        assert not (run.root / ".replaced").exists(), (first, second)
+        moved = RunDir(elsewhere.settings.runs / made.run_id)
+        assert work(elsewhere, made, names).error is None
+        assert entries(moved) == used
+        assert (moved.root / "note.txt").read_text() == used[-1]
+
+
+def test_between_two_checkouts_what_was_safe_stays_and_an_owner_that_copied_nothing_replaces_nothing(
+    places: tuple[Place, Place],
+) -> None:
+    here, elsewhere = places
+    for number, (first, second) in enumerate(zip(faults_of(here), itertools.cycle(SECOND), strict=False)):
+        made, (names, used) = begin(here, f"gsm8k-noop-2-{number}"), counted()
+        run, moved = (RunDir(place.settings.runs / made.run_id) for place in places)
+        work(here, made, names, first)
+        seqs = range(1, len(used) + 1)
+        safe = [used[seq - 1] for seq in seqs if (run.root / "stored.json").exists() and is_safe(run, seq)]
+        before, mine = here.connect().row(made.run_id), list(used)
+        between = work(elsewhere, made, names, second)
+        after = here.connect().row(made.run_id)
+        has_copied = before is None or after is None or after.manifest != before.manifest
+        assert not between.was_restored or entries(moved)[: len(safe)] == safe, (first, second)
+        work(here, made, names)
+        assert entries(run)[: len(safe)] == safe, (first, second)
+        assert has_copied or entries(run)[: len(mine)] == mine, (first, second)
+        assert work(elsewhere, made, names).error is None
+        assert entries(moved)[: -PUSHES - 1] == entries(run), (first, second)
+
+
+def test_an_owner_whose_call_fails_or_whose_answer_is_lost_goes_on(places: tuple[Place, Place]) -> None:
+    here, _ = places
+    for number, fault in enumerate(each for each in faults_of(here) if each.kind not in DEATHS):
+        made, (names, used) = begin(here, f"gsm8k-noop-3-{number}"), counted()
+        session = work(here, made, names, fault)
+        row = here.connect().row(made.run_id)
+        if session.was_restored and row is not None:
+            assert row.seq == len(used) == PUSHES + 1, fault
+            assert row.head == RunDir(here.settings.runs / made.run_id).ledger.rows()[-1].hash
+
+
+NOTES = ("x.txt", "y.txt", "z.txt")
+
+
+class Clock:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_machine_that_slept_past_its_lease_removes_nothing_that_the_new_owner_has_written(
+    places: tuple[Place, Place], tmp_path: Path
+) -> None:
+    here, elsewhere = places
+    made, clock, rows = begin(here, "gsm8k-noop-4"), Clock(), counted()[0]
+    run, moved = (RunDir(place.settings.runs / made.run_id) for place in places)
+
+    class Sleeper(ObjectStore):
+        def remove(self, key: str) -> None:
+            super().remove(key)
+            if "/blobs/" in key and not moved.root.exists():
+                clock.now += 1000.0
+                machine.end(run.id)
+                for _ in range(2):
+                    assert work(elsewhere, made, rows).error is None
+                    for name in NOTES:
+                        (moved.root / name).write_text(f"a {name}")
+
+    machine = Machine(here.settings, here.store, here.connect(), None)
+    store, claims = Sleeper(here.store._url), machine._claims
+    claims_lease = type("Short", (), {"lease_s": 120.0})()
+    claim = claims.take(new_run(made), "sleeper")
+    bring_up_to_date(run, here.store, claim)
+    held_here = Lease(claims_lease, claim, lambda: None, lambda: None, now=clock)
+    asleep = Replica(run, store, claims, claim, None, lambda: progress_of(run), held_here)
+    for text in ("a", "b"):
+        for name in NOTES:
+            (run.root / name).write_text(f"{text} {name}")
+        run.clock.create(600.0, refunds=False)
+        asleep.push()
+    assert moved.root.exists()
+    with pytest.raises(ClaimLostError):
+        asleep.push()
+    assert work(Place(Settings(tmp_path / "three", {}), here.store, here.connect), made, rows).error is None
