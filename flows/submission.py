@@ -1,7 +1,7 @@
 """Submits runs to a work pool: one flow run for each attempt of a run.
 
-The deployment of a pool is made here, once, and it has no path of a machine: workers say where their checkout is by
-A2RL_ROOT.
+The deployment of a pool is made here, once, and it has no path of a machine: a worker's checkout is the one that
+A2RL_ROOT names, or the one in whose environment it runs.
 """
 
 import random
@@ -39,7 +39,7 @@ from a2rl.execution.preflight import require_ready
 from a2rl.run.spec import RunSpec
 
 FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"
-PULL_STEPS = [{"prefect.deployments.steps.set_working_directory": {"directory": "{{ $A2RL_ROOT }}"}}]
+PULL_STEPS = [{"a2rl.core.settings.enter_checkout": {}}]
 ASK_S = 30.0
 """How long to ask for a flow run while some wait, but none is given: the pool may also be paused."""
 JOB_VARIABLES = {"stream_output": False}

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.agents.training_python import training_python
@@ -13,6 +14,7 @@ from a2rl.config.plan import plan_runs
 from a2rl.config.suite import single_run
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
+from a2rl.core.urls import proxy_for
 from a2rl.execution.preflight import examine_runs
 from a2rl.linux import landlock
 from a2rl.linux.gpus import Gpu, usable_gpus
@@ -45,6 +47,7 @@ def examine(settings: Settings) -> list[Finding]:
     return [
         _python(),
         _git(),
+        _network(settings),
         _disk(settings),
         _gpu(settings),
         _prepared(settings),
@@ -74,6 +77,23 @@ def examine_run(given: Mapping[str, Any], settings: Settings) -> list[Finding]:
 
 def _python() -> Finding:
     return Finding("python", True, False, sys.version.split()[0])
+
+
+def _network(settings: Settings) -> Finding:
+    """Says which way each request goes: directly, or through the proxy of the environment."""
+    urls = {
+        "LLM and judge": load_params(settings.root).judge.base_url,
+        "hub": settings.environ.get("HF_ENDPOINT") or "https://huggingface.co",
+        "package index": settings.environ.get("PIP_INDEX_URL") or "https://pypi.org",
+        "this machine": "http://127.0.0.1",
+    }
+    proxies = {what: proxy_for(url) for what, url in urls.items()}
+    ways = [f"{what}: {f'through {each.hostname}' if each else 'directly'}" for what, each in proxies.items()]
+    trusted = settings.environ.get("SSL_CERT_FILE", "")
+    found = "; ".join([*ways, *([f"certificates: {trusted}"] if trusted else [])])
+    if trusted and not Path(trusted).is_file():
+        return Finding("network", False, False, found, "SSL_CERT_FILE or REQUESTS_CA_BUNDLE names no file: correct it")
+    return Finding("network", True, False, found)
 
 
 def _git() -> Finding:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
-from a2rl.core.settings import Settings
+from a2rl.core.settings import WAY_OUT, Settings
 
 STOP = threading.Event()
 """Set once, when the user stops the pipeline. A global, because signals concern the whole process: stages run in
@@ -69,6 +69,7 @@ FORWARDED_VARIABLES = (
     "LD_LIBRARY_PATH",
     "HF_HOME",
     "A2RL_VLLM_PYTHON",
+    *WAY_OUT,
 )
 
 

@@ -6,13 +6,24 @@ settings.runs / "gsm8k-scripted-..." / "spec.json"
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from a2rl.core.errors import UsageError
 
 ROOT_MARK = "params.yaml"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+WAY_OUT = (
+    *PROXIES,
+    *(name.lower() for name in PROXIES),
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+)
+"""How this machine reaches others: its proxy, and the certificates that it trusts."""
 _handed_over: dict[str, str] = {}
 
 
@@ -31,6 +42,7 @@ class Settings:
         Raises:
             UsageError: There is no checkout, or A2RL_ROOT does not name one.
         """
+        _keep_loopback_direct(os.environ)
         environ = {**os.environ, **_handed_over}
         if named := environ.get("A2RL_ROOT"):
             if not (Path(named) / ROOT_MARK).is_file():
@@ -171,3 +183,29 @@ class Settings:
         A key that was read from a file often ends in a line break, which no header may contain.
         """
         return {name: self.environ[name].strip() for name in names if name in self.environ}
+
+
+def enter_checkout() -> dict[str, str]:
+    """Prefect calls this before a flow run: it makes `flows` importable, whatever the worker's folder is.
+
+    Raises:
+        UsageError: There is no checkout; Prefect shows the reason with the flow run.
+    """
+    root = str(Settings.load().root)
+    os.chdir(root)
+    sys.path.insert(0, root)
+    return {"directory": root}
+
+
+def _keep_loopback_direct(environ: MutableMapping[str, str]) -> None:
+    """Excepts this machine from the user's proxy: our services, and those of Prefect and MLflow, answer here only.
+
+    Programs disagree on which spelling of the variable counts, and which one of the certificates they read.
+    """
+    if any(environ.get(name) for name in (*PROXIES, *map(str.lower, PROXIES))):
+        known = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+        hosts = [host for each in known.split(",") if (host := each.strip())]
+        environ["no_proxy"] = environ["NO_PROXY"] = ",".join(dict.fromkeys((*hosts, *LOOPBACK)))
+    if trusted := environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE"):
+        environ.setdefault("SSL_CERT_FILE", trusted)
+        environ.setdefault("REQUESTS_CA_BUNDLE", trusted)

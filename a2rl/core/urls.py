@@ -1,6 +1,7 @@
 """Checks of URLs and hosts that users give."""
 
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment
 
 from a2rl.core.errors import UsageError
 
@@ -17,6 +18,15 @@ def endpoint(host: str) -> tuple[str, int]:
     if not parts.hostname:
         raise ValueError(f"{host!r} is not a valid host")
     return parts.hostname.lower(), parts.port or HTTPS_PORT
+
+
+def proxy_for(url: str) -> SplitResult | None:
+    """Returns the user's proxy for a URL; None if it is reached directly."""
+    parts, proxies = urlsplit(url), getproxies_environment()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass_environment(parts.netloc):
+        return None
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 
 
 def refuse_credentials(url: str, name: str) -> None:

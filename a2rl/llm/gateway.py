@@ -18,7 +18,7 @@ from a2rl.agents.definition import Agent
 from a2rl.config.params import load_params
 from a2rl.config.provision import hosts_in
 from a2rl.core.errors import UsageError
-from a2rl.core.settings import Settings
+from a2rl.core.settings import LOOPBACK, Settings
 from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.llm.proxy import Proxy
 from a2rl.llm.relay.process import RelayProcess
@@ -26,7 +26,6 @@ from a2rl.llm.relay.rate import SharedRate
 from a2rl.run.directory import RunDir
 from a2rl.run.rules import rules
 
-LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 PLACEHOLDER_KEY = "none-needed"
 """Replaces the key if the LLM is the user's own: some agent systems do not start without a key."""
 PROXY_LOG = "proxy.jsonl"
@@ -105,7 +104,7 @@ class Gateway(AbstractContextManager["Gateway"]):
         proxy = stack.enter_context(Proxy(hosts, self._run.logs / PROXY_LOG))
         self.ports = (*self.ports, proxy.port)
         self.environment |= dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy.url)
-        self.environment |= {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+        self.environment |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
 
 
 def _parts(url: str) -> tuple[str, int, str]:

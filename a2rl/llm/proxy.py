@@ -12,16 +12,17 @@ We use no library: proxy.py and mitmproxy are large dependencies for two types o
 import asyncio
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from a2rl.core.event_log import EventLog
-from a2rl.core.urls import endpoint
+from a2rl.core.urls import HTTPS_PORT, endpoint, proxy_for
 
 HTTP_PORT = 80
 HEAD_TIMEOUT_S = 30.0
@@ -136,8 +137,7 @@ class Proxy:
             return
         started = time.monotonic()
         try:
-            opening = asyncio.open_connection(target.host, target.port)
-            far_reader, far_writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
+            far_reader, far_writer = await asyncio.wait_for(_connect(target), CONNECT_TIMEOUT_S)
         except (OSError, TimeoutError) as error:
             self._log.write(**name, allowed=True, error=str(error) or "timeout")
             await self._answer(writer, "502 Bad Gateway", f"{target.host} cannot be reached: {error or 'timeout'}")
@@ -159,6 +159,32 @@ class Proxy:
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         await writer.drain()
         writer.close()
+
+
+async def _connect(target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connects to a host, by a tunnel through the user's own proxy if there is one.
+
+    Raises:
+        OSError: That is not possible.
+    """
+    address = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
+    proxy = proxy_for(f"{'http' if target.opening else 'https'}://{address}")
+    if proxy is None:
+        return await asyncio.open_connection(target.host, target.port)
+    is_https = proxy.scheme == "https"
+    port = proxy.port or (HTTPS_PORT if is_https else HTTP_PORT)
+    reader, writer = await asyncio.open_connection(proxy.hostname, port, ssl=is_https or None)
+    login = unquote(f"{proxy.username}:{proxy.password or ''}") if proxy.username else ""
+    known = f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}\r\n" if login else ""
+    writer.write(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{known}\r\n".encode())
+    try:
+        status = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode("latin-1")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError):
+        status = "nothing"
+    if status != "200":
+        writer.close()
+        raise OSError(f"the proxy of this machine answers {status}")
+    return reader, writer
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Count) -> None:

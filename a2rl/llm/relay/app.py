@@ -143,9 +143,7 @@ class Relay:
         self._log, self._totals = log, RequestLogReader(log.path)
         self._totals.read()
         self._prices, self._max_tokens, self._max_cost_usd, self._rate = prices, max_tokens, max_cost_usd, rate
-        self._http = httpx.AsyncClient(
-            timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=MAX_CONCURRENT)
-        )
+        self._http = httpx.AsyncClient(timeout=TIMEOUT, limits=httpx.Limits(max_connections=MAX_CONCURRENT))
         self._cannot_record = False
         self._slots, self._waiting = asyncio.Semaphore(MAX_CONCURRENT), 0
 

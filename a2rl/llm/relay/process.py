@@ -23,7 +23,6 @@ from a2rl.run.rules import rules
 LOOPBACK = "127.0.0.1"
 END_TIMEOUT_S = 8.0
 MAX_RESTARTS = 20
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class RelayProcess(AbstractContextManager["RelayProcess"]):
@@ -112,7 +111,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
             process = subprocess.Popen(
                 module_command("a2rl.llm.relay", str(descriptor)),
                 cwd=self._settings.root,
-                env={**child_environment(self._settings), **self._settings.forwarded(CERTIFICATES)},
+                env=child_environment(self._settings),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -1,5 +1,8 @@
 """What a machine says about submitted runs that it cannot do."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,3 +28,27 @@ def test_a_machine_that_cannot_do_a_run_says_in_its_row_what_is_missing(settings
     assert row.outcome == str(refused.value)
     assert "took nothing: base model: " in row.outcome
     assert (row.epoch, row.done) == (0, False)
+
+
+PULL = """
+import sys
+from importlib import import_module
+from pathlib import Path
+from prefect.utilities.importtools import import_object
+sys.path.insert(0, sys.argv[1])
+from flows.submission import ENTRYPOINT, PULL_STEPS
+sys.path.remove(sys.argv[1])
+for name in [name for name in sys.modules if name.partition(".")[0] in {"flows", "stages", "tasks"}]:
+    del sys.modules[name]
+[[(name, values)]] = [step.items() for step in PULL_STEPS]
+import_object(name)(**values)
+assert Path.cwd() == Path(sys.argv[1])
+assert Path(import_module(ENTRYPOINT.rpartition(".")[0]).__file__).is_relative_to(sys.argv[1])
+"""
+
+
+def test_a_worker_that_was_started_by_prefects_own_command_finds_the_checkout(tmp_path: Path, repository: Path) -> None:
+    environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    command = [sys.executable, "-c", PULL, str(repository)]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from a2rl.core.event_log import MAX_BYTES
-from a2rl.core.urls import endpoint
+from a2rl.core.urls import endpoint, proxy_for
+from a2rl.llm import proxy as llm_proxy
 from a2rl.llm.proxy import Proxy, parse_head
 
 
@@ -144,3 +145,40 @@ def test_a_flood_of_connections_takes_no_more_than_its_share(
             client.close()
         time.sleep(0.2)
         assert ask(proxy.port, "GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400")
+
+
+@pytest.fixture
+def users_proxy(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A proxy that the user has set for all hosts; returns its log."""
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with Proxy([f"localhost:{server}"], tmp_path / "users.jsonl") as proxy:
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, proxy.url.replace("//", "//name:word@"))
+        # Only what is sent to the first proxy goes to the second: that one is asked for hosts that it reaches directly.
+        asked = proxy_for
+        monkeypatch.setattr(
+            llm_proxy, "proxy_for", lambda url: asked(url) if threading.current_thread() is not proxy._thread else None
+        )
+        yield tmp_path / "users.jsonl"
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_an_agent_reaches_a_listed_host_through_the_users_own_proxy(
+    server: int, log: Path, users_proxy: Path, is_plain: bool
+) -> None:
+    with Proxy([f"localhost:{server}"], log) as proxy:
+        if is_plain:
+            with httpx.Client(proxy=proxy.url, trust_env=False) as client:
+                answer = client.post(f"http://localhost:{server}/x", headers={"X-Kept": "yes"}, content="hi").content
+        else:
+            request = "POST /x HTTP/1.0\r\nX-Kept: yes\r\nContent-Length: 2\r\n\r\nhi"
+            answer = ask(proxy.port, f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n{request}")
+    assert answer.endswith(b"/x yes hi")
+    assert [line["allowed"] for line in (*lines(log), *lines(users_proxy))] == [True, True]
+
+
+def test_what_the_users_proxy_refuses_is_a_bad_gateway(log: Path, users_proxy: Path) -> None:
+    with Proxy(["localhost:1"], log) as proxy:
+        assert ask(proxy.port, "CONNECT localhost:1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 502")
+    assert "403" in str(lines(log)[0]["error"])

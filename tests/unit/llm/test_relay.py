@@ -121,6 +121,14 @@ def test_a_request_goes_on_with_the_key_which_the_agent_never_has(
     assert not any(KEY in text for text in logs)
 
 
+def test_a_provider_is_reached_through_the_users_own_proxy(provider: Any, settings: Settings, run: RunDir) -> None:
+    settings.environ["http_proxy"] = provider.url
+    with RelayProcess(run, settings, "http://api.test/api/v1", {"THE_KEY": KEY}, {"THE_KEY": STAND_IN}) as relay:
+        assert post(relay).status_code == 200
+    [(path, headers, _)] = provider.asked
+    assert (path, headers["host"]) == ("http://api.test/api/v1/chat/completions", "api.test")
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_tokens_of_every_dialect_are_read(dialect: Dialect, stream: bool) -> None:
