@@ -108,7 +108,8 @@ def reference_action(text: str) -> str:
 
 _NOT_SAID = re.compile(r"<think>.*?(?:</think>|$)|<\|\w{1,40}\|>", re.DOTALL | re.IGNORECASE)
 _ONLY_ACTION = re.compile(
-    r"(?:[^\[\]]*[^\w\[\]])?(?P<verb>search|click|choose) ?\[(?P<argument>[^\[\]]+)\][\s.!`\"'*_]*", re.IGNORECASE
+    r"(?:[^\[\]]*[.!?:>])?[^\w\[\]]*(?P<verb>search|click|choose) ?\[(?P<argument>[^\[\]]+)\][\s.!`\"'*_]*",
+    re.IGNORECASE,
 )
 REFERENCE_SYSTEM = (
     "You are a helpful shopping assistant browsing an e-commerce website. "

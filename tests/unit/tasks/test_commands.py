@@ -78,6 +78,7 @@ def test_a_command_is_read_as_a_person_reads_it(line: str, command: str) -> None
         # not actions, or not one: read as by the reference
         ("think[I should click[Buy Now]]", "think[I should click[Buy Now]]"),
         ("search[a] or search[b]", "search[a] or search[b]"),
+        ("I will click[Buy Now]", "I will click[Buy Now]"),
         ("doubleclick[Buy Now]", "doubleclick[Buy Now]"),
         ("Buy Now", "Buy Now"),
         ("click[]", "click[]"),
