@@ -167,7 +167,13 @@ def append(run: RunDir, name: str) -> None:
     if not run.clock.path.exists():
         run.clock.create(600.0, refunds=False)
     run.ledger.append(RunInterrupted(stage=name))
-    (run.root / "note.txt").write_text(name)
+    note_of(run).write_text(name)
+
+
+def note_of(run: RunDir, name: str = "note") -> Path:
+    """Returns a file that is copied."""
+    run.record_path(name).parent.mkdir(exist_ok=True)
+    return run.record_path(name)
 
 
 def entries(run: RunDir) -> list[str]:
@@ -210,7 +216,7 @@ def test_what_a_checkout_has_done_is_never_replaced_by_an_older_copy(places: tup
         moved = RunDir(elsewhere.settings.runs / made.run_id)
         assert work(elsewhere, made, names).error is None
         assert entries(moved) == used
-        assert (moved.root / "note.txt").read_text() == used[-1]
+        assert note_of(moved).read_text() == used[-1]
 
 
 def test_between_two_checkouts_what_was_safe_stays_and_an_owner_that_copied_nothing_replaces_nothing(
@@ -246,7 +252,7 @@ def test_an_owner_whose_call_fails_or_whose_answer_is_lost_goes_on(places: tuple
             assert row.head == RunDir(here.settings.runs / made.run_id).ledger.rows()[-1].hash
 
 
-NOTES = ("x.txt", "y.txt", "z.txt")
+NOTES = ("x", "y", "z")
 
 
 class Clock:
@@ -275,7 +281,7 @@ def test_a_machine_that_slept_past_its_lease_removes_nothing_that_the_new_owner_
                 for _ in range(2):
                     assert work(elsewhere, made, rows).error is None
                     for name in NOTES:
-                        (moved.root / name).write_text(f"a {name}")
+                        note_of(moved, name).write_text(f"a {name}")
 
     machine = Machine(here.settings, here.store, here.connect(), None)
     store, claims = Sleeper(here.store._url), machine._claims
@@ -286,7 +292,7 @@ def test_a_machine_that_slept_past_its_lease_removes_nothing_that_the_new_owner_
     asleep = Replica(run, store, claims, claim, None, lambda: progress_of(run), held_here)
     for text in ("a", "b"):
         for name in NOTES:
-            (run.root / name).write_text(f"{text} {name}")
+            note_of(run, name).write_text(f"{text} {name}")
         run.clock.create(600.0, refunds=False)
         asleep.push()
     assert moved.root.exists()
