@@ -39,7 +39,7 @@ from a2rl.execution.preflight import require_ready
 from a2rl.run.spec import RunSpec
 
 FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"
-PULL_STEPS = [{"a2rl.core.settings.enter_checkout": {}}]
+PULL_STEPS: list[dict[str, dict[str, str]]] = [{"a2rl.core.settings.enter_checkout": {}}]
 ASK_S = 30.0
 """How long to ask for a flow run while some wait, but none is given: the pool may also be paused."""
 JOB_VARIABLES = {"stream_output": False}

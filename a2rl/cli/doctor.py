@@ -82,7 +82,10 @@ def _python() -> Finding:
 def _network(settings: Settings) -> Finding:
     """Says which way each request goes: directly, or through the proxy of the environment."""
     urls = {
-        "LLM and judge": load_params(settings.root).judge.base_url,
+        **{
+            f"judge {name}": each.base_url for name, each in load_params(settings.root).judges.items() if not each.serve
+        },
+        "LLM": "https://api.openai.com",
         "hub": settings.environ.get("HF_ENDPOINT") or "https://huggingface.co",
         "package index": settings.environ.get("PIP_INDEX_URL") or "https://pypi.org",
         "this machine": "http://127.0.0.1",

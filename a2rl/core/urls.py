@@ -1,7 +1,7 @@
 """Checks of URLs and hosts that users give."""
 
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 from a2rl.core.errors import UsageError
 
@@ -24,7 +24,7 @@ def proxy_for(url: str) -> SplitResult | None:
     """Returns the user's proxy for a URL; None if it is reached directly."""
     parts, proxies = urlsplit(url), getproxies_environment()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass_environment(parts.netloc):
+    if not proxy or proxy_bypass(parts.netloc):
         return None
     return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 

@@ -1,0 +1,17 @@
+"""What `a2rl doctor` says about this machine."""
+
+import pytest
+
+from a2rl.cli.doctor import examine
+from a2rl.core.settings import WAY_OUT, Settings
+
+
+def test_doctor_shows_which_way_each_request_goes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WAY_OUT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://name:word@proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "pypi.org")
+    settings.environ["SSL_CERT_FILE"] = "/no/such/file.pem"
+    [found] = [each for each in examine(settings) if each.what == "network"]
+    assert "hub: through proxy.example; package index: directly; this machine: directly" in found.found
+    assert (found.ok, "word" in found.found) == (False, False)
