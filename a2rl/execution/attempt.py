@@ -184,6 +184,8 @@ class Attempts:
         if exited.error:
             with self.run.agent_log.open("a", encoding="utf-8") as log:
                 log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
+            if attempt == 1:  # it has done nothing yet, so this is not its doing
+                raise InfrastructureError(f"the agent could not be started: {exited.error}")
             return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}", "machine")
         if exited.stopped:
             return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}", "agent")

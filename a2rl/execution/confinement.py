@@ -3,13 +3,11 @@
 confinement_of(run, agent, settings, isolation, connect=(grading_port, proxy_port), extra_read=(cli_folder,))
 """
 
-import stat
-from collections.abc import Iterable
 from pathlib import Path
 
 from a2rl.agents.definition import Agent
 from a2rl.config.provision import provision_of
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.linux.gpus import driver_nodes
 from a2rl.linux.placing import linked_originals
@@ -49,9 +47,7 @@ def confinement_of(
     provision = provision_of(run.spec, agent, settings)
     python = (folder for folder in provision.python.folders if not contains_private_data(folder, settings))
     given = (run.given, *linked_originals(run.given))
-    own = (*given, *_definition(agent, settings), *python, *provision.read, *extra_read)
-    if "user" in isolation.layers:
-        _require_open(provision.read)
+    own = (*given, *definition_of(agent, settings), *python, *provision.read, *extra_read)
     user = _own_user(run, isolation)
     gpus = driver_nodes(share_of(run, settings).agent)
     log = run.logs / "network.jsonl"
@@ -96,17 +92,7 @@ def close_to_others(run: RunDir, keep_way: bool) -> None:
             path.chmod(path.stat().st_mode & 0o700)
 
 
-def _require_open(folders: Iterable[Path]) -> None:
-    """Checks that an agent with a user of its own may read folders of this machine, as far as their own modes say."""
-    for folder in folders:
-        needed = stat.S_IROTH | (stat.S_IXOTH if folder.is_dir() else 0)
-        if folder.stat().st_mode & needed != needed:
-            raise UsageError(
-                f"read {folder}: the agent has a user of its own here, to whom this is closed: `chmod -R o+rX {folder}`"
-            )
-
-
-def _definition(agent: Agent, settings: Settings) -> tuple[Path, ...]:
+def definition_of(agent: Agent, settings: Settings) -> tuple[Path, ...]:
     """Returns the agent's folder. If it contains more than the agent, such as a checkout, only the files that the
     definition names are returned."""
     if not contains_private_data(agent.folder, settings):

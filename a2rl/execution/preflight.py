@@ -20,7 +20,8 @@ from a2rl.config.params import load_params
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.execution.preflight_probes import check_gpus_in_sandbox, check_program, check_torch
+from a2rl.execution.confinement import definition_of
+from a2rl.execution.preflight_probes import check_gpus_in_sandbox, check_program, check_python, check_torch
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
 from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
@@ -31,6 +32,7 @@ from a2rl.run.disk import check_disk
 from a2rl.run.gpu_share import GpuCounts, count_gpus, require_gpus_for_one, wants_no_gpu
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import Isolation, SandboxKind
+from a2rl.sandbox.policy import contains_private_data
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.tasks.catalog import load_grader
 from a2rl.tasks.contract import ServiceGrader
@@ -170,7 +172,12 @@ def _program(spec: RunSpec, here: Here) -> str:
     isolation = here.isolation(spec.sandbox)
     if isinstance(isolation, A2rlError):
         return ""  # that has a check of its own
-    return check_program(installation, isolation, here.settings, here.provision(spec).read)
+    provision = here.provision(spec)
+    if isolation.confines:
+        own = (*installation.extra_read, *definition_of(installation.agent, here.settings))
+        folders = [each for each in provision.python.folders if not contains_private_data(each, here.settings)]
+        check_python(provision.python.executable, isolation, here.settings, (*own, *folders, *provision.read))
+    return check_program(installation, isolation, here.settings, provision.read)
 
 
 def _gpus(spec: RunSpec, here: Here) -> str:

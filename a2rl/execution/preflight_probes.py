@@ -39,6 +39,25 @@ NO_CUDA_FOR_ROOT = (
     "an agent that is root may not write to /proc here, without which CUDA does not start. Use --sandbox bwrap, run "
     "a2rl as an ordinary user, or in a container whose /proc/sys is read-only"
 )
+READ_PROBE = """
+import itertools, os, stat, sys
+def fail(error):
+    sys.exit(f"{error.filename}: {error.strerror}")
+for folder in sys.argv[2:]:
+    below = (os.path.join(place, name) for place, _, names in os.walk(folder, onerror=fail) for name in names)
+    for path in itertools.islice(below if os.path.isdir(folder) else [folder], int(sys.argv[1])):
+        try:
+            if stat.S_ISREG(os.stat(path).st_mode):
+                with open(path, "rb") as file:
+                    file.read(1)
+        except PermissionError as error:
+            fail(error)
+        except OSError:
+            pass
+"""
+"""Reads a byte of each file, as the agent's user."""
+MAX_FILES = 2_000
+"""Of each folder. Modes rarely differ within a folder, and an environment of Python has tens of thousands of files."""
 OTHERWISE = "`a2rl doctor` says more about the sandbox, or use --sandbox none with agents that you trust"
 WITHOUT_CUDA = re.compile(r"^cuda\b.*= None\s*$", re.MULTILINE)
 CUDA_BUILD = "install the build of the same version for your driver from pytorch.org"
@@ -76,6 +95,28 @@ def check_program(
             f"`a2rl agents install {installation.agent.id}`, or try --sandbox bwrap"
         )
     return f"{installation.agent.title} {installation.version or _last(ended.output)}"
+
+
+def check_python(python: Path, isolation: Isolation, settings: Settings, read: Sequence[Path]) -> None:
+    """Starts the agent's interpreter in the sandbox, as the agent's user, and reads what the agent will read.
+
+    Args:
+        python: The interpreter.
+        isolation: The layers of the sandbox.
+        settings: The settings of this checkout.
+        read: The files and folders that the agent may read, among them those of the interpreter.
+
+    Raises:
+        UsageError: It does not start, or cannot read something.
+    """
+    command = [str(python), "-I", "-S", "-c", READ_PROBE, str(MAX_FILES), *map(str, read)]
+    env = settings.forwarded(("LD_LIBRARY_PATH",))
+    ended = try_in_sandbox(command, isolation, settings, env, tuple(read), timeout_s=PROGRAM_TIMEOUT_S)
+    if ended.ok:
+        return
+    closed = "user" in isolation.layers
+    remedy = "make what it needs readable with `chmod -R o+rX FOLDER`" if closed else OTHERWISE
+    raise UsageError(f"the agent could not start in its sandbox ({_last(ended.output)}): {remedy}")
 
 
 def check_gpus_in_sandbox(

@@ -101,6 +101,9 @@ def _give(run: RunDir, base_model: Path, visible: Path, isolation: Isolation) ->
     model.parent.mkdir(parents=True)
     for original, target in ((visible, making / "data"), (base_model, model)):
         place_folder(original, target, share=isolation.confines, public="user" in isolation.layers)
+    for folder in (making, *model.parents):
+        if "user" in isolation.layers and folder.is_relative_to(making):
+            folder.chmod(0o755)  # whatever the user's umask is
     making.rename(run.given)
 
 

@@ -1,5 +1,6 @@
 """Tests the checks before runs start: every problem is found, each check is made once, and nothing is left behind."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution import preflight, preflight_probes
 from a2rl.execution.preflight import Check, examine_runs, require_ready
-from a2rl.execution.preflight_probes import WITHOUT_CUDA, check_gpus_in_sandbox, check_program
+from a2rl.execution.preflight_probes import WITHOUT_CUDA, check_gpus_in_sandbox, check_program, check_python
 from a2rl.judge.params import JudgeParams
 from a2rl.linux.gpus import Inventory
 from a2rl.run.spec import RunSpec
@@ -76,7 +77,7 @@ def test_checkpoints_that_would_not_fit_are_a_problem_with_the_numbers(
     monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=600 << 20))
     monkeypatch.setattr("a2rl.execution.preflight.model_size", lambda *_: SimpleNamespace(bytes=10_000_000))
     found = problems([ready()], settings)["disk"]
-    assert "the base model has 0.0 GB" in found
+    assert "the base model has 10.0 MB" in found
     assert "--keep best" in found
     assert "disk" not in problems([ready(keep="best", max_submissions=5)], settings)
 
@@ -203,6 +204,20 @@ def test_a_program_that_does_not_start_in_the_sandbox_is_found(settings: Setting
     installation.program.write_text("#!/bin/sh\necho 'GLIBC_2.99 not found'; exit 1\n")
     with pytest.raises(UsageError, match=r"does not start in the sandbox \(GLIBC_2.99 not found\).*agents install"):
         check_program(installation, isolation, settings)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives agents a user of their own")
+def test_what_the_agents_user_may_not_read_is_found_before_the_run(settings: Settings, tmp_path: Path) -> None:
+    isolation, python = select_sandbox("landlock", settings), Path(sys.executable)
+    environment, folder = Path(sys.prefix), tmp_path / "package"
+    folder.mkdir()
+    (folder / "module.py").write_text("x = 1")
+    for path in (tmp_path, folder):
+        path.chmod(0o755)
+    check_python(python, isolation, settings, (environment, folder))
+    (folder / "module.py").chmod(0o600)
+    with pytest.raises(UsageError, match=r"module\.py: Permission denied.*chmod -R o\+rX"):
+        check_python(python, isolation, settings, (environment, folder))
 
 
 @pytest.fixture(scope="session")

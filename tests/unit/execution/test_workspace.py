@@ -154,6 +154,24 @@ def test_an_agent_of_another_user_gets_a_copy_of_what_it_could_not_read(
     assert weights.read_bytes() == (own / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("mask", [0o027, 0o077])
+def test_whatever_the_umask_an_agent_of_another_user_may_read_what_it_is_given(
+    settings: Settings, base_model: Path, tmp_path: Path, mask: int
+) -> None:
+    user = Isolation.of("landlock", ("landlock", "seccomp", "user"))
+    before = os.umask(mask)
+    try:
+        run = given_to(settings, base_model, tmp_path / "visible", user)
+    finally:
+        os.umask(before)
+    closed = [
+        str(path)
+        for path in (run.given, *run.given.rglob("*"))
+        if not path.stat().st_mode & 0o004 or (path.is_dir() and not path.stat().st_mode & 0o001)
+    ]
+    assert closed == []
+
+
 def raising_exdev(*_: object) -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
 
