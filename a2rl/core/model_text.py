@@ -18,7 +18,7 @@ _END_OF_TURN = re.compile(
     r"|</s>(?=\s|\Z)|<(?:eos|end_of_turn)>|<｜end▁of▁sentence｜>"  # noqa: RUF001 - DeepSeek's token
 )
 _SPECIAL = re.compile(
-    r"<\|start_header_id\|>\s*\w*\s*<\|end_header_id\|>\s*|<\|(?:im_)?start\|>\s*(?:assistant\b\n?)?"
+    r"<\|start_header_id\|>\s*+\w*+\s*+<\|end_header_id\|>\s*|<\|(?:im_)?start\|>\s*(?:assistant\b\n?)?"
     r"|<\|channel\|>\s*final\b|<\|[a-z_0-9]{1,40}\|>|<(?:s|bos|pad)>|<start_of_turn>(?:model\n)?|\[/?INST\]"
 )
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")

@@ -38,9 +38,9 @@ UNSUPPORTED = ("tokens_to_favor", "tokens_to_avoid")
 SHORTEST_LINE = 3
 """Shorter lines of a prompt are brackets and the like."""
 FIELDS = ("instruction", "output_1", "output_2")
-_TURN = re.compile(r"<\|im_start\|>(\w+)[^\n]*\n(.*?)<\|im_end\|>", re.DOTALL)
+_TURN = re.compile(r"<\|im_start\|>(\w++)[^\n]*+\n((?:(?!<\|im_start\|>).)*?)<\|im_end\|>", re.DOTALL)
 _FIELD = re.compile(r"\{([a-z_0-9]+)\}")
-_HUMAN, _ASSISTANT = re.compile(r"^\s*Human:\s*"), re.compile(r"\s*Assistant:\s*$")
+_HUMAN, _ASSISTANT = re.compile(r"^\s*Human:\s*"), re.compile(r"(?<!\s)\s*+Assistant:\s*$")
 
 
 @dataclass(frozen=True, slots=True)

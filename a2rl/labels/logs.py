@@ -17,11 +17,11 @@ METHODS: dict[Route, re.Pattern[str]] = {
     "GRPO": re.compile(r"reward_std|frac_reward_zero_std|completions/mean_length|rewards/\w+/mean"),
     "SFT": re.compile(r"mean_token_accuracy"),
 }
-DIVERGED = re.compile(r"\b(?:loss|grad_norm|reward)['\"]?\s*[:=]?\s*['\"]?(?:nan|inf|-inf)\b", re.IGNORECASE)
+DIVERGED = re.compile(r"\b(?:loss|grad_norm|reward)['\"]?\s*(?:[:=]\s*)?['\"]?(?:nan|inf|-inf)\b", re.IGNORECASE)
 ERROR = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): ?(.*)|^(Killed|Segmentation fault)|out of memory", re.IGNORECASE
 )
-NO_REWARD = re.compile(r"['\"]?reward['\"]?\s*[:=]?\s*['\"]?(-?\d+(?:\.\d+)?)\b")
+NO_REWARD = re.compile(r"['\"]?reward['\"]?\s*(?:[:=]\s*)?['\"]?(-?\d+(?:\.\d+)?)\b")
 
 
 class Line(NamedTuple):

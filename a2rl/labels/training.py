@@ -4,6 +4,7 @@ import ast
 import shlex
 
 from a2rl.labels.arguments import Arguments
+from a2rl.labels.commands import LONGEST_LINE
 from a2rl.labels.expressions import Expressions
 from a2rl.labels.library import LossKind, route_of_loss, trainer_route
 from a2rl.labels.routes import Route
@@ -78,7 +79,7 @@ class Training(Expressions):
     def start(self, given: Arguments, frame: Frame) -> None:
         """Notes a command line that the program starts."""
         command = given.positional[0] if given.positional else given.named.get("args", Value())
-        if command.text is not None:
+        if command.text is not None and len(command.text) <= LONGEST_LINE:
             try:
                 self.commands.append(shlex.split(command.text))
             except ValueError:

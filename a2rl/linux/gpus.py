@@ -37,7 +37,7 @@ NO_NVML = (
 NONE_MEANT = {"", "-1", "none", "void", "nodevfiles"}
 """Entries of CUDA_VISIBLE_DEVICES that mean no GPU. They are no mistake."""
 MIB = 1 << 20
-LISTED = re.compile(r"^GPU (\d+): |^\s+MIG (\S+).*\(UUID: (MIG-[^)]+)\)")
+LISTED = re.compile(r"^GPU (\d+): |^\s+MIG (\S++)[^(]*+\(UUID: (MIG-[^)]+)\)")
 
 
 class Gpu(BaseModel):

@@ -53,7 +53,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 _OWN_SETTING = re.compile(
-    r"\s*(\[core\]|(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|symlinks) = (true|false|0))?\s*"
+    r"\s*+(\[core\]|(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|symlinks) = (true|false|0))?\s*"
 )
 _NOT_OURS = ("config.worktree", "commondir", "objects/info/alternates")
 

@@ -39,7 +39,7 @@ def parse_duration(text: str) -> float:
     Raises:
         UsageError: The text is not a duration, or the duration is not positive.
     """
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    parts = re.findall(r"(?<!\d)(\d+(?:\.\d+)?)([smhd])", text.strip())
     seconds = sum(float(number) * UNITS_S[unit] for number, unit in parts)
     if "".join(number + unit for number, unit in parts) != text.strip() or not 0 < seconds < math.inf:
         raise UsageError(f"{text!r} is not a duration: write for example 90s, 30m, 12h or 1h30m")

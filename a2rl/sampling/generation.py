@@ -3,7 +3,6 @@
 A task gives its own limit and stop strings and knows nothing of these settings, so that all tasks honour them alike.
 """
 
-import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -14,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, one_turn, translated
 
 T = TypeVar("T")
-REASONING = re.compile(r"<think>.*?</think>", re.DOTALL)
 REASONING_BEGINS, REASONING_ENDS = "<think>", "</think>"
 OURS = frozenset({"conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors"})
 """Arguments of `apply_chat_template` that are not the user's to choose."""
@@ -180,7 +178,11 @@ def answer_in(text: str) -> str:
         return text
     if REASONING_BEGINS not in text:
         return text.rpartition(REASONING_ENDS)[2].strip()
-    return REASONING.sub("", text).strip()
+    *ended, rest = text.split(REASONING_ENDS)
+    kept = (
+        part.partition(REASONING_BEGINS)[0] if REASONING_BEGINS in part else part + REASONING_ENDS for part in ended
+    )
+    return "".join([*kept, rest]).strip()
 
 
 def _stopped(completion: Completion, stop: Sequence[str]) -> Completion:

@@ -19,11 +19,11 @@ import httpx
 from a2rl.core.bounded_reply import read_body
 from a2rl.core.retries import RetryableError, is_retryable_status, retry_after_s, retry_request
 from tasks.deepsearchqa.research import Hit
+from tasks.deepsearchqa.research.episode import LONGEST_QUERY
 
 RESULTS = 10
 """Number of results requested: more than are shown, because some may be blocked."""
 RELATED_TOPICS = 2
-LONGEST_QUERY = 500
 LARGEST_REPLY = 4 << 20
 REASON_SHOWN = 200
 

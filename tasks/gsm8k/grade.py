@@ -117,7 +117,7 @@ def _ask(question: str) -> str:
 
 
 def _shown(answer: str) -> str:
-    return re.sub(r"<<.*?>>", "", answer)  # without the data's calculator annotations
+    return re.sub(r"<<[^<>]*>>", "", answer)  # without the data's calculator annotations
 
 
 def _is_right(item: Item, text: str) -> bool:

@@ -48,7 +48,7 @@ NOTES = 6
 """Maximum number of products that a note compares."""
 MAX_RANDOM_TURNS = 7
 INVALID_SHARE = 0.03
-_PARTICULARS = re.compile(r"(?<= )with [a-z ]+: .*?(?=, and price lower)|(?<=price lower than )[\d.]+")
+_PARTICULARS = re.compile(r"(?<= )with [a-z ]{1,100}: .{0,500}?(?=, and price lower)|(?<=price lower than )[\d.]+")
 _CODE = re.compile(r"(?<=\[)[A-Z]{2}-[A-Z]{2}(?=\])")
 SYLLABLES = tuple(consonant + vowel for consonant in "BDFGKLMNRSTV" for vowel in "AEIOU")
 CODES = len(SYLLABLES) ** 2

@@ -68,7 +68,8 @@ class Cause(NamedTuple):
 
 
 def _cause(words: str, why: str, responsible: Responsible, reason: Literal["crashed", "quota"] = "crashed") -> Cause:
-    return Cause(re.compile(words, re.IGNORECASE), why, responsible, reason)
+    # A gap has a limit, because a pattern with one that has none takes quadratic time.
+    return Cause(re.compile(words.replace(".*", ".{0,200}"), re.IGNORECASE), why, responsible, reason)
 
 
 OWN_LIMITS = (
@@ -250,7 +251,7 @@ API_CAUSES = (
 """Errors of the API, by status or by words."""
 
 API_ERROR = re.compile(
-    r"\bAPI.?Error|litellm|openai\.|anthropic\.|OpenAIException|AnthropicException|AI_APICallError|Provider\w*Error"
+    r"\bAPI.?Error|litellm|openai\.|anthropic\.|OpenAIException|AnthropicException|AI_APICallError|Provider\w{0,40}Error"
     r"|unexpected status|last status|got status|stream disconnected|Request rejected|Error code: [45]\d\d|turn\.failed"
     r"|(Authentication|RateLimit|APIConnection|InternalServer|ServiceUnavailable|BadRequest|PermissionDenied)Error"
     r"|talking to \w+ API|provider\.transport|chat completion|TerminalQuotaError|invalid_request_error|rate_limit_error"

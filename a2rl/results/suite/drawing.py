@@ -44,7 +44,7 @@ class Figure(NamedTuple):
         found = self.svg[self.svg.index("<svg") :]
         for name, colour in THEME.items():
             found = found.replace(colour, f"var(--{name})")
-        return re.sub(r'(<svg[^>]*?) width="[^"]*"| height="[\d.]+pt"', r"\1", found, count=2)
+        return re.sub(r'(<svg[^<>]*?) width="[^"]*"| height="[\d.]+pt"', r"\1", found, count=2)
 
 
 Style = dict[str, dict[str, Any]]

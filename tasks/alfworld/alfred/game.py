@@ -19,7 +19,7 @@ from .problem import Kind, Problem, UnsupportedGameError
 TREATMENTS = {"microwavetype": "heat", "fridgetype": "cool", "sinktype": "clean", "sinkbasintype": "clean"}
 KNIVES = ("knifetype", "butterknifetype")
 
-_HELP = re.compile(r'action help \{.*?feedback :: "\s*([^"]*)"', re.DOTALL)
+_HELP = re.compile(r'feedback :: "\s*+([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Game:
             raise UnsupportedGameError("not a game file: it needs pddl_domain, grammar and pddl_problem") from error
         if digests.digest(domain) != digests.DOMAIN or digests.digest(digests.without_task(grammar)) != digests.GRAMMAR:
             raise UnsupportedGameError("its domain or grammar is not the one of ALFWorld json_2.1.1")
-        found_help = _HELP.search(grammar)
+        found_help = _HELP.search(grammar.partition("action help {")[2])
         assert found_help is not None  # as the digest says
         walkthrough = tuple(intern(command) for command in data.get("walkthrough") or ())
         try:

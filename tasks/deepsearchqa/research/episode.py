@@ -64,7 +64,10 @@ FORCED = "\nAction: answer["
 NOTHING_FOUND = "No results found."
 SNIPPET_SHOWN = 300
 
-_ACTION = re.compile(r"Action:\s*(search|answer)\[(.+?)\]", re.DOTALL)
+LONGEST_QUERY = 500
+"""Characters of a query that are searched for."""
+
+_ACTION = re.compile(r"Action:\s*(search|answer)\[")
 _FORCED_END = re.compile(r"[\]\n]")
 
 
@@ -113,16 +116,15 @@ class Episode:
             self.answer, self.forced = _FORCED_END.split(written)[0].strip(), False
             return None
         self.steps += 1
-        action = _ACTION.search(written)
+        action = _action(written)
         if action is None:
             self.text, self.forced = f"{self.text} {written.strip()}{FORCED}", True
             return None
-        self.text += f" {written[: action.end()].strip()}"
-        kind, content = action.groups()
-        if kind == "answer":
-            self.answer = content.strip()
+        self.text += f" {written[: action.end].strip()}"
+        if action.kind == "answer":
+            self.answer = action.content.strip()
             return None
-        self.queries.append(content.strip())
+        self.queries.append(action.content.strip()[:LONGEST_QUERY])
         return self.queries[-1]
 
     def observe(self, text: str) -> None:
@@ -137,7 +139,20 @@ def observed(text: str) -> str:
 
 def has_action(written: str) -> bool:
     """Whether a turn has an action."""
-    return _ACTION.search(written) is not None
+    return _action(written) is not None
+
+
+class _Action(NamedTuple):
+    kind: str
+    content: str
+    end: int
+
+
+def _action(written: str) -> _Action | None:
+    """Returns the first action of a turn: something in brackets, up to the first closing one."""
+    begun = _ACTION.search(written)
+    end = written.find("]", begun.end() + 1) if begun else -1
+    return _Action(begun[1], written[begun.end() : end], end + 1) if begun and end >= 0 else None
 
 
 def transcript(question: Question, turns: Sequence[tuple[str, str]], instructions: str = "") -> str:

@@ -10,8 +10,8 @@ import unicodedata
 from typing import NamedTuple
 
 SET_ANSWER = "Set Answer"
-_ITEM_END = re.compile(r"(?:,(?!\d{3}\b)|[;\n])(?![^()]*\))")
-"""The end of an item; commas in numbers and in brackets do not count."""
+_ITEM_END = re.compile(r",(?!\d{3}\b)|[;\n]")
+"""The end of an item, outside of brackets; commas in numbers do not count."""
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -35,7 +35,15 @@ def compare(answer: str, gold: str, answer_type: str) -> Match:
 
 def items(text: str) -> set[str]:
     """Returns the items of a Set answer."""
-    return {item for part in _ITEM_END.split(text) if (item := normal(part.strip().removeprefix("and ")))}
+    return {item for part in _parts(text) if (item := normal(part.strip().removeprefix("and ")))}
+
+
+def _parts(text: str) -> list[str]:
+    """Splits a text at the ends of items. What is followed by a closing bracket, before any other one, is not split."""
+    pieces = re.split(r"([()])", text.replace("\0", " "))
+    ended = [*pieces[1::2], ""]
+    split = [piece if end == ")" else _ITEM_END.sub("\0", piece) for piece, end in zip(pieces[::2], ended, strict=True)]
+    return "".join(map("".join, zip(split, ended, strict=True))).split("\0")
 
 
 def normal(text: str) -> str:

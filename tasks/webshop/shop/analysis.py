@@ -23,7 +23,7 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 _ASCII = re.compile(
     # Words, numbers and mixtures: one of .' or : joins letters, one of .',; joins digits, _ joins anything.
-    r"_*[A-Za-z0-9]\w*(?:(?<=[A-Za-z])[.':](?=[A-Za-z])\w+|(?<=[0-9])[.',;](?=[0-9])\w+)*",
+    r"(?<!_)_*+[A-Za-z0-9]\w*(?:(?<=[A-Za-z])[.':](?=[A-Za-z])\w+|(?<=[0-9])[.',;](?=[0-9])\w+)*",
     re.ASCII,
 )
 

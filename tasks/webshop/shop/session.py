@@ -11,7 +11,6 @@ original, the search words <r>, <a>, <c> and <q>, which are for debugging and mo
 purchase ends the visit.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -37,7 +36,8 @@ from .page import (
 from .product import Goal, Product
 from .reward import Reward, reward
 
-_ACTION = re.compile(r"(.+)\[(.+)\]")
+LONGEST_QUERY = 500
+"""Characters of a query that are searched for."""
 
 Mode = Literal["text", "text_rich", "brief"]
 READERS: Mapping[Mode, Callable[[Page], str]] = MappingProxyType({"text": simple, "text_rich": rich, "brief": brief})
@@ -106,11 +106,10 @@ class Session:
         return Step(observation, self.reward.total if self.reward and valid else 0.0, self.done, valid)
 
     def _act(self, action: str) -> bool:
-        found = _ACTION.match(action)
-        verb, argument = (found[1], found[2].lower()) if found else (action, "")
+        verb, argument = _read(action)
         self._brief_answer = ""
         if verb == "search" and argument:
-            self._keywords, self._number = argument.split(" "), 1
+            self._keywords, self._number = argument[:LONGEST_QUERY].split(" "), 1
             self._show_results()
             return True
         part = self.page.clickable().get(argument)
@@ -165,3 +164,11 @@ class Session:
     def _at(self) -> Product:
         assert self._product is not None, "only the pages of a product lead here"
         return self._product
+
+
+def _read(action: str) -> tuple[str, str]:
+    """Returns the verb of an action and what stands in its last brackets, in lower case."""
+    line = action.partition("\n")[0]
+    end = line.rfind("]")
+    begin = line.rfind("[", 1, end - 1) if end > 2 else -1
+    return (line[:begin], line[begin + 1 : end].lower()) if begin > 0 else (action, "")
