@@ -134,3 +134,7 @@ def test_the_scripted_agent_of_this_repository_imitates_and_then_reinforces(repo
     files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
     found = {task: in_words(classify(files, environ={"TASK": task})) for task in ("gsm8k", "alfworld", "webshop")}
     assert found == {"gsm8k": "SFT > GRPO", "alfworld": "SFT > online RL", "webshop": "SFT > online RL"}
+
+
+def test_a_command_of_one_endless_word_is_not_read() -> None:
+    assert list(lines_of("x" * 400_000 + "\npython train.py")) == [["python", "train.py"]]

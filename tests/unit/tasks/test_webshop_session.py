@@ -11,7 +11,7 @@ from tasks.webshop.shop import Goal, Product, Session, Shop, Step, VectorEnv, st
 from tasks.webshop.shop.catalogue import PAGE_SIZE
 from tasks.webshop.shop.page import SHOWN
 from tasks.webshop.shop.product import Card
-from tasks.webshop.shop.session import READERS, Mode
+from tasks.webshop.shop.session import READERS, Mode, _read
 
 INSTRUCTION = "find me red shirts, and price lower than 40.00 dollars"
 GOAL = Goal(
@@ -60,6 +60,23 @@ def test_a_page_of_results(shop: Shop) -> None:
         " [SEP] Acme Shirt [SEP] $12.5 to $20.0 [SEP] B02 [SEP] Shirt 2 shirt [SEP] $50.0 [SEP] "
     )
     assert session.available() == (False, ["back to search", "next >", "b01", *(f"b{n:02d}" for n in range(2, 11))])
+
+
+def test_a_query_is_cut_after_500_characters(shop: Shop) -> None:
+    assert visit(shop, f"search[{'x ' * 250}shirt]").page.lines == visit(shop, f"search[{'x ' * 250}]").page.lines
+    assert visit(shop, f"search[{'x ' * 200}shirt]").page.lines != visit(shop, f"search[{'x ' * 200}]").page.lines
+
+
+@pytest.mark.parametrize(
+    ("action", "verb", "argument"),
+    [
+        ("search[Red [x] shirt]", "search[Red ", "x] shirt"), ("click[Buy Now] ]", "click", "buy now] "),
+        ("[x]", "[x]", ""),
+        ("search[]", "search[]", ""), ("a[]]", "a", "]"), ("a\nb[x]", "a\nb[x]", ""), ("a[[b]", "a[", "b"),
+    ],
+)  # fmt: skip
+def test_an_action_is_what_stands_in_the_last_brackets(action: str, verb: str, argument: str) -> None:
+    assert _read(action) == (verb, argument)
 
 
 def test_an_item_page(shop: Shop) -> None:
