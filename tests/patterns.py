@@ -19,6 +19,7 @@ import regex
 
 from a2rl.judge.parsers import MAX_LINE
 from tasks.alfworld.alfred.transcript import LONGEST_LINE
+from tasks.webshop.shop.transcript import LONGEST_LINE as LONGEST_PAGE_LINE
 from tests.run_maker import REPOSITORY
 
 FOLDERS = ("a2rl", "stages", "flows", "tasks", "agents")
@@ -55,6 +56,7 @@ TRUSTED = {
 LIMITED = {
     "a2rl/judge/parsers.py": MAX_LINE,
     "tasks/alfworld/alfred/transcript.py": LONGEST_LINE,
+    "tasks/webshop/shop/transcript.py": LONGEST_PAGE_LINE,
 }
 """The characters that the patterns of a module get at most. They must be fast then, and need not be linear."""
 

@@ -69,7 +69,7 @@ class Cause(NamedTuple):
 
 def _cause(words: str, why: str, responsible: Responsible, reason: Literal["crashed", "quota"] = "crashed") -> Cause:
     # A gap has a limit, because a pattern with one that has none takes quadratic time.
-    return Cause(re.compile(words.replace(".*", ".{0,200}"), re.IGNORECASE), why, responsible, reason)
+    return Cause(re.compile(words.replace(".*", ".{0,80}"), re.IGNORECASE), why, responsible, reason)
 
 
 OWN_LIMITS = (
