@@ -17,17 +17,16 @@ from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from a2rl.models.checkpoint import BYTES, Tensor, tensor_digest, tensors_in, tensors_of
+from a2rl.models.caps import MAX_ADAPTER_CONFIG_BYTES, MAX_RANK, Caps
+from a2rl.models.checkpoint import BYTES, Tensor, blocks_of, tensors_in, tensors_of
 from a2rl.models.finite import require_finite
 from a2rl.models.json_object import read_json
-from a2rl.models.tensor_names import WRAPPERS, find_embedding, find_head, resize_recipe
+from a2rl.models.tensor_names import WRAPPERS, find_embedding, find_head, refuse_placeholders, resize_recipe
 
 PROCESS = "a2rl.grading.adapter_merge"
 RECIPE = (
     "merge it yourself: model = model.merge_and_unload(); model.save_pretrained(path); tokenizer.save_pretrained(path)"
 )
-MAX_CONFIG_BYTES = 1 << 20
-MAX_RANK = 4096
 NAME = re.compile(
     r"base_model\.model\.(?P<module>[\w.]+?)\.(lora_(?P<part>[AB])\.weight|lora_(?P<magnitude>magnitude_vector)(\.weight)?)"
 )
@@ -129,25 +128,34 @@ class AdapterMerger:
 
 
 def check_adapter(folder: Path, base_model: Path) -> Adapter:
-    """Checks an adapter by its configuration and the headers and bytes of its weights.
+    """Checks an adapter like `read_adapter`, and that its numbers are finite."""
+    checked = read_adapter(folder, tensors_of(base_model))
+    for name, tensor in tensors_in(folder / ADAPTER_WEIGHTS).items():
+        for block in blocks_of(tensor):
+            require_finite(name, tensor, block)
+    return checked
+
+
+def read_adapter(folder: Path, base: Mapping[str, Tensor]) -> Adapter:
+    """Checks an adapter by its configuration and the headers of its weights.
 
     Args:
-        folder: The grader's copy, with `submitted.adapter_config.json` and the weights.
-        base_model: The folder of the base model.
+        folder: The folder with `submitted.adapter_config.json` and the weights.
+        base: The base model's tensors.
 
     Raises:
         InvalidSubmissionError: It is not a LoRA adapter of the kinds that can be merged safely.
     """
-    config = read_json(folder / f"submitted.{ADAPTER_CONFIG}", ADAPTER_CONFIG, MAX_CONFIG_BYTES)
-    tensors = tensors_in(folder / ADAPTER_WEIGHTS)
-    _refuse_vocabulary(tensors, base_model)
+    config = read_json(folder / f"submitted.{ADAPTER_CONFIG}", ADAPTER_CONFIG, MAX_ADAPTER_CONFIG_BYTES)
+    caps = Caps.of(len(base), are_adapter=True)
+    tensors = tensors_in(folder / ADAPTER_WEIGHTS, caps)
+    _refuse_vocabulary(tensors, base)
     _check_config(config)
     parts = _parts(tensors)
     use_dora = bool(config.get("use_dora"))
-    ranks, alphas = _patterns("rank_pattern", config), _patterns("alpha_pattern", config)
+    ranks, alphas = _patterns("rank_pattern", config, caps), _patterns("alpha_pattern", config, caps)
     modules = {name: _module(name, each, config, ranks, alphas) for name, each in parts.items()}
-    for name, tensor in tensors.items():
-        tensor_digest(name, tensor, require_finite)
+    refuse_placeholders(tensors)
     return Adapter(modules=modules, use_rslora=bool(config.get("use_rslora")), use_dora=use_dora)
 
 
@@ -167,14 +175,14 @@ def _check_config(config: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_vocabulary(tensors: Mapping[str, Tensor], base_model: Path) -> None:
+def _refuse_vocabulary(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
     """Refuses an adapter with embeddings of its own, which PEFT saves beside it when the vocabulary was resized."""
     plain = {name.replace(".base_layer.", "."): name for name, tensor in tensors.items() if len(tensor.shape) == 2}
     if own := find_embedding(plain) or find_head(plain):
         raise InvalidSubmissionError(
             f"the adapter brings {own[:200]} with {tensors[plain[own]].shape[0]} rows, as PEFT saves it when the "
             "vocabulary was resized; the grader uses the base model's tokenizer. Merge it, and "
-            f"{resize_recipe(tensors_of(base_model))}, where model = model.merge_and_unload()"
+            f"{resize_recipe(base)}, where model = model.merge_and_unload()"
         )
 
 
@@ -219,11 +227,12 @@ def _module(name: str, parts: Parts, config: Mapping[str, Any], ranks: Patterns,
     return Module(outputs=outputs, inputs=inputs, rank=rank, alpha=_number(name, "lora_alpha", alphas, config))
 
 
-def _patterns(key: str, config: Mapping[str, Any]) -> Patterns:
+def _patterns(key: str, config: Mapping[str, Any], caps: Caps) -> Patterns:
     """Returns the values of `rank_pattern` or `alpha_pattern`, each with its place, because the first match counts."""
     given = config.get(key) or {}
     if not isinstance(given, dict):
         raise InvalidSubmissionError(f"{key} in adapter_config.json is not an object; save the adapter again")
+    caps.check_number(len(given), f"keys of {key}")
     if odd := next((pattern for pattern in given if not PLAIN_PATTERN.fullmatch(pattern)), None):
         raise InvalidSubmissionError(
             f"{key} in adapter_config.json has the regular expression {odd[:100]!r}; the grader reads names of layers "

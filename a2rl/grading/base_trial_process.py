@@ -12,7 +12,7 @@ from a2rl.core.files import write_model
 from a2rl.grading.base_trial import BaseTrial
 from a2rl.grading.validation import check_tied_head, is_tied, keep, set_aside
 from a2rl.linux.process_tree import die_with_parent
-from a2rl.models.checkpoint import MAX_CONFIG_BYTES
+from a2rl.models.caps import MAX_CONFIG_BYTES
 from a2rl.models.json_object import read_json
 from a2rl.models.loading import UNLOADABLE, first_line, load_model, load_tokenizer
 

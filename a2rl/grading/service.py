@@ -153,6 +153,7 @@ class GradingService:
         It may be called repeatedly; work that is already in progress continues.
         """
         self._submissions.refusals.flush()
+        self._submissions.end_pause()
         self._resume_unfinished()
 
     def answer(self, accepted: SubmissionAccepted, grade: Graded) -> SubmitAnswer:

@@ -37,6 +37,9 @@ MISTAKES, LONGEST_PAUSE_S = 20, 60.0
 """After this many refused copies, each further one delays all submissions. The delay in seconds is a tenth of the
 number of refused copies, up to the longest pause. The reason is that each refused copy costs the grader some work and
 two events."""
+REFUSED_S = 600.0
+"""The seconds that refused submissions may take in all. After that, each one delays all submissions by as long as it
+took, up to the longest pause, so that they take at most half of the grader's time."""
 AGENTS_ERRORS = {
     errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
     errno.EINVAL, errno.ENXIO, errno.EXDEV, errno.ESTALE, errno.EFBIG, errno.EOVERFLOW, errno.ETXTBSY, errno.EBUSY,
@@ -87,7 +90,7 @@ class Submissions:
         """The receipt of the submission that is being copied now."""
         self._sources = FrozenSources(run.checkpoints)
         self._turns = Turns(MAX_WAITING, now)
-        self._now, self._mistakes = now, 0
+        self._now, self._mistakes, self._refused_s = now, 0, 0.0
         self.refusals = Refusals(run.ledger, now)
 
     @property
@@ -166,12 +169,13 @@ class Submissions:
                 recorded as a refusal, too; after its end, the receipt stays open for another try.
         """
         self._turns.take(received.receipt)
+        began = self._now()
         try:
             accepted = self._accept(received)
             self._sources.release(received.receipt)
             return accepted
         except InvalidSubmissionError as refusal:
-            self._note_mistake()
+            self._note_mistake(self._now() - began)
             reason = f"{AGAIN if again else ''}{refusal}"
             self._refuse(received, reason)
             raise InvalidSubmissionError(bounded(reason, MAX_REASON)) from refusal
@@ -188,10 +192,17 @@ class Submissions:
             mark_unneeded(self._run)
         sweep(self._run)
 
-    def _note_mistake(self) -> None:
-        self._mistakes += 1
-        if self._mistakes > MISTAKES:
-            self._turns.pause(min(LONGEST_PAUSE_S, self._mistakes / 10))
+    def end_pause(self) -> None:
+        """Ends a delay; after the agent's end, it would only delay the end of the run."""
+        self._turns.pause(0.0)
+
+    def _note_mistake(self, seconds: float) -> None:
+        with self._lock:
+            self._mistakes, self._refused_s = self._mistakes + 1, self._refused_s + seconds
+            pause_s = self._mistakes / 10 if self._mistakes > MISTAKES else 0.0
+            pause_s += seconds if self._refused_s > REFUSED_S else 0.0
+        if pause_s and is_agent_at_work(self._run.ledger.entries()):
+            self._turns.pause(min(LONGEST_PAUSE_S, pause_s))
 
     def _check_path(self, model_path: str) -> None:
         """Refuses the most frequent mistakes of agents before they cost anything."""
@@ -229,12 +240,8 @@ class Submissions:
     def _accept(self, received: SubmissionReceived) -> SubmissionAccepted:
         incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
         try:
-            with self._copy_lock, self._crash_mark(received):
-                self.copying = received.receipt
-                try:
-                    copied = self._copy(received, incoming)
-                finally:
-                    self.copying = None
+            with self._crash_mark(received):
+                copied = self._copy(received, incoming)
             revision = self._snapshot(received)
             with self._lock:
                 kept = self._run.checkpoint(copied.digest)
@@ -249,6 +256,16 @@ class Submissions:
             raise InfrastructureError(f"the grader could not copy the submission: {error!r}; submit again") from error
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _turn(self, received: SubmissionReceived) -> Iterator[None]:
+        """Waits until no other submission is copied; checks of what cannot be graded end before this."""
+        with self._copy_lock:
+            self.copying = received.receipt
+            try:
+                yield
+            finally:
+                self.copying = None
 
     @contextlib.contextmanager
     def _crash_mark(self, received: SubmissionReceived) -> Iterator[None]:
@@ -271,7 +288,8 @@ class Submissions:
             source = self._sources.find(received.receipt) or Source(self._run.workspace, received.model_path)
             complete = self._run.need("setup", SetupRecord).complete_config
             merge = AdapterMerger(self._settings) if self._run.spec.merge_adapters else None
-            return copy_submission(source.root, source.path, target, base_model, self._sources.links, complete, merge)
+            links, turn = self._sources.links, self._turn(received)
+            return copy_submission(source.root, source.path, target, base_model, links, complete, merge, turn)
         except OSError as error:
             if not self._is_agents_error(error, base_model):  # for example, the base model's folder was removed
                 raise

@@ -27,19 +27,23 @@ from a2rl.linux.untrusted_folder import (
     copy_open_file,
     read_open_file,
 )
-from a2rl.models.checkpoint import MAX_CONFIG_BYTES, MAX_JSON_BYTES
+from a2rl.models.caps import (
+    MAX_ADAPTER_CONFIG_BYTES,
+    MAX_CONFIG_BYTES,
+    MAX_FILES,
+    MAX_FILES_IN_FOLDER,
+    MAX_INDEX_BYTES,
+    MAX_JSON_BYTES,
+)
 from a2rl.models.tensor_digests import TensorHasher
-from a2rl.models.weight_index import INDEX, MAX_INDEX_BYTES, WHOLE, files_that_count, missing_file, parse_index
+from a2rl.models.weight_index import INDEX, WHOLE, files_that_count, missing_file, parse_index
 
 FREE_DISK_MARGIN = 512 << 20
-MAX_FILES = 256
-"""The number of files with weights. They are limited because all are open at the same time."""
-MAX_NAMES = 2_000
 CHECKED = {
     "config.json": MAX_CONFIG_BYTES,
     "tokenizer.json": MAX_JSON_BYTES,
     INDEX: MAX_INDEX_BYTES,
-    ADAPTER_CONFIG: MAX_CONFIG_BYTES,
+    ADAPTER_CONFIG: MAX_ADAPTER_CONFIG_BYTES,
 }
 """Files that are copied only to be read, and their largest sizes. The copies are called `submitted.<name>`."""
 SHOWN_CHARS = 200
@@ -114,11 +118,12 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         """The open files."""
         return self._files
 
-    def check_sizes(self, limit: int) -> None:
+    def check_sizes(self, limit: int, tokenizer: int = MAX_JSON_BYTES) -> None:
         """Checks the sizes of the files. A sparse file counts with its apparent size, because its copy is not sparse.
 
         Args:
             limit: The most bytes that all weights together may have.
+            tokenizer: The most bytes that tokenizer.json may have.
 
         Raises:
             InvalidSubmissionError: The weights or a JSON file are too large.
@@ -128,11 +133,20 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
             raise InvalidSubmissionError(
                 f"the weights take {size >> 20} MiB, more than the {limit >> 20} MiB allowed for this base model"
             )
+        largest = CHECKED | {"tokenizer.json": min(tokenizer, MAX_JSON_BYTES)}
         for each in self._files:
-            if each.status.st_size > CHECKED.get(each.name, each.status.st_size):
+            if each.status.st_size > largest.get(each.name, each.status.st_size):
                 raise InvalidSubmissionError(
                     f"{each.name} is not a JSON object of a sensible size; save the model again"
                 )
+
+    def show(self, target: Path) -> None:
+        """Makes links to the open files in a folder, under the names of their copies, to read them before the copy.
+
+        A link leads to the open file itself, whatever the agent does with its name. It works in this process only.
+        """
+        for each in self._files:
+            (target / _name_of_copy(each.name)).symlink_to(f"/proc/self/fd/{each.file.fileno()}")
 
     def copy(self, target: Path) -> dict[str, dict[str, str]]:
         """Copies the files into a folder, as clones where the file system has them.
@@ -149,8 +163,13 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
             OSError: This machine cannot copy them; a TimeoutError if it is too slow.
         """
         with ExitStack() as stack:
-            copies = zip(self._files, self._make_room(stack, target), strict=True)
-            return {each.name: _copy(each, copy) for each, copy in copies}
+            digests, left = dict[str, dict[str, str]](), MAX_JSON_BYTES
+            for each, copy in zip(self._files, self._make_room(stack, target), strict=True):
+                hasher = TensorHasher(left)
+                _copy(each, copy, hasher)
+                left -= hasher.header_bytes
+                digests[each.name] = hasher.digests()
+            return digests
 
     def _open(self, folder: UntrustedFolder, name: str) -> Opened:
         try:
@@ -167,8 +186,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         copies: list[Copy] = []
         with _ROOM:
             for each in self._files:
-                name = f"submitted.{each.name}" if each.name in CHECKED else each.name
-                file = stack.enter_context((target / name).open("x+b"))
+                file = stack.enter_context((target / _name_of_copy(each.name)).open("x+b"))
                 copies.append(Copy(file, clone_file(each.file.fileno(), file.fileno())))
             sizes = [
                 0 if copy.is_clone else each.status.st_size for each, copy in zip(self._files, copies, strict=True)
@@ -181,9 +199,13 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         return copies
 
 
-def _copy(opened: Opened, copy: Copy) -> dict[str, str]:
-    """Fills a copy; returns the digests of its tensors, none if it has no tensors."""
-    before, hasher = opened.status, TensorHasher()
+def _name_of_copy(name: str) -> str:
+    return f"submitted.{name}" if name in CHECKED else name
+
+
+def _copy(opened: Opened, copy: Copy, hasher: TensorHasher) -> None:
+    """Fills a copy, and shows its bytes to the hasher if it has tensors."""
+    before = opened.status
     on_block = hasher.update if opened.name.endswith(".safetensors") else lambda block: None
     try:
         if copy.is_clone:
@@ -199,7 +221,6 @@ def _copy(opened: Opened, copy: Copy) -> dict[str, str]:
         raise InvalidSubmissionError(f"{opened.name} {CHANGED}")
     if os.fstat(copy.file.fileno()).st_size != before.st_size:
         raise InvalidSubmissionError(f"{opened.name} {CHANGED}")
-    return hasher.digests()
 
 
 def _open_folder(workspace: Path, model_path: str) -> UntrustedFolder:
@@ -241,7 +262,7 @@ def _is_folder(workspace: UntrustedFolder, parts: Iterable[str]) -> bool:
 
 def _names_that_count(folder: UntrustedFolder, path: str, links: Mapping[FileId, int]) -> list[str]:
     try:
-        names = set(folder.names(MAX_NAMES + 1))
+        names = set(folder.names(MAX_FILES_IN_FOLDER + 1))
     except PermissionError as error:
         raise InvalidSubmissionError("the folder cannot be read; give back its permissions (chmod -R u+rwX)") from error
     if ADAPTER_CONFIG in names or ADAPTER_WEIGHTS in names:
@@ -255,10 +276,10 @@ def _names_that_count(folder: UntrustedFolder, path: str, links: Mapping[FileId,
     weights = _files_of_index(folder, names, links) if INDEX in names else files_that_count(names)
     if odd := [name for name in weights if not name.isprintable()]:
         raise InvalidSubmissionError(f"the name of the file {odd[0]!r} cannot be shown; save the model again")
-    if len(names) > MAX_NAMES or len(weights) > MAX_FILES:
+    if len(names) > MAX_FILES_IN_FOLDER or len(weights) > MAX_FILES:
         raise InvalidSubmissionError(
-            f"the folder holds more than {MAX_NAMES} files, or more than {MAX_FILES} of weights; save the model alone, "
-            "in larger shards"
+            f"the folder holds more than {MAX_FILES_IN_FOLDER} files, or more than {MAX_FILES} of weights; save the "
+            "model alone, in larger shards"
         )
     return [*weights, *(name for name in CHECKED if name in names)]
 

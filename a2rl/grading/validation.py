@@ -7,19 +7,23 @@ its own code, template or vocabulary. Nothing except JSON is deserialised here.
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.grading.adapters import read_adapter
 from a2rl.grading.submitted_files import ADAPTER_RECIPE, CHECKED, SubmittedFiles
 from a2rl.linux.placing import place_file
 from a2rl.linux.untrusted_folder import NO_LINKS, FileId
 from a2rl.models.arithmetic import first_difference
+from a2rl.models.caps import MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZER_SIZES, Caps
 from a2rl.models.checkpoint import (
     BYTES,
-    MAX_CONFIG_BYTES,
+    Tensor,
     TensorDigests,
     digest_of_tensors,
     known_digest,
@@ -36,6 +40,7 @@ from a2rl.models.weight_index import INDEX
 SHOWN_CHARS = 200
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 NO_DIGESTS: TensorDigests = MappingProxyType({})
+NO_TURN = nullcontext()
 
 
 class Kept(NamedTuple):
@@ -59,11 +64,14 @@ def copy_submission(
     links: Mapping[FileId, int] = NO_LINKS,
     complete: Mapping[str, Any] = NOTHING,
     merge: Merge | None = None,
+    turn: AbstractContextManager[None] = NO_TURN,
 ) -> Kept:
     """Copies the weights of a submission into `target` and adds the base model's other files.
 
-    Files are opened once, and checked and copied from there, so that links, devices and replacements during the copy
-    have no effect. It always ends: a copy that is too slow is given up (a2rl/linux/untrusted_folder.py).
+    All that the headers and the JSON files say is checked before the first byte is copied, and again with the copy,
+    because the agent may change its files meanwhile. Files are opened once, and checked and copied from there, so that
+    links, devices and replacements during the copy have no effect. It always ends: a copy that is too slow is given up
+    (a2rl/linux/untrusted_folder.py), and a check has caps (a2rl/models/caps.py).
 
     Args:
         workspace: The agent's workspace; the submission must be inside it.
@@ -73,30 +81,41 @@ def copy_submission(
         links: How many further names we ourselves have given to the agent's files.
         complete: The base model's configuration with all defaults; empty if it is not known.
         merge: Merges a LoRA adapter; None: adapters are refused.
+        turn: Entered for the copy, after the check.
 
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
         InfrastructureError: This machine cannot copy or merge it, for example because the disk is full.
     """
     try:
-        limit = largest_size(tensors_of(base_model))
+        base = tensors_of(base_model)
         target.mkdir(parents=True)
         with SubmittedFiles(workspace, model_path, links) as files:
-            files.check_sizes(limit)
-            if not files.are_adapter:
-                return keep(target, base_model, complete, files.copy(target))
-            about = _copy_merged(files, base_model, target, merge)
-        return keep(target, base_model, complete)._replace(adapter=about)
+            tokenizer = base_model / "tokenizer.json"
+            size = tokenizer.stat().st_size if tokenizer.exists() else MAX_JSON_BYTES
+            files.check_sizes(largest_size(base), TOKENIZER_SIZES * size + (1 << 20))
+            if files.are_adapter and merge is None:
+                raise InvalidSubmissionError(ADAPTER_RECIPE)
+            with tempfile.TemporaryDirectory() as folder:
+                files.show(Path(folder))
+                if files.are_adapter:
+                    _check_tokenizer(Path(folder, "submitted.tokenizer.json"), tokenizer)
+                    read_adapter(Path(folder), base)
+                else:
+                    _check(Path(folder), base_model, base, complete)
+            with turn:
+                if merge is None or not files.are_adapter:
+                    return keep(target, base_model, complete, files.copy(target))
+                about = _copy_merged(files, base_model, target, merge)
+                return keep(target, base_model, complete)._replace(adapter=about)
     except OSError as error:
         raise InfrastructureError(
             f"the grader could not copy the submission: {error.strerror or error}; submit again later"
         ) from error
 
 
-def _copy_merged(files: SubmittedFiles, base_model: Path, target: Path, merge: Merge | None) -> str:
+def _copy_merged(files: SubmittedFiles, base_model: Path, target: Path, merge: Merge) -> str:
     """Copies an adapter and puts the weights that it makes of the base model into the target; returns it in words."""
-    if merge is None:
-        raise InvalidSubmissionError(ADAPTER_RECIPE)
     adapter = target / "adapter"
     adapter.mkdir()
     files.copy(adapter)
@@ -128,12 +147,7 @@ def keep(
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
     """
-    config = read_json(base_model / "config.json", "config.json", MAX_CONFIG_BYTES)
-    _check_config(read_json(copy / "submitted.config.json", "config.json", MAX_CONFIG_BYTES), config, complete)
-    _check_tokenizer(copy / "submitted.tokenizer.json", base_model / "tokenizer.json")
-    if (copy / f"submitted.{INDEX}").exists():
-        (copy / f"submitted.{INDEX}").rename(copy / INDEX)
-    weights = find_weights(tensors_of(copy), tensors_of(base_model), is_tied(config, complete))
+    weights, config = _check(copy, base_model, tensors_of(base_model), complete)
     digests = {
         name: known_digest(tensor, known) or tensor_digest(name, tensor, require_finite)
         for name, tensor in weights.tensors.items()
@@ -142,6 +156,18 @@ def keep(
     keep_only(copy, weights.tensors)
     _take_from_base(copy, base_model, config)
     return Kept(digest_of_tensors(weights.tensors, digests))
+
+
+def _check(
+    copy: Path, base_model: Path, base: Mapping[str, Tensor], complete: Mapping[str, Any]
+) -> tuple[Weights, dict[str, Any]]:
+    """Checks all but the numbers of a submission; returns its weights and the base model's configuration."""
+    config = read_json(base_model / "config.json", "config.json", MAX_CONFIG_BYTES)
+    _check_config(read_json(copy / "submitted.config.json", "config.json", MAX_CONFIG_BYTES), config, complete)
+    _check_tokenizer(copy / "submitted.tokenizer.json", base_model / "tokenizer.json")
+    if (copy / f"submitted.{INDEX}").exists():
+        (copy / f"submitted.{INDEX}").rename(copy / INDEX)
+    return find_weights(tensors_of(copy, Caps.of(len(base))), base, is_tied(config, complete)), config
 
 
 def as_graded(checkpoint: Path, base_model: Path, target: Path) -> Path:

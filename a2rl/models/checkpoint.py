@@ -4,7 +4,6 @@ Nothing except JSON is deserialised here.
 """
 
 import hashlib
-import json
 import math
 import os
 import struct
@@ -18,19 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, Strict, model
 
 from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.core.files import digest_of
-from a2rl.models.weight_index import INDEX, WHOLE, files_that_count, missing_file, read_index, unique_keys
+from a2rl.models.caps import MAX_DIMENSIONS, MAX_NAME_CHARS, MAX_NAME_PARTS, UNKNOWN_BASE, Caps
+from a2rl.models.json_object import parse_json
+from a2rl.models.weight_index import INDEX, WHOLE, files_that_count, missing_file, read_index
 
 BLOCK = 1 << 20
-MAX_JSON_BYTES = 64 << 20
-MAX_CONFIG_BYTES = 4 << 20
-"""The largest config.json; those of real models have some kilobytes."""
 SAFETENSORS_RECIPE = "save the weights with model.save_pretrained(path), which writes *.safetensors"
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The data types that weights may have, with the number of bytes per value."""
 
-
-MAX_DIMENSIONS = 8
-MAX_NAME_CHARS, MAX_NAME_PARTS = 512, 32
 Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
 
 
@@ -65,21 +60,22 @@ class Entry(BaseModel):
         return self
 
 
-def tensors_of(folder: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a checkpoint by name. Only the headers of its files are read.
+def tensors_of(folder: Path, caps: Caps = UNKNOWN_BASE) -> dict[str, Tensor]:
+    """Returns the tensors of a checkpoint by name. Only the headers of its files are read, none if they are too long.
 
     If there is an index, it says which tensors count and where they are; all other files are ignored. Without one,
     `model.safetensors` is the whole model. If that is missing, too, all *.safetensors together are.
 
     Raises:
-        InvalidSubmissionError: The index or a header is not valid, or two files contain the same tensor.
+        InvalidSubmissionError: The index or a header is not valid, exceeds the caps, or two files contain the same
+            tensor.
     """
     if (folder / INDEX).exists():
-        return _indexed(folder, read_index(folder / INDEX))
+        return _indexed(folder, read_index(folder / INDEX), caps)
     tensors: dict[str, Tensor] = {}
-    for file in files_that_count({path.name for path in folder.glob("*.safetensors")}):
-        path = folder / file
-        for name, tensor in tensors_in(path).items():
+    files = files_that_count({path.name for path in folder.glob("*.safetensors")})
+    for path, found in _headers([folder / file for file in files], caps):
+        for name, tensor in found.items():
             if name in tensors:
                 raise InvalidSubmissionError(
                     f"tensor {name[:200]} is in both {tensors[name].file.name} and {path.name}; delete stale shards"
@@ -88,22 +84,42 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _indexed(folder: Path, index: Mapping[str, str]) -> dict[str, Tensor]:
+def _headers(files: Iterable[Path], caps: Caps) -> Iterator[tuple[Path, dict[str, Tensor]]]:
+    """Yields the tensors of each file, after a look at how long all headers are."""
+    paths = list(files)
+    caps.check_header_bytes(sum(map(_header_length, paths)))
+    number = 0
+    for path in paths:
+        found = tensors_in(path, caps)
+        number += len(found)
+        caps.check_number(number)
+        yield path, found
+
+
+def _header_length(path: Path) -> int:
+    """Returns how long the header of a file says it is; no more than the file."""
+    with path.open("rb") as file:
+        prefix = file.read(8)
+    return min(path.stat().st_size, int(struct.unpack("<Q", prefix)[0])) if len(prefix) == 8 else 0
+
+
+def _indexed(folder: Path, index: Mapping[str, str], caps: Caps) -> dict[str, Tensor]:
+    caps.check_number(len(index))
     files = sorted(set(index.values()))
     if missing := [file for file in files if not (folder / file).is_file()]:
         raise InvalidSubmissionError(missing_file(missing[0]))
-    headers = {file: tensors_in(folder / file) for file in files}
+    headers = {path.name: found for path, found in _headers([folder / file for file in files], caps)}
     for name, file in index.items():
         if name not in headers[file]:
             raise InvalidSubmissionError(f"{INDEX} says that {name[:200]} is in {file}, which lacks it; save it again")
     return {name: headers[file][name] for name, file in index.items()}
 
 
-def tensors_in(path: Path) -> dict[str, Tensor]:
+def tensors_in(path: Path, caps: Caps = UNKNOWN_BASE) -> dict[str, Tensor]:
     """Returns the tensors of one safetensors file by name; only the header is read.
 
     Raises:
-        InvalidSubmissionError: The file is not valid, or it is shorter than its header says.
+        InvalidSubmissionError: The file is not valid, exceeds the caps, or is shorter than its header says.
     """
     # Format: https://huggingface.co/docs/safetensors/index#format
     total = path.stat().st_size
@@ -113,11 +129,14 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
         if len(prefix) < 8:
             raise broken
         length = struct.unpack("<Q", prefix)[0]
-        if length > min(total - 8, MAX_JSON_BYTES):
+        if length > total - 8:
             raise broken
+        caps.check_header_bytes(length)
+        caps.check_time()
         try:
-            header = json.loads(file.read(length), object_pairs_hook=unique_keys)
+            header = parse_json(file.read(length))
             header.pop("__metadata__", None)
+            caps.check_number(len(header))
             _refuse_long_names(header, path.name)
             tensors = {
                 name: _tensor(path, name, 8 + length, Entry.model_validate(entry)) for name, entry in header.items()
@@ -135,7 +154,7 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
 
 
 def _refuse_long_names(names: Iterable[str], file: str) -> None:
-    """Refuses names that no model has: renaming takes time that grows with the square of their length."""
+    """Refuses names that no model has."""
     for name in names:
         if len(name) > MAX_NAME_CHARS or name.count(".") >= MAX_NAME_PARTS:
             raise InvalidSubmissionError(

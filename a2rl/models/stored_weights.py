@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.models.checkpoint import MAX_JSON_BYTES, Tensor, tensors_in
+from a2rl.models.caps import MAX_JSON_BYTES
+from a2rl.models.checkpoint import Tensor, tensors_in
 from a2rl.models.weight_index import INDEX, WHOLE
 
 ALIGNMENT = 8

@@ -10,14 +10,15 @@ Digests that are not known are computed from the file.
 """
 
 import hashlib
-import json
 import struct
 from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
-from a2rl.models.checkpoint import MAX_JSON_BYTES, Entry
+from a2rl.models.caps import MAX_JSON_BYTES
+from a2rl.models.checkpoint import Entry
 from a2rl.models.finite import FiniteScan
+from a2rl.models.json_object import parse_json
 
 PREFIX = 8
 """The number of bytes that hold the length of the header."""
@@ -39,7 +40,11 @@ class TensorHasher:
     whoever needs one reads the file again and finds out what is wrong.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_JSON_BYTES) -> None:
+        """Starts before the first byte of a file whose header is read if it has no more than `most` bytes."""
+        self._most = most
+        self.header_bytes = 0
+        """How long the header was that was read."""
         self._head: bytearray | None = bytearray()
         """The bytes so far; None once the header is complete."""
         self._left: deque[_Range] = deque()
@@ -58,10 +63,11 @@ class TensorHasher:
         if len(self._head) < PREFIX:
             return
         end = PREFIX + int(struct.unpack("<Q", self._head[:PREFIX])[0])
-        if end > PREFIX + MAX_JSON_BYTES:
+        if end > PREFIX + self._most:
             self._head = None
         elif len(self._head) >= end:
             head, self._head = self._head, None
+            self.header_bytes = end
             self._left = _ranges(bytes(head[PREFIX:end]))
             self._add(memoryview(head)[end:])
 
@@ -90,7 +96,7 @@ class TensorHasher:
 def _ranges(header: bytes) -> "deque[_Range]":
     """Returns the tensors in the order of their bytes; none if the header is invalid or two of them overlap."""
     try:
-        entries = json.loads(header)
+        entries = parse_json(header)
         entries.pop("__metadata__", None)
         found = {name: Entry.model_validate(entry) for name, entry in entries.items()}
     except (ValueError, TypeError, AttributeError, RecursionError):

@@ -68,7 +68,7 @@ def find_weights(submitted: Mapping[str, Tensor], base: Mapping[str, Tensor], ti
     Raises:
         InvalidSubmissionError: Tensors are missing, foreign, or of another shape or type.
     """
-    _refuse_placeholders(submitted)
+    refuse_placeholders(submitted)
     weights = {name: tensor for name, tensor in base.items() if not is_buffer(name, tensor)}
     stored_head, embedding = find_head(weights), find_embedding(weights)
     if embedding is None:
@@ -177,7 +177,8 @@ def resize_recipe(base: Mapping[str, Tensor]) -> str:
     return f"cut off new rows: model.resize_token_embeddings({rows}); model.save_pretrained(path)"
 
 
-def _refuse_placeholders(submitted: Mapping[str, Tensor]) -> None:
+def refuse_placeholders(submitted: Mapping[str, Tensor]) -> None:
+    """Refuses tensors of which a dimension is zero: no model has them."""
     if empty := sorted(name for name, tensor in submitted.items() if 0 in tensor.shape):
         raise InvalidSubmissionError(
             f"{len(empty)} weights have no numbers, such as {empty[0][:SHOWN_CHARS]}: ZeRO-3 leaves such placeholders "

@@ -3,12 +3,12 @@
 An index may come from an agent, so nothing in it is believed: it must be short, and name files by plain names.
 """
 
-import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from a2rl.core.errors import InvalidSubmissionError
+from a2rl.models.caps import MAX_INDEX_BYTES
+from a2rl.models.json_object import parse_json
 
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
@@ -16,8 +16,6 @@ WHOLE = "model.safetensors"
 OTHER_LAYOUTS = ("consolidated", "adapter_")
 """Beginnings of the names of files that are no part of a transformers checkpoint: Mistral's own layout (the same
 weights under other names), and adapters."""
-MAX_INDEX_BYTES = 32 << 20
-"""The index of a model with 100,000 tensors has about 10 MiB."""
 
 
 def files_that_count(names: Collection[str]) -> list[str]:
@@ -47,7 +45,7 @@ def parse_index(text: bytes) -> dict[str, str]:
     if len(text) > MAX_INDEX_BYTES:
         raise InvalidSubmissionError(f"{INDEX} has more than {MAX_INDEX_BYTES >> 20} MiB; save the model again")
     try:
-        index = json.loads(text, object_pairs_hook=unique_keys)["weight_map"]
+        index = parse_json(text)["weight_map"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise broken from error
     if not isinstance(index, dict) or not index:
@@ -68,15 +66,3 @@ def missing_file(file: str) -> str:
         f"{INDEX} names {file[:200]!r}, which is not in the folder; save the model again, or delete the index if "
         f"{WHOLE} is the whole model"
     )
-
-
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of a JSON text; use it as `object_pairs_hook`.
-
-    Raises:
-        ValueError: A key stands twice, and readers differ in which of the two they take.
-    """
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found

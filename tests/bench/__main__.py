@@ -19,13 +19,14 @@ ON_REQUEST = {"real-model"}
 
 def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
     """Returns the measurements by name, in the order in which they are made."""
-    from tests.bench import decoding, grading, machine, records, tasks
+    from tests.bench import decoding, grading, machine, records, submissions, tasks
 
     return {
         "workers": grading.workers,
         "kept-engine": grading.kept_engine,
         "shared-prefix": decoding.shared_prefix,
         "code-answers": grading.code_answers,
+        "submission-checks": submissions.submission_checks,
         "alfworld": tasks.alfworld,
         "webshop": tasks.webshop,
         "webshop-episodes": tasks.webshop_episodes,

@@ -525,6 +525,47 @@ def test_who_hands_in_broken_checkpoints_again_and_again_waits_longer_and_longer
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_refused_submissions_have_a_quota_of_time(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    now = [100.0]
+    door_of_run = submissions.Submissions(run, lambda: now[0])
+    run.checkpoints.mkdir()
+
+    def slow(*_: object) -> None:
+        now[0] += submissions.REFUSED_S / 10
+        raise InvalidSubmissionError("it has numbers that are not finite")
+
+    monkeypatch.setattr(submissions, "copy_submission", slow)
+    had_room = []
+    for number in range(12):
+        received = door_of_run.receive(v1, queues=True)
+        if is_over and number == 11:
+            end_agent_at_work(run)
+        with pytest.raises(InvalidSubmissionError, match="not finite"):
+            door_of_run.accept(received)
+        door_of_run.release(received)
+        had_room.append(door_of_run.has_room)
+        now[0] += submissions.LONGEST_PAUSE_S if number == 10 else 0.0
+    assert had_room == [True] * 10 + [False, is_over], "ten cost nothing, and after the agent's end there is no pause"
+    door_of_run.end_pause()
+    assert door_of_run.has_room
+
+
+def test_a_submission_that_is_refused_does_not_wait_for_the_copies_of_others(
+    run: RunDir, settings: Settings, v1: str
+) -> None:
+    door_of_run = submissions.Submissions(run)
+    run.checkpoints.mkdir()
+    (run.workspace / v1 / "config.json").write_text("{")
+    received = door_of_run.receive(v1)
+    with door_of_run._copy_lock, ThreadPoolExecutor(1) as threads:
+        refusal = threads.submit(door_of_run.accept, received)
+        with pytest.raises(InvalidSubmissionError, match="not valid JSON"):
+            refusal.result(60)
+
+
 def test_an_allowance_comes_back_with_time() -> None:
     now = [0.0]
     bucket = TokenBucket(2, 10.0, lambda: now[0])

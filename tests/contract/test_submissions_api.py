@@ -55,8 +55,10 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     go_on = threading.Event()
 
     def copy(*arguments: Any) -> Kept:
-        assert go_on.wait(60)
-        return copy_submission(*arguments)
+        *others, turn = arguments
+        with turn:
+            assert go_on.wait(60)
+            return copy_submission(*others)
 
     monkeypatch.setattr(submissions, "copy_submission", copy)
     return go_on

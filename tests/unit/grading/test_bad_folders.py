@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.grading.submitted_files import MAX_FILES, MAX_NAMES
+from a2rl.models.caps import MAX_FILES, MAX_FILES_IN_FOLDER
 from tests.small_model import edit_json
 
 
@@ -121,7 +121,7 @@ def _flood_of_shards(folder: Path) -> None:
 
 
 def _flood_of_files(folder: Path) -> None:
-    for number in range(MAX_NAMES):
+    for number in range(MAX_FILES_IN_FOLDER):
         (folder / f"{number}").touch()
 
 
