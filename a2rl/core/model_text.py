@@ -30,6 +30,6 @@ def answer_of(text: str) -> str:
     A thought without an end goes on to the end of the text; one without a beginning (which some chat templates write)
     began before the text. A token that ends a turn ends the text, unless nothing was said before it.
     """
-    text = _THOUGHT.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = _THOUGHT.sub("", _UNSEEN.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
     turns = (_SPECIAL.sub("", turn) for turn in _END_OF_TURN.split(_END_OF_THOUGHT.split(text)[-1]))
-    return _UNSEEN.sub("", next(filter(str.strip, turns), "")).replace("\xa0", " ")
+    return next(filter(str.strip, turns), "").replace("\xa0", " ")

@@ -1,9 +1,9 @@
 """Asks a judge whether an answer is right, and reads its answer.
 
 The criteria are the reference's (autorl_bench/benchmarks/deepsearchqa/eval.py, `_judge_answer`): a Single answer says
-the same as the gold answer, a Set answer has all of its items; the judge replies with one word. Two deviations: tags of
-the prompt are escaped in the answer, and a failed or unreadable judgement is no verdict (the reference then matches
-substrings, by which an empty answer is right).
+the same as the gold answer, a Set answer has all of its items; the judge replies with one word. Two deviations:
+whatever looks like a tag is escaped in the answer, and a failed or unreadable judgement is no verdict (the reference
+then matches substrings, by which an empty answer is right).
 
 A judge may say more than its word: it is read at the beginning of the first or last line, alone or before punctuation,
 or anywhere after a label such as "Verdict:". Thoughts and fences do not count. Two verdicts that differ are none.
@@ -37,7 +37,8 @@ _WORD = re.compile(
     rf"(?:^\W*+(?:(?:the|this) answer is|it is|{_LABEL})?|{_LABEL})\W*\b((?:in)?correct)\b(?=[^\w?]*$|\s*[.,:;!)*-])",
     re.IGNORECASE,
 )
-_TAG = re.compile(r"<(?=/?(?:type|gold|answer)>)")
+_TAG = re.compile("[<\uff1c\ufe64](?=[^<>\uff1c\uff1e\ufe64\ufe65]{1,40}[>\uff1e\ufe65])")
+"""What a judge may read as the beginning of a tag, also in capitals, in wide characters or with unseen ones."""
 _FIELD = re.compile(r"<(type|gold|answer)>(.*?)</\1>", re.DOTALL)
 
 

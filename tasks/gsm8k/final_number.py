@@ -75,7 +75,7 @@ _SENTENCE_END = re.compile(rf"(?<=[.!?])[\s{_BOLD}]+(?=[^\W\d_a-z]|[{_BOLD}{_BOX
 _UNIT = r"\s*(?:[^\W\d]+\s+){0,2}"
 _OPERATOR = re.compile(rf"[\s{_BOLD}]*{_UNIT}(?:[+*/^]|x\s|-\s)\s*[({_BOLD}]*{_MONEY}\d", re.IGNORECASE)
 _OFFERED = re.compile(
-    rf"{_N}{_MARKS}(?:\s*(?:[^\W\d]+[,;\s]+){{0,2}}[,;(\s]*\b(?:or|maybe|perhaps|possibly)\s+(?:\w+\s+)?|(?:and|&)\s+)({_N})|{_N}(?:\s*,\s*{_N})+(?:,?\s*(?:or|and)\s+{_N})?(?=\W*\Z)",
+    rf"{_N}{_MARKS}(?:\s*(?:[^\W\d]+[,;\s]+){{0,2}}[,;(\s]*\b(?:or|maybe|perhaps|possibly)\s+(?:\w+\s+)?[{_BOLD}{_BOX}]*|(?:and|&)\s+)({_N})|{_N}(?:\s*,\s*{_N})+(?:,?\s*(?:or|and)\s+{_N})?(?=\W*\Z)",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(rf"{_MARKS}{_N}[\s{_BOLD}.%$!)\]]*")

@@ -333,7 +333,7 @@ def _of_text(said: str, told: Account, failed: Sequence[FailedRequest]) -> Cause
         return _of_request(failed[-1], said)
     if not (is_api or told.failure):
         return _first(OWN_LIMITS, said)
-    status = STATUS.search(said)
+    status = STATUS.search(said) if is_api else None
     return _of_status(int(status[1] or status[2]), said) if status else _of_words(said)
 
 

@@ -267,6 +267,11 @@ def test_what_the_relay_itself_answers_is_no_answer_of_the_api() -> None:
     assert quota.responsible == "agent"
 
 
+@pytest.mark.parametrize("words", ["(500 of 1000)", "exit code 500", "HTTP/1.1 200 OK; 502 Rows"])
+def test_a_number_that_an_agent_prints_is_no_status_of_the_api(words: str) -> None:
+    assert ending("crashed", 1, Account(failure=words)).responsible == "unknown"
+
+
 def test_a_cause_on_this_machine_is_not_blamed_on_a_request_that_failed_before() -> None:
     end = ending("crashed", 1, log=["ModuleNotFoundError: No module named 'peft'"], failed=[FailedRequest(500)])
     assert end.why.startswith("a module or library is missing")

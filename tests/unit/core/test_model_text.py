@@ -16,6 +16,7 @@ from a2rl.core.model_text import answer_of
         ("so it is 3</think>\n18", "\n18"),
         ("<think>it is 18", ""),
         ("18<think>or 3", "18"),
+        ("<thi\u200bnk>\n18", ""),
         ("18<|im_end|>\n<|im_start|>user\n20", "18"),
         ("<|im_start|>assistant\n    18<|endoftext|>20", "    18"),
         ("18<end_of_turn>", "18"),

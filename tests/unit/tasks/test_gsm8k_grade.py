@@ -154,6 +154,7 @@ WRITTEN_BY_CHATS = [
     # guesses
     ("The answer is 17 or 18.", None),
     ("It is either 17 or 18", None),
+    ("**17** or **18**", None),
     ("The answer is 18 dollars, or maybe 20.", None),
     ("#### 18 or 20", None),
     ("#### 17, 18, 19", None),

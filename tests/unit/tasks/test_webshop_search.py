@@ -42,6 +42,11 @@ def test_a_text_is_cut_into_terms_as_lucene_cuts_it(text: str, expected: list[st
     assert terms(text) == expected
 
 
+@pytest.mark.parametrize("text", ["_" * 200_000, "_" * 200_000 + "\xe9"], ids=["ascii", "unicode"])
+def test_a_run_of_underscores_is_read_once(text: str) -> None:
+    assert "" not in terms(text)
+
+
 def test_a_word_is_cut_where_lucene_cuts_it() -> None:
     assert [len(word) for word in words("x" * 600)] == [255, 255, 90]
 
