@@ -57,7 +57,7 @@ def _unicode_words() -> "regex.Pattern[str]":
     run = rf"(?:{letters}|{digits})+"
     pictograph = rf"[{_PICTOGRAPHS}][\p{{EMod}}\uFE0F]*"
     return regex.compile(
-        rf"{underscore}*(?:{run}|{katakana}+)(?:{underscore}+(?:{run}|{katakana}+))*{underscore}*"
+        rf"(?<!{underscore}){underscore}*+(?:{run}|{katakana}+)(?:{underscore}+(?:{run}|{katakana}+))*{underscore}*"
         rf"|[\p{{Lb=SA}}&&\p{{L}}][\p{{Lb=SA}}\p{{WB=Extend}}\p{{WB=Format}}]*"
         rf"|[\p{{Han}}\p{{Hiragana}}]{tail}"
         rf"|\p{{RI}}\p{{RI}}|[0-9#*]\uFE0F?\u20E3"

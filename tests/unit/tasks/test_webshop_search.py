@@ -42,7 +42,9 @@ def test_a_text_is_cut_into_terms_as_lucene_cuts_it(text: str, expected: list[st
     assert terms(text) == expected
 
 
-@pytest.mark.parametrize("text", ["_" * 200_000, "_" * 200_000 + "\xe9"], ids=["ascii", "unicode"])
+@pytest.mark.parametrize(
+    "text", ["_" * 200_000, "_" * 200_000 + "\xe9", "_\u0301" * 20_000], ids=["ascii", "unicode", "marks"]
+)
 def test_a_run_of_underscores_is_read_once(text: str) -> None:
     assert "" not in terms(text)
 
