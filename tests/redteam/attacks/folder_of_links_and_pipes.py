@@ -13,7 +13,7 @@ def attack(scene):
 
 
 def held(after):
-    from tests.redteam.look import reader
+    from tests.redteam.look import IS_SOUND, reader
 
     victim = reader().victim
 
@@ -28,8 +28,10 @@ def held(after):
 
         return edit
 
+    found = reader().look_at(second_names)
+    if found and not found.endswith(IS_SOUND):  # the ledger itself is whole
+        return found
     return reader().look_at(
-        second_names,
         replaced("ledger.db", lambda path: path.symlink_to(victim)),
         replaced("records/grade.json", os.mkfifo),
         replaced("records/setup.json", lambda path: path.symlink_to("/dev/zero")),
