@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import psutil
+import yaml
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import digest_of, file_digest, folder_digest, write_jsonl, write_model
@@ -16,6 +17,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
+from a2rl.judge.params import JudgeParams
 from a2rl.models.base_model import SMALL_FILES, model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.results.manifest import close_run
@@ -46,6 +48,16 @@ def checkout(folder: Path) -> Settings:
         (folder / name).symlink_to(REPOSITORY / name)
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return Settings(folder, {**environ, "CUDA_VISIBLE_DEVICES": ""})
+
+
+def know_judge(settings: Settings, judge: JudgeParams) -> None:
+    """Adds a judge to the params.yaml of a checkout, which becomes its own file: no other judge is asked."""
+    place = settings.root / "params.yaml"
+    values = yaml.safe_load(place.read_text(encoding="utf-8"))
+    known = judge.model_dump(mode="json", exclude_defaults=True, exclude={"name", "annotator_digest"})
+    values.setdefault("judges", {})[judge.name or "of-the-test"] = known
+    place.unlink()
+    place.write_text(yaml.safe_dump(values), encoding="utf-8")
 
 
 def spec(**changes: Any) -> RunSpec:
@@ -89,6 +101,8 @@ def make_run(
 
     With `started`, its agent is working; if it is `movable`, a copy of its checkout is complete.
     """
+    if isinstance(judge := changes.get("judge"), JudgeParams):
+        know_judge(settings, judge)
     run = RunDir.create(settings.runs, spec(**changes))
     hidden = make_hidden(settings.root / "data-of" / run.id / "hidden", items)
     for name in ("code", "output", "data"):
