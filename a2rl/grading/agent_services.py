@@ -23,7 +23,7 @@ from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
 from a2rl.grading.http_limits import problem
-from a2rl.grading.job import judge_of_run
+from a2rl.grading.judge_check import judge_of_run
 from a2rl.grading.refusals import TokenBucket
 from a2rl.judge.account import Account, Kind, SpendLimitError
 from a2rl.judge.params import JudgeConfig

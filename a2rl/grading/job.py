@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
@@ -205,21 +204,6 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
     progress.remove()
 
 
-def judge_of_run(params: JudgeParams, settings: Settings) -> JudgeConfig:
-    """Configures the judge in the settings of a run, if the checkout's own settings have it, too.
-
-    Raises:
-        UsageError: They do not, the key is not set, or the model does not exist.
-    """
-    if not load_params(settings.root).knows_judge(params):
-        where = params.serve or f"{params.base_url} with the key {params.api_key_env}"
-        raise UsageError(
-            f"the run's judge {params.name or params.model} is asked at {where}, which params.yaml does not have: "
-            "nothing is sent there; if you trust it, add it under `judges`"
-        )
-    return judge_of(params, settings)
-
-
 def judge_of(params: JudgeParams, settings: Settings) -> JudgeConfig:
     """Configures a judge of params.yaml, with its key and its local model.
 
@@ -247,7 +231,7 @@ def _judging(job: GradeJob) -> JudgeConfig | None:
     """Returns the judge of a job, before anything is generated that it could not judge."""
     if job.judge is None:
         return None
-    config = replace(judge_of_run(job.judge, Settings.load()), sample=math.ceil(job.judge_sample / job.part.step))
+    config = replace(judge_of(job.judge, Settings.load()), sample=math.ceil(job.judge_sample / job.part.step))
     if job.account is None:
         return config
     Account(job.account, job.judge_usd).require_money()

@@ -1,13 +1,45 @@
 """Tries the judge of a run before the run depends on it."""
 
+from pathlib import Path
 from typing import cast
 
+from a2rl.config.params import load_params
+from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.grading.job import judge_of_run
+from a2rl.grading.job import judge_of
 from a2rl.judge.check import check_judge
+from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.run.spec import RunSpec
 from a2rl.tasks.catalog import load_grader
 from a2rl.tasks.contract import JudgedGrader
+
+
+def require_known(judge: JudgeParams, root: Path) -> None:
+    """Requires that the judge in the settings of a run is one of this checkout's own.
+
+    Args:
+        judge: The judge. A stranger may have named it, to have keys sent to him.
+        root: The checkout.
+
+    Raises:
+        UsageError: params.yaml does not have it.
+    """
+    if not load_params(root).knows_judge(judge):
+        where = judge.serve or f"{judge.base_url} with the key {judge.api_key_env}"
+        raise UsageError(
+            f"the run's judge {judge.name or judge.model} is asked at {where}, which params.yaml does not have: "
+            "nothing is sent there; if you trust it, add it under `judges`"
+        )
+
+
+def judge_of_run(judge: JudgeParams, settings: Settings) -> JudgeConfig:
+    """Configures the judge in the settings of a run.
+
+    Raises:
+        UsageError: It is unknown, the key is not set, or the model does not exist.
+    """
+    require_known(judge, settings.root)
+    return judge_of(judge, settings)
 
 
 def check_judge_of(spec: RunSpec, settings: Settings) -> None:

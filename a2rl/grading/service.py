@@ -26,6 +26,7 @@ from a2rl.grading.answers import (
 )
 from a2rl.grading.grades import Grades
 from a2rl.grading.job import EngineChoice, GradeJob
+from a2rl.grading.judge_check import require_known
 from a2rl.grading.judge_money import judge_allowance_usd
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.submission_states import is_agent_at_work, ungraded
@@ -50,8 +51,14 @@ class Outcome(NamedTuple):
 
 
 def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) -> GradeJob:
-    """Returns the job that grades a model folder for a run."""
+    """Returns the job that grades a model folder for a run.
+
+    Raises:
+        UsageError: The run has a judge that is not one of this checkout's own.
+    """
     spec, base = run.spec, run.read("baseline", BaselineRecord)
+    if spec.judge is not None:
+        require_known(spec.judge, root)
     limits = spec.grading_limits
     engine = EngineChoice.of(spec.backend, spec.dtype, spec.vllm, base_model_of(run))
     return GradeJob(

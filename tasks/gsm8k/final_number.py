@@ -87,7 +87,11 @@ _TAKEN_BACK = re.compile(
     r"|\bI (?:made|have made|was|am) (?:a mistake|an error|wrong)",
     re.IGNORECASE,
 )
-_GUESS = re.compile(r"\b(?:(?:could|might|may) be|maybe|perhaps|possibly|alternatively)\b", re.IGNORECASE)
+_GUESS = re.compile(
+    r"\b(?:(?:it|this|that|answer|result|number|total) (?:could|might|may)(?: also)? be"
+    r"|maybe|perhaps|possibly|alternatively)\b",
+    re.IGNORECASE,
+)
 _FAREWELL = re.compile(
     r"\b(?:let me know|feel free|hope (?:this|that|it)|(?:any|more|other|further) questions|happy to help)\b",
     re.IGNORECASE,
