@@ -8,7 +8,7 @@ counts. Where several numbers are offered ("17 or 18"), there is no answer.
 
     final_number("#### Step 1: 16 - 7 = 9\n#### Answer\nShe makes **$18**.\n\nDo you have 2 more questions?")    # 18.0
 
-The text is hostile: no expression reads it more than once, and only the end of a very long text is read.
+The text is hostile: only the end of a very long text is read, and numbers are looked for in short pieces of it.
 """
 
 import math

@@ -1,14 +1,30 @@
 """Tests that no regular expression of ours takes more than linear time, whatever text it gets."""
 
+import time
+from collections.abc import Callable
+
 import pytest
 
 from tasks.deepsearchqa.research.match import items
+from tasks.gsm8k.final_number import final_number
+from tasks.humaneval.program import program
 from tasks.webshop.shop.analysis import words
 from tests.patterns import GROWTH, LIMIT_S, LIMITED, TRUSTED, Pattern, patterns, slowest, slowest_within
 
 FOUND = list(patterns())
-NOT_YET = ("tasks/gsm8k/final_number.py", "tasks/humaneval/program.py")
-"""Modules with patterns that are not linear and whose limits do not make them fast."""
+WHOLE: dict[str, Callable[[str], object]] = {
+    "tasks/gsm8k/final_number.py": final_number,
+    "tasks/humaneval/program.py": lambda text: program("def f(x):\n", "f", text),
+}
+"""Readers whose patterns see short pieces of an answer, or only one pass of it: each reader is tried as a whole."""
+ANSWERS = [
+    "or 1 ", "1,", "17 or ", "\\boxed{", "\\frac{1}{", "the answer is ", "answer: 1 ", "#### ", "<", "_", "**", "~~",
+    "1'000", "maybe 1. ", "wait, ", "x\n", " ", "\n", "Step 1: ", "=1", "<think>", "</think>", "```", "```python\n",
+    "def f(x):\n", "\u200b",
+]  # fmt: skip
+SECONDS = 5.0
+"""Far more than is needed: the slowest takes a quarter of a second."""
+TRIED = [each for each in FOUND if each.text not in TRUSTED and each.place.partition(":")[0] not in WHOLE]
 
 
 def test_the_patterns_of_all_modules_are_found() -> None:
@@ -17,16 +33,23 @@ def test_the_patterns_of_all_modules_are_found() -> None:
     assert set(TRUSTED) <= texts, "these are no longer in the code"
 
 
-@pytest.mark.parametrize("pattern", [each for each in FOUND if each.text not in TRUSTED], ids=lambda each: each.place)
+@pytest.mark.parametrize("pattern", TRIED, ids=lambda each: each.place)
 def test_a_pattern_takes_linear_time(pattern: Pattern) -> None:
-    if pattern.place.partition(":")[0] in NOT_YET:
-        pytest.xfail("reads at most some thousand characters, in more than linear time")
     if size := LIMITED.get(pattern.place.partition(":")[0]):
         found = slowest_within(pattern, size)
         assert found.seconds < LIMIT_S, str(found)
     else:
         found = slowest(pattern)
         assert found.growth <= GROWTH, str(found)
+
+
+@pytest.mark.parametrize("part", ANSWERS)
+@pytest.mark.parametrize("module", WHOLE)
+def test_a_reader_of_answers_takes_little_time_for_any_text(module: str, part: str) -> None:
+    began = time.process_time()
+    for before, after in (("", ""), ("The answer is 1 ", " !"), ("#### ", "5")):
+        WHOLE[module](before + part * (50_000 // len(part)) + after)
+    assert time.process_time() - began < 3 * SECONDS
 
 
 @pytest.mark.parametrize(
