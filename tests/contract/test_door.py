@@ -7,8 +7,9 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -305,15 +306,19 @@ def test_copies_are_made_one_at_a_time_so_that_none_counts_on_the_room_of_anothe
     service, copying, most = service_of(run, settings), [0], [0]
     copy = copy_submission
 
-    def counted(*arguments: Any) -> Kept:
-        copying[0] += 1
-        most[0] = max(most[0], copying[0])
-        time.sleep(0.05)
-        kept = copy(*arguments)
-        copying[0] -= 1
-        return kept
+    @contextmanager
+    def counted(turn: AbstractContextManager[None]) -> Iterator[None]:
+        with turn:
+            copying[0] += 1
+            most[0] = max(most[0], copying[0])
+            time.sleep(0.05)
+            yield
+            copying[0] -= 1
 
-    monkeypatch.setattr(submissions, "copy_submission", counted)
+    def copied(*arguments: Any) -> Kept:
+        return copy(*arguments[:-1], counted(arguments[-1]))
+
+    monkeypatch.setattr(submissions, "copy_submission", copied)
     with ThreadPoolExecutor(4) as threads:
         assert len(list(threads.map(lambda _: service.submit(v1), range(4)))) == 4
     assert most == [1]

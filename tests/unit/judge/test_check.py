@@ -20,6 +20,7 @@ from a2rl.run.spec import RunSpec
 from tasks.alpacaeval.grade import trial_question
 from tests.fake_judge import FakeJudge, fake_judge
 from tests.mock_llm_process import driver_process
+from tests.run_maker import know_judge
 from tests.unit.run.test_spec import FIRST
 
 OWN = "weighted_alpaca_eval_gpt4_turbo"
@@ -109,9 +110,12 @@ def spec_of(judge: JudgeParams, task: str) -> RunSpec:
 
 
 def test_a_run_is_refused_for_a_missing_key_before_anything_is_asked(judge: FakeJudge, settings: Settings) -> None:
-    before = len(judge.asked())
+    before, params = len(judge.asked()), judge.params(api_key_env="NO_SUCH_KEY")
+    with pytest.raises(UsageError, match=r"params\.yaml does not have"):
+        check_judge_of(spec_of(params, "alpacaeval"), settings)
+    know_judge(settings, params)
     with pytest.raises(UsageError, match="set NO_SUCH_KEY"):
-        check_judge_of(spec_of(judge.params(api_key_env="NO_SUCH_KEY"), "alpacaeval"), settings)
+        check_judge_of(spec_of(params, "alpacaeval"), settings)
     assert len(judge.asked()) == before
     check_judge_of(RunSpec.model_validate(FIRST), settings)  # has no judge
 
@@ -119,6 +123,7 @@ def test_a_run_is_refused_for_a_missing_key_before_anything_is_asked(judge: Fake
 def test_the_scripted_llm_as_a_judge_is_refused_for_what_it_does(settings: Settings, tmp_path: Path) -> None:
     with driver_process("gsm8k", tmp_path / "served.jsonl") as url:
         params = JudgeParams(base_url=f"{url}/v1", api_key_env=None, model="claude-opus-4-6", attempts=1)
+        know_judge(settings, params)
         with pytest.raises(UsageError, match="gives no log probabilities"):
             check_judge_of(spec_of(params.model_copy(update={"annotator": OWN}).resolved(OWN), "alpacaeval"), settings)
         with pytest.raises(UsageError, match=re.escape("does not answer in the form that correct_or_incorrect")):
