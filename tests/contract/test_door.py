@@ -304,7 +304,7 @@ def test_copies_are_made_one_at_a_time_so_that_none_counts_on_the_room_of_anothe
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, copying, most = service_of(run, settings), [0], [0]
-    copy: Any = copy_submission
+    copy: Callable[..., Kept] = copy_submission
 
     @contextmanager
     def counted(turn: AbstractContextManager[None]) -> Iterator[None]:
