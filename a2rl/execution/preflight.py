@@ -174,7 +174,7 @@ def _program(spec: RunSpec, here: Here) -> str:
         return ""  # that has a check of its own
     provision = here.provision(spec)
     if isolation.confines:
-        own = (*installation.extra_read, *definition_of(installation.agent, here.settings))
+        own = definition_of(installation.agent, here.settings)
         folders = [each for each in provision.python.folders if not contains_private_data(each, here.settings)]
         check_python(provision.python.executable, isolation, here.settings, (*own, *folders, *provision.read))
     return check_program(installation, isolation, here.settings, provision.read)

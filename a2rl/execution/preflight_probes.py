@@ -43,8 +43,12 @@ READ_PROBE = """
 import itertools, os, stat, sys
 def fail(error):
     sys.exit(f"{error.filename}: {error.strerror}")
+def files(folder):
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (os.path.join(place, name) for name in names if not name.startswith("."))
 for folder in sys.argv[2:]:
-    below = (os.path.join(place, name) for place, _, names in os.walk(folder, onerror=fail) for name in names)
+    below = files(folder)
     for path in itertools.islice(below if os.path.isdir(folder) else [folder], int(sys.argv[1])):
         try:
             if stat.S_ISREG(os.stat(path).st_mode):
@@ -55,7 +59,7 @@ for folder in sys.argv[2:]:
         except OSError:
             pass
 """
-"""Reads a byte of each file, as the agent's user."""
+"""Reads a byte of each file, as the agent's user. Programs keep what is theirs alone in hidden folders."""
 MAX_FILES = 2_000
 """Of each folder. Modes rarely differ within a folder, and an environment of Python has tens of thousands of files."""
 OTHERWISE = "`a2rl doctor` says more about the sandbox, or use --sandbox none with agents that you trust"

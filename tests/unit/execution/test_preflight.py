@@ -214,6 +214,7 @@ def test_what_the_agents_user_may_not_read_is_found_before_the_run(settings: Set
     (folder / "module.py").write_text("x = 1")
     for path in (tmp_path, folder):
         path.chmod(0o755)
+    (folder / ".cache").mkdir(mode=0o700)
     check_python(python, isolation, settings, (environment, folder))
     (folder / "module.py").chmod(0o600)
     with pytest.raises(UsageError, match=r"module\.py: Permission denied.*chmod -R o\+rX"):
