@@ -1,7 +1,6 @@
 """Tests bundles: a run survives the way to another machine, and hostile bundles do no harm."""
 
 import gzip
-import io
 import json
 import shutil
 import tarfile
@@ -24,7 +23,7 @@ from a2rl.recording.code_reading import code_at
 from a2rl.results.verify import Trust
 from a2rl.validity.finding import Finding
 from a2rl.validity.record import lower
-from tests.bundles import opened
+from tests.bundles import opened, rewritten
 from tests.run_maker import Finished, checkout, finished_run, make_run
 from tests.small_model import build_base_model
 
@@ -115,17 +114,6 @@ def test_a_run_that_has_not_begun_is_not_bundled(tmp_path: Path) -> None:
         pack(run, tmp_path / "run.tar.gz", with_weights=False)
 
 
-def _rewritten(given: Given, target: Path, edit: Callable[[list[tuple[tarfile.TarInfo, bytes]]], None]) -> Path:
-    with tarfile.open(given.bundle) as archive:
-        members = [(each, archive.extractfile(each).read()) for each in archive]  # type: ignore[union-attr]
-    edit(members)
-    with tarfile.open(target, "w:gz") as archive:
-        for entry, content in members:
-            entry.size = len(content) if entry.isreg() else 0
-            archive.addfile(entry, io.BytesIO(content) if entry.isreg() else None)
-    return target
-
-
 def _link(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
     entry = members[1][0]
     entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -182,7 +170,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_bundle_is_refused_in_one_line(tmp_path: Path, given: Given, name: str) -> None:
-    hostile = _rewritten(given, tmp_path / "hostile.tar.gz", HOSTILE[name])
+    hostile = rewritten(given.bundle, tmp_path / "hostile.tar.gz", HOSTILE[name])
     with pytest.raises(UsageError) as caught:
         unpack(hostile, tmp_path / "out")
     assert "\n" not in str(caught.value)
