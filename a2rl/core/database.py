@@ -80,6 +80,7 @@ def read_database(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
             database.execute("PRAGMA trusted_schema=OFF")
             database.execute("PRAGMA cell_size_check=ON")
             _check_schema(database, schema)
+            database.executescript(schema)  # its writer may just have made the file
             yield database
 
 

@@ -137,7 +137,7 @@ LOCAL = (
     ),
     _cause(r"EROFS|read-only file ?system", "it tried to write where it may only read", "unknown"),
     _cause(
-        r"(cannot|can't|must not|refus\w+ to|not allowed to|should not) (be used |be )?(run )?(with|as) (the )?root"
+        r"(cannot|can't|must not|refus\w{1,8} to|not allowed to|should not) (be used |be )?(run )?(with|as) (the )?root"
         r"|as root without|root/sudo privileges",
         "it refuses to run as root; run a2rl as an ordinary user", "machine",
     ),

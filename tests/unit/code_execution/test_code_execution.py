@@ -1,5 +1,6 @@
 """Tests the sandbox for code answers: hostile answers neither pass nor do harm, and correct answers pass."""
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -269,9 +270,15 @@ def test_a_right_answer_passes_although_the_machine_kills_a_process_of_its_sandb
 
 def all_below_me() -> list[psutil.Process]:
     """Returns the tester of this test, the process that forks cells, and a cell, once all three exist."""
-    testers = [each for each in psutil.Process().children() if "a2rl.code_execution" in " ".join(each.cmdline())]
+    testers = [each for each in psutil.Process().children() if is_tester(each)]
     found = [*testers[-1:], *(below for tester in testers[-1:] for below in tester.children(recursive=True))]
     return found if len(found) == 3 else []
+
+
+def is_tester(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):  # a child of another test may just end
+        return "a2rl.code_execution" in " ".join(process.cmdline())
+    return False
 
 
 def test_answers_that_end_their_testers_are_wrong_and_make_no_other_answer_fail() -> None:
