@@ -27,9 +27,10 @@ METHODS = frozenset({"match", "fullmatch", "search", "sub", "subn", "split", "fi
 POOL = "aA0_ \n\t.,-([{\"'<`#$:/\\"
 """Characters that are tried against every pattern, besides its own."""
 SIZE = 4_000
-FAST_S = 0.015
-"""A pattern that takes less of SIZE characters is not measured further: a quadratic one takes a second."""
+FAST_S = 0.003
+"""A pattern that takes less of SIZE characters is not measured further: a quadratic one takes longer."""
 LIMIT_S = 0.5
+MEASURED_S = 0.1
 SHOWN = 10
 GROWTH = 8.0
 """Four times the characters may take so many times as long: linear patterns take 4 times, quadratic ones 16."""
@@ -293,7 +294,7 @@ def slowest(pattern: Pattern) -> Slow:
     """Returns what took the longest of a pattern's bad strings, or the first that takes longer than linearly."""
     found = Slow(pattern)
     for method, bad in itertools.product(sorted(_kinds(pattern)), dict.fromkeys(bad_strings(pattern))):
-        seconds = _cpu_s(pattern, method, bad.of(SIZE))
+        seconds = _seconds(pattern, method, bad.of(SIZE))
         if seconds > found.seconds:
             found = Slow(pattern, seconds, 1.0, method, bad)
             if seconds > FAST_S and (growth := _growth(pattern, method, bad)) > GROWTH:
@@ -304,7 +305,7 @@ def slowest(pattern: Pattern) -> Slow:
 def slowest_within(pattern: Pattern, size: int) -> Slow:
     """Returns what took the longest of a pattern's bad strings of this size."""
     tries = itertools.product(sorted(_kinds(pattern)), dict.fromkeys(bad_strings(pattern)))
-    timed = (Slow(pattern, _cpu_s(pattern, method, bad.of(size)), 1.0, method, bad) for method, bad in tries)
+    timed = (Slow(pattern, _seconds(pattern, method, bad.of(size)), 1.0, method, bad) for method, bad in tries)
     return max(timed, key=lambda each: each.seconds)
 
 
@@ -315,17 +316,27 @@ def _kinds(pattern: Pattern) -> set[str]:
 
 def _growth(pattern: Pattern, method: str, bad: Bad) -> float:
     """Returns how much longer four times the characters take, by the least of several measurements."""
-    if _cpu_s(pattern, method, bad.of(SIZE)) >= 0.8 * LIMIT_S:  # the timer is not exact
+    if _seconds(pattern, method, bad.of(SIZE)) >= 0.8 * LIMIT_S:  # the timer is not exact
         return inf
-    times = [[_cpu_s(pattern, method, bad.of(size)) for _ in range(2)] for size in (SIZE // 4, SIZE)]
-    return min(times[1]) / max(1e-6, min(times[0]))
+    times = [min(_cpu_s(pattern, method, bad.of(size)) for _ in range(2)) for size in (SIZE // 4, SIZE)]
+    return times[1] / times[0]
 
 
 def _cpu_s(pattern: Pattern, method: str, text: str) -> float:
+    """Returns the mean processor time of as many calls as the clock of the processor, which may be coarse, needs."""
+    started, calls = time.process_time(), 0
+    while (spent := time.process_time() - started) < MEASURED_S:
+        _seconds(pattern, method, text)
+        calls += 1
+    return spent / calls
+
+
+def _seconds(pattern: Pattern, method: str, text: str) -> float:
+    """Returns how long a call took, by the clock on the wall; it is ended after LIMIT_S."""
     compiled = pattern.library.compile(pattern.text, pattern.flags)
     subject: Any = text.encode("latin-1", "replace") if isinstance(pattern.text, bytes) else text
     empty: Any = subject[:0]
-    started = time.process_time()
+    started = time.perf_counter()
     with suppress(TimeoutError):
         signal.signal(signal.SIGVTALRM, _stop)
         signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
@@ -333,7 +344,7 @@ def _cpu_s(pattern: Pattern, method: str, text: str) -> float:
             compiled.sub(empty, subject) if method == "sub" else getattr(compiled, method)(subject)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    return time.process_time() - started
+    return time.perf_counter() - started
 
 
 def _stop(*_: object) -> None:

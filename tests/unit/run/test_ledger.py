@@ -194,6 +194,12 @@ def test_a_new_ledger_waits_for_another_process_that_is_making_it(tmp_path: Path
     assert len(Ledger(path).entries()) == 1
 
 
+def test_a_ledger_that_another_process_is_just_making_has_no_entries(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+    assert Ledger(tmp_path / "ledger.db").entries() == []
+
+
 @pytest.mark.parametrize("use", ["entries", "verify", "append"])
 def test_a_corrupt_file_is_an_integrity_error_of_one_line(tmp_path: Path, use: str) -> None:
     path = tmp_path / "ledger.db"
