@@ -1,4 +1,4 @@
-"""The command line `a2rl`: all commands, in the order in which `a2rl --help` lists them."""
+"""The command line `a2rl`: all commands, in the panels and in the order of `a2rl --help`."""
 
 from typing import Annotated
 
@@ -50,28 +50,41 @@ def _options(
     """Defines the options of `a2rl` without a command. Its help is that of `app`."""
 
 
-app.command()(launching.run)
-app.command()(launching.bench)
-app.command()(launching.resume)
-app.command(context_settings=PASS_ON)(grading.grade)
-app.command()(grading.score)
-app.command()(grading.prepare)
-app.command()(stored_runs.verify)
-app.command()(auditing.bundle)
-app.command()(auditing.audit)
-app.command()(outputs.outputs)
-app.command()(repeating.regrade)
-app.command()(repeating.rerun)
-app.command()(labelling.label)
-app.command()(grading.tasks)
-app.command()(stored_runs.runs)
-app.command()(watching.watch)
-app.command()(stored_runs.report)
-app.command()(comparing.compare)
-app.command()(machine.driver)
-app.command()(signing.signer)
-app.command(context_settings={**PASS_ON, "help_option_names": []}, short_help=machine.REDTEAM_HELP)(machine.redteam)
-app.command()(machine.doctor)
-app.add_typer(suites.app, name="suite")
-app.add_typer(models.app, name="models")
-app.add_typer(agents.app, name="agents")
+START, AGAIN, LOOK, CHECK = "Start here", "Continue or repeat runs", "Look at results", "Check results"
+ALONE, SET_UP = "Grade without a run", "Set up and try out"
+"""The panels of `a2rl --help`, in order."""
+
+app.command(rich_help_panel=START)(machine.doctor)
+app.command(rich_help_panel=START)(launching.run)
+app.command(rich_help_panel=START)(watching.watch)
+app.command(rich_help_panel=START)(stored_runs.runs)
+app.command(rich_help_panel=START)(stored_runs.report)
+app.command(rich_help_panel=START)(launching.bench)
+
+app.command(rich_help_panel=AGAIN)(launching.resume)
+app.command(rich_help_panel=AGAIN)(repeating.rerun)
+app.add_typer(suites.app, name="suite", rich_help_panel=AGAIN)
+
+app.command(rich_help_panel=LOOK)(outputs.outputs)
+app.command(rich_help_panel=LOOK)(comparing.compare)
+app.command(rich_help_panel=LOOK)(labelling.label)
+
+app.command(rich_help_panel=CHECK)(stored_runs.verify)
+app.command(rich_help_panel=CHECK)(repeating.regrade)
+app.command(rich_help_panel=CHECK)(auditing.bundle)
+app.command(rich_help_panel=CHECK)(auditing.audit)
+
+app.command(rich_help_panel=ALONE, context_settings=PASS_ON)(grading.grade)
+app.command(rich_help_panel=ALONE)(grading.score)
+
+app.command(rich_help_panel=SET_UP)(grading.tasks)
+app.add_typer(agents.app, name="agents", rich_help_panel=SET_UP)
+app.add_typer(models.app, name="models", rich_help_panel=SET_UP)
+app.command(rich_help_panel=SET_UP)(grading.prepare)
+app.command(rich_help_panel=SET_UP)(machine.driver)
+app.command(rich_help_panel=SET_UP)(signing.signer)
+app.command(
+    rich_help_panel=SET_UP,
+    context_settings={**PASS_ON, "help_option_names": []},
+    short_help=machine.REDTEAM_HELP,
+)(machine.redteam)
