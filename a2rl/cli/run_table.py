@@ -1,6 +1,6 @@
 """The table of `a2rl runs`: which runs it lists, in which order, and its rows."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from a2rl.cli.console import out, print_table
@@ -9,11 +9,6 @@ from a2rl.core.errors import A2rlError, UsageError
 from a2rl.results.mirror import behind
 from a2rl.run.directory import RunDir
 
-COLUMNS = (
-    "run", "suite", "driver", "mode", "seed", "state", "baseline", "result", "gain", "95% interval", "submissions",
-    "verdict", "validity", "sandbox",
-)  # fmt: skip
-NUMBERS = ("seed", "baseline", "result", "gain", "submissions")
 ORDERS = ("run", "created", "suite", "task", "agent", "driver", "seed", "gain", "submissions")
 """What runs can be sorted by."""
 FILTERS = ("suite", "launch", "task", "agent", "driver", "mode", "state", "verdict", "validity")
@@ -26,6 +21,36 @@ class Listed(NamedTuple):
     state: str
     facts: dict[str, Any]
     """The JSON object of the run; empty for one that cannot be read."""
+
+
+class Column(NamedTuple):
+    """A column of the table."""
+
+    title: str
+    text: Callable[[dict[str, Any]], str | None]
+    """Takes the facts of a run; what is empty is shown as a dash."""
+    is_number: bool = False
+
+
+def _figure(value: float | None, sign: str = "") -> str | None:
+    return None if value is None else f"{value:{sign}.1f}"
+
+
+COLUMNS = (
+    Column("suite", lambda run: run["suite"]),
+    Column("driver", lambda run: run["driver"]),
+    Column("mode", lambda run: run["mode"]),
+    Column("seed", lambda run: str(run["seed"]), is_number=True),
+    Column("state", lambda run: run["state"]),
+    Column("baseline", lambda run: _figure(run["baseline"]), is_number=True),
+    Column("result", lambda run: _figure(run["private" if run["protocol"] == "strict" else "best"]), is_number=True),
+    Column("gain", lambda run: _figure(run["gain"], "+"), is_number=True),
+    Column("95% interval", lambda run: run["ci"] and f"[{run['ci'][0]:+.1f}, {run['ci'][1]:+.1f}]"),
+    Column("submissions", lambda run: str(run["submissions"]), is_number=True),
+    Column("verdict", lambda run: "; ".join(filter(None, (run["verdict"], run["selection"], run["sample"])))),
+    Column("validity", lambda run: run["validity"]),
+    Column("sandbox", lambda run: run["sandbox"]),
+)
 
 
 def list_runs(runs: Iterable[RunDir], order: str = "run", reverse: bool = False, **wanted: str | None) -> list[Listed]:
@@ -50,7 +75,9 @@ def list_runs(runs: Iterable[RunDir], order: str = "run", reverse: bool = False,
 def show_list(found: Iterable[Listed]) -> None:
     """Prints the table."""
     listed = list(found)
-    print_table(COLUMNS, [_row(each) for each in listed], right=NUMBERS)
+    titles = ("run", *(column.title for column in COLUMNS))
+    numbers = [column.title for column in COLUMNS if column.is_number]
+    print_table(titles, [_row(each) for each in listed], right=numbers)
     for each in listed:
         if late := behind(each.run):
             out.print(late, style="yellow", soft_wrap=True, markup=False)
@@ -75,28 +102,7 @@ def _is_wanted(listed: Listed, filters: dict[str, str]) -> bool:
 
 
 def _row(listed: Listed) -> tuple[str, ...]:
-    facts = listed.facts
-    if not facts:
-        return listed.run.id, "-", "-", "-", "-", listed.state, *["-"] * 8
-    ci = f"[{facts['ci'][0]:+.1f}, {facts['ci'][1]:+.1f}]" if facts["ci"] else "-"
-    final = facts["private"] if facts["protocol"] == "strict" else facts["best"]
-    return (
-        listed.run.id,
-        facts["suite"],
-        facts["driver"] or "-",
-        facts["mode"],
-        str(facts["seed"]),
-        listed.state,
-        _figure(facts["baseline"]),
-        _figure(final),
-        _figure(facts["gain"], "+"),
-        ci,
-        str(facts["submissions"]),
-        "; ".join(filter(None, (facts["verdict"], facts["selection"], facts["sample"]))) or "-",
-        facts["validity"] or "-",
-        facts["sandbox"] or "-",
-    )
-
-
-def _figure(value: float | None, sign: str = "") -> str:
-    return "-" if value is None else f"{value:{sign}.1f}"
+    if not listed.facts:
+        return listed.run.id, *(listed.state if column.title == "state" else "-" for column in COLUMNS)
+    facts = {**listed.facts, "state": listed.state}
+    return listed.run.id, *(column.text(facts) or "-" for column in COLUMNS)

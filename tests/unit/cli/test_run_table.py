@@ -79,7 +79,7 @@ def test_a_run_that_cannot_be_read_is_listed_unless_something_is_wanted(settings
 
 
 def test_the_table_names_what_distinguishes_runs(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    assert {"suite", "driver", "mode", "seed"} < set(COLUMNS)
+    assert {"suite", "driver", "mode", "seed"} < {column.title for column in COLUMNS}
     show_list(list_runs(RunDir.all(settings.runs)))
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("rl-only", "opus", "two"))
