@@ -4,8 +4,10 @@ ending("crashed", 1, Account(failure="unexpected status 401 Unauthorized"))
     # crashed: "the API refused the key (401): unexpected status ...", and the API is responsible
 
 The best evidence is the relay's record of the last requests, then the HTTP status that a transcript has in a field of
-its own. Text comes last: agent systems word their messages differently and change them. A number in a text is an HTTP
-status only beside the words of an API's error. tests/unit/agents/endings.yaml lists what agent systems print.
+its own. Text comes last: agent systems word their messages differently and change them, and an agent can write what it
+likes. So neither text nor transcript blames the API if the relay's record has no request that failed. A number in a
+text is an HTTP status only beside the words of an API's error. tests/unit/agents/endings.yaml lists what agent systems
+print.
 """
 
 import re
@@ -284,7 +286,7 @@ def ending(
     exit_code: int | None,
     account: Account | None = None,
     log: Sequence[str] = (),
-    failed: Sequence[FailedRequest] = (),
+    failed: Sequence[FailedRequest] | None = None,
     exits: dict[int, str] | None = None,
 ) -> Ending:
     """Returns how an attempt ended.
@@ -294,16 +296,11 @@ def ending(
         exit_code: The exit status; a negative number is the signal that ended it.
         account: What its transcript says; None for agents without one.
         log: The last lines that it printed to people.
-        failed: The requests to its LLM that failed since the last one that was answered.
+        failed: The requests to its LLM that failed since the last one that was answered; None if they are not known.
         exits: What its exit statuses mean, by its definition.
     """
     if reason == "deadline":
-        found = _of_request(failed[-1], "") if len(failed) >= MANY_FAILURES else None
-        return (
-            Ending("deadline", f"{found.why}, {len(failed)} times in a row", found.responsible)
-            if found
-            else Ending("deadline")
-        )
+        return _at_deadline(failed or ())
     told = account or Account()
     if exit_code == 0 and not told.failure and told.has_acted:
         return Ending("finished")
@@ -313,12 +310,22 @@ def ending(
     found = _of_text(said, told, failed)
     if not told.failure and found is None and (line := _error_line(log)) and line != said:
         said, found = line, _of_text(line, told, failed)
+    if found is not None and found.responsible == "api" and failed is not None and not failed:
+        why = f"it says that {found.why}, but the record of its requests does not show it"
+        found = found._replace(why=why, responsible="unknown")
     if found is not None:
         return Ending(found.reason, f"{found.why}{_shown(said)}", found.responsible)
     return Ending("crashed", f"{_by_exit(exit_code, exits or {}, told.has_acted)}{_shown(said)}", "unknown")
 
 
-def _of_text(said: str, told: Account, failed: Sequence[FailedRequest]) -> Cause | None:
+def _at_deadline(failed: Sequence[FailedRequest]) -> Ending:
+    if len(failed) < MANY_FAILURES:
+        return Ending("deadline")
+    cause = _of_request(failed[-1], "")
+    return Ending("deadline", f"{cause.why}, {len(failed)} times in a row", cause.responsible)
+
+
+def _of_text(said: str, told: Account, failed: Sequence[FailedRequest] | None) -> Cause | None:
     """Returns the cause: the rules of the agent system itself, then the API as recorded, then this machine, then the
     API by its words."""
     is_api = bool(API_ERROR.search(said))

@@ -89,11 +89,12 @@ class Exchange:
         """Returns the line for the log."""
         used, estimated = self._used()
         answered = self.reader.model if self.reader else ""
+        broken = self.reader is not None and self.status < 400 and (self.reader.has_error or not self.is_whole)
         tier = {**self.tier, **(self.reader.tier if self.reader else {})}
         return {
             "path": self.path[:MAX_PATH], "asked": self.asked.model,
             "answered": answered, "status": self.status, "refused": self.refused, **used._asdict(),
-            "estimated": estimated,
+            "estimated": estimated, "broken": broken,
             "cost_usd": prices.cost_usd(used, [answered, self.asked.model], tier) if used.total else 0.0,
             "server_tools": self.asked.server_tools, "sampling": dict(self.asked.sampling),
             "seconds": round(time.monotonic() - self.started, 3),

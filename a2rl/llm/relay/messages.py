@@ -103,6 +103,8 @@ class AnswerReader:
         """The tokens used; None if the answer did not report them."""
         self.tier: dict[str, str] = {}
         """The tier of the service that answered, which decides the price; empty if the answer does not say it."""
+        self.has_error = False
+        """Whether it reports an error, as a stream does that began well."""
         self.bytes = 0
         self.is_stream = is_stream
         self._kept = bytearray()
@@ -152,6 +154,7 @@ class AnswerReader:
 
     def _take(self, holder: dict[str, Any]) -> None:
         self.model = _name(holder.get("model") or holder.get("modelVersion")) or self.model
+        self.has_error |= bool(holder.get("error"))
         for usage in (holder.get("usage"), holder.get("usageMetadata")):
             if isinstance(usage, dict):
                 now, before = _used(usage), self.used or TokenUse()

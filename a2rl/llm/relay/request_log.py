@@ -44,10 +44,17 @@ class Request(BaseModel):
     """None if the price is unknown."""
     estimated: bool = False
     """Whether the tokens were estimated from the length, because the answer did not report them or was aborted."""
+    broken: bool = False
+    """Whether the answer began well, but broke off or ended in an error."""
     server_tools: tuple[str, ...] = ()
     sampling: dict[str, str | int | float | bool] = {}
     """The settings of the answer that were sent, by the provider's names."""
     seconds: float = 0.0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has no answer, or only a part of one."""
+        return self.status >= 400 or self.broken
 
 
 class RequestLogReader:
@@ -104,7 +111,7 @@ class RequestLogReader:
         """Adds a request to the totals."""
         self._requests += 1
         self._refused += bool(request.refused)
-        self._failed += not request.refused and request.status >= 400
+        self._failed += not request.refused and request.has_failed
         self._estimated += request.estimated
         self._cached += request.cache_read_tokens
         for tool in request.server_tools:
@@ -149,18 +156,21 @@ def read_llm_use(run: RunDir) -> LlmUse | None:
     return RequestLogReader(path).read() if path.exists() else None
 
 
-def failed_requests(run: RunDir) -> list[FailedRequest]:
-    """Returns the requests to the driver that failed since the last one that was answered, in the attempt that runs.
+def failed_requests(run: RunDir) -> list[FailedRequest] | None:
+    """Returns the requests to the driver that failed since the last one that was answered, in the attempt that runs;
+    None if its requests do not pass through the relay.
 
     Requests to other models do not count: agent systems ask small models for titles, and the agent itself may ask for
     one that does not exist.
     """
+    if not request_log_path(run).exists():
+        return None
     starts = [entry.at for entry in run.ledger.entries() if isinstance(entry.event, AgentStarted)]
     since = starts[-1] if starts else 0.0
     asked = [each for each in RequestLogReader(request_log_path(run)).requests() if each.t >= since and each.asked]
     to_driver = [each for each in asked if each.asked == run.spec.driver] or asked
-    failed = takewhile(lambda each: each.status >= 400, reversed(to_driver))
-    return [FailedRequest(each.status, each.refused) for each in failed][::-1]
+    failed = takewhile(lambda each: each.has_failed, reversed(to_driver))
+    return [FailedRequest(502 if each.broken else each.status, each.refused) for each in failed][::-1]
 
 
 class TokensSpent:

@@ -152,7 +152,8 @@ def _state(root: Path) -> str:
             status = os.stat(f"{root}/{name}")  # noqa: PTH116 - thousands of paths would take longer than the calls
         except FileNotFoundError:
             continue
-        # A program can set the time of the last change of contents, but not that of the last change of any kind.
+        # A program can set the time of the last change of contents, but not that of the last change of any kind. So
+        # nobody can send a run with a summary that fits its copy.
         found.append(f"{name} {status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}")
     return digest_of(found)
 

@@ -287,7 +287,7 @@ def test_each_ending_of_an_agent_system_is_told(row: dict[str, Any], tmp_path: P
         (tmp_path / "printed").write_text("".join(f"{json.dumps(line)}\n" for line in row["printed"]), encoding="utf-8")
         work = files(row["agent"], "work") if row.get("work") else []
         account = read_transcript(row["agent"], *work, tmp_path / "printed").account()
-    failed = [FailedRequest(status) for status in row.get("relay", [])]
+    failed = [FailedRequest(status) for status in row["relay"]] if "relay" in row else None
     saw = "finished" if row["exit"] == 0 else "crashed"
     end = ending(saw, row["exit"], account, row.get("log", []), failed)
     assert (end.reason, end.responsible) == (row["ended"], row["responsible"]), end

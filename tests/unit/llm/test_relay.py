@@ -16,13 +16,21 @@ from typing import Any
 import httpx
 import pytest
 
+from a2rl.agents.transcripts.ending import FailedRequest
 from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.settings import Settings
 from a2rl.execution.quota import UsageLimits
 from a2rl.llm.relay.messages import AnswerReader, parse_request
 from a2rl.llm.relay.process import RelayProcess
-from a2rl.llm.relay.request_log import OTHERS, Request, RequestLogReader, read_llm_use, request_log_path
+from a2rl.llm.relay.request_log import (
+    OTHERS,
+    Request,
+    RequestLogReader,
+    failed_requests,
+    read_llm_use,
+    request_log_path,
+)
 from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_responses
 from a2rl.mock_llm.dialogue import Asked, Call, Dialect, Reply
 from a2rl.mock_llm.scenario import Usage
@@ -165,6 +173,35 @@ def test_an_answer_that_does_not_say_what_it_took_is_estimated(relay: RelayProce
     assert use.estimated == 1
     assert use.prompt_tokens >= 2000
     assert use.completion_tokens >= 1000
+
+
+def cut_off(provider: Provider, body: dict[str, Any]) -> None:
+    """Begins a stream and closes the connection."""
+    provider.send_response(200)
+    provider.send_header("Content-Type", "text/event-stream")
+    provider.send_header("Content-Length", "1000")
+    provider.end_headers()
+    provider.wfile.write(b'data: {"choices": []}\n\n')
+    provider.close_connection = True
+
+
+def overloaded(provider: Provider, body: dict[str, Any]) -> None:
+    provider.say(b'data: {"type": "error", "error": {"type": "overloaded_error"}}\n\n', "text/event-stream")
+
+
+@pytest.mark.parametrize("answer", [cut_off, overloaded])
+def test_an_answer_that_breaks_off_or_ends_in_an_error_is_a_failed_request(
+    answer: Any, relay: RelayProcess, provider: Any, run: RunDir
+) -> None:
+    assert failed_requests(run) == []
+    provider.answer = answer
+    with suppress(httpx.RemoteProtocolError):
+        post(relay, stream=True)
+    assert seen(run, 1).failed == 1
+    assert failed_requests(run) == [FailedRequest(502)]
+    provider.answer = chat
+    post(relay)
+    assert (seen(run, 2).failed, failed_requests(run)) == (1, [])
 
 
 def test_an_agent_that_hangs_up_before_the_answer_says_what_it_took_is_charged_all_the_same(
@@ -418,6 +455,7 @@ def test_the_record_is_limited_whatever_the_agent_asks_for(tmp_path: Path) -> No
 
 
 def test_a_run_without_a_relay_has_no_record(run: RunDir) -> None:
+    assert failed_requests(run) is None
     assert read_llm_use(run) is None
 
 

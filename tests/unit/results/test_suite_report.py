@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,15 @@ def test_a_summary_is_kept_until_the_run_changes(tmp_path: Path) -> None:
     record.write_text(json.dumps({**json.loads(record.read_text()), "reason": "changed"}))
     assert summary_of(run).reason == "changed"
     assert first.reason == ""
+
+
+def test_a_summary_that_came_with_a_copied_run_is_not_believed(tmp_path: Path) -> None:
+    run = simulate_run(checkout(tmp_path), 1)
+    honest = summary_of(run)
+    kept = run.root / "summary.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "gain": 99.0}))
+    shutil.copytree(run.root, copied := tmp_path / "sent" / run.id)
+    assert summary_of(RunDir(copied)).gain == honest.gain != summary_of(run).gain
 
 
 def test_one_more_run_leaves_the_summaries_of_the_others_as_they_are(tmp_path: Path) -> None:
