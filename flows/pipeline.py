@@ -25,6 +25,7 @@ from a2rl.execution.preflight import require_ready
 from a2rl.results.mirror import Mirror, Mirrors, left_behind
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
+from a2rl.run.origin import create_run, require_made_here
 from flows.artifacts import EVERY_S, FlowPage, tags_of
 from flows.parameters import with_suite_parameters
 from flows.policies import benchmark_run, shares_of_cores
@@ -70,9 +71,11 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
     if run_ids is None:
         specs = plan_runs(chosen, suite, params, settings)
         require_ready(specs, settings)
-        runs = [RunDir.create(settings.runs, spec) for spec in specs]
+        runs = [create_run(spec, settings) for spec in specs]
     else:
         runs = [RunDir(settings.runs / run_id) for run_id in dict.fromkeys(run_ids)]
+        if not pool:  # a submitted run comes from the claims and the store
+            require_made_here(runs, settings)
     if chosen.concurrency > 1 and len(runs) > 1:
         runs.sort(key=lambda run: -run.spec.budget_s)  # the longest first, so that the last runs end at similar times
     outcomes = _run_side_by_side(runs, chosen.concurrency, settings)

@@ -28,7 +28,7 @@ def run(*, as_json: Json = False, **given: Any) -> None:
     from a2rl.config.params import load_params
     from a2rl.config.plan import plan_runs
     from a2rl.config.suite import single_run
-    from a2rl.run.directory import RunDir
+    from a2rl.run.origin import create_run
 
     settings = Settings.load()
     suite = single_run(given)
@@ -36,7 +36,7 @@ def run(*, as_json: Json = False, **given: Any) -> None:
     _warn([spec], settings)
     fetch([spec.model], settings)
     _check([spec], settings)
-    created = RunDir.create(settings.runs, spec)
+    created = create_run(spec, settings)
     with showing(lambda: show_run(created, as_json)):
         run_flow({"run_ids": [created.id]}, [created.id], settings)
 
@@ -87,13 +87,13 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
     from a2rl.cli.models import fetch
     from a2rl.cli.results import run_object
     from a2rl.cli.run_table import list_runs, show_list
-    from a2rl.run.directory import RunDir
+    from a2rl.run.origin import create_run
 
     err.print(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}", soft_wrap=True)
     _warn(specs, settings)
     fetch([spec.model for spec in specs], settings)
     _check(specs, settings)
-    created = [RunDir.create(settings.runs, spec) for spec in specs]
+    created = [create_run(spec, settings) for spec in specs]
     ids = [each.id for each in created]
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
         try:
@@ -103,7 +103,13 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
             _report_on_launch(created, settings)
 
 
-def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_json: Json = False) -> None:
+def resume(
+    run_id: Annotated[list[str], typer.Argument(help="Run ids.")],
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Continue runs that were made elsewhere, with their settings and your keys.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Continue runs that were interrupted or whose machine failed, with the rest of their budget.
 
     Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
@@ -112,9 +118,14 @@ def resume(run_id: Annotated[list[str], typer.Argument(help="Run ids.")], as_jso
     from a2rl.cli.results import show_run
     from a2rl.cli.suites import find_or_fetch
     from a2rl.cluster.holding import reserved
+    from a2rl.run import origin
 
     settings = Settings.load()
     runs = [find_or_fetch(each, settings) for each in dict.fromkeys(run_id)]
+    if trust:
+        for each in runs:
+            origin.trust(each, settings)
+    origin.require_made_here(runs, settings)
 
     def show() -> None:
         for each in runs:

@@ -57,14 +57,15 @@ def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json 
     from a2rl.cli.results import find_run, show_run
     from a2rl.config.plan import plan_again
     from a2rl.execution.preflight import require_ready
-    from a2rl.run.directory import RunDir
+    from a2rl.run.origin import create_run, require_made_here
 
     settings = Settings.load()
     first = find_run(run_id, settings)
+    require_made_here([first], settings)
     spec = plan_again(first.spec, settings)
     fetch([spec.model], settings)
     require_ready([spec], settings)
-    again = RunDir.create(settings.runs, spec)
+    again = create_run(spec, settings)
 
     def show() -> None:
         show_run(again, as_json=False)

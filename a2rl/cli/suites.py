@@ -159,7 +159,7 @@ def find_or_fetch(run_id: str, settings: Settings) -> "RunDir":
     from a2rl.cluster.claims import taken
     from a2rl.cluster.copies import read_spec
     from a2rl.cluster.holding import Cluster
-    from a2rl.run.directory import RunDir
+    from a2rl.run.origin import create_run, trust
 
     if (cluster := Cluster.of(settings)) is not None:
         name = Path(run_id).name
@@ -167,7 +167,10 @@ def find_or_fetch(run_id: str, settings: Settings) -> "RunDir":
         if row is not None and (row.live or row.done):
             raise taken(row)
         if not (settings.runs / name / "spec.json").exists() and (spec := read_spec(cluster.store, name)) is not None:
-            return RunDir.create(settings.runs, spec)
+            return create_run(spec, settings)
+        if row is not None:  # one of ours, and this machine may have its settings from the store
+            trust(found := find_run(run_id, settings), settings)
+            return found
     return find_run(run_id, settings)
 
 

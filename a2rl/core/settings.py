@@ -77,6 +77,11 @@ class Settings:
         return self.root / "runs"
 
     @property
+    def trusted_runs(self) -> Path:
+        """The file with the digests of the settings of all runs that were made here: see a2rl/run/origin.py."""
+        return self.root / ".trusted-runs"
+
+    @property
     def fetched(self) -> Path:
         """The folder with what reports need of runs that are only in the store."""
         return self.root / ".fetched"

@@ -160,6 +160,86 @@ def test_an_ordinary_request_of_an_agent_asks_for_text(path: str, body: dict[str
     assert beyond_text(path, body) == set()
 
 
+EPHEMERAL = {"cache_control": {"type": "ephemeral"}}
+FUNCTION = {"type": "function", "function": {"name": "shell", "parameters": SCHEMA, "strict": True}}
+CALL = {"id": "1", "type": "function", "function": {"name": "shell", "arguments": "{}"}}
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": [{"type": "text", "text": "a", **EPHEMERAL}]},
+    {"role": "user", "content": "go"},
+    {"role": "assistant", "content": [{"type": "text", "text": "so"}], "tool_calls": [CALL], "reasoning_content": "hm",
+     "thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "s"}]},
+    {"role": "tool", "tool_call_id": "1", "name": "shell", "content": [{"type": "text", "text": URL}], **EPHEMERAL},
+]  # fmt: skip
+CALLED = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+    {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "e"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]},
+    {"type": "function_call", "id": "f", "call_id": "1", "name": "shell", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": URL}]},
+]
+CACHED = {"prompt_cache_key": "k", "prompt_cache_retention": "24h", "safety_identifier": "s", "store": False}
+LITELLM: dict[str, tuple[str, dict[str, Any]]] = {
+    "OpenHands, a model with the Responses API": (
+        RESPONSES,
+        {"include": ["reasoning.encrypted_content"], "input": CALLED, "instructions": "a", "max_output_tokens": 16384,
+         "reasoning": {"effort": "high"}, "tool_choice": "auto", **CACHED,
+         "tools": [{"type": "function", "name": "shell", "description": "a", "parameters": SCHEMA, "strict": False}]},
+    ),
+    "OpenHands, another model": (
+        CHAT,
+        {"messages": CONVERSATION, "tools": [FUNCTION], "max_tokens": 64000, "max_completion_tokens": 64000,
+         "prompt_cache_key": "k", "reasoning_effort": "high"},
+    ),
+    "RD-Agent": (
+        CHAT,
+        {"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "go"}], "temperature": 0.5,
+         "response_format": {"type": "json_object"}},
+    ),
+    "every setting of the chat API": (
+        CHAT,
+        {"messages": CONVERSATION, "tools": [FUNCTION], "tool_choice": "auto", "parallel_tool_calls": True,
+         "stream": True, "stream_options": {"include_usage": True}, "temperature": 1, "top_p": 0.9, "n": 1, "seed": 1,
+         "stop": ["x"], "max_tokens": 9, "max_completion_tokens": 9, "presence_penalty": 0, "frequency_penalty": 0,
+         "logit_bias": {"1": 1}, "logprobs": True, "top_logprobs": 2, "modalities": ["text"], "verbosity": "low",
+         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, "user": "u",
+         "metadata": {"a": "b"}, "service_tier": "default", "reasoning_effort": "high", **CACHED},
+    ),
+    "a server of one's own, with extra_body": (
+        CHAT,
+        {"messages": CONVERSATION, "tools": [FUNCTION], "chat_template_kwargs": {"enable_thinking": True}, "top_k": 20,
+         "min_p": 0, "repetition_penalty": 1.0},
+    ),
+    "the Responses API in place of the chat API": (
+        RESPONSES,
+        {"input": CALLED, "tools": [{"type": "function", "name": "shell", "parameters": SCHEMA, "strict": True}],
+         "text": {"format": {"type": "json_object"}, "verbosity": "low"}, "reasoning": {"effort": "high"},
+         "parallel_tool_calls": True, "stream": True, "temperature": 1, "tool_choice": "auto", "user": "u",
+         "truncation": "disabled", "metadata": {"a": "b"}, "service_tier": "default", **CACHED},
+    ),
+    "Anthropic's own API": (
+        MESSAGES,
+        {"system": [{"type": "text", "text": "a", **EPHEMERAL}], "max_tokens": 9, "stop_sequences": ["x"],
+         "metadata": {"user_id": "u"}, "service_tier": "standard_only", "temperature": 1, "top_p": 0.9, "stream": True,
+         "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "high"},
+         "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
+         "tools": [{"type": "custom", "name": "shell", "description": "a", "input_schema": SCHEMA}],
+         "messages": [
+            *says({"type": "text", "text": "go"}),
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "tool_use", "id": "1", "name": "shell", "input": {}}]},
+            *says({"type": "tool_result", "tool_use_id": "1", "content": URL, **EPHEMERAL}),
+         ]},
+    ),
+}  # fmt: skip
+"""What openhands-sdk 1.58.0, rdagent 1.0.0 and LiteLLM 1.110.2 sent to a server that wrote it down; texts are ours."""
+
+
+@pytest.mark.parametrize(("path", "body"), LITELLM.values(), ids=LITELLM)
+def test_what_agents_send_through_litellm_asks_for_text(path: str, body: dict[str, Any]) -> None:
+    assert beyond_text(path, {"model": "gpt-5.4", **body}) == set()
+
+
 @pytest.mark.parametrize("path", [MESSAGES, CHAT, RESPONSES, GOOGLE])
 def test_nonsense_is_no_error(path: str) -> None:
     deep: Any = []
