@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 from a2rl.anchor.keys import SigningKey
 from a2rl.anchor.signature import FILE as SIGNATURES
 from a2rl.anchor.signature import Head, HeadSignature, add_signature
-from a2rl.anchor.signer import LocalSigner
-from a2rl.anchor.signing import sign_heads
+from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, write_model
 from a2rl.core.settings import Settings
@@ -35,6 +34,7 @@ from a2rl.run.events import Graded, PrivateGraded, SubmissionAccepted, Submissio
 from a2rl.run.ledger import GENESIS, Row, rebuild
 from a2rl.scoring.score import summarise
 from tests.run_maker import finished_run, grade_result, item_results
+from tests.signing_key import make_key
 from tests.small_model import edit_json, trained_copy
 
 Level = Literal["naive", "consistent", "with the key"]
@@ -60,7 +60,7 @@ class Original(NamedTuple):
     def make(cls, folder: Path) -> "Original":
         """Makes the run, with code, a refusal and three submissions."""
         done = finished_run(folder / "checkout", in_full=True)
-        SigningKey.make(folder / "key")
+        make_key(folder / "key")
         ledger = done.run.ledger
         right = {(each.weights_digest, "public"): each.result.correct for each in ledger.events(Graded)}
         right |= {(each.weights_digest, "private"): each.result.correct for each in ledger.events(PrivateGraded)}
@@ -77,8 +77,8 @@ class Original(NamedTuple):
 
 
 def _signed_as_it_happened(run: RunDir, path: Path) -> list[Head]:
-    """Signs each head a moment after its entry, as a daemon does during a run."""
-    key, signer = SigningKey.load(path), LocalSigner(path)
+    """Signs each head a moment after its entry, as the pipeline does during a run."""
+    key, signer = SigningKey.load(path), Signer(path)
     heads = []
     for row in run.ledger.rows():
         heads.append(Head(seq=row.seq, hash=row.hash))
@@ -146,7 +146,7 @@ class Scene(NamedTuple):
         with suppress(Exception):  # a page of forged items may not be drawn at all
             write_report(self.run, self.settings)
         with suppress(A2rlError):
-            sign_heads(self.run, LocalSigner(self.original.key))  # a daemon does this whenever it is asked
+            sign_heads(self.run, Signer(self.original.key))  # as `a2rl report` does where the key is
         with suppress(A2rlError):
             Tracker(self.settings).sync(self.run)
 
@@ -427,9 +427,9 @@ def removed_signatures(scene: Scene) -> None:
 def replaced_signatures(scene: Scene) -> None:
     """The signatures are by the operator's own key."""
     own = scene.settings.root / "own-key"
-    SigningKey.make(own)
+    make_key(own)
     (scene.run.root / SIGNATURES).unlink()
-    sign_heads(scene.run, LocalSigner(own))
+    sign_heads(scene.run, Signer(own))
 
 
 def replayed_signatures(scene: Scene) -> None:

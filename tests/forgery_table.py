@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from a2rl.anchor.keys import load_public_key, public_path
-from a2rl.anchor.signer import LocalSigner
+from a2rl.anchor.history import SignedHistory
+from a2rl.anchor.keys import load_public_key
 from a2rl.core.errors import A2rlError
 from a2rl.grading import regrade as regrading
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import Check, Trust, verify_run
 from tests.forgeries import AFTERWARDS, FORGERIES, LEVELS, Forgery, Level, Original, Scene
+from tests.signing_key import public_path
 
 SIGNED, PUBLISHED = "the ledger's heads are signed", "the ledger has the heads that were published"
 
@@ -44,8 +45,8 @@ class Noticed(NamedTuple):
 def noticed(scene: Scene, level: Level = "naive", with_mlflow: bool = True) -> Noticed:
     """Makes every check of a forged run. Who holds the key also holds the memory of the signer, so it is not asked."""
     key = load_public_key(public_path(scene.original.key))
-    signer = None if level == "with the key" else LocalSigner(scene.original.key)
-    trust = Trust(frozenset({key}), signer, scene.original.published)
+    history = None if level == "with the key" else SignedHistory.beside(scene.original.key)
+    trust = Trust(frozenset({key}), history, scene.original.published)
     checks = {
         each.what: each for each in verify_run(scene.run, Tracker(scene.settings) if with_mlflow else None, trust)
     }

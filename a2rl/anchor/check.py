@@ -4,8 +4,7 @@ import time
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from a2rl.anchor.signature import Head, HeadSignature, read_signatures
-from a2rl.anchor.signer import Signer
+from a2rl.anchor.signature import HeadSignature, read_signatures
 from a2rl.core.errors import IntegrityError
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row
@@ -44,20 +43,6 @@ def check_signatures(run: RunDir, trusted: Collection[str], now: float | None = 
     _check_end(signatures[-1], rows, time.time() if now is None else now)
     latest = max(each.time - rows[each.seq - 1].at for each in signatures)
     return f"{len(signatures)} signatures, the slowest {max(0.0, latest):.0f} s after its entry"
-
-
-def check_with_signer(run: RunDir, signer: Signer) -> None:
-    """Asks the signer whether the run's last signature is the last that it made.
-
-    Raises:
-        IntegrityError: It has signed more, or another history.
-        InfrastructureError: It does not answer.
-    """
-    known, rows = signer.head(run.id), run.ledger.rows()
-    if known.seq == 0:
-        raise IntegrityError("the signer has never signed this run")
-    if known.seq > len(rows) or Head(seq=known.seq, hash=rows[known.seq - 1].hash) != known:
-        raise IntegrityError(f"the signer has signed another history of this run, up to entry {known.seq}")
 
 
 def _check_each(
@@ -100,6 +85,4 @@ def _check_times(signatures: Sequence[HeadSignature], rows: Sequence[Row]) -> No
 def _check_end(last: HeadSignature, rows: Sequence[Row], now: float) -> None:
     left = rows[last.seq :]
     if left and now - left[0].at > PENDING_S:
-        raise IntegrityError(
-            f"entries {left[0].seq} to {left[-1].seq} are not signed: `a2rl report` asks the signer for the rest"
-        )
+        raise IntegrityError(f"entries {left[0].seq} to {left[-1].seq} are not signed: `a2rl report` signs the rest")

@@ -1,4 +1,4 @@
-"""Signs and publishes the heads of runs in the background, so that no signer and no network can delay a run.
+"""Signs and publishes the heads of runs in the background, so that no network can delay a run.
 
 What is missing is noted in `logs/anchor-behind.txt`; `a2rl report RUN` asks for it again.
 """
@@ -6,8 +6,8 @@ What is missing is noted in `logs/anchor-behind.txt`; `a2rl report RUN` asks for
 from pathlib import Path
 
 from a2rl.anchor.params import AnchorParams
-from a2rl.anchor.publishing import Publisher
-from a2rl.anchor.signing import head_of, open_signer, sign_heads
+from a2rl.anchor.signing import Signer, head_of, sign_heads
+from a2rl.anchor.timestamp import Publisher
 from a2rl.core.errors import A2rlError
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
@@ -20,18 +20,19 @@ class Anchor:
     """Brings the signatures and the published heads of runs up to date."""
 
     def __init__(self, params: AnchorParams, root: Path) -> None:
-        self._signer = open_signer(params, root)
-        self._publisher = Publisher.of(params, root)
+        self._signer = Signer(root / params.key) if params.key else None
+        url, every_s, timeout_s = params.publish_timestamp, params.publish_every_s, params.publish_timeout_s
+        self._publisher = Publisher(url, every_s, timeout_s) if url else None
 
     def update(self, run: RunDir) -> None:
         """Signs the head of a run and publishes it where that is due.
 
         Raises:
             IntegrityError: The signer refused.
-            InfrastructureError: The signer or a place failed; calling this again repeats it.
+            InfrastructureError: The signer or the time-stamp service failed; calling this again repeats it.
         """
         head = sign_heads(run, self._signer) if self._signer else head_of(run)
-        if head is not None:
+        if head is not None and self._publisher is not None:
             last = run.ledger.entries(after=head.seq - 1)
             self._publisher.publish(run, head, bool(last) and isinstance(last[0].event, RunClosed))
 

@@ -24,10 +24,29 @@ class SignedHistory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @classmethod
+    def beside(cls, key: Path) -> "SignedHistory":
+        """Returns the history of a key, which is in the file `<key>.history.db`."""
+        return cls(key.with_name(key.name + ".history.db"))
+
     def head(self, run_id: str) -> Head:
         """Returns the last signed head of a run; `EMPTY` if there is none."""
         with self._connect() as database:
             return _head(database, run_id)
+
+    def known(self, run_id: str, rows: Sequence[Row]) -> Head:
+        """Returns the last signed head of a run with these entries; `EMPTY` if there is none.
+
+        Raises:
+            IntegrityError: The head is not in the ledger.
+        """
+        head = self.head(run_id)
+        if head.seq > len(rows) or (head.seq and rows[head.seq - 1].hash != head.hash):
+            raise IntegrityError(
+                f"the signer has signed another history of run {run_id}, up to entry {head.seq}: its ledger was "
+                "rewritten or cut off"
+            )
+        return head
 
     def extend(self, run_id: str, rows: Sequence[Row]) -> Head:
         """Remembers the head after these entries; it is durable when this returns.

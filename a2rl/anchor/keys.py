@@ -3,22 +3,18 @@
 A key is named by its public part, 64 hexadecimal digits, so a signature says which key it needs.
 """
 
-import os
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
-    NoEncryption,
-    PrivateFormat,
     PublicFormat,
     load_pem_private_key,
     load_pem_public_key,
 )
 
 from a2rl.core.errors import UsageError
-from a2rl.core.files import machine_failure
 
 MAX_KEY_BYTES = 1 << 16
 FOR_OTHERS = 0o077
@@ -50,33 +46,8 @@ class SigningKey:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise UsageError(f"{path} is not a private key in PEM without a password: {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise UsageError(f"{path} is not an Ed25519 key: `a2rl signer --key NEW` makes one")
+            raise UsageError(f"{path} is not an Ed25519 key: `openssl genpkey -algorithm ed25519 -out FILE` makes one")
         return cls(key)
-
-    @classmethod
-    def make(cls, path: Path) -> "SigningKey":
-        """Makes a new private key that only its owner can read, and `<path>.pub` with its public key.
-
-        Raises:
-            InfrastructureError: The files cannot be written, or the key exists.
-        """
-        key = Ed25519PrivateKey.generate()
-        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(private)
-            public_path(path).write_bytes(public)
-        except OSError as error:
-            raise machine_failure(f"write the key {path}", error) from error
-        return cls(key)
-
-
-def public_path(private: Path) -> Path:
-    """Returns where the public key of a private key is."""
-    return private.with_name(private.name + ".pub")
 
 
 def load_public_key(path: Path) -> str:
@@ -88,9 +59,9 @@ def load_public_key(path: Path) -> str:
     try:
         key = load_pem_public_key(_content(path))
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{path} is not a public key in PEM: give the .pub file of the signer's key") from error
+        raise UsageError(f"{path} is not a public key in PEM: give the public part of the signer's key") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"{path} is not an Ed25519 key: give the .pub file of the signer's key")
+        raise UsageError(f"{path} is not an Ed25519 key: give the public part of the signer's key")
     return _id_of(key)
 
 

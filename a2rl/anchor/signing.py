@@ -1,32 +1,45 @@
-"""Keeps the signatures of a run up to date with its ledger."""
+"""Signs the heads of ledgers with a local key, and keeps the signatures of a run up to date with its ledger."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from a2rl.anchor.history import SignedHistory
 from a2rl.anchor.keys import SigningKey, load_public_key
 from a2rl.anchor.params import AnchorParams
-from a2rl.anchor.signature import Head, add_signature, read_signatures
-from a2rl.anchor.signer import LocalSigner, RemoteSigner, Signer
-from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.anchor.signature import Head, HeadSignature, add_signature, read_signatures
+from a2rl.core.errors import UsageError
 from a2rl.core.locks import file_lock
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row
 
 LOCK = ".signing.lock"
 LOCK_TIMEOUT_S = 30.0
-MAX_BODY_CHARS = 4 << 20
-"""The most characters of events that are sent to the signer at once. JSON escapes may make six bytes of each."""
 
 
-def open_signer(params: AnchorParams, root: Path) -> Signer | None:
-    """Returns the signer of a checkout; None if heads are not signed.
+class Signer:
+    """Signs with a key in a file, and nothing but continuations of what it has signed."""
 
-    Raises:
-        UsageError: The key cannot be used.
-    """
-    if params.signer:
-        return RemoteSigner(root / params.signer)
-    return LocalSigner(root / params.key) if params.key else None
+    def __init__(self, key: Path) -> None:
+        self._key = SigningKey.load(key)
+        self.history = SignedHistory.beside(key)
+
+    @property
+    def key_id(self) -> str:
+        """The public key, in hexadecimal digits."""
+        return self._key.id
+
+    def sign(self, run_id: str, rows: Sequence[Row]) -> HeadSignature:
+        """Signs the head after these entries, which follow those that were signed before; none repeats a signature.
+
+        The head is remembered before the signature exists.
+
+        Raises:
+            IntegrityError: They do not follow.
+            InfrastructureError: The history cannot be used.
+        """
+        head = self.history.extend(run_id, rows)
+        return HeadSignature.make(run_id, head, round(time.time(), 3), self._key.id, self._key.sign)
 
 
 def check_keys(params: AnchorParams, root: Path) -> str:
@@ -39,13 +52,13 @@ def check_keys(params: AnchorParams, root: Path) -> str:
         UsageError: A key cannot be used, or readers would not trust what it signs.
     """
     trusted = {path: load_public_key(root / path) for path in params.public_keys}
-    if not params.key or params.signer:
+    if not params.key:
         return f"{len(trusted)} public keys" if trusted else ""
     signing = SigningKey.load(root / params.key).id
     if trusted and signing not in trusted.values():
         raise UsageError(
             f"anchor.key {params.key} does not belong to any key in anchor.public_keys ({', '.join(trusted)}), so "
-            "`a2rl verify` would refuse every run: add its .pub file there"
+            "`a2rl verify` would refuse every run: add its public key there"
         )
     return f"signs as {signing[:16]}"
 
@@ -64,44 +77,14 @@ def sign_heads(run: RunDir, signer: Signer) -> Head | None:
 
     Raises:
         IntegrityError: The ledger does not continue what the signer has signed for this run.
-        InfrastructureError: The signer cannot be used, or the file cannot be written.
+        InfrastructureError: The signer's history cannot be used, or the file cannot be written.
     """
     with file_lock(run.root / LOCK, f"another process signs run {run.id}", LOCK_TIMEOUT_S):
         head, signed = head_of(run), read_signatures(run.root)
         if head is None:
             return None
         rows = run.ledger.rows()[: head.seq]
-        if signed and (signed[-1].seq, signed[-1].hash) == (head.seq, head.hash):
-            return head
-        for part in _parts(_unsigned(run, rows, signer.head(run.id))):
-            add_signature(run.root, signer.sign(run.id, part))
+        if not signed or (signed[-1].seq, signed[-1].hash) != (head.seq, head.hash):
+            known = signer.history.known(run.id, rows)
+            add_signature(run.root, signer.sign(run.id, rows[known.seq :]))
         return head
-
-
-def _unsigned(run: RunDir, rows: Sequence[Row], known: Head) -> Sequence[Row]:
-    """Returns the entries that follow the signer's head.
-
-    Raises:
-        IntegrityError: The signer's head is not in the ledger.
-    """
-    if known.seq == 0:
-        return rows
-    if known.seq > len(rows) or rows[known.seq - 1].hash != known.hash:
-        raise IntegrityError(
-            f"the signer has signed another history of run {run.id}, up to entry {known.seq}: its ledger was rewritten "
-            "or cut off"
-        )
-    return rows[known.seq :]
-
-
-def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Divides entries into requests. Without entries there is one request: to sign the known head once more."""
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        if part and size + len(row.body) > MAX_BODY_CHARS:
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += len(row.body)
-    yield part

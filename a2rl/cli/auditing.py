@@ -104,7 +104,7 @@ def _audit(
     from a2rl.results.mlflow.tracking import Tracker
 
     if Path(name).is_file():
-        # The signer of this machine knows nothing of the runs of others.
+        # The key of this checkout has signed nothing of the runs of others.
         return audit_bundle(Path(name), settings, trust.keys, published, regrade, max_bytes, on_progress)
     if name.endswith((".gz", ".tar")):
         raise UsageError(f"there is no file {name}: give a bundle or the id of a run")

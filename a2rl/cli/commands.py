@@ -16,7 +16,6 @@ from a2rl.cli import (
     models,
     outputs,
     repeating,
-    signing,
     stored_runs,
     suites,
     watching,
@@ -82,7 +81,6 @@ app.add_typer(agents.app, name="agents", rich_help_panel=SET_UP)
 app.add_typer(models.app, name="models", rich_help_panel=SET_UP)
 app.command(rich_help_panel=SET_UP)(grading.prepare)
 app.command(rich_help_panel=SET_UP)(machine.driver)
-app.command(rich_help_panel=SET_UP)(signing.signer)
 app.command(
     rich_help_panel=SET_UP,
     context_settings={**PASS_ON, "help_option_names": []},

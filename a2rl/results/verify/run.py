@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from a2rl.anchor.check import check_signatures, check_with_signer
+from a2rl.anchor.check import check_signatures
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import digest_of
 from a2rl.grading.submission_states import invalid_transition
@@ -61,9 +61,9 @@ def _check_signed(run: RunDir, trust: Trust) -> str:
     found = check_signatures(run, trust.keys)
     if not found:
         raise NotCheckedError("the run is not signed, so whoever can write its files could have rewritten all of them")
-    if trust.signer is not None:
+    if trust.history is not None:
         try:
-            check_with_signer(run, trust.signer)
+            trust.history.known(run.id, run.ledger.rows())
         except InfrastructureError as error:
             return f"{found}; {error}"
     return found if trust.keys else f"{found}; nobody vouches for the key: give --public-key"

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from a2rl.anchor.history import SignedHistory
 from a2rl.anchor.keys import load_public_key
 from a2rl.anchor.signature import Head
-from a2rl.anchor.signer import RemoteSigner, Signer
 from a2rl.config.params import load_params
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import read_jsonl
@@ -14,33 +14,33 @@ from a2rl.core.settings import Settings
 
 
 class Trust(NamedTuple):
-    """The keys and the signer that a reader trusts."""
+    """The keys and the heads that a reader trusts."""
 
     keys: frozenset[str] = frozenset()
     """The public keys whose signatures count. If there is one, the run must be signed."""
-    signer: Signer | None = None
-    """A signer that can be asked for the last head that it signed."""
+    history: SignedHistory | None = None
+    """What this checkout's own key has signed."""
     published: tuple[Head, ...] = ()
-    """Heads of the run that the reader has from a place where they were published."""
+    """Heads of the run that the reader knows from elsewhere, such as from time stamps."""
 
 
 NOBODY = Trust()
 
 
 def trust_of(settings: Settings, public_keys: Iterable[Path] = ()) -> Trust:
-    """Returns whom a checkout trusts: the keys given here, or else those of params.yaml, and its signer.
+    """Returns whom a checkout trusts: the keys given here, or else those of params.yaml, and what its own key signed.
 
     Raises:
         UsageError: A key cannot be read.
     """
     params = load_params(settings.root).anchor
     paths = list(public_keys) or [settings.root / path for path in params.public_keys]
-    signer = RemoteSigner(settings.root / params.signer) if params.signer else None
-    return Trust(frozenset(map(load_public_key, paths)), signer)
+    history = SignedHistory.beside(settings.root / params.key) if params.key else None
+    return Trust(frozenset(map(load_public_key, paths)), history if history and history.path.exists() else None)
 
 
 def read_published(path: Path, run_id: str) -> tuple[Head, ...]:
-    """Reads the published heads of a run from a file with one JSON object in each line, such as that of a git place.
+    """Reads the published heads of a run from a file with one JSON object in each line.
 
     Raises:
         UsageError: The file cannot be read, or names no head of the run.

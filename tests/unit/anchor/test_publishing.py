@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from a2rl.anchor.publishing import FILE, Publisher
+from a2rl.anchor import timestamp
 from a2rl.anchor.signature import Head
+from a2rl.anchor.timestamp import FILE, Publisher
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import MAX_BYTES
 from a2rl.run.directory import RunDir
@@ -13,15 +14,18 @@ from a2rl.run.directory import RunDir
 HEAD = Head(seq=1, hash="0" * 64)
 
 
-def test_a_place_that_is_down_is_noted_once_and_its_recovery_too(run: RunDir) -> None:
+def test_a_service_that_is_down_is_noted_once_and_its_recovery_too(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = iter(["down"] * 50 + ["receipt"])
 
-    def place(run_id: str, head: Head) -> str:
+    def time_stamp(*_: object) -> str:
         if (answer := next(answers)) == "down":
             raise InfrastructureError("down")
         return answer
 
-    publisher = Publisher({"place": place}, 0.0)
+    monkeypatch.setattr(timestamp, "time_stamp", time_stamp)
+    publisher = Publisher("http://localhost", 0.0, 1.0)
     for _ in range(50):
         with pytest.raises(InfrastructureError, match="down"):
             publisher.publish(run, HEAD, is_last=False)
@@ -30,8 +34,9 @@ def test_a_place_that_is_down_is_noted_once_and_its_recovery_too(run: RunDir) ->
     assert [(row["problem"], row["receipt"]) for row in rows] == [("down", ""), ("", "receipt")]
 
 
-def test_a_receipt_that_cannot_be_kept_is_a_problem(run: RunDir) -> None:
+def test_a_receipt_that_cannot_be_kept_is_a_problem(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with (run.root / FILE).open("wb") as log:
         log.truncate(MAX_BYTES - 10)
+    monkeypatch.setattr(timestamp, "time_stamp", lambda *_: "receipt")
     with pytest.raises(InfrastructureError, match="is full"):
-        Publisher({"place": lambda run_id, head: "receipt"}, 0.0).publish(run, HEAD, is_last=True)
+        Publisher("http://localhost", 0.0, 1.0).publish(run, HEAD, is_last=True)

@@ -1,46 +1,29 @@
 """Tests the signatures of ledgers: who signs them, what a signer refuses, and what a reader notices."""
 
 import json
-import os
-import socket
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from a2rl.anchor.check import LATE_S, check_signatures, check_with_signer
-from a2rl.anchor.daemon import SignerDaemon
-from a2rl.anchor.keys import SigningKey, load_public_key, public_path
+from a2rl.anchor.check import LATE_S, check_signatures
+from a2rl.anchor.keys import SigningKey, load_public_key
 from a2rl.anchor.signature import FILE, Head, HeadSignature, add_signature, read_signatures
-from a2rl.anchor.signer import LocalSigner, RemoteSigner
-from a2rl.anchor.signing import head_of, sign_heads
-from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
-from a2rl.core.event_log import EventLog
+from a2rl.anchor.signing import Signer, head_of, sign_heads
+from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import canonical_json, digest_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, RunInterrupted
 from a2rl.run.ledger import GENESIS
+from tests.signing_key import make_key, public_path
 
 
 @pytest.fixture
-def signer(tmp_path: Path) -> LocalSigner:
-    SigningKey.make(tmp_path / "keys" / "key")
-    return LocalSigner(tmp_path / "keys" / "key")
-
-
-@pytest.fixture
-def daemon(signer: LocalSigner, tmp_path: Path) -> Iterator[RemoteSigner]:
-    """A daemon of this user, and a client of it."""
-    server = SignerDaemon(tmp_path / "socket", signer, (), EventLog(tmp_path / "log.jsonl"))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield RemoteSigner(tmp_path / "socket")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def signer(tmp_path: Path) -> Signer:
+    make_key(tmp_path / "keys" / "key")
+    return Signer(tmp_path / "keys" / "key")
 
 
 def rewrite(run: RunDir, edit: Callable[[str, float], tuple[str, float]], keep: int | None = None) -> None:
@@ -64,17 +47,17 @@ def other_body(body: str, at: float) -> tuple[str, float]:
     return canonical_json({**json.loads(body)}).replace('"attempt":1', '"attempt":2'), at
 
 
-def test_each_head_is_signed_once_and_the_signatures_are_found_good(run: RunDir, signer: LocalSigner) -> None:
+def test_each_head_is_signed_once_and_the_signatures_are_found_good(run: RunDir, signer: Signer) -> None:
     assert sign_heads(run, signer) == head_of(run)
     sign_heads(run, signer)
     run.ledger.append(RunInterrupted(stage="execute"))
     sign_heads(run, signer)
     assert [each.seq for each in read_signatures(run.root)] == [3, 4]
     assert "2 signatures" in check_signatures(run, {signer.key_id})
-    check_with_signer(run, signer)
+    assert signer.history.known(run.id, run.ledger.rows()) == head_of(run)
 
 
-def test_a_rewritten_history_is_not_signed_again(run: RunDir, signer: LocalSigner) -> None:
+def test_a_rewritten_history_is_not_signed_again(run: RunDir, signer: Signer) -> None:
     sign_heads(run, signer)
     rewrite(run, other_body)
     with pytest.raises(IntegrityError, match="another history"):
@@ -88,8 +71,8 @@ def test_a_rewritten_history_is_not_signed_again(run: RunDir, signer: LocalSigne
         check_signatures(run, {signer.key_id})
 
 
-def test_a_ledger_that_was_cut_off_with_its_signatures_is_found_by_asking_the_signer(
-    run: RunDir, signer: LocalSigner
+def test_a_ledger_that_was_cut_off_with_its_signatures_is_found_by_the_memory_of_the_signer(
+    run: RunDir, signer: Signer
 ) -> None:
     sign_heads(run, signer)
     run.ledger.append(RunInterrupted(stage="execute"))
@@ -98,11 +81,11 @@ def test_a_ledger_that_was_cut_off_with_its_signatures_is_found_by_asking_the_si
     (run.root / FILE).write_text((run.root / FILE).read_text().splitlines()[0] + "\n")
     check_signatures(run, {signer.key_id})
     with pytest.raises(IntegrityError, match="another history"):
-        check_with_signer(run, signer)
+        signer.history.known(run.id, run.ledger.rows())
 
 
 def test_signatures_of_another_run_or_by_another_key_do_not_count(
-    new_run: Callable[..., RunDir], signer: LocalSigner, tmp_path: Path
+    new_run: Callable[..., RunDir], signer: Signer, tmp_path: Path
 ) -> None:
     run, other = new_run(), new_run(run_id="gsm8k-test-2")
     sign_heads(run, signer)
@@ -112,16 +95,16 @@ def test_signatures_of_another_run_or_by_another_key_do_not_count(
     ours.write_text(theirs.read_text())
     with pytest.raises(IntegrityError, match="not a signature of this run"):
         check_signatures(run, {signer.key_id})
-    SigningKey.make(tmp_path / "mine")
+    make_key(tmp_path / "mine")
     ours.unlink()
-    sign_heads(run, LocalSigner(tmp_path / "mine"))
+    sign_heads(run, Signer(tmp_path / "mine"))
     with pytest.raises(IntegrityError, match="not trusted"):
         check_signatures(run, {signer.key_id})
     ours.write_text(kept)
     check_signatures(run, {signer.key_id})
 
 
-def test_a_signature_long_after_its_entries_does_not_prove_their_times(run: RunDir, signer: LocalSigner) -> None:
+def test_a_signature_long_after_its_entries_does_not_prove_their_times(run: RunDir, signer: Signer) -> None:
     rewrite(run, lambda body, at: (body, at - LATE_S - 60))
     sign_heads(run, signer)
     with pytest.raises(IntegrityError, match="nothing proves that time"):
@@ -129,7 +112,7 @@ def test_a_signature_long_after_its_entries_does_not_prove_their_times(run: RunD
 
 
 def test_an_entry_cannot_claim_a_time_before_the_signature_of_an_earlier_one(run: RunDir, tmp_path: Path) -> None:
-    key, rows = SigningKey.make(tmp_path / "key"), run.ledger.rows()
+    key, rows = make_key(tmp_path / "key"), run.ledger.rows()
     for row, late_s in zip(rows, (500.0, 501.0, 502.0), strict=True):
         head = Head(seq=row.seq, hash=row.hash)
         add_signature(run.root, HeadSignature.make(run.id, head, row.at + late_s, key.id, key.sign))
@@ -137,7 +120,7 @@ def test_an_entry_cannot_claim_a_time_before_the_signature_of_an_earlier_one(run
         check_signatures(run, {key.id})
 
 
-def test_entries_that_nobody_signed_are_found_once_they_are_not_new(run: RunDir, signer: LocalSigner) -> None:
+def test_entries_that_nobody_signed_are_found_once_they_are_not_new(run: RunDir, signer: Signer) -> None:
     sign_heads(run, signer)
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=1.0, reason="finished", exit_code=0))
     check_signatures(run, {signer.key_id})
@@ -145,7 +128,7 @@ def test_entries_that_nobody_signed_are_found_once_they_are_not_new(run: RunDir,
         check_signatures(run, {signer.key_id}, now=run.ledger.rows()[-1].at + 600)
 
 
-def test_half_a_line_of_a_killed_process_is_replaced(run: RunDir, signer: LocalSigner) -> None:
+def test_half_a_line_of_a_killed_process_is_replaced(run: RunDir, signer: Signer) -> None:
     sign_heads(run, signer)
     with (run.root / FILE).open("a") as file:
         file.write('{"seq": 4, "ha')
@@ -156,65 +139,8 @@ def test_half_a_line_of_a_killed_process_is_replaced(run: RunDir, signer: LocalS
     assert read_signatures(run.root) == [first, first]
 
 
-def test_a_daemon_signs_like_a_key_file_and_refuses_like_one(run: RunDir, daemon: RemoteSigner) -> None:
-    sign_heads(run, daemon)
-    check_with_signer(run, daemon)
-    rewrite(run, other_body)
-    with pytest.raises(IntegrityError, match="another history"):
-        sign_heads(run, daemon)
-    with pytest.raises(IntegrityError, match="the signer refused"):
-        daemon.sign(run.id, run.ledger.rows())
-
-
-def test_a_daemon_survives_clients_that_talk_nonsense(run: RunDir, daemon: RemoteSigner) -> None:
-    for line in (b"\n", b"{}\n", b'{"run": 1}\n', b"[" * 20000 + b"\n", b'{"run":"x","rows":[[1,2,3]]}\n', b"half"):
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(daemon.path))
-            client.sendall(line)
-            client.shutdown(socket.SHUT_WR)
-            assert json.loads(client.recv(1 << 16))["failed"]
-    sign_heads(run, daemon)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_only_the_users_that_were_named_may_ask(signer: LocalSigner, tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    server = SignerDaemon(tmp_path / "socket", signer, [65533], EventLog(tmp_path / "log.jsonl"))
-    answers: dict[int, str] = {}
-    for user in (65533, 65534):
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        here, there = socket.socketpair()
-        if os.fork() == 0:  # a process of another user
-            try:
-                os.chdir(tmp_path)
-                os.setgroups([])
-                os.setuid(user)
-                there.sendall(RemoteSigner(Path("socket"))._exchange(b'{"run":"a"}\n'))
-            finally:
-                os._exit(0)
-        there.close()
-        answers[user] = here.recv(1 << 16).decode()
-        here.close()
-        os.wait()
-        thread.join()
-    server.server_close()
-    assert json.loads(answers[65533])["head"]["seq"] == 0
-    assert "may not ask" in answers[65534]
-
-
-def test_a_second_daemon_does_not_take_the_socket_of_the_first(daemon: RemoteSigner, signer: LocalSigner) -> None:
-    with pytest.raises(UsageError, match="a signer listens"):
-        SignerDaemon(daemon.path, signer, (), EventLog(daemon.path.with_name("log")))
-
-
-def test_a_signer_that_is_not_there_is_an_error_of_one_line(run: RunDir, tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="start `a2rl signer`"):
-        sign_heads(run, RemoteSigner(tmp_path / "nowhere"))
-
-
 def test_a_key_is_private_and_its_public_part_can_be_given_away(tmp_path: Path) -> None:
-    key = SigningKey.make(tmp_path / "key")
+    key = make_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     assert load_public_key(public_path(tmp_path / "key")) == key.id
     with pytest.raises(UsageError, match="not a public key"):

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.anchor.keys import SigningKey, load_public_key, public_path
-from a2rl.anchor.signer import LocalSigner
-from a2rl.anchor.signing import sign_heads
+from a2rl.anchor.keys import load_public_key
+from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit
 from a2rl.bundle.form import INDEX
 from a2rl.bundle.pack import pack
@@ -25,6 +24,7 @@ from a2rl.validity.finding import Finding
 from a2rl.validity.record import lower
 from tests.bundles import opened, rewritten
 from tests.run_maker import Finished, checkout, finished_run, make_run
+from tests.signing_key import make_key, public_path
 from tests.small_model import build_base_model
 
 KEY = "sk-ant-" + "a1b2c3d4" * 4
@@ -45,8 +45,8 @@ class Given:
 def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
     folder = tmp_path_factory.mktemp("bundle")
     theirs: Finished = finished_run(folder / "theirs", in_full=True)
-    SigningKey.make(folder / "key")
-    sign_heads(theirs.run, LocalSigner(folder / "key"))
+    make_key(folder / "key")
+    sign_heads(theirs.run, Signer(folder / "key"))
     pack(theirs.run, folder / "run.tar.gz", with_weights=True)
     shutil.rmtree(folder / "theirs")
     (folder / "mine").mkdir()
@@ -85,7 +85,7 @@ def test_a_file_with_a_key_is_left_out_and_named(tmp_path: Path, given: Given) -
 
 def test_a_lowered_validity_is_what_the_audit_ends_with(tmp_path: Path, given: Given) -> None:
     key = tmp_path / "key"
-    SigningKey.make(key)
+    make_key(key)
     for level, code in (("flag", FLAGGED), ("void", VOID)):
         with opened(given.bundle, given.settings) as theirs:
             lower(theirs.run, [Finding.of("test", level, "A test found something.")])  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_a_lowered_validity_is_what_the_audit_ends_with(tmp_path: Path, given: G
 
 
 def test_another_key_than_the_trusted_one_makes_a_bundle_unsound(tmp_path: Path, given: Given) -> None:
-    other = Given(given.bundle, given.settings, SigningKey.make(tmp_path / "other").id)
+    other = Given(given.bundle, given.settings, make_key(tmp_path / "other").id)
     assert other.audit().exit_code == UNSOUND
 
 

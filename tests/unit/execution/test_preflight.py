@@ -16,7 +16,6 @@ import yaml
 
 from a2rl.agents.catalog import find_agent
 from a2rl.agents.installation import Installation
-from a2rl.anchor.keys import SigningKey
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution import preflight, preflight_probes
@@ -29,6 +28,7 @@ from a2rl.sampling.engine_params import VllmParams
 from a2rl.sandbox.selection import select_sandbox
 from tests.fake_gpus import FakeGpus, fake_gpu, make_libcuda
 from tests.run_maker import spec
+from tests.signing_key import make_key
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def _anchor(settings: Settings, **section: Any) -> None:
 def test_a_key_that_signs_and_that_readers_trust_is_no_problem(
     ready: Callable[..., RunSpec], settings: Settings
 ) -> None:
-    key = SigningKey.make(settings.root / "key")
+    key = make_key(settings.root / "key")
     _anchor(settings, key="key", public_keys=["key.pub"])
     [found] = [each for each in examine_runs([ready()], settings) if each.what == "anchor"]
     assert (found.found, found.problem) == (f"signs as {key.id[:16]}", "")
@@ -323,7 +323,7 @@ def test_a_wrong_key_of_the_anchor_is_a_problem_before_the_run_in_one_line(
     ready: Callable[..., RunSpec], settings: Settings, section: dict[str, Any], why: str
 ) -> None:
     for name in ("key", "other", "open"):
-        SigningKey.make(settings.root / name)
+        make_key(settings.root / name)
     (settings.root / "open").chmod(0o644)
     _anchor(settings, **section)
     found = problems([ready(), ready(seed=1)], settings)
@@ -333,11 +333,6 @@ def test_a_wrong_key_of_the_anchor_is_a_problem_before_the_run_in_one_line(
     with pytest.raises(NotReadyError):
         require_ready([ready()], settings)
     assert not settings.runs.exists()
-
-
-def test_a_signer_that_is_away_does_not_stop_a_run(ready: Callable[..., RunSpec], settings: Settings) -> None:
-    _anchor(settings, signer="/none/such/socket")
-    assert problems([ready()], settings) == {}
 
 
 def test_the_command_line_refuses_a_run_with_one_line_for_each_problem_and_leaves_nothing(settings: Settings) -> None:

@@ -1,0 +1,102 @@
+"""Publishes heads to an RFC 3161 time-stamp service, so that not even the holder of the key can replace a run later.
+
+The service gets the newest head of a run from time to time, and the last one at the end. Its answers, and what failed,
+are in `published.jsonl` of the run. Every attempt has a time limit.
+"""
+
+import base64
+import hashlib
+import json
+import time
+
+import httpx
+
+from a2rl.anchor.signature import Head
+from a2rl.core.bounded_reply import read_body
+from a2rl.core.errors import A2rlError, InfrastructureError
+from a2rl.core.event_log import EventLog
+from a2rl.core.retries import RetryableError
+from a2rl.run.directory import RunDir
+
+FILE = "published.jsonl"
+MAX_TOKEN_BYTES = 1 << 20
+
+
+class Publisher:
+    """Publishes the heads of runs to a time-stamp service.
+
+    Args:
+        url: The service.
+        every_s: The shortest time between two heads of a run.
+        timeout_s: The time limit of one attempt.
+    """
+
+    def __init__(self, url: str, every_s: float, timeout_s: float) -> None:
+        self._url, self._every_s, self._timeout_s = url, every_s, timeout_s
+        self._published: dict[str, tuple[int, float]] = {}
+        self._problems: dict[str, str] = {}
+        """What the last attempt for each run failed of."""
+
+    def publish(self, run: RunDir, head: Head, is_last: bool) -> None:
+        """Publishes a head if that is due.
+
+        Raises:
+            InfrastructureError: That failed; calling this again repeats it.
+        """
+        seq, at = self._published.get(run.id, (0, 0.0))
+        if head.seq <= seq or not (is_last or time.monotonic() - at >= self._every_s):
+            return
+        if problem := self._try(run, head):
+            raise InfrastructureError(f"a head could not be published: {problem}")
+        self._published[run.id] = (head.seq, time.monotonic())
+
+    def _try(self, run: RunDir, head: Head) -> str:
+        log, receipt, problem = EventLog(run.root / FILE), "", ""
+        try:
+            receipt = time_stamp(self._url, run.id, head, self._timeout_s)
+        except A2rlError as error:
+            problem = str(error)
+        else:
+            problem = f"{FILE}, which keeps the receipts, is full" if log.is_full else ""
+        if not problem or problem != self._problems.get(run.id):  # a service that is down is asked very often
+            log.write(to="timestamp", seq=head.seq, hash=head.hash, receipt=receipt, problem=problem)
+        self._problems[run.id] = problem
+        return problem
+
+
+def head_line(run_id: str, head: Head) -> str:
+    """Returns a head as it is published: one line of JSON."""
+    return json.dumps({"run": run_id, "seq": head.seq, "hash": head.hash}) + "\n"
+
+
+def time_stamp(url: str, run_id: str, head: Head, timeout_s: float) -> str:
+    """Has a time-stamp service sign the head with its time, and returns its answer in base64.
+
+    Raises:
+        InfrastructureError: It did not answer in time, or not with a time stamp of this head.
+    """
+    from rfc3161_client import HashAlgorithm, PKIStatus, TimestampRequestBuilder, decode_timestamp_response
+
+    line = head_line(run_id, head).encode()
+    request = TimestampRequestBuilder().data(line).hash_algorithm(HashAlgorithm.SHA256).build()
+    token = _post(url, request.as_bytes(), timeout_s)
+    try:
+        answer = decode_timestamp_response(token)
+        granted = answer.status in {PKIStatus.GRANTED, PKIStatus.GRANTED_WITH_MODS}
+        same = granted and answer.tst_info.message_imprint.message == hashlib.sha256(line).digest()
+    except ValueError as error:
+        raise InfrastructureError(f"{url} did not answer with a time stamp: {error}") from error
+    if not same or answer.tst_info.nonce != request.nonce:
+        raise InfrastructureError(f"{url} did not sign this head")
+    return base64.b64encode(token).decode()
+
+
+def _post(url: str, content: bytes, timeout_s: float) -> bytes:
+    headers = {"Content-Type": "application/timestamp-query"}
+    try:
+        with httpx.stream("POST", url, content=content, headers=headers, timeout=timeout_s) as response:
+            if response.status_code != 200:
+                raise InfrastructureError(f"{url} answered with status {response.status_code}")
+            return read_body(response.iter_bytes(), MAX_TOKEN_BYTES, timeout_s)
+    except (httpx.HTTPError, httpx.InvalidURL, RetryableError) as error:
+        raise InfrastructureError(f"{url} does not answer: {error}") from error
