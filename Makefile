@@ -27,6 +27,9 @@ $(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name another one with make PYTHON=..."; exit 1; }
 	@echo "setup: installing the versions of requirements.lock into $(VENV) (2-5 minutes)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo "$(VENV) has no \
+	Python 3.11: remove it, and name one with make PYTHON=..."; exit 1; }
+	@$(VENV)/bin/python -c 'import pip' 2>/dev/null || $(VENV)/bin/python -m ensurepip >/dev/null # `uv venv` leaves it out
 	@$(PIP) --no-deps -r requirements.lock
 	@$(PIP) --constraint requirements.lock torch
 	@$(PIP) --no-deps --editable .
@@ -76,15 +79,18 @@ check: setup ## check lint, format, imports and types
 bench: setup ## measure what is claimed about speed, as ratios within one run
 	@python -m tests.bench
 
+ui: PORT ?= 5000
 ui: setup ## open MLflow on http://127.0.0.1:5000
-	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(or $(PORT),5000)
+	@python -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || { echo "port $(PORT) is in use: \
+	name another one with make ui PORT=..."; exit 1; }
+	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(PORT)
 
-deploy: setup ## register the deployments with the Prefect server, once (A2RL_ROOT must not be baked in)
+deploy: setup ## register the deployments with the Prefect server, once
 	@prefect --no-prompt work-pool create a2rl --type process >/dev/null 2>&1 || true
-	@env -u A2RL_ROOT prefect --no-prompt deploy --all >/dev/null
+	@prefect --no-prompt deploy --all >/dev/null
 
 worker: deploy ## run what `prefect deployment run a2rl/full-bench` starts
-	@A2RL_ROOT="$(CURDIR)" PYTHONPATH="$(CURDIR)" prefect worker start --pool a2rl --type process
+	@A2RL_ROOT="$(CURDIR)" prefect worker start --pool a2rl --type process
 
 lock: ## resolve the dependencies and write requirements.lock (for maintainers)
 	@scripts/lock.sh

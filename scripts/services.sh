@@ -55,6 +55,15 @@ prefect_settings() {
 
 is_running() { [ -f "$home/pid/$1" ] && kill -0 "$(cat "$home/pid/$1")" 2>/dev/null; }
 
+# Else the service that has the port would be taken for ours.
+require_free_port() { # NAME
+    local port=${1}_port
+    if (exec 3<>"/dev/tcp/127.0.0.1/${!port}") 2>/dev/null; then
+        say "port ${!port} of $1 is in use: A2RL_SERVICES_PORT names the first of five others"
+        exit 1
+    fi
+}
+
 spawn() { # NAME COMMAND...
     local name=$1
     shift
@@ -145,7 +154,7 @@ what=${1:-start}
 shift || true
 secrets
 case $what in
-start) for name in "${@:-postgres redis s3 prefect mlflow}"; do for each in $name; do is_running "$each" || "start_$each"; done; done ;;
+start) for name in "${@:-postgres redis s3 prefect mlflow}"; do for each in $name; do is_running "$each" || { require_free_port "$each"; "start_$each"; }; done; done ;;
 stop) for name in "${@:-mlflow prefect-services prefect s3 redis postgres}"; do for each in $name; do stop "$each"; done; done ;;
 env) variables ;;
 *) say "start, stop or env" && exit 2 ;;

@@ -21,6 +21,7 @@ from a2rl.linux.gpus import Gpu, usable_gpus
 from a2rl.linux.resources import GIB, Resources
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
+from a2rl.run.disk import disk_of_runs
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.isolation import LAYERS, Layer, SandboxKind
 from a2rl.sandbox.limits_probe import probe_limits
@@ -111,7 +112,7 @@ def _git() -> Finding:
 
 
 def _disk(settings: Settings) -> Finding:
-    free = shutil.disk_usage(settings.root).free / 2**30
+    free = shutil.disk_usage(disk_of_runs(settings)).free / 2**30
     enough = free >= ENOUGH_DISK_GIB
     return Finding(
         "disk",

@@ -39,6 +39,7 @@ from a2rl.run.gpu_share import share_of
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.sandbox.agent_log import last_lines
 from a2rl.sandbox.command import AgentCommand
+from a2rl.sandbox.disk import FULL
 from a2rl.sandbox.process import TRACE, AgentProcess
 
 WORKSPACE_ERRORS = {
@@ -188,7 +189,8 @@ class Attempts:
                 raise InfrastructureError(f"the agent could not be started: {exited.error}")
             return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}", "machine")
         if exited.stopped:
-            return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}", "agent")
+            responsible: Responsible = "unknown" if exited.stopped == FULL else "agent"  # others fill it, too
+            return AttemptEnd("crashed", exited.exit_code, f"it was ended: {exited.stopped}", responsible)
         if reason == "quota":
             return AttemptEnd(reason, exited.exit_code, limit, "agent")
         lines = last_lines(self.run.agent_log, log_start)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
 from a2rl.run.grading_limits import MAX_WAITING, TYPICAL_SUBMISSIONS
 from a2rl.run.spec import RunSettings
 
@@ -50,6 +51,11 @@ def disk_need(settings: RunSettings, model_bytes: int) -> DiskNeed:
 def weights_bytes(model: Path) -> int:
     """Returns the size of the weights in a model folder."""
     return sum(path.stat().st_size for path in model.glob("*.safetensors"))
+
+
+def disk_of_runs(settings: Settings) -> Path:
+    """Returns a folder on the disk of the runs, which may be another one than that of the checkout."""
+    return settings.runs if settings.runs.exists() else settings.root
 
 
 def check_disk(settings: RunSettings, size: int, place: Path) -> str:

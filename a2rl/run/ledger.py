@@ -153,7 +153,7 @@ class Ledger:
             yield
         except sqlite3.OperationalError as error:
             raise InfrastructureError(
-                f"the ledger {self.path} cannot be used: {error}; check the disk and resume"
+                f"the ledger {self.path} cannot be used: {error}; check the disk, which may be full, and resume"
             ) from error
         except sqlite3.DatabaseError as error:
             raise IntegrityError(

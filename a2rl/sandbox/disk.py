@@ -18,6 +18,7 @@ from pathlib import Path
 
 from a2rl.linux.resources import free_bytes
 
+FULL = "the disk is full"
 MIN_FREE_BYTES = 256 << 20
 """The free space that the pipeline needs to continue recording the run."""
 MEASURE_TIMEOUT_S = 5.0
@@ -51,7 +52,7 @@ class DiskWatch:
         except OSError:
             return ""
         if self._has_room and free < MIN_FREE_BYTES:
-            return "the disk is full"
+            return FULL
         now = time.monotonic()
         if not self._limit or (now < self._next and self._free - free < self._limit // 8):
             return ""

@@ -4,20 +4,26 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from a2rl.agents.catalog import find_agent
 from a2rl.core import processes as process
 from a2rl.core.background import Background
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
+from a2rl.core.settings import Settings
+from a2rl.execution.attempt import Attempts
 from a2rl.execution.compute import Sample
-from a2rl.execution.deadline import watch
+from a2rl.execution.deadline import WatchResult, watch
 from a2rl.execution.meter import Meter
+from a2rl.grading.server_process import GradingServer
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import Graded, SubmissionAccepted
 from a2rl.sandbox.command import AgentExit
+from a2rl.sandbox.disk import FULL
 from a2rl.scoring.score import summarise
-from tests.run_maker import wait_for
+from tests.run_maker import REPOSITORY, wait_for
 
 
 class FakeAgent:
@@ -237,3 +243,14 @@ def test_a_log_that_cannot_be_written_does_no_harm(run: RunDir, tmp_path: Path) 
 
     with Background("x", fail, lambda: 0.001, log):
         wait_for(lambda: len(calls) > 2)
+
+
+@pytest.mark.parametrize(
+    ("why", "responsible"), [(FULL, "unknown"), ("its files take 2.0 GiB, more than 1.0", "agent")]
+)
+def test_an_agent_need_not_have_filled_the_disk_itself(
+    run: RunDir, settings: Settings, why: str, responsible: str
+) -> None:
+    attempts = Attempts(run, find_agent("noop", REPOSITORY), settings, cast(GradingServer, None), lambda _: None)
+    ended = attempts._end_of(WatchResult("crashed", AgentExit(-9, "", 1, stopped=why)), 1, "", 0)
+    assert (ended.why, ended.responsible) == (f"it was ended: {why}", responsible)

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from a2rl.cluster.copies import write_spec
 from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import NotReadyError
 from a2rl.core.settings import Settings
-from flows.submission import require_ready_here
+from flows.submission import PULL_STEPS, require_ready_here
 from tests.run_maker import spec
 
 
@@ -45,6 +46,10 @@ import_object(name)(**values)
 assert Path.cwd() == Path(sys.argv[1])
 assert Path(import_module(ENTRYPOINT.rpartition(".")[0]).__file__).is_relative_to(sys.argv[1])
 """
+
+
+def test_a_worker_finds_the_checkout_for_deployments_of_make_deploy_in_the_same_way(repository: Path) -> None:
+    assert yaml.safe_load((repository / "prefect.yaml").read_text(encoding="utf-8"))["pull"] == PULL_STEPS
 
 
 def test_a_worker_that_was_started_by_prefects_own_command_finds_the_checkout(tmp_path: Path, repository: Path) -> None:

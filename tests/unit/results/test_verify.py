@@ -1,11 +1,13 @@
 """Tests `a2rl verify`: a valid run passes, and the right check finds each kind of tampering."""
 
+import itertools
 import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +19,9 @@ from a2rl.grading.job import GradeResult, ids_of_run, selected_ids
 from a2rl.results.comparison import improvement_of
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report import write_report
+from a2rl.results.suite.run_summary import summary_of
 from a2rl.results.verify import verify_run
+from a2rl.run import ledger
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded
 from a2rl.run.ledger import GENESIS
@@ -91,6 +95,18 @@ def test_a_finished_run_is_sound(finished: Finished) -> None:
 
 def test_a_finished_run_of_the_paper_protocol_is_sound(tmp_path: Path) -> None:
     assert problems(finished_run(tmp_path / "paper", protocol="paper")) == {}
+
+
+def test_a_run_during_which_the_clock_was_set_back_is_sound_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = itertools.count()
+    monkeypatch.setattr(ledger, "time", SimpleNamespace(time=lambda: 1_800_000_000.0 - 3600 * next(hours)))
+    finished = finished_run(tmp_path / "checkout", in_full=True)
+    times = [entry.at for entry in finished.run.ledger.entries()]
+    assert times == sorted(times, reverse=True)
+    assert problems(finished) == {}
+    assert summary_of(finished.run).is_finished
 
 
 def test_a_run_of_the_first_statistics_is_sound_and_decided_by_them(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from a2rl.core.errors import UsageError
-from a2rl.run.disk import MARGIN, check_disk, disk_need, weights_bytes
+from a2rl.core.settings import Settings
+from a2rl.run.disk import MARGIN, check_disk, disk_need, disk_of_runs, weights_bytes
 from a2rl.run.grading_limits import MAX_WAITING, TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Keep, RunSettings
 
@@ -43,3 +44,10 @@ def test_a_run_that_fits_begins_and_one_that_does_not_is_refused(
         check_disk(settings.model_copy(update={"keep": "none"}), size, tmp_path)
     assert "--keep" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_space_is_that_of_the_disk_with_the_runs(settings: Settings, tmp_path: Path) -> None:
+    assert disk_of_runs(settings) == settings.root
+    (tmp_path / "large").mkdir()
+    settings.runs.symlink_to(tmp_path / "large")
+    assert disk_of_runs(settings) == settings.runs
