@@ -73,8 +73,8 @@ class Settings:
 
     @property
     def runs(self) -> Path:
-        """The folder with one folder for each run."""
-        return self.root / "runs"
+        """The folder with one folder for each run; it may be a link to another disk."""
+        return (self.root / "runs").resolve()
 
     @property
     def trusted_runs(self) -> Path:

@@ -3,6 +3,7 @@
 import csv
 import gc
 import io
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -149,11 +150,11 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
         UsageError: None of the runs can be read.
     """
     runs = list(runs)
-    folders = {run.id: run.root.relative_to(settings.root) for run in runs}
     found, unreadable = summaries(runs)
     if not found:
         raise UsageError("there is no run to report on")
     folder, shown = settings.reports / name, boards(found)
+    pages = {run.id: os.path.relpath(run.report, folder) for run in runs}
     tasks = {task: load_task(task, settings.root) for task in task_ids(settings.root)}
     with _summaries_not_collected():
         figures = {board.variant: list(draw_figures(board, tasks)) for board in shown}
@@ -164,7 +165,7 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
     page = load_template("a2rl.results.suite").render(
         name=name, boards=shown, unreadable=unreadable, figures=figures, verdicts=VERDICTS, marks=MARKS,
-        drawn_at=time.strftime("%Y-%m-%d %H:%M"), link=lambda run: f"../../{folders[run.run_id]}/report/index.html",
+        drawn_at=time.strftime("%Y-%m-%d %H:%M"), link=lambda run: pages[run.run_id],
         duration=format_duration,
     )  # fmt: skip
     write_atomically(folder / "index.html", page)

@@ -232,6 +232,16 @@ def test_a_ledger_that_was_replaced_by_one_of_the_same_size_and_time_is_read_aga
     assert summary_of(run).tries == summary_of(other).tries != first.tries
 
 
+def test_runs_may_be_on_another_disk(tmp_path: Path) -> None:
+    settings, large = checkout(tmp_path), tmp_path / "large"
+    large.mkdir()
+    (settings.root / "runs").symlink_to(large)
+    run = simulate_run(settings, 1)
+    page = write_suite_report("sim", [run], settings)
+    assert run.root == large / run.id
+    assert f'href="{os.path.relpath(large, page.parent)}/{run.id}/report/index.html"' in page.read_text()
+
+
 def test_a_broken_run_does_not_prevent_the_report(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     simulate_run(settings, 1)

@@ -49,5 +49,5 @@ def test_a_run_that_fits_begins_and_one_that_does_not_is_refused(
 def test_the_space_is_that_of_the_disk_with_the_runs(settings: Settings, tmp_path: Path) -> None:
     assert disk_of_runs(settings) == settings.root
     (tmp_path / "large").mkdir()
-    settings.runs.symlink_to(tmp_path / "large")
-    assert disk_of_runs(settings) == settings.runs
+    (settings.root / "runs").symlink_to(tmp_path / "large")
+    assert disk_of_runs(settings) == tmp_path / "large"
