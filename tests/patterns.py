@@ -9,7 +9,7 @@ import itertools
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -19,6 +19,8 @@ import regex
 
 from a2rl.judge.parsers import MAX_LINE
 from tasks.alfworld.alfred.transcript import LONGEST_LINE
+from tasks.gsm8k.final_number import final_number
+from tasks.humaneval.program import program
 from tasks.webshop.shop.transcript import LONGEST_LINE as LONGEST_PAGE_LINE
 from tests.run_maker import REPOSITORY
 
@@ -48,6 +50,7 @@ NOT_OURS = {
 TRUSTED = {
     "<script>(.*?)</script>": "reads the template of our own page",
     r"\(:objects(.*?)\)\s*\(:init(.*)\)\s*\(:goal(.*)\)\s*\)\s*$": "reads the game files of the data",
+    r'"#help\.feedback#";\s+grammar :: """(.*?)""";': "reads a file that the package alfworld ships",
     r'"(instruction|output)": """(.*?)"""(?=,?\n)': "reads a prompt whose texts are at most as long as an answer",
     r"<(type|gold|answer)>(.*?)</\1>": "reads a prompt in whose texts the tags are escaped",
     r" with ((?:(?! with )[^:,])+: .*)$": "reads the instructions of the data",
@@ -60,6 +63,12 @@ LIMITED = {
     "tasks/webshop/shop/transcript.py": LONGEST_PAGE_LINE,
 }
 """The characters that the patterns of a module get at most. They must be fast then, and need not be linear."""
+
+WHOLE: dict[str, Callable[[str], object]] = {
+    "tasks/gsm8k/final_number.py": final_number,
+    "tasks/humaneval/program.py": lambda text: program("def f(x):\n", "f", text),
+}
+"""Readers whose patterns see short pieces of an answer, or only one pass of it: each reader is tried as a whole."""
 
 
 class Pattern(NamedTuple):
@@ -115,6 +124,11 @@ def patterns() -> Iterator[Pattern]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and (library := _library(node.func)) is not None:
                 yield from _patterns(path, node, library, uses)
+
+
+def tried() -> list[Pattern]:
+    """Returns the patterns that are tried one by one."""
+    return [each for each in patterns() if each.text not in TRUSTED and each.place.partition(":")[0] not in WHOLE]
 
 
 def _library(called: ast.expr) -> Any:
@@ -306,7 +320,8 @@ def slowest_within(pattern: Pattern, size: int) -> Slow:
     """Returns what took the longest of a pattern's bad strings of this size."""
     tries = itertools.product(sorted(_kinds(pattern)), dict.fromkeys(bad_strings(pattern)))
     timed = (Slow(pattern, _seconds(pattern, method, bad.of(size)), 1.0, method, bad) for method, bad in tries)
-    return max(timed, key=lambda each: each.seconds)
+    worst = max(timed, key=lambda each: each.seconds)
+    return worst._replace(seconds=_cpu_s(pattern, worst.method, worst.bad.of(size)))
 
 
 def _kinds(pattern: Pattern) -> set[str]:
@@ -353,7 +368,7 @@ def _stop(*_: object) -> None:
 
 def main() -> None:
     """Prints the number of patterns, and the slowest of those that must be linear."""
-    linear = (each for each in patterns() if each.text not in TRUSTED and each.place.partition(":")[0] not in LIMITED)
+    linear = (each for each in tried() if each.place.partition(":")[0] not in LIMITED)
     found = sorted(map(slowest, linear), key=lambda each: -each.seconds)
     print(f"{len(found)} patterns, on bad strings of {SIZE:,} characters; the slowest:")  # noqa: T201
     for each in found[:SHOWN]:

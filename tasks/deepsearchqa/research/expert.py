@@ -11,7 +11,7 @@ import re
 STEP = " of the "
 """Separates the nested facts of a question."""
 
-_QUESTION = re.compile(r"Question: What (?:is|are) the ([^?]*)\?")
+_QUESTION = re.compile(r"Question: What (?:is|are) the ([^?]{0,500})\?")
 _FACT = re.compile(r"The ([a-z ]{1,60} of [A-Z][\w ]{0,60}?) (?:is|are) ([^.|]{1,300})\.")
 _OBSERVATION = re.compile(r"^Observation: (.*)$", re.MULTILINE)
 
