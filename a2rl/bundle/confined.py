@@ -8,7 +8,6 @@ reader's own params.yaml gets the network and the keys. `python -P -m a2rl.bundl
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,12 +19,12 @@ import a2rl
 from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, reopen_bundle
 from a2rl.config.params import load_params
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
-from a2rl.core.processes import child_environment, module_command, tied_to_parent
+from a2rl.core.processes import Child, child_environment, module_command, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.progress import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
-from a2rl.llm.keys import grader_keys, receive_keys, send_keys
+from a2rl.llm.keys import grader_keys, keys_message, receive_keys
 from a2rl.results.verify import Trust, read_published
 from a2rl.sandbox.confinement import SHARED_MEMORY
 from a2rl.sandbox.namespaces import drop_capabilities, leave_network
@@ -105,23 +104,13 @@ def audit_bundle(
 
 def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
     own = {"TMPDIR": str(work.scratch), "HOME": str(work.scratch), "HF_HOME": str(_hub(settings))}
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            tied_to_parent(module_command("a2rl.bundle")),
-            cwd=work.scratch,
-            env={**child_environment(settings), **own},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
+    command, environment = tied_to_parent(module_command("a2rl.bundle")), {**child_environment(settings), **own}
+    with tempfile.NamedTemporaryFile() as errors:
+        child = Child(command, environment, work.scratch, Path(errors.name), answers=True)
         try:
-            send_keys(process, grader_keys(settings) if work.network else {})
-            process.stdin.write(work.model_dump_json() + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
+            child.tell(keys_message(grader_keys(settings) if work.network else {}))
+            child.tell(work.model_dump_json())
+            for line in child.answers:
                 message = json.loads(line)
                 if "done" in message:
                     return Done.model_validate(message["done"])
@@ -129,9 +118,7 @@ def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
                     raise (UsageError if message["usage"] else InfrastructureError)(message["problem"])
                 on_progress(Progress(*message["progress"]))
         finally:
-            process.kill()
-            process.wait()
-        errors.seek(0)
+            child.end_group(0.0)
         said = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
     raise InfrastructureError(f"the audit's process ended without a result: {said[-1] if said else 'it was killed'}")
 

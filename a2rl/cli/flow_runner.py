@@ -7,18 +7,15 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from a2rl.cli.console import err
 from a2rl.cli.follower import Follower
 from a2rl.cli.watching import LiveTable
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError
-from a2rl.core.processes import child_environment, end_child, is_healthy, module_command
+from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
 from a2rl.results.live import Watcher, belongs_to
 from a2rl.run.disk import format_bytes
@@ -102,56 +99,29 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
             f"{log.parent} has {format_bytes(free)} left, and the database of Prefect in it needs "
             f"{format_bytes(DATABASE_BYTES)}: free some disk space"
         )
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, log.open("ab") as output:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
 
-        def start() -> "subprocess.Popen[bytes]":
-            return subprocess.Popen(
-                module_command("flows.server", str(listener.fileno())),
-                cwd=settings.root,
-                env=child_environment(settings) | quiet,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(listener.fileno(),),
-                start_new_session=True,
+        def start() -> Child:
+            descriptor = listener.fileno()
+            return Child.of_module(
+                "flows.server", descriptor, settings=settings, log=log, descriptors=[descriptor], variables=quiet
             )
 
-        server = _Server(start, url, log)
+        def wait_until_ready() -> None:
+            if not server.child.is_healthy(url, START_TIMEOUT_S):
+                said = (last_lines(log, log_start) or [""])[-1]
+                raise InfrastructureError(
+                    f"the embedded Prefect server did not start{f' ({said})' if said else ''}; see {log}, or set "
+                    "PREFECT_API_URL to your own"
+                )
+            server.watch()
+
+        log_start = log.stat().st_size if log.exists() else 0
+        server = RestartedChild(start)
         try:
             # Prefect reads its settings from the environment when it is imported, which happens later.
             os.environ.update(quiet | {"PREFECT_API_URL": url})
-            yield server.wait_until_ready
+            yield wait_until_ready
         finally:
-            server.close()
-
-
-class _Server:
-    """The embedded server's process. If it is killed, a new one replaces it; requests wait at the socket meanwhile."""
-
-    def __init__(self, start: Callable[[], "subprocess.Popen[bytes]"], url: str, log: Path) -> None:
-        self._start, self._url, self._log = start, url, log
-        self._log_start = log.stat().st_size
-        self._process = start()
-        self._closing = threading.Event()
-        self._guard = threading.Thread(target=self._replace_dead, daemon=True)
-
-    def wait_until_ready(self) -> None:
-        if not is_healthy(self._process, self._url, START_TIMEOUT_S):
-            said = (last_lines(self._log, self._log_start) or [""])[-1]
-            raise InfrastructureError(
-                f"the embedded Prefect server did not start{f' ({said})' if said else ''}; see {self._log}, or set "
-                "PREFECT_API_URL to your own"
-            )
-        self._guard.start()
-
-    def _replace_dead(self) -> None:
-        while not self._closing.wait(1):
-            if self._process.poll() is not None:
-                self._process = self._start()
-
-    def close(self) -> None:
-        self._closing.set()
-        if self._guard.is_alive():
-            self._guard.join()
-        end_child(self._process, END_TIMEOUT_S)
+            server.close(END_TIMEOUT_S)

@@ -7,12 +7,9 @@ import json
 import os
 import queue
 import select
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +18,7 @@ from typing import Any, NamedTuple
 import a2rl
 from a2rl.code_execution.cell import CellLimits
 from a2rl.core.errors import InfrastructureError
-from a2rl.core.processes import end_child
+from a2rl.core.processes import Child
 
 START = "import sys; root, settings = sys.argv[1:]; sys.path.insert(0, root); "
 START += "import a2rl.code_execution.tester as tester; sys.path.remove(root); tester.main(settings)"
@@ -166,14 +163,7 @@ class _Tester:
 
     def _start(self) -> None:
         root = str(Path(a2rl.__file__).parent.parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", START, root, self._settings],
-            cwd="/",
-            env={},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C must reach the pipeline only
-        )
+        self._process = Child([sys.executable, "-I", "-S", "-c", START, root, self._settings], {}, "/", answers=True)
 
     def layers(self) -> Layers:
         """Returns the confinement that it reports when it is ready."""
@@ -189,14 +179,12 @@ class _Tester:
     def ask(self, case: CodeCase) -> Outcome:
         """Tests an answer."""
         try:
-            if self._process.poll() is not None:
+            if not self._process.is_alive:
                 self.close()
                 self._start()
             if not self._is_ready:
                 self.layers()
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(case.__dict__).encode() + b"\n")
-            self._process.stdin.flush()
+            self._process.tell(json.dumps(case.__dict__))
             said = self._line(self._patience_s)
         except (OSError, InfrastructureError) as error:  # OSError: it has died, or the machine starts no process
             self.close()
@@ -208,19 +196,12 @@ class _Tester:
 
     def _line(self, timeout_s: float) -> dict[str, Any] | None:
         """Returns what it says next; None if it has ended or says nothing in time."""
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+        if not select.select([self._process.answers], [], [], timeout_s)[0]:
             return None
-        line = self._process.stdout.readline()
+        line = self._process.answers.readline()
         return dict(json.loads(line)) if line else None
 
     def close(self) -> None:
         """Ends it with its cell, and waits for its end."""
         self._is_ready = False
-        with suppress(BrokenPipeError):
-            end_child(self._process, END_TIMEOUT_S)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._process.end_group(END_TIMEOUT_S)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.settings import WAY_OUT, Settings
@@ -26,6 +26,8 @@ Prefect's threads, where no KeyboardInterrupt arrives."""
 _STOP_OF_RUN: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 """Set if this run must stop and its siblings in the same process go on. It is known in the thread that works on it."""
 KILL_TIMEOUT_S = 5.0
+TREE_TIMEOUT_S = 10.0
+MAX_RESTARTS = 20
 POLL_INTERVAL_S = 0.1
 MAX_OUTPUT_BYTES = 64 << 20
 """Of each file that a limited process writes, and of what it prints."""
@@ -93,29 +95,187 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return {**settings.forwarded(FORWARDED_VARIABLES), **quiet, **ours}
 
 
-def is_healthy(process: "subprocess.Popen[bytes]", url: str, timeout_s: float) -> bool:
-    """Waits until a child answers GET {url}/health; returns False if it ends first or takes too long."""
-    import httpx  # takes a tenth of a second, and most users of this module do not need it
+class Child:
+    """A child process that ends when this process ends, however it does: it watches its standard input.
 
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(httpx.HTTPError):
-            httpx.get(f"{url}/health", timeout=timeout_s).raise_for_status()
-            return True
-        time.sleep(0.05)
-    return False
+    It has a session of its own, so Ctrl-C reaches the pipeline alone.
+
+    Args:
+        command: The command.
+        environment: All of its environment variables.
+        folder: Where it runs; None for the current folder.
+        log: The file to which its output is added; None for our own output.
+        answers: Whether its standard output is read here, as `answers`.
+        descriptors: The open files that it inherits.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str],
+        folder: str | Path | None = None,
+        log: Path | None = None,
+        answers: bool = False,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        with log.open("ab") if log else contextlib.nullcontext() as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if answers else output,
+                stderr=output,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+
+    @classmethod
+    def of_module(
+        cls, module: str, *arguments: object, settings: Settings, log: Path | None = None, answers: bool = False,
+        descriptors: Sequence[int] = (), variables: Mapping[str, str] | None = None,
+    ) -> "Child":  # fmt: skip
+        """Starts one of our modules in the checkout; `variables` are added to the environment of children."""
+        environment = {**child_environment(settings), **(variables or {})}
+        command = module_command(module, *map(str, arguments))
+        return cls(command, environment, settings.root, log, answers, descriptors)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def requests(self) -> IO[bytes]:
+        """Its standard input."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def answers(self) -> IO[bytes]:
+        """Its standard output."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def tell(self, line: str) -> None:
+        """Sends it a line. If it has died, that is noticed elsewhere."""
+        unsent = line.encode() + b"\n"
+        with contextlib.suppress(OSError, ValueError):
+            while unsent:
+                unsent = unsent[os.write(self.requests.fileno(), unsent) :]
+
+    def is_healthy(self, url: str, timeout_s: float) -> bool:
+        """Waits until it answers GET {url}/health; returns False if it ends first or takes too long."""
+        import httpx  # takes a tenth of a second, and most users of this module do not need it
+
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self.is_alive:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(f"{url}/health", timeout=timeout_s).raise_for_status()
+                return True
+            time.sleep(0.05)
+        return False
+
+    def wait(self) -> int:
+        """Waits for its end and returns its exit status."""
+        return self._process.wait()
+
+    def end(self, timeout_s: float) -> bool:
+        """Closes its standard input and waits for its end; returns False if it had to be killed after the timeout."""
+        with contextlib.suppress(BrokenPipeError):
+            self.requests.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in an uninterruptible wait
+                self._process.wait(KILL_TIMEOUT_S)
+            return False
+        return True
+
+    def end_group(self, timeout_s: float) -> int:
+        """Ends it and whatever it has started in its process group, and returns its exit status."""
+        self.end(timeout_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return self._process.wait()
+
+    def kill_tree(self) -> None:
+        """Kills its process group and all of its descendants.
+
+        Raises:
+            InfrastructureError: It does not end, for example because it hangs in a system call.
+        """
+        kill_descendants(self.pid, with_group=True)
+        try:
+            self._process.wait(TREE_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise InfrastructureError(
+                f"process {self.pid} cannot be killed; it may hang in a system call of the driver or the disk"
+            ) from error
 
 
-def end_child(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
-    """Closes the standard input that a child watches and waits for its end; kills it after the timeout."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # in an uninterruptible wait
-            process.wait(KILL_TIMEOUT_S)
+class RestartedChild:
+    """A child that is started again when it is killed. It listens on a socket of this process: requests wait there.
+
+    Args:
+        start: Starts it.
+        on_end: Called with the exit status when it has ended by itself.
+    """
+
+    def __init__(self, start: Callable[[], Child], on_end: Callable[[int], None] = lambda _: None) -> None:
+        self._start, self._on_end = start, on_end
+        self.child = start()
+        self._closing = threading.Event()
+        self._guard = threading.Thread(target=self._restart, daemon=True)
+
+    def watch(self) -> None:
+        """Starts it again whenever it ends from now on, up to `MAX_RESTARTS` times."""
+        self._guard.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Ends it; kills it after the timeout."""
+        self._closing.set()
+        self.child.end(timeout_s)
+        if self._guard.is_alive():
+            self._guard.join()
+
+    def _restart(self) -> None:
+        for _ in range(MAX_RESTARTS):
+            status = self.child.wait()
+            if self._closing.is_set():
+                return
+            self._on_end(status)
+            self.child = self._start()
+            if self._closing.is_set():
+                self.child.end(KILL_TIMEOUT_S)
+                return
+
+
+def kill_descendants(pid: int, *, with_group: bool = False, with_itself: bool = False) -> None:
+    """Kills all descendants of a process."""
+    import psutil  # most users of this module do not need it
+
+    descendants: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):  # listed first: they cannot be found after their parents have ended
+        process = psutil.Process(pid)
+        descendants = [*process.children(recursive=True), *([process] if with_itself else [])]
+    if with_group:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    for process in descendants:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 TIE = """
@@ -150,6 +310,7 @@ def run_child(
     log: Path,
     timeout_s: float,
     on_wait: Callable[[], None] = lambda: None,
+    folder: Path | None = None,
 ) -> int:
     """Runs a command to its end and returns its exit status. It never outlives this process or the user's patience.
 
@@ -159,6 +320,7 @@ def run_child(
         log: The file for its output.
         timeout_s: After this time it is killed.
         on_wait: Called several times a second.
+        folder: Where it runs; None for the current folder.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
@@ -166,7 +328,12 @@ def run_child(
     """
     with log.open("wb") as out:
         process = subprocess.Popen(
-            tied_to_parent(command), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            tied_to_parent(command),
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
         if not _ended_in_time(process, timeout_s, on_wait):
             raise InfrastructureError(f"`{' '.join(command[:4])} ...` took longer than {timeout_s:.0f} s")

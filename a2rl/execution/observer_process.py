@@ -1,6 +1,5 @@
 """Owns the observer's process for the `execute` stage: starts it, restarts it when it dies, and ends it in time."""
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterable
@@ -8,12 +7,13 @@ from types import TracebackType
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
-from a2rl.core.processes import child_environment, module_command
+from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.execution.observer import ANSWERED
-from a2rl.llm.keys import send_keys
+from a2rl.llm.keys import keys_message
 from a2rl.run.directory import RunDir, pipeline_log
 
+OBSERVER = "a2rl.execution.observer"
 MAX_RESTARTS = 5
 LAST_LOOK_TIMEOUT_S = 30.0
 """The time for the observer to examine the workspace for the last time, after the agent has ended."""
@@ -59,45 +59,28 @@ class Observer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is None:
-            return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(LAST_LOOK_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        if self._process is not None and not self._process.end(LAST_LOOK_TIMEOUT_S):
             self._note(f"its last look took more than {LAST_LOOK_TIMEOUT_S:.0f} s")
-            self._process.kill()
-            self._process.wait()
 
     @property
     def _is_dead(self) -> bool:
-        return self._process is None or self._process.poll() is not None
+        return self._process is None or not self._process.is_alive
 
-    def _start(self) -> "subprocess.Popen[str] | None":
+    def _start(self) -> Child | None:
         self._starts += 1
+        log = self._run.logs / "observer.log"
         try:
-            with (self._run.logs / "observer.log").open("ab") as log:
-                process = subprocess.Popen(
-                    module_command("a2rl.execution.observer", *self._arguments),
-                    cwd=self._settings.root,
-                    env=child_environment(self._settings),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    start_new_session=True,
-                )
+            child = Child.of_module(OBSERVER, *self._arguments, settings=self._settings, log=log, answers=True)
         except OSError as error:
             self._note(f"it cannot be started: {error}")
             return None
-        send_keys(process, {})
-        threading.Thread(target=self._listen, args=(process.stdout,), daemon=True).start()
-        return process
+        child.tell(keys_message({}))
+        threading.Thread(target=self._listen, args=(child.answers,), daemon=True).start()
+        return child
 
-    def _listen(self, words: Iterable[str]) -> None:
+    def _listen(self, words: Iterable[bytes]) -> None:
         for word in words:
-            self._reported.add(word.strip())
+            self._reported.add(word.decode("utf-8", "replace").strip())
 
     def _note(self, problem: str) -> None:
         log_failure(pipeline_log(self._run), "the observer", InfrastructureError(problem))

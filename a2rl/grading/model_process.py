@@ -3,14 +3,13 @@
 The service and the stages never load a model themselves: it takes memory, libraries and time.
 """
 
-import subprocess
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from a2rl.core.processes import check_stop, child_environment, module_command
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import CPU
 from a2rl.models.checkpoint import BYTES, tensors_of
@@ -66,36 +65,13 @@ def run_model_process(
     Raises:
         InterruptedByUserError: The user stopped the pipeline meanwhile.
     """
-    gpus = "" if device == CPU else device
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            module_command(module, *arguments),
-            cwd=settings.root,
-            env=child_environment(settings) | {"CUDA_VISIBLE_DEVICES": gpus, "TRANSFORMERS_VERBOSITY": "error"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            ended = _wait(process, timeout_s)
-        finally:
-            process.kill()
-            process.wait()
-    if not ended:
+    gpus = {"CUDA_VISIBLE_DEVICES": "" if device == CPU else device, "TRANSFORMERS_VERBOSITY": "error"}
+    command = module_command(module, *arguments)
+    try:
+        status = run_child(command, child_environment(settings) | gpus, log, timeout_s, folder=settings.root)
+    except InfrastructureError:
         return f"it took longer than {timeout_s:.0f} s"
-    if process.returncode == 0:
+    if status == 0:
         return ""
     lines = log.read_text(errors="replace").strip()[-LOG_CHARS:].splitlines()
-    return f"its process ended with exit code {process.returncode}: {lines[-1] if lines else 'it wrote nothing'}"
-
-
-def _wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
-    """Waits for the end of a process; returns False after the timeout."""
-    deadline = time.monotonic() + timeout_s
-    while process.poll() is None:
-        check_stop()
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return f"its process ended with exit code {status}: {lines[-1] if lines else 'it wrote nothing'}"

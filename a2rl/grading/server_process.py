@@ -6,18 +6,16 @@ The service reports to the stage through a pipe and not over HTTP, because the a
 import json
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.core.processes import check_stop, child_environment, end_child, module_command
+from a2rl.core.processes import MAX_RESTARTS, Child, check_stop
 from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import open_receipts, ungraded
-from a2rl.grading.worker_process import kill_tree
-from a2rl.llm.keys import grader_keys, send_keys
+from a2rl.llm.keys import grader_keys, keys_message
 from a2rl.run.directory import RunDir
 
 LOOPBACK = "127.0.0.1"
@@ -25,7 +23,6 @@ SERVICE = "a2rl.grading"
 START_TIMEOUT_S = 60
 SILENCE_TIMEOUT_S = 60.0
 """A service that sends no report for this long is considered stuck and is restarted. It reports every second."""
-MAX_RESTARTS = 20
 MAX_STALLS = 3
 """How many times the service is restarted without progress after the agent has ended."""
 END_TIMEOUT_S = 10
@@ -78,10 +75,10 @@ class GradingServer:
             InfrastructureError: The service has died too often.
         """
         self._read_reports()
-        if self._process.poll() is not None:
+        if not self._process.is_alive:
             self._restart()
         elif self._now() > self._heard + (SILENCE_TIMEOUT_S if self._ready else START_TIMEOUT_S):
-            kill_tree(self._process)
+            self._process.kill_tree()
             self._restart()
 
     def wait_until_ready(self) -> None:
@@ -111,7 +108,7 @@ class GradingServer:
         spec = self._run.spec
         patience_s = 2 * spec.grading_limits.time_limit_s(None, spec.budget_s) + COPY_TIMEOUT_S
         seen, since, stalls, next_finish = -1, self._now(), 0, self._now() + FINISH_INTERVAL_S
-        self._tell_agent_has_ended()
+        self._process.tell("finish")
         while True:
             entries = self._run.ledger.entries()
             if not open_receipts(entries) and not ungraded(entries):
@@ -128,10 +125,10 @@ class GradingServer:
                     raise InfrastructureError(
                         f"grading makes no progress; see {self._run.logs / 'grader.log'}, then resume the run"
                     )
-                kill_tree(self._process)
+                self._process.kill_tree()
             if self._now() >= next_finish:
                 next_finish = self._now() + FINISH_INTERVAL_S
-                self._tell_agent_has_ended()
+                self._process.tell("finish")
             time.sleep(0.1)
 
     def __enter__(self) -> "GradingServer":
@@ -140,14 +137,9 @@ class GradingServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end_child(self._process, END_TIMEOUT_S)
+        self._process.end(END_TIMEOUT_S)
         self._listener.close()
         os.close(self._channel)
-
-    def _tell_agent_has_ended(self) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError, ValueError):  # the service has died; it is told again later
-            os.write(self._process.stdin.fileno(), b"finish\n")
 
     def _read_reports(self) -> None:
         """Reads what the service has reported since the last call."""
@@ -167,7 +159,7 @@ class GradingServer:
             )
         self._process = self._start()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> Child:
         if self._channel >= 0:
             os.close(self._channel)
         self._channel, theirs = os.pipe()
@@ -176,21 +168,14 @@ class GradingServer:
         self._ready, self._problem = False, ""
         descriptor = self._listener.fileno()
         try:
-            with (self._run.logs / "service.log").open("ab") as log:
-                process = subprocess.Popen(
-                    module_command(self._module, str(self._run.root), str(descriptor), str(theirs)),
-                    cwd=self._settings.root,
-                    env=child_environment(self._settings),
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(descriptor, theirs),
-                    start_new_session=True,
-                )
+            child = Child.of_module(
+                self._module, self._run.root, descriptor, theirs, settings=self._settings,
+                log=self._run.logs / "service.log", descriptors=[descriptor, theirs],
+            )  # fmt: skip
         finally:
             os.close(theirs)
-        send_keys(process, grader_keys(self._settings))
-        return process
+        child.tell(keys_message(grader_keys(self._settings)))
+        return child
 
     def _fixed_port(self) -> socket.socket:
         port = self._run.spec.grading_port

@@ -8,27 +8,21 @@ import itertools
 import json
 import os
 import queue
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
 
-import psutil
-
-from a2rl.core.errors import InfrastructureError
-from a2rl.core.processes import child_environment, module_command
+from a2rl.core.processes import Child, kill_descendants
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import CPU
 from a2rl.grading.job import GradeJob
-from a2rl.llm.keys import grader_keys, send_keys
+from a2rl.llm.keys import grader_keys, keys_message
 
 WORKER = "a2rl.grading.worker"
 START_TIMEOUT_S = 300.0
 """This is enough for loading torch on a busy machine."""
-END_TIMEOUT_S = 10.0
 OUT_OF_MEMORY = 71
 """The exit code of a job's process that could not get the memory that it needed."""
 Message = dict[str, int]
@@ -45,18 +39,10 @@ class WorkerProcess:
     """One worker on one device."""
 
     def __init__(self, settings: Settings, device: str, module: str = WORKER) -> None:
-        environment = child_environment(settings)
-        environment |= {"CUDA_VISIBLE_DEVICES": "" if device == CPU else device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        self._process = subprocess.Popen(
-            module_command(module),
-            cwd=settings.root,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        send_keys(self._process, grader_keys(settings))
+        gpus = {"CUDA_VISIBLE_DEVICES": "" if device == CPU else device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        nowhere = Path(os.devnull)
+        self._process = Child.of_module(module, settings=settings, log=nowhere, answers=True, variables=gpus)
+        self._process.tell(keys_message(grader_keys(settings)))
         self._lock = threading.Lock()
         self._ready, self._ended = False, False
         self._numbers = itertools.count()
@@ -72,7 +58,7 @@ class WorkerProcess:
     @property
     def is_alive(self) -> bool:
         """Whether the worker has not ended."""
-        return self._process.poll() is None
+        return self._process.is_alive
 
     def run(self, job: GradeJob, on_answered: Callable[[], None] = lambda: None) -> int | None:
         """Runs a job.
@@ -95,15 +81,15 @@ class WorkerProcess:
                 return None
             self._heard[number] = heard
         try:
-            self._send([number, job.model_dump(mode="json")])
+            request = json.dumps([number, job.model_dump(mode="json")])
+            with self._lock:
+                self._process.tell(request)
             for message in self._messages(job, heard):
                 if "exit_code" in message:
                     return message["exit_code"]
                 if "judging" in message:
                     judging = message["judging"]
                     on_answered()
-            return None
-        except (BrokenPipeError, ValueError):
             return None
         except StuckError as stuck:
             stuck.is_judging = judging > 0
@@ -112,12 +98,6 @@ class WorkerProcess:
             raise
         finally:
             del self._heard[number]
-
-    def _send(self, request: Any) -> None:
-        assert self._process.stdin is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
 
     def _messages(self, job: GradeJob, heard: "queue.SimpleQueue[Message | None]") -> Iterator[Message]:
         """Yields the worker's messages about a job until its end."""
@@ -139,8 +119,7 @@ class WorkerProcess:
 
     def _listen(self) -> None:
         """Hands the worker's messages to the jobs that they are about, until it ends."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.answers:
             message: Message = json.loads(line)
             with self._lock:
                 self._ready = True
@@ -153,34 +132,5 @@ class WorkerProcess:
                 heard.put(None)
 
     def kill(self) -> None:
-        """Kills the worker, its jobs and all their descendants. Raises the same errors as `kill_tree`."""
-        kill_tree(self._process)
-
-
-def kill_tree(leader: "subprocess.Popen[bytes]") -> None:
-    """Kills a process group by its leader, and all descendants of the leader.
-
-    Raises:
-        InfrastructureError: The leader does not end, for example because it hangs in a system call.
-    """
-    kill_descendants(leader.pid, with_group=True)
-    try:
-        leader.wait(END_TIMEOUT_S)
-    except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(
-            "the grader's process cannot be killed; it may hang in a system call of the driver or the disk"
-        ) from error
-
-
-def kill_descendants(pid: int, *, with_group: bool = False, with_itself: bool = False) -> None:
-    """Kills all descendants of a process."""
-    descendants: list[psutil.Process] = []
-    with suppress(psutil.Error):  # listed first, since descendants cannot be found after their parents have ended
-        process = psutil.Process(pid)
-        descendants = [*process.children(recursive=True), *([process] if with_itself else [])]
-    if with_group:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-    for process in descendants:
-        with suppress(psutil.Error):
-            process.kill()
+        """Kills the worker, its jobs and all their descendants. Raises the same errors as `Child.kill_tree`."""
+        self._process.kill_tree()

@@ -10,7 +10,6 @@ with open_judge(config, "tasks.x.served", annotator="...") as judge:
 
 import math
 import socket
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +22,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
 from a2rl.core.errors import InfrastructureError
-from a2rl.core.processes import child_environment, end_child, is_healthy, module_command
+from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.judge.client import Judge
 from a2rl.judge.params import JudgeConfig, JudgeParams
@@ -99,14 +98,8 @@ class LocalJudge:
         self._module, self._timeout_s = module, timeout_s
         with socket.create_server((LOOPBACK, 0), backlog=128) as listener:
             self.base_url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-            self._process = subprocess.Popen(
-                module_command(module, str(listener.fileno()), *arguments),
-                cwd=settings.root,
-                env=child_environment(settings),
-                stdin=subprocess.PIPE,
-                pass_fds=(listener.fileno(),),
-                start_new_session=True,
-            )
+            descriptor = listener.fileno()
+            self._process = Child.of_module(module, descriptor, *arguments, settings=settings, descriptors=[descriptor])
 
     @property
     def pid(self) -> int:
@@ -119,7 +112,7 @@ class LocalJudge:
         Raises:
             InfrastructureError: It does not start.
         """
-        if not is_healthy(self._process, self.base_url, self._timeout_s):
+        if not self._process.is_healthy(self.base_url, self._timeout_s):
             raise InfrastructureError(f"the judge {self._module} does not start: see the lines above it in the log")
 
     def __enter__(self) -> "LocalJudge":
@@ -137,7 +130,7 @@ class LocalJudge:
 
     def close(self) -> None:
         """Ends the judge, whatever it is doing."""
-        end_child(self._process, END_TIMEOUT_S)
+        self._process.end(END_TIMEOUT_S)
 
 
 @contextmanager

@@ -6,10 +6,8 @@ everything it writes (a2rl/core/secrets.py).
 """
 
 import json
-import os
-import subprocess
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TextIO
 from urllib.parse import urlsplit
 
 from a2rl.agents.definition import Agent
@@ -41,16 +39,9 @@ def keys_too_short_to_hide(agent: Agent, settings: Settings) -> list[str]:
     return [name for name, value in settings.forwarded(agent.forward_env).items() if len(value) < MIN_CHARS]
 
 
-def send_keys(process: "subprocess.Popen[Any]", use: dict[str, str]) -> None:
-    """Sends a child its first line: the keys that it may use, and the secrets that it must not write down."""
-    assert process.stdin is not None
-    with suppress(OSError):  # the child has died; its parent notices that elsewhere
-        os.write(process.stdin.fileno(), keys_message(use).encode())
-
-
 def keys_message(use: dict[str, str]) -> str:
     """Returns the first line for a child, with keys to use and secrets to hide."""
-    return json.dumps({"use": use, "hide": known_secrets()}) + "\n"
+    return json.dumps({"use": use, "hide": known_secrets()})
 
 
 def receive_keys(stdin: TextIO) -> None:

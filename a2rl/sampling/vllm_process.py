@@ -8,8 +8,6 @@ import json
 import os
 import secrets
 import select
-import signal
-import subprocess
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.sampling.engine_params import Dtype, VllmParams
 
@@ -178,11 +177,9 @@ class EngineLease:
 class EngineProcess:
     """A worker that this process has started."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, log_start: int) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def __init__(self, process: Child, log: Path, log_start: int) -> None:
         self._process, self._log = process, log
-        self.connection = EngineConnection(process.stdin.fileno(), process.stdout.fileno(), log, log_start)
+        self.connection = EngineConnection(process.requests.fileno(), process.answers.fileno(), log, log_start)
 
     @classmethod
     def start(
@@ -206,18 +203,15 @@ class EngineProcess:
             raise InfrastructureError("vLLM is not installed: run `make setup-vllm`")
         log = log or _temporary_log()
         log_start = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as stderr:
-            process = subprocess.Popen(
-                # -I: neither PYTHONPATH nor the current folder may add modules to vLLM's environment.
-                [python, "-I", WORKER, model.resolve(), json.dumps(engine_request(exact, dtype, params))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=_worker_environment(settings),
-                # Its own group, so that close() can end whatever vLLM started, and a Ctrl-C reaches us first.
-                start_new_session=True,
-            )
-        return cls(process, log, log_start)
+        # -I: neither PYTHONPATH nor the current folder may add modules to vLLM's environment.
+        command: list[str | Path] = [
+            python,
+            "-I",
+            WORKER,
+            model.resolve(),
+            json.dumps(engine_request(exact, dtype, params)),
+        ]
+        return cls(Child(command, _worker_environment(settings), log=log, answers=True), log, log_start)
 
     @property
     def pid(self) -> int:
@@ -227,7 +221,7 @@ class EngineProcess:
     @property
     def is_alive(self) -> bool:
         """Whether the worker has not ended."""
-        return self._process.poll() is None
+        return self._process.is_alive
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> str:
         """Ends the worker, if necessary by force. A temporary log is kept only if it failed.
@@ -235,21 +229,10 @@ class EngineProcess:
         Returns:
             How it ended, as a phrase in parentheses.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            code = self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            code = -signal.SIGKILL
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process.stdout.close()
+        code = self._process.end_group(timeout_s)
         if code == 0 and self._log.name.startswith(TEMPORARY):
             self._log.unlink(missing_ok=True)
-        return f" (exit code {self._process.returncode})"
+        return f" (exit code {code})"
 
 
 TEMPORARY = "a2rl-vllm-"

@@ -272,7 +272,7 @@ def test_the_prefect_server_gets_no_key(settings: Settings, monkeypatch: pytest.
         raise StopError
 
     started: list[dict[str, str]] = []
-    monkeypatch.setattr("a2rl.cli.flow_runner.subprocess.Popen", spy)
+    monkeypatch.setattr("a2rl.core.processes.subprocess.Popen", spy)
     rich = Settings(settings.root, {**settings.environ, "OPENAI_API_KEY": JUDGE_KEY, "SERPAPI_API_KEY": KEY})
     with pytest.raises(StopError), embedded_server(rich):
         pass

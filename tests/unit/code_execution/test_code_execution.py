@@ -228,7 +228,7 @@ def lose_testers(monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
     def lost(self: Any, *arguments: float) -> Any:
         if self._is_ready and left[0]:
             left[0] -= 1
-            self._process.kill()
+            self._process.kill_tree()
         return line(self, *arguments)
 
     monkeypatch.setattr(pool_module._Tester, "_line", lost)

@@ -111,7 +111,7 @@ def test_where_it_cannot_be_started_the_run_goes_on(
     def no_more(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("a2rl.execution.observer_process.subprocess.Popen", no_more)
+    monkeypatch.setattr("a2rl.core.processes.subprocess.Popen", no_more)
     with Observer(observed(), settings, 1, os.getpid()) as observer:
         for _ in range(MAX_RESTARTS):
             observer.keep_alive()

@@ -169,7 +169,7 @@ def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
 
 
 def test_an_answer_that_this_machine_cannot_test_is_errored_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Tester, "_line", lambda self, *_: self._process.kill() if self._is_ready else READY)
+    monkeypatch.setattr(_Tester, "_line", lambda self, *_: self._process.kill_tree() if self._is_ready else READY)
     [result] = grader.judged([ITEM], [Completion(BODY, "stop", 0, 5)])
     assert (result.verdict, result.value) == ("errored", 0.0)
     assert "this machine could not test it" in result.reason
