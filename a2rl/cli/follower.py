@@ -41,8 +41,13 @@ class Follower:
         self._runs = runs
         self._console = console
         self._known = {run.id for run in RunDir.all(runs)} - (only or set())
-        self._seen: dict[str, int] = {run_id: len(RunDir(runs / run_id).ledger.entries()) for run_id in only or ()}
+        self._seen: dict[str, int] = {}
         self._digests: dict[tuple[str, str], list[int]] = {}
+        for run in (RunDir(runs / run_id) for run_id in only or ()):
+            entries = run.ledger.entries()
+            self._seen[run.id] = len(entries)
+            for entry in entries:
+                self._remember(run, entry.event)
         self._progress = GradingProgress()
         self._thread = PeriodicThread("following the runs", self._look, lambda: POLL_INTERVAL_S)
 
@@ -74,6 +79,7 @@ class Follower:
             self._seen[run.id] = 0
         for entry in run.ledger.entries(after=self._seen[run.id]):
             self._seen[run.id] = entry.seq
+            self._remember(run, entry.event)
             if text := self._describe(run, entry.event):
                 self._line(run, text)
         names = {run.checkpoint(digest).name: f"submission {', '.join(map(str, numbers))}"
@@ -84,6 +90,11 @@ class Follower:
     def _line(self, run: RunDir, text: Text) -> None:
         clock = time.strftime("%H:%M:%S")
         self._console.print(Text.assemble((f"{clock} ", "dim"), (f"{run.id}  ", "cyan"), text), soft_wrap=True)
+
+    def _remember(self, run: RunDir, event: Event) -> None:
+        """Notes the number of a submission; what comes later names only its checkpoint."""
+        if isinstance(event, SubmissionAccepted):
+            self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
 
     def _describe(self, run: RunDir, event: Event) -> Text | None:  # noqa: PLR0911 - one line for each kind of event
         if isinstance(event, BaselineKnown):
@@ -107,7 +118,6 @@ class Follower:
 
     def _describe_submission(self, run: RunDir, event: Event) -> Text | None:
         if isinstance(event, SubmissionAccepted):
-            self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
             after = format_duration(event.elapsed_s)
             return Text(f"submission {event.submission_id} after {after}: {_shortened(event.model_path)}", "dim")
         if isinstance(event, Graded):

@@ -193,13 +193,16 @@ class Settings:
 def enter_checkout() -> dict[str, str]:
     """Prefect calls this before a flow run: it makes `flows` importable, whatever the worker's folder is.
 
-    Raises:
-        UsageError: There is no checkout; Prefect shows the reason with the flow run.
+    Nobody sees an error of this function. So the flow itself, whose errors Prefect shows, says what is wrong with
+    A2RL_ROOT.
     """
-    root = str(Settings.load().root)
+    try:
+        root = Settings.load().root
+    except UsageError:
+        root = Path(__file__).resolve().parents[2]
     os.chdir(root)
-    sys.path.insert(0, root)
-    return {"directory": root}
+    sys.path.insert(0, str(root))
+    return {"directory": str(root)}
 
 
 def _keep_loopback_direct(environ: MutableMapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from a2rl.cli.grading_progress import GradingProgress
 from a2rl.cli.progress import EVERY_S, progress_bar
 from a2rl.grading.progress import Progress
 from a2rl.run.directory import RunDir
-from a2rl.run.events import SubmissionAccepted
+from a2rl.run.events import GradingFailed, SubmissionAccepted
 
 DIGEST = "d" * 64
 
@@ -95,6 +95,20 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
     now[0] = EVERY_S
     follower._look()
     assert "still grading submission 1: 1 of 8 items" in screen.getvalue()
+
+
+def test_a_grade_after_a_resume_is_that_of_a_submission_before_it(run: RunDir) -> None:
+    run.ledger.append(
+        SubmissionAccepted(
+            submission_id=3, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None
+        )
+    )
+    screen = io.StringIO()
+    follower = Follower(run.root.parent, PlainConsole(file=screen, width=200), {run.id})
+    run.ledger.append(GradingFailed(weights_digest=DIGEST, elapsed_s=2.0, reason="a GPU was lost"))
+    follower._look()
+    assert "submission 3 has no grade yet: a GPU was lost" in screen.getvalue()
+    assert "output/v1" not in screen.getvalue()
 
 
 def test_without_a_terminal_there_are_lines_instead_of_a_bar(

@@ -52,8 +52,11 @@ def test_a_worker_finds_the_checkout_for_deployments_of_make_deploy_in_the_same_
     assert yaml.safe_load((repository / "prefect.yaml").read_text(encoding="utf-8"))["pull"] == PULL_STEPS
 
 
-def test_a_worker_that_was_started_by_prefects_own_command_finds_the_checkout(tmp_path: Path, repository: Path) -> None:
-    environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+@pytest.mark.parametrize("more", [{}, {"A2RL_ROOT": "/nowhere"}])
+def test_a_worker_that_was_started_by_prefects_own_command_finds_the_checkout(
+    tmp_path: Path, repository: Path, more: dict[str, str]
+) -> None:
+    environ = more | {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     command = [sys.executable, "-c", PULL, str(repository)]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
