@@ -3,20 +3,16 @@
 A lock ends with its process, however that dies, so there is no lease to wait for. Use Postgres for several machines.
 """
 
-import fcntl
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from a2rl.cluster.claims import Claim, Commit, NewRun, Progress, RunRow, lost, taken
-from a2rl.core.errors import InfrastructureError
-from a2rl.core.files import machine_failure, read_model, write_model
+from a2rl.core.files import read_model, write_model
+from a2rl.core.locks import FileLock, file_lock
 
 LOCK_TIMEOUT_S = 30
 
@@ -38,8 +34,8 @@ class FileClaims:
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self._folder, self._now = folder, now
-        self._locks: dict[str, int] = {}
-        """The open lock file of each run that this process holds."""
+        self._locks: dict[str, FileLock] = {}
+        """The lock of each run that this process holds."""
 
     @property
     def lease_s(self) -> float:
@@ -60,9 +56,9 @@ class FileClaims:
                 raise taken(before)
             lock = self._locks.get(run.run_id) if before.owner == owner else None
             if lock is None:
-                lock = self._open(run.run_id)
-                undo.callback(os.close, lock)
-                if not _flocked(lock):
+                lock = self._lock(run.run_id)
+                undo.callback(lock.release)
+                if not lock.take():
                     raise taken(before)
             changed = before.model_copy(
                 update={"owner": owner, "epoch": before.epoch + 1, "beat_at": self._now(), "outcome": ""}
@@ -90,7 +86,7 @@ class FileClaims:
         """Gives the run back; one that was closed meanwhile keeps its outcome."""
         with self._locked(claim.run_id), ExitStack() as after:
             if (lock := self._locks.pop(claim.run_id, None)) is not None:
-                after.callback(os.close, lock)
+                after.callback(lock.release)
             row = self._read(claim.run_id)
             if row is not None and (row.owner, row.epoch) == (claim.owner, claim.epoch) and not row.done:
                 write_model(self._path(claim.run_id), row.model_copy(update={"outcome": outcome, "done": done}))
@@ -176,44 +172,22 @@ class FileClaims:
     def _is_live(self, run_id: str) -> bool:
         if run_id in self._locks:
             return True
-        lock = self._open(run_id)
+        lock = self._lock(run_id)
         try:
-            return not _flocked(lock)
+            return not lock.take()
         finally:
-            os.close(lock)
+            lock.release()
 
-    def _open(self, run_id: str) -> int:
-        path = self._folder / f"{run_id}.owner"
-        try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise machine_failure(f"open {path}", error) from error
+    def _lock(self, run_id: str) -> FileLock:
+        return FileLock(self._folder / f"{run_id}.owner")
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{run_id}.json"
 
-    @contextmanager
-    def _locked(self, run_id: str) -> Iterator[None]:
+    def _locked(self, run_id: str) -> AbstractContextManager[None]:
         """Lets one process at a time change a row."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._folder / f".{run_id}.lock", timeout=LOCK_TIMEOUT_S)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise InfrastructureError(f"the row of run {run_id} in {self._folder} is locked; try again") from error
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                lock.release()
-
-
-def _flocked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        row = f"another process changes the row of run {run_id}"
+        return file_lock(self._folder / f".{run_id}.lock", row, LOCK_TIMEOUT_S, heeds_stop=False)
 
 
 def _shown(row: _Stored, live: bool, now: float) -> RunRow:

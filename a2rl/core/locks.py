@@ -1,4 +1,4 @@
-"""Locks between processes of this machine, with a notice to the user while waiting and a timeout.
+"""Locks between processes of this machine: kernel locks on open files.
 
 with file_lock(folder / ".lock", "another run grades this baseline", timeout_s=3600):
     ...
@@ -8,12 +8,14 @@ separate processes that wait for the old file from those that open a new one. Th
 its locks cannot be shared, and its waits can neither be cancelled by the user nor say what they wait for.
 """
 
+import errno
 import fcntl
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from a2rl.core.errors import InfrastructureError
@@ -23,17 +25,94 @@ from a2rl.core.processes import check_stop
 POLL_INTERVAL_S = 0.1
 FIRST_NOTICE_S = 2.0
 NOTICE_INTERVAL_S = 60.0
+NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+
+
+class FileLock:
+    """A lock that this process holds once `take` has returned True, until `release`.
+
+    Children do not inherit it: a process that outlives a killed pipeline must not hold it.
+
+    Args:
+        path: The lock file, which is created if necessary. Another user may have created it.
+        shared: Whether several shared holders may have the lock at once.
+    """
+
+    def __init__(self, path: Path, shared: bool = False) -> None:
+        self._path, self._kind = path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        self._file = -1
+
+    def take(self) -> bool:
+        """Takes the lock if nobody else holds it, and returns whether it did.
+
+        Raises:
+            InfrastructureError: The file cannot be opened, or its file system does not support locks.
+        """
+        while True:
+            if self._file < 0:
+                self._file = self._open()
+            try:
+                fcntl.flock(self._file, self._kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                self.release()
+                if error.errno not in NO_LOCKS:
+                    raise machine_failure(f"lock {self._path}", error) from error
+                raise InfrastructureError(
+                    f"the file system of {self._path} does not support locks ({error.strerror}), so two processes "
+                    "could use the same files: move them to a local disk, or mount the network file system with locks"
+                ) from error
+            if os.fstat(self._file).st_nlink:
+                return True
+            self.release()  # a program that tidies up has removed it meanwhile
+
+    def release(self) -> None:
+        """Gives the lock back, if it is held, and closes the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def write(self, text: str) -> None:
+        """Says in the file who holds the lock. It holds also if that cannot be written, as on a full disk."""
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text.encode(), 0)
+
+    def read(self, max_bytes: int) -> str:
+        """Returns what the holder has written, which anybody may have changed; empty if it cannot be read."""
+        with suppress(OSError):
+            return os.pread(self._file, max_bytes, 0).decode("utf-8", "replace")
+        return ""
+
+    def _open(self) -> int:
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            for kind in (os.O_RDWR, os.O_RDONLY):
+                with suppress(FileNotFoundError, PermissionError):
+                    file = os.open(self._path, kind | flags)
+                    if stat.S_ISREG(os.fstat(file).st_mode):
+                        return file
+                    os.close(file)
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+            os.fchmod(file, 0o644)  # whatever the umask says: without reading it, others could not lock it
+        except OSError as error:
+            raise machine_failure(f"open {self._path}", error) from error
+        return file
 
 
 @contextmanager
-def file_lock(path: Path, meanwhile: str, timeout_s: float, shared: bool = False) -> Iterator[None]:
+def file_lock(
+    path: Path, meanwhile: str, timeout_s: float, shared: bool = False, heeds_stop: bool = True
+) -> Iterator[None]:
     """Holds a lock within the context, after waiting for the other holders.
 
     Args:
-        path: The lock file; it is created if necessary.
+        path: The lock file; it is created if necessary, with its folder.
         meanwhile: What the other holder is doing, for the notice to the user.
         timeout_s: How long to wait.
         shared: Whether several shared holders may have the lock at once.
+        heeds_stop: Whether the wait ends when the user stops the pipeline. What must also be done then waits on.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
@@ -41,21 +120,22 @@ def file_lock(path: Path, meanwhile: str, timeout_s: float, shared: bool = False
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise machine_failure(f"lock {path}", error) from error
+    lock = FileLock(path, shared)
     try:
-        _wait(lock, path, meanwhile, timeout_s, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        _wait(lock, path, meanwhile, timeout_s, heeds_stop)
         yield
     finally:
-        os.close(lock)
+        lock.release()
 
 
-def _wait(lock: int, path: Path, meanwhile: str, timeout_s: float, kind: int) -> None:
+def _wait(lock: FileLock, path: Path, meanwhile: str, timeout_s: float, heeds_stop: bool) -> None:
     started = time.monotonic()
     next_word = started + FIRST_NOTICE_S
-    while not _taken(lock, kind):
-        check_stop()
+    while not lock.take():
+        if heeds_stop:
+            check_stop()
         now = time.monotonic()
         if now - started > timeout_s:
             raise InfrastructureError(
@@ -65,11 +145,3 @@ def _wait(lock: int, path: Path, meanwhile: str, timeout_s: float, kind: int) ->
             sys.stderr.write(f"waiting: {meanwhile} ({now - started:.0f} s)\n")
             next_word = now + NOTICE_INTERVAL_S
         time.sleep(POLL_INTERVAL_S)
-
-
-def _taken(lock: int, kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

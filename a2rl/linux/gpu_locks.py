@@ -8,17 +8,16 @@ devices than the others: it keeps each one that becomes free. To this end it als
 candidate, its place in the queue. All processes take these in the same order, so that no two wait for each other.
 """
 
-import fcntl
 import os
-import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import machine_failure
+from a2rl.core.locks import FileLock
 from a2rl.core.printable import printable
 from a2rl.core.processes import check_stop
 from a2rl.linux.gpus import Gpu
@@ -47,6 +46,8 @@ def hold_gpus(candidates: Sequence[Gpu], count: int, folder: Path, who: str) -> 
     """
     assert count <= len(candidates)
     need = f"{who} needs {count} of the GPUs {', '.join(gpu.cuda_name for gpu in candidates)}"
+    if count:
+        _make_folder(folder)
     with ExitStack() as held:
         with ExitStack() as queue:
             for place in sorted(f"{_name(gpu)}.queue" for gpu in candidates) if count else ():
@@ -69,7 +70,7 @@ def _take_first(names: Sequence[str], count: int, folder: Path, who: str, need: 
         busy: list[str] = []
         for name in names:
             if name not in taken and len(taken) < count:
-                owner = _take(folder / name, who, held.callback)
+                owner = _take(folder / name, who, held)
                 taken += [name] if owner is None else []
                 busy += [owner] if owner is not None else []
         if len(taken) == count:
@@ -84,57 +85,24 @@ def _take_first(names: Sequence[str], count: int, folder: Path, who: str, need: 
         time.sleep(POLL_INTERVAL_S)
 
 
-def _take(path: Path, who: str, keep: Callable[[Callable[[int], None], int], object]) -> str | None:
-    """Takes a lock and returns None, or returns who has it.
+def _take(path: Path, who: str, held: ExitStack) -> str | None:
+    """Takes a lock until `held` is closed and returns None, or returns who has it."""
+    lock = FileLock(path)
+    if lock.take():
+        lock.write(f"{who}, process {os.getpid()}"[:MAX_OWNER_BYTES])
+        held.callback(lock.release)
+        return None
+    owner = printable(lock.read(MAX_OWNER_BYTES), MAX_OWNER_BYTES) or "another run"
+    lock.release()
+    return owner
 
-    Args:
-        path: The lock file.
-        who: Who takes it.
-        keep: Called with the function and the file descriptor that release it.
-    """
+
+def _make_folder(folder: Path) -> None:
+    """Makes the folder of the lock files, in which every user of the machine may create some."""
     try:
-        lock = _open(path)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = _owner(lock)
-            os.close(lock)
-            return owner
-        except BaseException:
-            os.close(lock)
-            raise
-    except OSError as error:
-        raise machine_failure(f"lock {path}", error) from error
-    if os.fstat(lock).st_nlink == 0:  # a program that tidies up has removed it meanwhile
-        os.close(lock)
-        return _take(path, who, keep)
-    with suppress(OSError):  # it belongs to another user; the lock holds nevertheless
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{who}, process {os.getpid()}".encode()[:MAX_OWNER_BYTES], 0)
-    keep(os.close, lock)
-    return None
-
-
-def _open(path: Path) -> int:
-    """Opens a lock file, which any user may have created."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        path.parent.mkdir(parents=True)
-        path.parent.chmod(0o1777)
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)
     except FileExistsError:
-        pass
-    for kind in (os.O_RDWR, os.O_RDONLY):
-        with suppress(FileNotFoundError, PermissionError):
-            lock = os.open(path, kind | flags)
-            if stat.S_ISREG(os.fstat(lock).st_mode):
-                return lock
-            os.close(lock)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
-    os.fchmod(lock, 0o644)  # whatever the umask says: without reading it, others could not lock it
-    return lock
-
-
-def _owner(lock: int) -> str:
-    with suppress(OSError):
-        return printable(os.pread(lock, MAX_OWNER_BYTES, 0).decode(errors="replace"), MAX_OWNER_BYTES) or "another run"
-    return "another run"
+        return
+    except OSError as error:
+        raise machine_failure(f"make {folder}", error) from error

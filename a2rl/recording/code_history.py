@@ -18,10 +18,9 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from filelock import FileLock, Timeout
-
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import MACHINE_ERRORS, machine_failure
+from a2rl.core.locks import file_lock
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub, scrub_file
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder
@@ -97,13 +96,11 @@ def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float =
     Raises:
         InfrastructureError: Git is missing or failed, the disk is full, or the other process takes too long.
     """
+    lock, meanwhile = repository.with_name(".code.lock"), "the history of the agent's code is locked"
     try:
-        repository.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(repository.with_name(".code.lock"), timeout=timeout_s):
+        with file_lock(lock, meanwhile, timeout_s, heeds_stop=False):
             copied = _copy(code, repository)
             return _commit(copied, repository, message) if copied else None
-    except Timeout as error:
-        raise InfrastructureError("the agent's code could not be recorded: its history is locked") from error
     except OSError as error:
         raise machine_failure("record the agent's code", error) from error
 

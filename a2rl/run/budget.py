@@ -11,16 +11,16 @@ Under the strict protocol, time in which the agent waits for a grade without com
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.errors import UsageError
 from a2rl.core.files import read_model, write_model
+from a2rl.core.locks import file_lock
 from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import Entry
 
@@ -186,16 +186,10 @@ class Clock:
         }
         write_model(self.path, self.read_state().model_copy(update={**changes, **more}))
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Lets one thread of one process at a time read, change and write the file."""
-        try:
-            with FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=LOCK_TIMEOUT_S):
-                yield
-        except Timeout as error:
-            raise InfrastructureError(
-                f"{self.path} is locked by another process; stop that process and resume the run"
-            ) from error
+        path, meanwhile = self.path.with_name(f".{self.path.name}.lock"), f"another process changes {self.path}"
+        return file_lock(path, meanwhile, LOCK_TIMEOUT_S, heeds_stop=False)
 
 
 def refund_s(state: ClockState) -> float:

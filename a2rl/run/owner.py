@@ -4,8 +4,6 @@ It is a kernel lock on an open file. It is released when the process ends for an
 not locked. The content of the file is only for people to read.
 """
 
-import errno
-import fcntl
 import json
 import os
 import socket
@@ -14,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.errors import UsageError
+from a2rl.core.locks import FileLock
 from a2rl.run.directory import RunDir
 
 LOCK = "owner.lock"
 MAX_BYTES = 4096
-NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 
 
 @contextmanager
@@ -43,7 +41,7 @@ def locked(run: RunDir) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(lock)  # releases the lock; the file is kept, because removing it would allow two owners
+        lock.release()
 
 
 @contextmanager
@@ -59,64 +57,29 @@ def reserved(run: RunDir) -> Iterator[None]:
         yield
     finally:
         if _RESERVED.pop(place, None) is not None:
-            os.close(lock)
+            lock.release()
 
 
-_RESERVED: dict[Path, int] = {}
+_RESERVED: dict[Path, FileLock] = {}
 """The locks that wait for the work to begin, by the folder of the run."""
 
 
-def _taken(run: RunDir) -> int:
-    lock = _open(run)
-    try:
-        _take(lock, run)
-        _sign(lock)
-    except BaseException:
-        os.close(lock)
-        raise
+def _taken(run: RunDir) -> FileLock:
+    lock = FileLock(run.root / LOCK)
+    if not lock.take():
+        owner = _owner(lock)
+        lock.release()
+        raise UsageError(
+            f"run {run.id} is in use by {owner}: wait until it has ended, or stop it, then `a2rl resume {run.id}`"
+        )
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}))
     return lock
 
 
-def _open(run: RunDir) -> int:
+def _owner(lock: FileLock) -> str:
     try:
-        # Children do not inherit the lock, because processes that outlive a killed pipeline must not own the run.
-        return os.open(run.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise InfrastructureError(
-            f"cannot open {run.root / LOCK}: {error.strerror}; fix that and resume the run"
-        ) from error
-
-
-def _take(lock: int, run: RunDir) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"run {run.id} is in use by {_owner(lock)}: wait until it has ended, or stop it, "
-            f"then `a2rl resume {run.id}`"
-        ) from error
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise InfrastructureError(f"cannot lock run {run.id}: {error.strerror}; resume the run") from error
-        raise InfrastructureError(
-            f"the file system of {run.root} does not support locks ({error.strerror}), so two processes could damage "
-            "the run: move the checkout to a local disk, or mount the network file system with locks"
-        ) from error
-
-
-def _sign(lock: int) -> None:
-    """Writes into the lock file which process owns the run."""
-    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")})
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, text.encode(), 0)
-    except OSError:
-        return  # the lock is effective even if the disk is full and this cannot be written
-
-
-def _owner(lock: int) -> str:
-    try:
-        owner = json.loads(os.pread(lock, MAX_BYTES, 0))
+        owner = json.loads(lock.read(MAX_BYTES))
         return f"process {int(owner['pid'])} on {owner['host']} since {owner['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return "another process"

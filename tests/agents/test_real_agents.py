@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from filelock import FileLock
 
 from a2rl.agents.catalog import find_agent
 from a2rl.agents.installation import Installation
 from a2rl.agents.transcripts import Trajectory
+from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.mock_llm.app import Served
 from a2rl.mock_llm.scenario import SHIPPED
@@ -78,7 +78,7 @@ def installed() -> None:
     """Installs each agent system once, even if several processes run these tests."""
     settings = Settings.load(REPOSITORY)
     for agent in AGENTS:
-        with FileLock(REPOSITORY / f".agents.{agent}.lock"):
+        with file_lock(REPOSITORY / f".agents.{agent}.lock", f"another process installs {agent}", 3600):
             Installation(find_agent(agent, REPOSITORY), settings).install(lambda _: None)
 
 

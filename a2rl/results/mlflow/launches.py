@@ -6,8 +6,7 @@ Its figures follow from those of its runs, so whoever writes them last is right.
 from statistics import fmean
 from typing import Any
 
-from filelock import FileLock
-
+from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.store import MlflowStore, Point
 from a2rl.run.directory import RunDir
@@ -22,8 +21,8 @@ def launch_of(store: MlflowStore, run: RunDir, at: float, settings: Settings) ->
     suite, launch = run.spec.suite, run.spec.launch
     if not launch:
         return ""
-    settings.mlruns.mkdir(exist_ok=True)
-    with FileLock(settings.mlruns / ".launches.lock", timeout=LOCK_TIMEOUT_S):
+    meanwhile = "another process makes the run of a launch in MLflow"
+    with file_lock(settings.mlruns / ".launches.lock", meanwhile, LOCK_TIMEOUT_S, heeds_stop=False):
         found = store.find(LAUNCH_TAG, launch, suite)
         if found is None:
             tags = {LAUNCH_TAG: launch}

@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from filelock import FileLock
-
 from a2rl.core.errors import A2rlError, InfrastructureError
+from a2rl.core.locks import file_lock
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
@@ -108,7 +107,7 @@ class MlflowStore:
             try:
                 with self.errors():
                     self.client  # noqa: B018 - connects
-            except TrackingError:
+            except InfrastructureError:
                 return  # the next request connects again
 
         threading.Thread(target=connect, name="mlflow", daemon=True).start()
@@ -132,8 +131,8 @@ class MlflowStore:
 
             if not self._is_local:
                 return MlflowClient(tracking_uri=self.uri)
-            self._settings.mlruns.mkdir(parents=True, exist_ok=True)
-            with FileLock(self._settings.mlruns / ".mlflow.lock", timeout=CREATE_TIMEOUT_S):
+            lock, meanwhile = self._settings.mlruns / ".mlflow.lock", "another process makes MLflow's database"
+            with file_lock(lock, meanwhile, CREATE_TIMEOUT_S, heeds_stop=False):
                 client = MlflowClient(tracking_uri=self.uri)
                 client.search_experiments(max_results=1)  # creates the database on first use
                 return client

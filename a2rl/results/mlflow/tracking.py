@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
-
 from a2rl.core.errors import IntegrityError
+from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.results.figures import (
     Scored,
@@ -35,7 +34,7 @@ from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.mlflow.launches import launch_of, sync_launch
 from a2rl.results.mlflow.lineage import best_checkpoint, data_of
 from a2rl.results.mlflow.models import log_model, register
-from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, TrackingError
+from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point
 from a2rl.results.mlflow.trace import trace_of
 from a2rl.results.mlflow.traces import log_trace, trace_id_of
 from a2rl.results.mlflow.views import results_url, run_url
@@ -152,14 +151,12 @@ class Tracker:
         What another one has mirrored since, this one has to look for.
         """
         by = run.root / ".mirrored-by"
-        try:
-            with FileLock(run.root / ".mirror.lock", timeout=LOCK_TIMEOUT_S):
-                if not by.exists() or by.read_text(encoding="utf-8") != self._name:
-                    self._known.pop(run.id, None)
-                    by.write_text(self._name, encoding="utf-8")
-                yield
-        except Timeout as error:
-            raise TrackingError(f"another process is mirroring run {run.id}") from error
+        meanwhile = f"another process is mirroring run {run.id}"
+        with file_lock(run.root / ".mirror.lock", meanwhile, LOCK_TIMEOUT_S, heeds_stop=False):
+            if not by.exists() or by.read_text(encoding="utf-8") != self._name:
+                self._known.pop(run.id, None)
+                by.write_text(self._name, encoding="utf-8")
+            yield
 
     def _find(self, run: RunDir) -> _Known | None:
         found, suite = self.store.find(RUN_ID_TAG, run.id, run.spec.suite), run.spec.suite

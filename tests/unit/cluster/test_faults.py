@@ -74,7 +74,7 @@ class Machine:
         """The kernel closes what the process had open; a lease lapses."""
         if isinstance(self._claims, FileClaims):
             with suppress(KeyError):
-                os.close(self._claims._locks.pop(run_id))
+                self._claims._locks.pop(run_id).release()
         else:
             assert isinstance(self._claims, PostgresClaims)
             self._claims._change("UPDATE a2rl_runs SET until = '-infinity' WHERE run_id = %s", run_id)

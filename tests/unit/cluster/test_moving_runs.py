@@ -1,6 +1,5 @@
 """A run that is copied to a store and goes on in another checkout."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +60,7 @@ def copy_by_hand(run: RunDir, cluster: Cluster, owner: str = "first:1:a") -> Rep
 def abandon(cluster: Cluster, run: RunDir) -> None:
     """Ends the claim as if its machine had died."""
     assert isinstance(cluster.claims, FileClaims)
-    os.close(cluster.claims._locks.pop(run.id))
+    cluster.claims._locks.pop(run.id).release()
 
 
 def test_a_run_goes_on_in_another_checkout_with_all_that_was_acknowledged(

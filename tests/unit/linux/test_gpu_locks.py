@@ -155,6 +155,6 @@ def test_no_gpu_needs_no_lock(tmp_path: Path) -> None:
 
 def test_a_lock_file_that_is_something_else_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / f"{EIGHT[0].uuid}.queue").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InfrastructureError, match="cannot lock"), hold_gpus(EIGHT[:1], 1, tmp_path, "run a"):
+    with pytest.raises(InfrastructureError, match="cannot open"), hold_gpus(EIGHT[:1], 1, tmp_path, "run a"):
         pass
     assert not (tmp_path / "elsewhere").exists()

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.locks import file_lock
 from a2rl.recording import code_history
 from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, commits, snapshot_code
 from a2rl.recording.code_reading import changed_copies
@@ -337,7 +337,8 @@ def test_git_that_hangs_is_an_error_in_time(
 def test_another_that_records_is_not_waited_for_longer_than_asked(code: Path, repository_of_run: Path) -> None:
     (code / "train.py").write_text("1")
     repository_of_run.parent.mkdir()
-    with FileLock(repository_of_run.with_name(".code.lock")), pytest.raises(InfrastructureError, match="locked"):
+    lock = repository_of_run.with_name(".code.lock")
+    with file_lock(lock, "nobody", 0), pytest.raises(InfrastructureError, match="locked"):
         snapshot_code(code, repository_of_run, "1", timeout_s=0.1)
 
 
