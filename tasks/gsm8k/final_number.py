@@ -43,6 +43,7 @@ _MARKUP = [
     (r"</?[a-zA-Z][^<>\n]{0,40}>|`|(?<!\w)_|_(?!\w)", ""),
     (r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox)\s*\{([^{}\n]*)\}", r" \1 "),
     (r"\\[dt]?frac\s*\{([^{}\n]*)\}\s*\{([^{}\n]*)\}", r"\1/\2"),
+    (r"\\(?:boxed|fbox)\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}(?=\s*=)", rf"{_BOX}\1"),  # the result stands behind it
     (r"\\(?:boxed|fbox)\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}", rf"{_BOX}\1\n"),
     (r"\{,\}", ","),
     (r"\\(?:times|cdot)\b", "*"),

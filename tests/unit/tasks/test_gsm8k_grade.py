@@ -96,6 +96,8 @@ WRITTEN_BY_CHATS = [
     ("\\[\n\\boxed{\\$18}\n\\]", 18),
     ("\\boxed{18 \\text{ dollars}} from 9 eggs", 18),
     ("\\boxed{\\frac{36}{2}}", 18),
+    ("The total is \\(\\boxed{400 - 0.40 \\times 400} = 400 - 160 = 240\\).", 240),
+    ("\\boxed{18} = 9 + 9", 18),
     ("So $y = 3$ and\n$$\\boxed{x = 18}$$", 18),
     ("The answer is $18$.", 18),
     ("The answer is <b>18</b>.", 18),
