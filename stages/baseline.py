@@ -41,12 +41,12 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     items, reused, seconds, outputs = load_or_grade(job, depends_on, settings, grade)
     if outputs is not None:
         keep_copy(outputs, outputs_path(run.baseline_items))
-    total = score_items(spec.task, hidden, items, statistics=spec.statistics)
+    total = score_items(spec.task, hidden, items)
     write_model(run.baseline_items, GradeResult(dtype=job.dtype, score=total, items=tuple(items)))
 
     def score_of(split: Split) -> TaskScore:
         ids = set(ids_of_run(spec, hidden, split))
-        return score_items(spec.task, hidden, [item for item in items if item.id in ids], statistics=spec.statistics)
+        return score_items(spec.task, hidden, [item for item in items if item.id in ids])
 
     record = BaselineRecord(
         seconds=time.monotonic() - started,

@@ -101,7 +101,7 @@ def shared_items(task: str, hidden: Path, twins: Twins) -> Shared:
 def twins_graded(run: RunDir, twins: Twins, items: int) -> list[str]:
     """Returns the ids of the twins that are looked at: no more than there are eval items."""
     limit = _limit(run.spec.task, twins, items)
-    return selected_ids(run.spec.task, twins.hidden, "all", run.spec.split_seed, limit, run.spec.statistics)
+    return selected_ids(run.spec.task, twins.hidden, "all", run.spec.split_seed, limit)
 
 
 def _limit(task: str, twins: Twins, items: int) -> int | None:

@@ -26,7 +26,7 @@ from a2rl.sampling.generation import GeneratingSampler, Generation
 from a2rl.sampling.vllm_backend import engine_start_of
 from a2rl.sampling.vllm_process import EngineLease, EngineStart
 from a2rl.scoring.samples import mean_of_samples
-from a2rl.scoring.score import STATISTICS, ItemResult, Statistics, TaskScore, errors_tolerated, mean_value, summarise
+from a2rl.scoring.score import ItemResult, TaskScore, errors_tolerated, mean_value, summarise
 from a2rl.tasks.catalog import load_grader, load_task
 from a2rl.tasks.contract import Grader, HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
 from a2rl.tasks.split import check_limit, sample_ids, split_ids
@@ -55,8 +55,6 @@ class GradeJob(BaseModel):
     model: Path
     split: Split
     split_seed: int
-    statistics: Statistics = STATISTICS
-    """Decides how the halves are drawn and how the items are scored."""
     limit: int | None = None
     """The number of items in the sample of the eval set that is graded, or halved; None: the whole eval set."""
     part: Part = Part()
@@ -134,7 +132,6 @@ def selected_ids(
     split: Split,
     split_seed: int,
     limit: int | None = None,
-    statistics: Statistics = STATISTICS,
 ) -> list[str]:
     """Returns the ids of the items that a job grades.
 
@@ -149,7 +146,7 @@ def selected_ids(
     if limit is not None:
         check_limit(limit, len(ids), task, halved=split != "all")
         ids = sample_ids(ids, limit, split_seed, kinds)
-    return split_ids(ids, split, split_seed, kinds, statistics)
+    return split_ids(ids, split, split_seed, kinds)
 
 
 def ids_of_run(spec: "RunSpec", hidden: Path, split: Split) -> list[str]:
@@ -158,7 +155,7 @@ def ids_of_run(spec: "RunSpec", hidden: Path, split: Split) -> list[str]:
     Raises:
         UsageError: As `selected_ids`.
     """
-    return selected_ids(spec.task, hidden, split, spec.split_seed, spec.limit, spec.statistics)
+    return selected_ids(spec.task, hidden, split, spec.split_seed, spec.limit)
 
 
 def ids_of_job(job: GradeJob) -> list[str]:
@@ -167,7 +164,7 @@ def ids_of_job(job: GradeJob) -> list[str]:
     Raises:
         UsageError: As `selected_ids`.
     """
-    return selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit, job.statistics)
+    return selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit)
 
 
 def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callable[[], None] = lambda: None) -> None:
@@ -199,7 +196,7 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
         items = mean_of_samples([results() for results in rounds])
     if [item.id for item in items] != ids:
         raise InfrastructureError(f"tasks/{job.task}/grade.py did not answer for every item")
-    score = score_items(job.task, job.hidden, items, time.monotonic() - started, job.statistics)
+    score = score_items(job.task, job.hidden, items, time.monotonic() - started)
     write_model(job.result, GradeResult(dtype=job.dtype, engine_start=start, score=score, items=tuple(items)))
     progress.remove()
 
@@ -265,13 +262,11 @@ def _round(
         return lambda: results
 
 
-def score_items(
-    task: str, hidden: Path, items: Sequence[ItemResult], seconds: float = 0.0, statistics: Statistics = STATISTICS
-) -> TaskScore:
+def score_items(task: str, hidden: Path, items: Sequence[ItemResult], seconds: float = 0.0) -> TaskScore:
     """Returns the score of a task's items: the headline figure that the task defines, or else their mean value."""
     grader = load_grader(task)
     headline = partial(grader.headline, hidden=hidden) if isinstance(grader, HeadlineGrader) else mean_value
-    return summarise(items, seconds, headline, statistics)
+    return summarise(items, seconds, headline)
 
 
 Grade = Callable[[GradeJob], GradeResult]

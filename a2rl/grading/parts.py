@@ -37,7 +37,7 @@ def merged(job: GradeJob, parts: Sequence[GradeJob], results: Sequence[GradeResu
     items = [item for one_of_each in rounds for item in one_of_each if item is not None]
     # The sum of the parts is the time that one device would have needed, from which the limits of grades are computed.
     seconds = sum(result.score.seconds for result in results)
-    score = score_items(job.task, job.hidden, items, seconds, job.statistics)
+    score = score_items(job.task, job.hidden, items, seconds)
     whole = GradeResult(dtype=job.dtype, engine_start=results[0].engine_start, score=score, items=tuple(items))
     join_outputs([outputs_path(part.result) for part in parts], outputs_path(job.result))
     write_model(job.result, whole)

@@ -117,7 +117,7 @@ def regrade_baseline(run: RunDir, settings: Settings, on_progress: OnProgress = 
         raise IntegrityError(f"the model in {base} is not the one that run {run.id} started with")
     items = {item.id: item for item in read_model(run.baseline_items, GradeResult).items}
     chosen = [items[each] for each in ids_of_run(run.spec, hidden, split) if each in items]
-    score = score_items(run.spec.task, hidden, chosen, statistics=run.spec.statistics)
+    score = score_items(run.spec.task, hidden, chosen)
     with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
         job = _elsewhere(grade_job(run, settings.root, base, split, Path(scratch) / "grade.json"), run, Path(scratch))
         with held_device(run.spec.model, settings) as device:

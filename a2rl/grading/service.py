@@ -69,7 +69,6 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         model=model,
         split=split,
         split_seed=spec.split_seed,
-        statistics=spec.statistics,
         limit=spec.limit,
         generation=spec.generation,
         backend=engine.backend,

@@ -14,7 +14,7 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
 from a2rl.scoring.best_of import best_of
-from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, first_difference, mean_difference
+from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, mean_difference
 from a2rl.scoring.score import ItemResult
 from a2rl.tasks.catalog import load_grader
 from a2rl.tasks.contract import HeadlineGrader
@@ -29,8 +29,6 @@ def improvement_of(run: RunDir, items: Sequence[ItemResult]) -> Improvement | No
         The improvement in points with its 95% interval; None if it cannot be computed.
     """
     baseline = read_model(run.baseline_items, GradeResult).items
-    if run.spec.statistics == 1:
-        return first_difference(baseline, items)
     level = corrected(LEVEL, chosen_among(run))
     grader = load_grader(run.spec.task)
     if not isinstance(grader, HeadlineGrader):
@@ -44,10 +42,9 @@ def cross_fitted_gain(run: RunDir) -> float | None:
     Submissions count in the order in which they were made. Items that could not be judged for all are left out.
 
     Returns:
-        The gain; None under the strict protocol, with a single submission, in runs of the first statistics, and where
-        it cannot be computed.
+        The gain; None under the strict protocol, with a single submission, and where it cannot be computed.
     """
-    if run.spec.protocol == "strict" or run.spec.statistics == 1 or chosen_among(run) == 1:
+    if run.spec.protocol == "strict" or chosen_among(run) == 1:
         return None
     grades = run.ledger.grades()
     digests = dict.fromkeys(event.weights_digest for event in run.ledger.events(SubmissionAccepted))

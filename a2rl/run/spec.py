@@ -14,7 +14,7 @@ from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting, VllmParams
 from a2rl.sampling.generation import Generation
 from a2rl.sandbox.isolation import SandboxKind
-from a2rl.scoring.score import Statistics
+from a2rl.scoring.score import STATISTICS, Statistics
 from a2rl.tasks.contract import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "rl-oriented", "multi"]
@@ -188,8 +188,7 @@ class RunSpec(RunSettings):
     """Decides, under the strict protocol, which items are public; the agent never sees it. It follows from the draw."""
     draw: Draw | None = None
     """The secret that decides items and halves. Runs from before there was one used fixed seeds."""
-    statistics: Statistics = 1
-    """Runs from before there was a second edition are read, resumed and checked by the first."""
+    statistics: Statistics = STATISTICS
     git_commit: str
     versions: dict[str, str]
     created_at: str

@@ -5,9 +5,9 @@ keep it for reports only; no record decides what an agent may do.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 SandboxKind = Literal["landlock", "bwrap", "none"]
 Layer = Literal["landlock", "scopes", "seccomp", "broker", "user", "devices", "processes", "file system"]
@@ -68,18 +68,6 @@ class Isolation(BaseModel):
         """The kind, and which resources belong to the agent alone, as shown to people."""
         own = [layer for layer in ("user", "processes", "devices") if layer in self.layers]
         return f"{self.kind} (own {', '.join(own)})" if own else str(self.kind)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_the_text_of_older_runs(cls, value: Any) -> Any:
-        """Reads records from before 2026, which have a text such as "landlock (no seccomp notifications: ...)"."""
-        if not isinstance(value, str):
-            return value
-        kind, _, lacks = value.partition(" (")
-        if kind not in {"landlock", "bwrap"}:
-            return {"kind": "none"}
-        first = ("landlock", "scopes") if kind == "landlock" else ("devices", "processes", "file system")
-        return {"kind": kind, "layers": (*first, "seccomp", *(() if lacks else ("broker",)))}
 
 
 NONE = Isolation(kind="none")

@@ -99,29 +99,6 @@ def _of(pairs: Sequence[tuple[ItemResult, ItemResult]], level: float, difference
     return difference([old for old, _ in pairs], [new for _, new in pairs], level)
 
 
-def first_difference(baseline: Items, submission: Items) -> Improvement | None:
-    """Returns the improvement as earlier versions computed it (statistics 1).
-
-    Its interval is the percentile bootstrap over the items that were judged for both models.
-    """
-    known = {item.id: item.value for item in baseline if item.verdict != "errored"}
-    differences = [item.value - known[item.id] for item in submission if item.verdict != "errored" and item.id in known]
-    if not differences:
-        return None
-    return Improvement(100 * sum(differences) / len(differences), bootstrap_interval(differences))
-
-
-def bootstrap_interval(values: Sequence[float]) -> Interval:
-    """Returns the percentile bootstrap (10,000 resamples, fixed seed) of 100 times the mean, as in statistics 1."""
-    import numpy as np
-
-    sample = np.asarray(values, dtype=float)
-    rng = np.random.default_rng(0)
-    means = np.array([rng.choice(sample, size=sample.size).mean() for _ in range(10_000)])
-    low, high = np.percentile(100 * means, [2.5, 97.5])
-    return Interval(float(low), float(high))
-
-
 def difference_interval(differences: Sequence[float], level: float) -> Interval:
     """Returns the interval of 100 times the mean of paired differences, each from -1 to 1.
 

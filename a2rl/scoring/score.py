@@ -15,10 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from a2rl.scoring.means import Interval, mean_interval
 
 Verdict = Literal["correct", "wrong", "truncated", "errored"]
-Statistics = Literal[1, 2]
-"""Which rules a run's splits, scores and verdicts follow; a run keeps those that it began with. 1: halves drawn
-regardless of kinds, no score above 2% errored items whatever their number, the percentile bootstrap of the plain
-difference, the best of several submissions taken for one. 2: as documented."""
+Statistics = Literal[2]
+"""Which rules a run's splits, scores and verdicts follow, which docs/statistics.md documents."""
 STATISTICS: Statistics = 2
 MAX_ERRORED_SHARE = 0.02
 """Above this share of errored items a score would say more about the grader than about the model."""
@@ -106,30 +104,29 @@ def mean_value(items: Sequence[ItemResult]) -> Headline:
     return Headline(100 * sum(values) / len(values), mean_interval(values))
 
 
-def errors_tolerated(items: int, statistics: Statistics = STATISTICS) -> int:
+def errors_tolerated(items: int) -> int:
     """Returns how many items may be errored without losing the score: 2%, and at least one of ten or more."""
     share = math.floor(MAX_ERRORED_SHARE * items + 1e-9)
-    return max(1, share) if statistics > 1 and items >= FEWEST_FOR_ONE_ERRORED else share
+    return max(1, share) if items >= FEWEST_FOR_ONE_ERRORED else share
 
 
 def summarise(
     items: Sequence[ItemResult],
     seconds: float = 0.0,
     headline: Callable[[Sequence[ItemResult]], Headline] = mean_value,
-    statistics: Statistics = STATISTICS,
 ) -> TaskScore:
     """Adds up item results. Errored items are left out of the headline; too many of them, and there is no score."""
     count = Counter(item.verdict for item in items)
     judged = [item for item in items if item.verdict != "errored"]
     if not items:
         found = Headline(None, None, "there was nothing to grade")
-    elif count["errored"] > errors_tolerated(len(items), statistics):
+    elif count["errored"] > errors_tolerated(len(items)):
         first = next(item for item in items if item.verdict == "errored")
         problem = f"{count['errored']} of {len(items)} items could not be judged"
         found = Headline(None, None, f"{problem}; item {first.id}: {first.reason}")
     else:
         found = headline(judged)
-        if count["errored"] and statistics > 1:
+        if count["errored"]:
             found = found._replace(ci=_whatever_they_were(items, found.ci, headline))
     return TaskScore(
         score=found.score,

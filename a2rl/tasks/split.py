@@ -9,7 +9,6 @@ import random
 from collections.abc import Mapping, Sequence
 
 from a2rl.core.errors import UsageError
-from a2rl.scoring.score import STATISTICS, Statistics
 from a2rl.tasks.contract import Split
 
 
@@ -56,7 +55,6 @@ def split_ids(
     split: Split,
     seed: int,
     kinds: Mapping[str, str] | None = None,
-    statistics: Statistics = STATISTICS,
 ) -> list[str]:
     """Returns the ids of a split, in the order of the data.
 
@@ -65,15 +63,11 @@ def split_ids(
         split: `public`, `private` or `all`. If the number of items is odd, `private` has one more than `public`.
         seed: The seed that decides which items are in which half.
         kinds: The kind of each item, by id. Items without a kind form one kind together.
-        statistics: The version of the run's statistics. Version 1 ignored the kinds.
     """
     if split == "all":
         return list(ids)
     rng = random.Random(seed)
-    if statistics == 1:
-        public = set(rng.sample(list(ids), k=len(ids) // 2))
-    else:
-        public = set(_by_kind(ids, kinds or {}, rng)[1::2])
+    public = set(_by_kind(ids, kinds or {}, rng)[1::2])
     return [item for item in ids if (item in public) == (split == "public")]
 
 

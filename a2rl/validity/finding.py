@@ -119,10 +119,5 @@ class Validity(BaseModel):
         return tuple(each.text for each in self.findings if each.level != "note")
 
 
-def is_lower(word: Word, than: Word) -> bool:
-    """Returns whether one word is worse than another."""
-    return FROM_WORST.index(word) < FROM_WORST.index(than)
-
-
 def _safe(text: str) -> str:
     return printable(scrub(text), MAX_TEXT)

@@ -15,8 +15,8 @@ from typing import Any
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
 from tasks.alfworld.stock import StockPlay
-from tasks.alfworld.walks import walk
 from tests.alfworld.kitchen import content
+from tests.alfworld.walks import walk
 
 FOLDER = Path(__file__).parent / "transcripts"
 STEPS = 40

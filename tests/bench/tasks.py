@@ -10,7 +10,7 @@ from a2rl.grading.pool import grade_now
 from a2rl.models.base_model import resolve_model
 from a2rl.tasks.catalog import load_grader, load_task
 from a2rl.tasks.data import ensure_data
-from tasks.alfworld.verify import verify
+from tests.alfworld.verify import verify
 from tests.bench.measured import Row
 from tests.webshop.scale import measure
 

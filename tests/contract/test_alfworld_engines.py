@@ -13,9 +13,9 @@ from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
 from tasks.alfworld.alfred.problem import KINDS, Kind
 from tasks.alfworld.stock import StockPlay, memoised
-from tasks.alfworld.verify import compare
-from tasks.alfworld.walks import walk
 from tests.alfworld.kitchen import write_kitchen
+from tests.alfworld.verify import compare
+from tests.alfworld.walks import walk
 
 pytest.importorskip("textworld", reason="TextWorld is not installed: it needs a C compiler")
 MINI_GAMES = 20
@@ -98,7 +98,7 @@ def test_verify_prints_one_json_object_and_says_what_it_compared(mini_games: lis
     command = [
         sys.executable,
         "-m",
-        "tasks.alfworld.verify",
+        "tests.alfworld.verify",
         folder,
         "--games",
         "2",
@@ -118,7 +118,7 @@ def test_verify_prints_one_json_object_and_says_what_it_compared(mini_games: lis
 
 def test_verify_says_what_is_wrong_with_the_folder(tmp_path: Path, repository: Path) -> None:
     for folder, message in ((tmp_path / "nowhere", "folder not found"), (tmp_path, "no game.tw-pddl below")):
-        command = [sys.executable, "-m", "tasks.alfworld.verify", str(folder)]
+        command = [sys.executable, "-m", "tests.alfworld.verify", str(folder)]
         done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert message in " ".join(done.stderr.split())

@@ -99,8 +99,7 @@ def _check_improvement(run: RunDir, record: GradeRecord) -> None:
     found = (difference.points, *difference.ci) if difference else (None, None, None)
     claimed = (record.improvement, *(record.improvement_ci or (None, None)))
     require(all(map(same, claimed, found)), "the record's improvement does not follow from the items")
-    if run.spec.statistics > 1:
-        require(record.chosen_among == chosen_among(run), "the record counts a different number of submissions")
+    require(record.chosen_among == chosen_among(run), "the record counts a different number of submissions")
     if record.cross_fitted is not None:
         problem = "the record's cross-fitted gain does not follow from the items"
         require(same(record.cross_fitted, cross_fitted_gain(run)), problem)

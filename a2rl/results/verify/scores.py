@@ -25,7 +25,7 @@ def check_items(run: RunDir) -> None:
             [item.id for item in items] == ids_of_run(run.spec, hidden, split),
             f"{path} does not have the items of the {split} split",
         )
-        recomputed = score_items(run.spec.task, hidden, items, statistics=run.spec.statistics)
+        recomputed = score_items(run.spec.task, hidden, items)
         require(
             same(recomputed.score, claimed.score),
             f"{path}: the items give {recomputed.score}, the ledger says {claimed.score}",
@@ -59,7 +59,7 @@ def _check_baseline_split(run: RunDir, items: Sequence[ItemResult], split: Split
     spec, hidden = run.spec, hidden_of(run)
     chosen = set(ids_of_run(spec, hidden, split))
     found = [item for item in items if item.id in chosen]
-    recomputed = score_items(spec.task, hidden, found, statistics=spec.statistics).score
+    recomputed = score_items(spec.task, hidden, found).score
     require(
         same(recomputed, claimed.score),
         f"{run.baseline_items}: the {split} items give {recomputed}, not {claimed.score}",

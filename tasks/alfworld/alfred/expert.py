@@ -13,8 +13,8 @@ unless `rounds` is set.
 
 import random
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -110,7 +110,7 @@ class Expert:
 
     Args:
         seed: of the slips; has no effect without them.
-        homes: the likely places of things: `HOMES`, or the result of `count_homes` for some transcripts.
+        homes: the likely places of things; `HOMES` by default.
         slips: share of turns with a random admissible command, for play that shows how to recover.
         rounds: whether it searches for the lamp in the order of the intro, starting from where it took the thing, even
             if it has seen a lamp before. This takes more turns, but each of them depends on fewer texts.
@@ -266,24 +266,6 @@ def play_out(play: Player, expert: Expert, max_steps: int = MAX_STEPS) -> list[T
         observation = play.step(command)
         turns.append(Turn(command, observation))
     return turns
-
-
-def count_homes(transcripts: Iterable[Iterable[Turn]]) -> Homes:
-    """Counts where things were first seen in some transcripts; returns a table like `HOMES`."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for transcript in transcripts:
-        known: set[str] = set()
-        for turn in transcript:
-            if found := _SHOWN.search(turn.observation):
-                new = set(_NAME.findall(found[2])) - known
-                known |= new
-                for thing in new:
-                    counts[kind_of(thing)][kind_of(found[1])] += 1
-    return {thing: _percent(kinds) for thing, kinds in sorted(counts.items())}
-
-
-def _percent(kinds: Counter[str]) -> dict[str, int]:
-    return {kind: round(100 * number / kinds.total()) for kind, number in kinds.most_common()}
 
 
 def _table(text: str) -> dict[str, dict[str, int]]:

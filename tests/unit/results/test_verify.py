@@ -28,7 +28,6 @@ from a2rl.run.ledger import GENESIS
 from a2rl.run.ranking import chosen_among, selection_note
 from a2rl.run.records import SetupRecord
 from a2rl.scoring.score import summarise
-from a2rl.tasks.split import split_ids
 from stages.grade import grade
 from tests.run_maker import Finished, end_agent, finished_run, grade_result, item_results, make_run
 from tests.small_model import edit_json
@@ -107,40 +106,6 @@ def test_a_run_during_which_the_clock_was_set_back_is_sound_and_shown(
     assert times == sorted(times, reverse=True)
     assert problems(finished) == {}
     assert summary_of(finished.run).is_finished
-
-
-def test_a_run_of_the_first_statistics_is_sound_and_decided_by_them(tmp_path: Path) -> None:
-    """Its halves and its interval are those of edition 1; the spec of such a run names no edition."""
-    old = finished_run(tmp_path / "old", statistics=1)
-    spec, record = json.loads((old.run.root / "spec.json").read_text()), record_scores(old)
-    chosen = [item["id"] for item in json.loads(next(old.run.grades.glob("*-private.json")).read_text())["items"]]
-    assert chosen == split_ids([str(number) for number in range(8)], "private", 7, statistics=1)
-    assert record["improvement_ci"][0] == 0.0  # of the bootstrap: none of the four items got worse
-    assert problems(old) == {}
-    del spec["statistics"]
-    kept = written_like_before(old, spec, tmp_path / "kept")
-    assert problems(kept) == {}
-    assert kept.run.spec.statistics == 1
-
-
-def written_like_before(run: Finished, spec: dict[str, Any], folder: Path) -> Finished:
-    """Rewrites a run's files as an earlier version wrote them, with a matching ledger, and mirrors the run again."""
-    shutil.copytree(run.settings.root, folder, symlinks=True, ignore=shutil.ignore_patterns("mlruns"))
-    settings = Settings(folder, run.settings.environ)
-    old = Finished(RunDir(settings.runs / run.run.id), settings)
-
-    def opened(kind: str, event: dict[str, Any]) -> None:
-        if kind == "run_opened":
-            event["spec_digest"] = digest_of(spec)
-            del event["closes"]
-
-    (old.run.root / "spec.json").write_text(json.dumps(spec))
-    kept = record_scores(old)
-    del kept["chosen_among"]
-    record(old).write_text(json.dumps(kept))
-    forge(old.run, opened, without={"run_closed"})
-    Tracker(old.settings).sync(old.run)
-    return old
 
 
 def test_the_best_of_several_on_the_whole_eval_set_is_held_to_more(tmp_path: Path) -> None:

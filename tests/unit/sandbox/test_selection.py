@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.cli.results import run_object, sandbox_warning
+from a2rl.cli.results import run_object
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.linux import landlock
@@ -137,26 +137,6 @@ def test_a_layer_that_cannot_be_had_starts_nothing(settings: Settings, tmp_path:
     ):
         process.wait(30)
     assert not (workspace / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    ("old", "kind", "lacks", "warning"),
-    [
-        ("landlock", "landlock", 0, ""),
-        ("bwrap", "bwrap", 0, ""),
-        ("none", "none", 0, "No sandbox"),
-        ("none (this kernel has no Landlock)", "none", 0, "No sandbox"),
-        ("landlock (no seccomp notifications: connections are limited by port alone)", "landlock", 1, "weaker"),
-    ],
-)
-def test_records_of_older_runs_stay_readable(run: RunDir, old: str, kind: str, lacks: int, warning: str) -> None:
-    path = run.record_path("setup")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "sandbox": old}))
-    found = run.need("setup", SetupRecord).sandbox
-    assert (found.kind, len(found.missing_layers)) == (kind, lacks)
-    assert warning in sandbox_warning(found)
-    assert bool(warning) == bool(sandbox_warning(found))
-    assert run_object(run)["sandbox"] == kind
 
 
 def test_a_record_keeps_the_layers_as_values(run: RunDir) -> None:

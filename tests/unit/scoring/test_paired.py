@@ -13,7 +13,6 @@ from a2rl.scoring.paired import (
     compare,
     corrected,
     difference_interval,
-    first_difference,
     flip_test,
     sign_test,
     tango_interval,
@@ -183,12 +182,3 @@ def test_the_best_of_many_that_are_no_better_is_seldom_called_better(tried: int,
     best = differences[np.arange(runs), differences.sum(axis=2).argmax(axis=1)]
     called = sum(verdict(each.tolist(), level) == "improved" for each in best)
     assert called <= 0.025 * runs + 2 * math.sqrt(runs * 0.025 * 0.975)
-
-
-def test_runs_from_before_are_compared_as_they_were() -> None:
-    """The expected figures come from the code of edition 1, for the same items."""
-    improvement = first_difference(results([1.0, 0.0, 0.0, 0.0, None]), results([0.0, 1.0, 1.0, None, 1.0]))
-    assert improvement is not None
-    assert improvement.points == pytest.approx(100 / 3)
-    assert improvement.ci == (-100, 100)
-    assert first_difference(results([None]), results([1.0])) is None

@@ -55,13 +55,6 @@ def test_one_item_of_ten_may_be_errored_and_two_of_a_hundred(total: int, tolerat
     assert summarise(items(correct=total - tolerated - 1, errored=tolerated + 1)).score is None
 
 
-def test_a_run_from_before_keeps_the_rule_of_its_time() -> None:
-    assert errors_tolerated(41, statistics=1) == 0
-    assert summarise(items(correct=40, errored=1), statistics=1).score is None
-    few = items(correct=49, wrong=49, errored=2)
-    assert summarise(few, statistics=1).ci == summarise(items(correct=49, wrong=49)).ci
-
-
 def test_the_interval_holds_whatever_an_errored_item_would_have_been() -> None:
     score = summarise(items(correct=20, wrong=20, errored=1))
     worst, best = (mean_interval([1.0] * (20 + right) + [0.0] * (21 - right)) for right in (0, 1))

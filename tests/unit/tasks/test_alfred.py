@@ -14,8 +14,8 @@ from tasks.alfworld.alfred import Game, Play, UnsupportedGameError, VectorEnv
 from tasks.alfworld.alfred.problem import KINDS, Kind, display_names
 from tasks.alfworld.alfred.wording import NOTHING_HAPPENS, listing, treated
 from tasks.alfworld.domain import released_grammar
-from tasks.alfworld.walks import walk
 from tests.alfworld.kitchen import GOALS, content, kitchen, played
+from tests.alfworld.walks import walk
 
 TRANSCRIPTS = sorted((Path(__file__).parents[2] / "alfworld" / "transcripts").glob("*.jsonl"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game, Play
-from tasks.alfworld.alfred.expert import HOMES, Expert, Goal, Turn, count_homes, play_out, read_goal
+from tasks.alfworld.alfred.expert import HOMES, Expert, Goal, Turn, play_out, read_goal
 
 INTRO = (
     "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see "
@@ -183,26 +183,3 @@ def test_slips_follow_from_the_seed(games: list[Game]) -> None:
 
 def test_play_ends_after_the_most_steps_allowed(games: list[Game]) -> None:
     assert len(play_out(Play(games[0]), Expert(), max_steps=2)) == 2
-
-
-def test_where_things_are_can_be_counted_from_play() -> None:
-    homes = count_homes(
-        [
-            [
-                Turn("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1, and a pen 1."),
-                Turn("take mug 1 from desk 1", "You pick up the mug 1 from the desk 1."),
-                Turn("examine desk 1", "On the desk 1, you see a pen 1."),
-            ],
-            [Turn("open safe 1", "You open the safe 1. The safe 1 is open. In it, you see a mug 1.")],
-        ]
-    )
-    assert homes == {"mug": {"desk": 50, "safe": 50}, "pen": {"desk": 100}}
-
-
-def test_an_expert_with_counted_homes_wins_too(games: list[Game]) -> None:
-    homes = count_homes(play_out(Play(game), Expert()) for game in games)
-    expert = Expert(homes=homes)
-    for game in games:
-        play = Play(game)
-        play_out(play, expert)
-        assert play.won

@@ -60,12 +60,6 @@ def test_within_a_kind_the_halves_are_drawn() -> None:
     assert all(10 <= share <= 40 for share in shares)
 
 
-def test_a_run_from_before_keeps_its_halves() -> None:
-    """The expected half was drawn by the code of edition 1: Random(7).sample(ids, 4)."""
-    ids = [str(number) for number in range(8)]
-    assert split_ids(ids, "public", 7, {each: "a" for each in ids[:4]}, statistics=1) == ["0", "1", "3", "5"]
-
-
 def test_a_sample_has_the_shares_of_the_kinds() -> None:
     kinds = {each: "rare" if int(each) < 10 else "common" for each in IDS}
     for seed in range(20):

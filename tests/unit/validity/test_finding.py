@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from a2rl.core.secrets import register_secrets
-from a2rl.validity.finding import MAX_ITEMS, MAX_TEXT, Evidence, Finding, Level, Validity, Word, is_lower
+from a2rl.validity.finding import FROM_WORST, MAX_ITEMS, MAX_TEXT, Evidence, Finding, Level, Validity, Word
 
 
 def finding(level: Level = "flag", text: str = "The halves disagree.") -> Finding:
@@ -43,7 +43,7 @@ def test_no_further_finding_makes_a_validity_better(word: Word, level: Level) ->
     levels: dict[Word, list[Level]] = {"valid": [], "flagged": ["flag"], "void": ["void"], "no result": []}
     before = Validity.of([finding(each) for each in levels[word]], has_result=word != "no result")
     after = before.lowered_by([finding(level, "Something else.")])
-    assert not is_lower(before.word, than=after.word)
+    assert FROM_WORST.index(before.word) >= FROM_WORST.index(after.word)
     assert all(each in after.findings for each in before.findings)
 
 

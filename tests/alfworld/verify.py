@@ -23,7 +23,7 @@ from rich.progress import track
 from a2rl.core.errors import A2rlError, UsageError
 from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
 from tasks.alfworld.stock import StockPlay, memoised
-from tasks.alfworld.walks import walk
+from tests.alfworld.walks import walk
 
 SHOWN = 5
 """Number of differences that are printed in full."""
@@ -34,9 +34,9 @@ OPEN_GAMES = 134
 """Number of games that grading ALFWorld's unseen games plays at once."""
 
 EPILOG = """examples:
-  python -m tasks.alfworld.verify json_2.1.1/valid_seen --games 5            # a few games, the unmodified engine
-  python -m tasks.alfworld.verify json_2.1.1 --games 500 --memoised --json   # many: about two seconds a game
-  python -m tasks.alfworld.verify json_2.1.1 --native-only                   # replay all walkthroughs in ours only
+  python -m tests.alfworld.verify json_2.1.1/valid_seen --games 5            # a few games, the unmodified engine
+  python -m tests.alfworld.verify json_2.1.1 --games 500 --memoised --json   # many: about two seconds a game
+  python -m tests.alfworld.verify json_2.1.1 --native-only                   # replay all walkthroughs in ours only
 """
 
 _out = Console(highlight=False, soft_wrap=True)
@@ -246,7 +246,7 @@ def game_files(folder: Path, games: int | None, seed: int) -> list[Path]:
 def main() -> None:
     """Exits with code 0 if there is no difference, 1 if there is one, and 2 if the call is invalid."""
     parser = argparse.ArgumentParser(
-        prog="python -m tasks.alfworld.verify",
+        prog="python -m tests.alfworld.verify",
         description=__doc__,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
