@@ -29,8 +29,7 @@ from a2rl.run.origin import create_run, require_made_here
 from flows.artifacts import EVERY_S, FlowPage, tags_of
 from flows.parameters import with_suite_parameters
 from flows.policies import benchmark_run, shares_of_cores
-from flows.rates import declare_rates
-from flows.submission import require_ready_here, submit_runs
+from flows.submission import declare_rates, require_ready_here, submit_runs
 
 
 def _name() -> str:

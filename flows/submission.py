@@ -7,7 +7,7 @@ A2RL_ROOT names, or the one in whose environment it runs.
 import random
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -36,6 +36,7 @@ from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
+from a2rl.llm.relay.rate import limit_name
 from a2rl.run.spec import RunSpec
 
 FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"
@@ -163,3 +164,23 @@ def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
         for run_id in run_ids:
             cluster.claims.refused(run_id, str(refusal))
         raise refusal from None
+
+
+MINUTE_S = 60.0
+
+
+def declare_rates(rates: Mapping[str, int]) -> None:
+    """Makes a limit for each host, or changes it: the requests of a minute at once, and then evenly.
+
+    Args:
+        rates: Requests per minute, by host.
+
+    Raises:
+        InfrastructureError: The Prefect server does not answer.
+        UsageError: A host is not valid.
+    """
+    if not rates:
+        return
+    with prefect_client() as client:
+        for host, per_minute in rates.items():
+            client.upsert_global_concurrency_limit_by_name(limit_name(host), per_minute, per_minute / MINUTE_S)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from a2rl.agents.catalog import find_agent
 from a2rl.core.settings import Settings
-from a2rl.execution.attempt import Attempts
-from a2rl.execution.lost_attempt import close_lost_attempt
+from a2rl.execution.attempt import Attempts, close_lost_attempt
 from a2rl.execution.prompt import StartContext
 from a2rl.grading.server_process import GradingServer
 from a2rl.llm.keys import register_run_secrets

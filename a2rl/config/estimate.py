@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.config.suite import Suite
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
+from a2rl.models.checkpoint import parameters_in_name
 from a2rl.models.pretrained import CATALOGUE
-from a2rl.models.size import parameters_in_name
 from a2rl.run.disk import most_kept
 from a2rl.run.grading_limits import TYPICAL_SUBMISSIONS
 from a2rl.run.sample import in_words

@@ -17,22 +17,24 @@ from a2rl.agents.installation import Installation
 from a2rl.agents.transcripts.ending import Responsible, ending
 from a2rl.core.background import Background
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, SpoiledWorkspaceError
+from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
 from a2rl.execution.compute import TreeLoad
 from a2rl.execution.deadline import TICK_S, WatchResult, watch
 from a2rl.execution.gpu import GpuWatch
+from a2rl.execution.last_change import last_change
 from a2rl.execution.launch import launch
 from a2rl.execution.messages import Conversation
 from a2rl.execution.meter import Meter
 from a2rl.execution.observer_process import Observer
 from a2rl.execution.prompt import StartContext, render_prompt
-from a2rl.execution.quota import UsageLimits
 from a2rl.execution.transcript_summary import TranscriptSummary, read_summary
 from a2rl.execution.workspace import write_into_workspace
 from a2rl.grading.server_process import GradingServer
-from a2rl.linux.orphans import ProcessTrace
-from a2rl.llm.gateway import Gateway
-from a2rl.llm.relay.request_log import failed_requests
+from a2rl.linux.orphans import ProcessTrace, end_orphans, has_orphans
+from a2rl.llm.gateway import PROXY_LOG, Gateway
+from a2rl.llm.relay.request_log import FULL as REQUESTS_FULL
+from a2rl.llm.relay.request_log import RequestLogReader, failed_requests, limit_reached, request_log_path
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrupted
 from a2rl.run.gpu_share import share_of
@@ -41,6 +43,30 @@ from a2rl.sandbox.agent_log import last_lines
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.disk import FULL
 from a2rl.sandbox.process import TRACE, AgentProcess
+
+
+class UsageLimits:
+    """Checks what an agent has used against the limits of its run, and the records of its requests for room.
+
+    The limits apply to what the relay measured, which refuses further requests as soon as one is reached. The agent is
+    ended soon afterwards.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self._spec, self._seen = run.spec, RequestLogReader(request_log_path(run))
+        self._requests, self._connections = EventLog(request_log_path(run)), EventLog(run.logs / PROXY_LOG)
+        self.reached = ""
+        """Which limit is reached, in words; empty if none."""
+
+    def are_reached(self) -> bool:
+        """Looks at what is new, and says whether a limit is reached."""
+        self.reached = limit_reached(self._seen.read(), self._spec.max_tokens, self._spec.max_cost_usd)
+        if self._requests.is_full:
+            self.reached = REQUESTS_FULL
+        elif self._connections.is_full:
+            self.reached = f"the record of connections to other hosts (logs/{PROXY_LOG}) is full, so no more are made"
+        return bool(self.reached)
+
 
 WORKSPACE_ERRORS = {
     errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY,
@@ -246,3 +272,20 @@ def _errno_of(error: BaseException | None) -> int | None:
             return error.errno
         error = error.__cause__
     return None
+
+
+def close_lost_attempt(run: RunDir) -> None:
+    """Closes an attempt that was started and never ended, because the pipeline died; does nothing if there is none.
+
+    The budget is charged for the time that the agent used since the last heartbeat: all of it if its processes are
+    still alive, or else up to the last change that they made in the workspace.
+    """
+    starts, ends = run.ledger.events(AgentStarted), run.ledger.events(AgentEnded)
+    if len(starts) <= len(ends):
+        return
+    attempt, trace = starts[-1].attempt, run.logs / TRACE
+    still_ran = has_orphans(trace)
+    if survivors := end_orphans(trace):
+        run.ledger.append(ProcessesSurvived(attempt=attempt, processes=survivors))
+    run.clock.close_lost_segment(still_ran, last_change_at=last_change(run.workspace))
+    close_attempt(run, attempt, AttemptEnd("lost"))

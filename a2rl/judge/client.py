@@ -20,14 +20,13 @@ import httpx
 
 from a2rl.core.bounded_reply import read_body
 from a2rl.core.files import digest_of
-from a2rl.core.numbers import bounded_number
 from a2rl.core.printable import printable
 from a2rl.core.retries import RetryableError, is_retryable_status, retry_after_s, retry_request
 from a2rl.judge.account import Account
 from a2rl.judge.cache import AnswerCache
 from a2rl.judge.noise import noise_measures
 from a2rl.judge.params import JudgeConfig
-from a2rl.judge.parsers import UnreadableReplyError
+from a2rl.judge.parsers import UnreadableReplyError, bounded_number
 
 MAX_REASON_CHARS = 200
 MAX_TOKENS_PER_REPLY = 10**9

@@ -18,7 +18,6 @@ from typing import Any
 
 from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.model_text import answer_of
-from a2rl.core.numbers import bounded_number
 
 MAX_CHARS = 100_000
 """Longer texts are not read."""
@@ -227,3 +226,24 @@ PARSERS: dict[str, Parser] = {
 
 def _shown(completion: Any) -> str:
     return repr(completion)[:SHOWN] if isinstance(completion, str) else type(completion).__name__
+
+
+DIGITS = 40
+
+
+def bounded_number(value: object, low: float, high: float, what: str) -> float:
+    """Returns the value if it is a number from `low` to `high`; NaN, infinity, booleans and text are not.
+
+    Args:
+        value: The value to check.
+        low: The smallest number allowed.
+        high: The largest number allowed.
+        what: Names the value in the error message.
+
+    Raises:
+        ValueError: The value is not such a number; the message shows it.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        shown = repr(value)[:DIGITS] if not isinstance(value, int) or abs(value) < 10**DIGITS else "a huge number"
+        raise ValueError(f"{what} is {shown}, not a number from {low:g} to {high:g}")
+    return float(value)

@@ -6,9 +6,11 @@ Nothing except JSON is deserialised here.
 import hashlib
 import math
 import os
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -278,3 +280,22 @@ def check_base_model(folder: Path) -> None:
             f"{folder} has both {WHOLE} and an index of other files, and back ends differ in which they load: "
             "remove one of the two"
         )
+
+
+IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", re.IGNORECASE)
+"""The number of parameters in the name of a model, such as 7B or 0.5B."""
+
+
+def parameters_in_name(model: str) -> int | None:
+    """Returns the number of parameters that a model's name states; None if it states none."""
+    named = IN_NAME.search(Path(model.partition("@")[0]).name)
+    return None if named is None else round(float(named[1]) * (1e9 if named[2] in "Bb" else 1e6))
+
+
+def parameters_in(folder: Path) -> int | None:
+    """Returns the number of parameters in a folder's safetensors files, whose headers alone are read; None if there are
+    none that can be read."""
+    try:
+        return sum(prod(tensor.shape) for tensor in tensors_of(folder).values()) or None
+    except (OSError, InvalidSubmissionError):
+        return None

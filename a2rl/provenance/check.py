@@ -1,17 +1,59 @@
 """The checks of a run that look at weights: where the result comes from, and how many different tries there were."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
+import yaml
+
+from a2rl.core.errors import A2rlError
+from a2rl.core.settings import Settings
+from a2rl.models.base_model import local_folder
+from a2rl.models.checkpoint import tensors_of
 from a2rl.provenance.compare import compare
 from a2rl.provenance.kinds import Kind, Provenance
-from a2rl.provenance.known import KnownModels, known_models
 from a2rl.provenance.tries import Tries, count_tries
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import grades_among
 from a2rl.validity.checks import NOT_CHECKED
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Evidence, Finding, Level
+
+LIST = "known_models.yaml"
+
+
+class KnownModels(NamedTuple):
+    """Models with which checkpoints of one base model are compared."""
+
+    here: Mapping[str, Path]
+    """The folders of those on this machine, by name."""
+    elsewhere: tuple[str, ...]
+    """The names of the others. They are not compared."""
+
+
+def known_models(base: str, settings: Settings, listed: Path | None = None) -> KnownModels:
+    """Returns the known models for a base model.
+
+    Args:
+        base: Its name, as a run's settings have it.
+        settings: The settings of this checkout.
+        listed: Another list.
+    """
+    text = (listed or files("a2rl.provenance") / LIST).read_text(encoding="utf-8")
+    names = [row["known"] for row in yaml.safe_load(text) if row["base"] == base.partition("@")[0]]
+    folders = {name: _checkpoint(local_folder(name, settings)) for name in names}
+    here = {name: folder for name, folder in folders.items() if folder is not None}
+    return KnownModels(here, tuple(name for name in names if name not in here))
+
+
+def _checkpoint(folder: Path | None) -> Path | None:
+    """Returns the folder if it has weights."""
+    try:
+        return folder if folder and folder.is_dir() and tensors_of(folder) else None
+    except (A2rlError, OSError):
+        return None
+
 
 LEVELS: dict[Kind, Level] = {
     Kind.FOREIGN: "void",

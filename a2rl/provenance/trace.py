@@ -1,5 +1,6 @@
 """What became of one tensor of the base model in a checkpoint."""
 
+import hashlib
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -7,7 +8,6 @@ import numpy as np
 
 from a2rl.models.checkpoint import Tensor
 from a2rl.provenance.arrays import Matrix, Places, matrix_shape, read_columns, read_rows
-from a2rl.provenance.draw import draw
 from a2rl.provenance.rows import (
     Columns,
     fit_columns,
@@ -170,3 +170,23 @@ def _rearranged(trace: Trace, kept: float, rows: Matrix, base: Matrix, how: Arra
         arrangement=how,
         roughness=roughness(rows, base),
     )
+
+
+def draw(count: int, of: int, digest: str, name: str, purpose: str = "rows") -> Places:
+    """Returns `count` different places below `of` in ascending order; all places if there are not more.
+
+    Nobody knows them before the checkpoint is final, and anybody can repeat the draw: the generator is seeded with the
+    digest of all weights. Whoever changes one weight, to hide something in other places, changes what is drawn.
+
+    Args:
+        count: How many to draw.
+        of: The number of places.
+        digest: The digest of the checkpoint's weights.
+        name: The tensor's name.
+        purpose: Draws for different purposes are independent.
+    """
+    if of <= count:
+        return np.arange(of)
+    seed = int.from_bytes(hashlib.sha256(f"{digest}\n{name}\n{purpose}".encode()).digest(), "big")
+    chosen = np.random.default_rng(seed).choice(of, size=count, replace=False, shuffle=False)
+    return np.sort(chosen)

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
-from a2rl.scoring.quantiles import normal_quantile
-
 PRIOR_ITEMS = 1
 """The weight of the largest possible variance, in items."""
 
@@ -55,3 +53,26 @@ def effective_items(values: Sequence[float]) -> float:
     informative = count - max(values.count(0.0), values.count(1.0))
     mixed = (informative * variance + PRIOR_ITEMS * largest) / (informative + PRIOR_ITEMS)
     return count * largest / min(largest, mixed)
+
+
+# `scipy.stats` computes these by the same functions of `scipy.special`, but takes a second to import, which would be
+# most of the time that short commands take. The values are equal to the last bit.
+def normal_quantile(tail: float) -> float:
+    """Returns the value that a standard normal variable exceeds with this probability."""
+    from scipy.special import ndtri
+
+    return -float(ndtri(tail))
+
+
+def student_quantile(tail: float, freedom: float) -> float:
+    """Returns the value that Student's t with these degrees of freedom exceeds with this probability."""
+    from scipy.special import stdtrit
+
+    return -float(stdtrit(freedom, tail))
+
+
+def student_tail(value: float, freedom: float) -> float:
+    """Returns the probability that Student's t with these degrees of freedom exceeds the value."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -value))

@@ -14,8 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from a2rl.scoring.means import Interval
-from a2rl.scoring.quantiles import normal_quantile, student_quantile
+from a2rl.scoring.means import Interval, normal_quantile, student_quantile
 from a2rl.scoring.score import ItemResult
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ seeds_needed(difference=10.0, deviation=10.0)    # 17 runs of each stack
 
 from math import sqrt
 
+from a2rl.scoring.means import student_quantile
 from a2rl.scoring.paired import LEVEL
-from a2rl.scoring.quantiles import student_quantile
 
 POWER = 0.8
 """The probability with which a difference is to be shown."""

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from math import comb, sqrt
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from a2rl.scoring.means import Interval
+from a2rl.scoring.means import Interval, student_quantile, student_tail
 from a2rl.scoring.paired import LEVEL, Improvement, difference_interval
-from a2rl.scoring.quantiles import student_quantile, student_tail
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import A2rlError, UsageError
-from a2rl.core.numbers import bounded_number
 from a2rl.core.settings import Settings
+from a2rl.judge.parsers import bounded_number
 from tasks.alpacaeval import package
 from tasks.alpacaeval.package import NotComputableError
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json

@@ -1,7 +1,7 @@
 """The rate of requests to a provider that all runs of all machines share: a limit with slot decay in Prefect.
 
-The flow makes the limit (flows/rates.py); the relay asks for a slot before each request, over Prefect's HTTP API. It
-never holds a run up for long: after MOST_S, or if Prefect does not answer, the request is sent all the same, and the
+The flow makes the limit (flows/submission.py); the relay asks for a slot before each request, over Prefect's HTTP API.
+It never holds a run up for long: after MOST_S, or if Prefect does not answer, the request is sent all the same, and the
 provider's own limit decides.
 """
 

@@ -14,8 +14,7 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.suite.run_summary import RunSummary
 from a2rl.run.records import RunVerdict, sum_known
-from a2rl.scoring.means import Interval
-from a2rl.scoring.quantiles import student_quantile
+from a2rl.scoring.means import Interval, student_quantile
 from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, holm, interquartile_mean, mean_gain
 
 NOT_COMPARED = ("task", "agent", "seed", "seed_file", "variant", "source", "grading_port")

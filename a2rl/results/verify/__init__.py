@@ -4,8 +4,7 @@ It recomputes the ledger's hash chain, the digests of inputs, checkpoints and fi
 results, and the choice of the best submission. It compares all of these with the records, the signatures and MLflow.
 """
 
-from a2rl.results.verify.away import NOTHING, Away
-from a2rl.results.verify.check import Check
+from a2rl.results.verify.check import NOTHING, Away, Check
 from a2rl.results.verify.run import verify_run
 from a2rl.results.verify.trust import Trust, read_published, trust_of
 

@@ -51,3 +51,17 @@ def same(left: float | None, right: float | None) -> bool:
     if left is None or right is None:
         return left is right
     return abs(left - right) < TOLERANCE
+
+
+class Away(NamedTuple):
+    """Parts of a run that cannot be checked here; that says nothing against the run."""
+
+    weights: frozenset[str] = frozenset()
+    """The digests of checkpoints whose weights are elsewhere."""
+    base_model: bool = False
+    """The base model is only known by its name, and what has that name here may be another build of it."""
+    files: frozenset[str] = frozenset()
+    """Paths of files in the run directory that were left out."""
+
+
+NOTHING = Away()

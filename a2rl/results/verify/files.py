@@ -10,8 +10,7 @@ from a2rl.recording.code_history import check_history, commits
 from a2rl.recording.code_reading import changed_copies
 from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.report import report_files
-from a2rl.results.verify.away import Away
-from a2rl.results.verify.check import NotCheckedError, require
+from a2rl.results.verify.check import Away, NotCheckedError, require
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened, SubmissionAccepted
 from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of

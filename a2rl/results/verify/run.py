@@ -6,16 +6,14 @@ from a2rl.anchor.check import check_signatures
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import digest_of
 from a2rl.grading.submission_states import invalid_transition
-from a2rl.results.draw_check import check_draw
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.validity_check import check_validity
-from a2rl.results.verify.away import NOTHING, Away
-from a2rl.results.verify.check import Check, NotCheckedError, made, require
+from a2rl.results.verify.check import NOTHING, Away, Check, NotCheckedError, made, require
 from a2rl.results.verify.files import check_checkpoints, check_code, check_files, check_inputs, check_report
 from a2rl.results.verify.mirrored import check_mlflow
 from a2rl.results.verify.records import check_records
 from a2rl.results.verify.scores import check_baseline, check_items
 from a2rl.results.verify.trust import NOBODY, Trust
+from a2rl.results.verify.validity import check_draw, check_validity
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened
 from a2rl.run.records import ExecuteRecord

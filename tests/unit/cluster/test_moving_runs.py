@@ -15,7 +15,7 @@ from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.execution.lost_attempt import close_lost_attempt
+from a2rl.execution.attempt import close_lost_attempt
 from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir

@@ -20,7 +20,7 @@ from a2rl.agents.transcripts.ending import FailedRequest
 from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.settings import Settings
-from a2rl.execution.quota import UsageLimits
+from a2rl.execution.attempt import UsageLimits
 from a2rl.llm.relay.messages import AnswerReader, parse_request
 from a2rl.llm.relay.process import RelayProcess
 from a2rl.llm.relay.request_log import (

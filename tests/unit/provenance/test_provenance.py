@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from a2rl.models.checkpoint import weights_digest
+from a2rl.provenance.check import known_models
 from a2rl.provenance.compare import compare
-from a2rl.provenance.draw import draw
 from a2rl.provenance.kinds import Kind, Provenance
-from a2rl.provenance.known import known_models
 from a2rl.provenance.rows import roughness, share_kept
-from a2rl.provenance.trace import Arrangement
+from a2rl.provenance.trace import Arrangement, draw
 from a2rl.provenance.tries import count_tries
 from tests import provenance_models as make
 from tests.model_families import FAMILIES

@@ -4,7 +4,7 @@ from itertools import product
 
 from scipy.stats import norm, t
 
-from a2rl.scoring.quantiles import normal_quantile, student_quantile, student_tail
+from a2rl.scoring.means import normal_quantile, student_quantile, student_tail
 
 TAILS = (1e-6, 0.0005, 0.01, 0.025, 0.1, 0.5, 0.9)
 FREEDOMS = (1, 2, 2.7, 9, 59.3, 1318)
