@@ -1,10 +1,10 @@
 r"""Makes the program that is run for an answer, of the code that a careful person would take from it.
 
 The rule: thoughts and what follows the model's turn do not count. An answer that begins with indented code continues
-the prompt, up to the end of the function. Else the code is the last block that defines the function (with what it needs
-of the blocks before it), else the whole answer, else the lines that define the function between prose, else a block or
-the answer as the function's body. The first of these that is valid Python after the prompt is run; nothing is chosen by
-what it computes.
+the prompt, up to the end of the function. Else the code is the last block that defines the function, with what it needs
+of the blocks before it; a block that is introduced as an alternative comes after all others. Else it is the whole
+answer, else the lines that define the function between prose, else a block or the answer as the function's body. The
+first of these that is valid Python after the prompt is run; nothing is chosen by what it computes.
 
     program(prompt, "total", "Sure!\n```python\ndef total(xs):\n    return sum(xs)```")
 """
@@ -35,6 +35,11 @@ _BEGINS = (
     r"from [\w.]+ import |import [\w.]+(?: as \w+)?(?:, ?[\w., ]+)?\s*(?:#.*)?$|(?:async )?def \w|class \w+\s*[(:]|@\w"
 )
 _GOES_ON = rf"\s|$|[)\]}}]|[A-Za-z_]\w* ?(?::[^=\n]*)?= ?|#|'''|\"\"\"|{_BEGINS}"
+_ALTERNATIVE = re.compile(
+    r"\balternative(?:ly)?\b|\banother (?:way|approach|option|version|solution|implementation)\b|\b(?:can|could) also\b"
+    r"|\bor\W{0,8}\Z",
+    re.IGNORECASE,
+)
 _FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
 
@@ -58,8 +63,14 @@ def _candidates(function: str, answer: str) -> Iterator[str]:
     if not begun or (begun[0].isspace() and continued.strip() and not defines.match(begun)):
         yield from _bodies(continued)
         yield from _bodies("\n".join(takewhile(lambda line: line[:1].isspace() or not line, begun.split("\n"))))
-    blocks = [textwrap.dedent(code or inline) for code, inline in _BLOCK.findall(answer)[-BLOCKS:]]
-    for place in reversed(range(len(blocks))):
+    fenced = list(_BLOCK.finditer(answer))[-BLOCKS:]
+    blocks = [textwrap.dedent(each[1] or each[2] or "") for each in fenced]
+    before = [
+        answer[end : each.start()] for end, each in zip([0, *(each.end() for each in fenced)], fenced, strict=False)
+    ]
+    for place in sorted(
+        reversed(range(len(blocks))), key=lambda place: bool(_ALTERNATIVE.search(before[place][-300:]))
+    ):
         if defines.search(blocks[place]):
             yield "\n".join([*_needed(blocks[:place], blocks[place]), blocks[place]])
     if found := defines.search(answer):

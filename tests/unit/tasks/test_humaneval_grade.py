@@ -103,9 +103,13 @@ ANSWERS = [
     ("n = 0\n    for x in xs:\n        n += x\n    return n\n", True),
     (" n = 0\n    for x in xs:\n        n += x\n    return n\n", True),
     ("\treturn sum(xs)\n", True),
-    # of several, the last
+    # of several, the last, unless it is only an alternative to the one before
     (f"First:\n```python\ndef total(xs):\n    return 0\n```\nBetter:\n```python\n{WHOLE}```", True),
-    (f"```python\n{WHOLE}```\nOr:\n```python\ndef total(xs):\n    return 0\n```", False),
+    (f"```python\n{WHOLE}```\nNo, better:\n```python\ndef total(xs):\n    return 0\n```", False),
+    (f"```python\n{WHOLE}```\nOr:\n```python\ndef total(xs):\n    return 0\n```", True),
+    (f"```python\ndef total(xs):\n    return 0\n```\nOr:\n```python\n{WHOLE}```", False),
+    (f"```python\n{WHOLE}```\nAlternatively, you can use a loop:\n```python\ndef total(xs):\n    return 0\n```", True),
+    (f"```python\ndef total(xs):\n    return 0\n```\nAnother way is to use `sum`:\n```python\n{WHOLE}```", False),
     (f"```python\n{WHOLE}```\nOr:\n```python\ndef total(xs):\n    return (", True),
     ("```python\ndef totals(xs):\n    return sum(xs)\n```", False),
     # no code
