@@ -32,6 +32,8 @@ class Hostile(NamedTuple):
     """Its code."""
     trajectory: bytes = b""
     log: bytes = b""
+    trace: bytes = b""
+    """What it wrote as the notes of its training."""
 
 
 def lines(count: int, line: str, first: str = "", last: str = "") -> str:
@@ -122,6 +124,38 @@ def transcripts() -> Iterator[Hostile]:
     yield from (Hostile(f"log, {name}", {"train.py": TRAIN.encode()}, log=text) for name, text in logs.items())
 
 
+def noted(**fields: object) -> bytes:
+    line = {
+        "event": "work",
+        "t": 1e9,
+        "pid": 1,
+        "steps": [{"file": "/w/code/train.py", "line": 2, "count": 1}],
+        **fields,
+    }
+    return json.dumps(line).encode() + b"\n"
+
+
+def traces() -> Iterator[Hostile]:
+    """Yields notes of training."""
+    saved = b"".join(
+        noted(event=event, pid=n, path=f"/w/output/{n + place}")
+        for n in range(20_000)
+        for place, event in enumerate(("saved", "loaded"))
+    )
+    texts = {
+        "empty lines": b"\n" * 9_000_000, "objects": b"{}\n" * 3_000_000, "no text": bytes(range(256)) * 9_999,
+        "deep": b"[" * 4_000_000, "deep steps": noted(steps=0).replace(b"0}", b"[" * 7_000 + b"]" * 7_000 + b"}"),
+        "long line": noted(file="x" * 8_000_000), "large": noted() * 200_000,
+        "processes": b"".join(noted(pid=n) for n in range(60_000)), "saved": saved,
+        "places": b"".join(noted(steps=[{"file": str(n), "count": 1}]) for n in range(60_000)),
+        "numbers": noted(t=-1) + noted(t=1e308) + noted(pid=2**70) + noted(turns=-5) + noted(t=0).replace(b"0", b"NaN"),
+        "types": noted(pid="1") + noted(steps="x") + noted(steps={"a": 1}) + noted(classes=[[1]]) + noted(path=None),
+        "classes": noted(event="train", classes=["trl.SFTTrainer" * 70] * 32, settings=["tools"] * 32) * 9_999,
+        "controls": noted(event="merged", how="\x1b[2J\u202e") + noted(event="train", classes=["\u202eTrainer"]),
+    }  # fmt: skip
+    yield from (Hostile(f"trace, {name}", {"train.py": TRAIN.encode()}, trace=text) for name, text in texts.items())
+
+
 def several() -> Iterator[Hostile]:
     """Yields programs of many files."""
     for count in SIZES[:4]:
@@ -140,6 +174,7 @@ def hostile() -> Iterator[Hostile]:
         yield from (Hostile(f"{name}, {size}", {"train.py": made(size).encode()}) for size in SIZES)
     yield from (Hostile(f"bytes, {name}", {"train.py": text}) for name, text in BYTES.items())
     yield from transcripts()
+    yield from traces()
     yield from several()
     yield Hostile("itself", {"train.py": b"class A:\n    x = A.x\nA.x"})
 
@@ -165,6 +200,7 @@ def left_by(each: Hostile, settings: Settings, number: int) -> RunDir:
     revision = snapshot_code(folder, settings.runs / run_id / "code", "state")  # none of a file that is too large
     run = simulate_run(settings, number, skill=0.9, submissions=1, revisions=[revision] if revision else [])
     (run.logs / "agent.log").write_bytes(each.log)
+    run.training_log.write_bytes(each.trace)
     if each.trajectory:
         run.trajectory.write_bytes(each.trajectory)
     started = {"event": "started", "started_s": 1.0, "pid": 1, "command": ["python", "train.py"]}

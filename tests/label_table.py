@@ -1,9 +1,11 @@
 """Measures the labels: accuracy and confusion table on the labelled programs, and the recorded agents' transcripts.
 
-    python -m tests.label_table [--json]
+    python -m tests.label_table [--run] [--json]
 
-`built_with` was used while the classifier was written, `held_back` was not. A step of a chain counts as one label, by
-its place: `SFT > GRPO` that is taken for `GRPO` is one step that is missing and one that is right.
+With `--run`, the programs in `running` are run under the tracer (a few minutes); the others are only read.
+
+By now, all of these programs were used while the rules were written. A step of a chain counts as one label, by its
+place: `SFT > GRPO` that is taken for `GRPO` is one step that is missing and one that is right.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import sys
 from collections import Counter
 from difflib import SequenceMatcher
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from a2rl.agents.catalog import find_agent
@@ -20,6 +23,7 @@ from a2rl.labels.classify import classify
 from a2rl.labels.routes import ROUTES, in_words
 from a2rl.labels.transcript_code import code_in_steps
 from tests.labels.corpus import HALVES, half
+from tests.labels.traced_programs import programs, run_programs
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NONE = "(none)"
@@ -36,6 +40,14 @@ class Rated(NamedTuple):
 def rate(name: str) -> list[Rated]:
     """Classifies the programs of a half."""
     return [Rated(each.name, each.route, in_words(classify(each.files))) for each in half(name)]
+
+
+def rate_running() -> dict[str, list[Rated]]:
+    """Runs the programs that really train; returns what their traces show, and what their code shows alone."""
+    with TemporaryDirectory() as folder:
+        traced = [Rated(each.name, each.route, in_words(chain)) for each, chain in run_programs(Path(folder))]
+    read = [Rated(each.name, each.route, in_words(classify(each.files))) for each in programs()]
+    return {"running, traced": traced, "running, read alone": read}
 
 
 def confusion(rated: list[Rated]) -> Counter[tuple[str, str]]:
@@ -86,15 +98,16 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description="Accuracy of the route labels.")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
-    as_json = parser.parse_args().json
-    results = {name: rate(name) for name in HALVES}
+    parser.add_argument("--run", action="store_true", help="also run the programs that really train")
+    arguments = parser.parse_args()
+    results = {name: rate(name) for name in HALVES} | (rate_running() if arguments.run else {})
     for name, rated in results.items():
         _print_half(name, rated)
     recorded = transcripts()
     sys.stdout.write("\nrecorded transcripts:\n")
     for each in recorded:
         sys.stdout.write(f"  {each.name}: {each.found}\n")
-    if as_json:
+    if arguments.json:
         rows = {name: [each._asdict() for each in rated] for name, rated in results.items()}
         sys.stdout.write(json.dumps(rows | {"transcripts": [each._asdict() for each in recorded]}) + "\n")
 

@@ -23,6 +23,7 @@ from a2rl.linux.gpus import Gpu
 from a2rl.linux.placing import place_folder
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.models.base_model import reference_name
+from a2rl.recording import tracer
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import share_of
@@ -42,6 +43,8 @@ MODE_RULES: dict[Mode, str] = {
     " have been improved by a reward.",
     "rl-only": "Reinforcement learning only, directly from the base model: no supervised training on any answers.",
 }
+TRACER = "tracer"
+"""The folder with what the agent's Python programs load: see a2rl/recording/tracer.py."""
 BASIC_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 QUIET = {
     "PYTHONUNBUFFERED": "1",
@@ -101,7 +104,10 @@ def _give(run: RunDir, base_model: Path, visible: Path, isolation: Isolation) ->
     model.parent.mkdir(parents=True)
     for original, target in ((visible, making / "data"), (base_model, model)):
         place_folder(original, target, share=isolation.confines, public="user" in isolation.layers)
-    for folder in (making, *model.parents):
+    loaded = making / TRACER / "sitecustomize.py"
+    loaded.parent.mkdir()
+    shutil.copyfile(tracer.__file__, loaded)
+    for folder in (making, loaded.parent, loaded, *model.parents):
         if "user" in isolation.layers and folder.is_relative_to(making):
             folder.chmod(0o755)  # whatever the user's umask is
     making.rename(run.given)
@@ -151,6 +157,7 @@ def agent_environment(
     spec, workspace = run.spec, run.workspace
     name, provision = given_model(run).relative_to(run.given / "models"), provision_of(run.spec, agent, settings)
     programs = (*before_path, provision.python.executable.parent, settings.python_bin)
+    own = {key: text.format(**(names or {})) for key, text in agent.env.items()}
     return {
         **settings.forwarded(BASIC_VARIABLES),
         **QUIET,
@@ -158,7 +165,7 @@ def agent_environment(
         "PATH": _path(programs, settings),
         "HOME": str(workspace / ".home"),
         "TMPDIR": str(workspace / ".tmp"),
-        **{key: text.format(**(names or {})) for key, text in agent.env.items()},
+        **own,
         **provision.env,
         **settings.forwarded(agent.forward_env),
         "TASK": spec.task,
@@ -168,6 +175,8 @@ def agent_environment(
         "DATA_PATH": str(workspace / "data"),
         "OUTPUT_DIR": str(workspace / "output"),
         "GRADING_SERVER_URL": grading_url,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(run.given / TRACER), own.get("PYTHONPATH", "")))),
+        tracer.VARIABLE: str(workspace / tracer.FILE),
         **gpu_variables(share_of(run, settings).agent),
         **_services(spec.task, grading_url, settings),
     }

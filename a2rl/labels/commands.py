@@ -29,14 +29,11 @@ class Started(NamedTuple):
 
     script: str = ""
     """A Python file that it runs..."""
-    arguments: tuple[str, ...] = ()
     route: Route | None = None
     """...or what a tool trains..."""
     why: str = ""
     shell: str = ""
-    """...or a shell script that it runs."""
-    opaque: bool = False
-    """A program that cannot be read."""
+    """...or a shell script that it runs: its path, or its text after a line break."""
 
 
 def lines_of(script: str) -> Iterator[list[str]]:
@@ -92,7 +89,7 @@ def _program(path: str, program: str, arguments: list[str], files: dict[str, str
     if program in {"bash", "sh", "source", "."} or program.endswith(".sh"):
         return _shell([path, *arguments] if program.endswith(".sh") else arguments)
     if program.endswith(".py"):
-        return Started(script=path, arguments=tuple(arguments))
+        return Started(script=path)
     if program == "cp" and any("MODEL_PATH" in each or "models/" in each for each in arguments):
         return Started(route="copy", why=" ".join([program, *arguments]))
     return Started()
@@ -128,24 +125,24 @@ def _python(arguments: list[str], files: dict[str, str]) -> Started:
         word = arguments[0]
         if word == "-m" and len(arguments) > 1:
             return _module(arguments[1], arguments[2:], files)
-        if word == "-c" and len(arguments) > 1:
-            return Started(opaque=True)
+        if word == "-c":
+            break
         if not word.startswith("-"):
-            return Started(script=word, arguments=tuple(arguments[1:]))
+            return Started(script=word)
         arguments = arguments[2:] if word in {"-W", "-X"} else arguments[1:]
-    return Started(opaque=True)
+    return Started()
 
 
 def _module(name: str, arguments: list[str], files: dict[str, str]) -> Started:
     if (tool := _tool(name, arguments, files)) is not None:
         return tool
-    return Started(script=f"{name.replace('.', '/')}.py", arguments=tuple(arguments))
+    return Started(script=f"{name.replace('.', '/')}.py")
 
 
 def _shell(arguments: list[str]) -> Started:
     if arguments and arguments[0].startswith("-"):
         text = arguments[1] if len(arguments) > 1 else ""
-        return Started(shell=f"\n{text}", opaque=True)
+        return Started(shell=f"\n{text}")
     return Started(shell=arguments[0]) if arguments else Started()
 
 

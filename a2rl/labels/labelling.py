@@ -4,8 +4,8 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
-from a2rl.labels.classify import UNKNOWN
 from a2rl.labels.records import VERSION, LabelsRecord, labels_of
+from a2rl.labels.routes import UNKNOWN
 from a2rl.run.directory import RunDir, pipeline_log
 
 TIMEOUT_S, MAX_CPU_S = 100.0, 12

@@ -3,12 +3,13 @@
 import ast
 import warnings
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import PurePosixPath
 
 MAX_CHARS = 400_000
 """A larger file is not parsed."""
 MAX_FILES = 400
+MAX_STARTED = 30
+"""Scripts or modules that are taken for programs."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -69,24 +70,40 @@ class Program:
         ends = [path for path in self.files if name.endswith(f"/{path}") or path.endswith(f"/{name}")]
         return max(ends, key=len) if ends else None
 
-    @cached_property
-    def imported(self) -> set[str]:
-        """The paths of the modules that other modules import."""
-        return {target for path in self.modules for target in self._imports(path) if target != path}
+    @property
+    def outermost_modules(self) -> list[str]:
+        """The paths of the Python files that no other one imports."""
+        imported = {
+            target
+            for path in self.modules
+            for node in ast.walk(self.tree(path) or ast.Module([], []))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for target in self.imports(node, path) - {path}
+        }
+        found = [path for path in self.modules if path not in imported]
+        return [path for path in found if not path.endswith("__init__.py")][:MAX_STARTED]
 
-    def _imports(self, path: str) -> set[str]:
-        found: set[str | None] = set()
-        for node in ast.walk(self.tree(path) or ast.Module([], [])):
-            if isinstance(node, ast.Import):
-                found |= {self.module(alias.name, path) for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level:
-                found.add(self.relative(path, node.level, node.module or ""))
-                found |= {
-                    self.relative(path, node.level, f"{node.module or ''}.{a.name}".strip(".")) for a in node.names
-                }
-            elif isinstance(node, ast.ImportFrom):
-                found.add(self.module(node.module or "", path))
-                found |= {self.module(f"{node.module}.{alias.name}", path) for alias in node.names}
+    @property
+    def outermost_scripts(self) -> list[str]:
+        """The paths of the shell scripts that no other one names."""
+        texts = {path: self.files[path] for path in self.scripts[:MAX_STARTED]}
+        inner = {
+            path
+            for path in texts
+            if any(PurePosixPath(path).name in text for other, text in texts.items() if other != path)
+        }
+        return [path for path in texts if path not in inner] or list(texts)[:1]
+
+    def imports(self, node: ast.Import | ast.ImportFrom, path: str) -> set[str]:
+        """Returns the paths of the program's modules that a statement of a file imports."""
+        if isinstance(node, ast.Import):
+            found = {self.module(alias.name, path) for alias in node.names}
+        elif node.level:
+            names = (node.module or "", *(f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names))
+            found = {self.relative(path, node.level, name) for name in names}
+        else:
+            names = (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names))
+            found = {self.module(name, path) for name in names}
         return {each for each in found if each is not None}
 
 

@@ -37,7 +37,7 @@ class Evidence(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Literal["code", "process", "log", "weights", "ledger"]
+    source: Literal["trace", "code", "process", "log", "weights", "ledger"]
     what: str
     """What was found, in words."""
     commit: str = ""
@@ -61,6 +61,9 @@ class RouteLabel(BaseModel):
 
 Chain = tuple[RouteLabel, ...]
 """The steps of a route, in order: SFT, then GRPO."""
+
+
+UNKNOWN = RouteLabel(route="unknown", confidence=0.5)
 
 
 def in_words(chain: Chain) -> str:

@@ -1,21 +1,29 @@
-"""Labels a run from what it has recorded: code states, processes, logs and the digests of weights."""
+"""Labels a run from what it has recorded: what its programs noted while they trained, code states, processes, logs and
+the digests of weights.
+
+What was noted comes first. The code is read alone where nothing was: in runs of earlier versions, and for programs that
+do not run under a Python that loads our tracer.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_jsonl
-from a2rl.labels.classify import UNKNOWN, classify
+from a2rl.labels.classify import classify, phases_in
 from a2rl.labels.commands import started
 from a2rl.labels.failures import failures_of
-from a2rl.labels.logs import LogSigns, signs_in
+from a2rl.labels.logs import signs_in
+from a2rl.labels.phases import Phase, chain_of, traced_phase
 from a2rl.labels.program import Program
 from a2rl.labels.records import LabelsRecord, ProgramRun, SubmissionRoute
-from a2rl.labels.routes import Chain, Evidence, Route, RouteLabel, training_type
+from a2rl.labels.routes import UNKNOWN, Chain, Evidence, Route, RouteLabel, training_type
+from a2rl.labels.traces import Work, read_trace
 from a2rl.labels.transcript_code import code_in_steps
 from a2rl.recording.code_reading import code_at, states
+from a2rl.run.budget import BudgetClock
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
@@ -27,6 +35,10 @@ MAX_COMMANDS = 40
 ACTIVITIES: dict[Route, Literal["SFT", "RL", "rollout"]] = {
     "SFT": "SFT", "DPO": "SFT", "GRPO": "RL", "PPO": "RL", "online RL": "RL", "rejection sampling": "rollout",
 }  # fmt: skip
+RECORDING_S = 15.0
+"""The state of the code is recorded at most about so much later."""
+MAX_READING_S = 8.0
+"""Processor time after which no further code is read."""
 CORROBORATED = 0.03
 """What a matching line in the log adds to the confidence."""
 
@@ -44,61 +56,139 @@ class Ran(NamedTuple):
 def label_run(run: RunDir) -> LabelsRecord:
     """Computes the labels of a run whose agent has ended."""
     began = time.monotonic()
-    signs = signs_in(run.agent_log)
-    graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
-    accepted = _chosen(run, graded)
-    routes = tuple(
-        SubmissionRoute(submission=each.submission_id, chain=_of_submission(run, each, signs)) for each in accepted
-    )
-    counts = graded.submission_id if graded else None
-    chain = next((route.chain for route in routes if route.submission == counts), None) or _last_code(run, signs)
-    return LabelsRecord(
-        seconds=time.monotonic() - began,
-        chain=chain,
-        training_type=training_type(chain),
-        submissions=routes,
-        programs=tuple(_programs(run)),
-        failures=tuple(failures_of(graded, executed, chain, signs)) if graded else (),
-    )
+    return _Labels(run).record(began)
 
 
-def _chosen(run: RunDir, graded: GradeRecord | None) -> list[SubmissionAccepted]:
-    accepted = run.ledger.events(SubmissionAccepted)
-    counts = graded.submission_id if graded else None
-    return [each for place, each in enumerate(accepted) if place < MAX_SUBMISSIONS or each.submission_id == counts]
+class _Labels:
+    """The labels of one run."""
 
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._stop_s = time.process_time() + MAX_READING_S
+        self._signs = signs_in(run.agent_log)
+        self._entries = run.ledger.entries()
+        self._clock = BudgetClock(self._entries)
+        self._states = states(run.code)
+        self._processes = processes_of(run)
+        self._trace = read_trace(run.training_log)
+        self._programs: dict[str, Program] = {}
+        self._code: dict[str, list[Phase]] = {}
 
-def _of_submission(run: RunDir, submission: SubmissionAccepted, signs: LogSigns) -> Chain:
-    """Returns the route to a submission, from the code at that time and the processes until then."""
-    if run.need("setup", SetupRecord).is_base_model(submission.weights_digest):
-        evidence = Evidence(source="weights", what="the weights are those of the base model", at_s=submission.elapsed_s)
-        return (RouteLabel(route="copy", confidence=1.0, evidence=(evidence,)),)
-    if submission.code_revision is None:
-        return (UNKNOWN,)
-    chain = _of_code(run, submission.code_revision, submission.elapsed_s)
-    return _supported(_without_copy(chain), signs)
+    def record(self, began: float) -> LabelsRecord:
+        """Returns all labels.
 
+        Args:
+            began: When the work on them began, on the monotonic clock.
+        """
+        run, signs = self._run, self._signs
+        graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
+        counts = graded.submission_id if graded else None
+        routes = tuple(
+            SubmissionRoute(submission=each.submission_id, chain=self._of_submission(each, at))
+            for place, (each, at) in enumerate(self._accepted())
+            if place < MAX_SUBMISSIONS or each.submission_id == counts
+        )
+        chain = next((route.chain for route in routes if route.submission == counts), None) or self._last()
+        return LabelsRecord(
+            seconds=time.monotonic() - began,
+            chain=chain,
+            training_type=training_type(chain),
+            submissions=routes,
+            programs=tuple(self._traced_programs()) or tuple(self._read_programs()),
+            failures=tuple(failures_of(graded, executed, chain, signs)) if graded else (),
+        )
 
-def _last_code(run: RunDir, signs: LogSigns) -> Chain:
-    recorded = states(run.code)
-    if not recorded:
-        return _of_transcript(run)
-    return _supported(_of_code(run, recorded[-1].commit, float("inf")), signs)
+    def _accepted(self) -> Iterator[tuple[SubmissionAccepted, float]]:
+        """Yields the submissions with their time, in seconds since 1970."""
+        for entry in self._entries:
+            if isinstance(entry.event, SubmissionAccepted):
+                yield entry.event, entry.at
 
+    def _of_submission(self, submission: SubmissionAccepted, at: float) -> Chain:
+        """Returns the route to a submission: as it was traced, or from the code and the processes until then."""
+        if self._run.need("setup", SetupRecord).is_base_model(submission.weights_digest):
+            what = "the weights are those of the base model"
+            evidence = Evidence(source="weights", what=what, at_s=submission.elapsed_s)
+            return (RouteLabel(route="copy", confidence=1.0, evidence=(evidence,)),)
+        chain = self._traced(self._trace.before(submission.model_path, at))
+        if chain is None and submission.code_revision is not None:
+            chain = self._read(submission.code_revision, submission.elapsed_s)
+        # The weights show that something was trained.
+        return tuple(UNKNOWN if label.route == "copy" else self._supported(label) for label in chain or (UNKNOWN,))
 
-def _of_code(run: RunDir, commit: str, until_s: float) -> Chain:
-    files = code_at(run.code, commit)
-    ran = [each for each in processes_of(run) if each.started_s <= until_s and _is_own(each, files)]
-    environ = {"TASK": run.spec.task}
-    chain = classify(files, [each.words for each in ran], environ, commit)
-    if ran and all(label.route in {"unknown", "copy"} for label in chain):
-        chain = classify(files, (), environ, commit)  # a process too short to be recorded may have trained
-    return chain
+    def _last(self) -> Chain:
+        """Returns the route of a run without a submission that counts."""
+        chain = self._traced(self._trace.works)
+        if chain is None and self._states:
+            chain = self._read(self._states[-1].commit, float("inf"))
+        return tuple(map(self._supported, chain)) if chain is not None else _of_transcript(self._run)
 
+    def _traced(self, works: Iterable[Work]) -> Chain | None:
+        """Returns the route that was traced; None if nothing was, or nothing that is known."""
+        chain = chain_of(phase for work in works if (phase := self._phase(work)) is not None)
+        return None if chain[0].route == "unknown" else chain
 
-def _without_copy(chain: Chain) -> Chain:
-    """Replaces `copy` where the weights show that something was trained."""
-    return tuple(UNKNOWN if label.route == "copy" else label for label in chain)
+    def _phase(self, work: Work) -> Phase | None:
+        commit = self._commit_at(work.began)
+        file = self._program(commit).file(work.place.file) if commit and work.place.file else None
+        return traced_phase(work, self._phases_at(commit), file or "", commit, self._clock.elapsed_s(work.began))
+
+    def _commit_at(self, at: float) -> str:
+        """Returns the state of the code at a time; it is recorded a few seconds after it was written."""
+        past = [state.commit for state in self._states if state.at <= at + RECORDING_S]
+        return past[-1] if past else self._states[0].commit if self._states else ""
+
+    def _program(self, commit: str) -> Program:
+        if commit not in self._programs:
+            # What is not read in this time is not read: the process that does it is limited, too.
+            files = code_at(self._run.code, commit) if commit and time.process_time() < self._stop_s else {}
+            self._programs[commit] = Program(files)
+        return self._programs[commit]
+
+    def _phases_at(self, commit: str) -> list[Phase]:
+        """Returns all phases in a state of the code."""
+        if commit not in self._code:
+            self._code[commit] = phases_in(self._program(commit), None, commit)
+        return self._code[commit]
+
+    def _read(self, commit: str, until_s: float) -> Chain:
+        """Returns the route that a state of the code shows, with the processes that ran until then."""
+        program = self._program(commit)
+        ran = [each.words for each in self._processes if each.started_s <= until_s and _is_own(each.words, program)]
+        chain = chain_of(phases_in(program, ran, commit))
+        if ran and all(label.route in {"unknown", "copy"} for label in chain):
+            return chain_of(phases_in(program, (), commit))  # a process too short to be recorded may have trained
+        return chain
+
+    def _supported(self, label: RouteLabel) -> RouteLabel:
+        """Adds the line of the log that shows the same method."""
+        line = self._signs.methods.get("GRPO" if label.route == "online RL" else label.route)
+        if line is None:
+            return label
+        evidence = Evidence(source="log", what=line.text[:300], file="logs/agent.log", line=line.number)
+        confidence = min(0.99, label.confidence + CORROBORATED)
+        return label.model_copy(update={"confidence": round(confidence, 2), "evidence": (*label.evidence, evidence)})
+
+    def _traced_programs(self) -> Iterator[ProgramRun]:
+        """Yields the times in which programs trained or generated, as they were traced."""
+        for work in self._trace.works:
+            phase = self._phase(work)
+            activity = ACTIVITIES.get(phase.route) if phase else "rollout" if work.generations else None
+            start_s, end_s = self._clock.elapsed_s(work.began), self._clock.elapsed_s(work.ended)
+            if activity and start_s is not None:
+                yield ProgramRun(activity=activity, start_s=start_s, end_s=end_s)
+
+    def _read_programs(self) -> Iterator[ProgramRun]:
+        """Yields the times of the programs that train or sample, by what the last state of their code says."""
+        known = dict[tuple[str, ...], set[str]]()
+        program = self._program(self._states[-1].commit if self._states else "")
+        for words, start_s, end_s in self._processes:
+            if words not in known and len(known) < MAX_COMMANDS and time.process_time() < self._stop_s:
+                phases = phases_in(program, [words])
+                known[words] = {ACTIVITIES[each.route] for each in phases if each.route in ACTIVITIES}
+            if kinds := known.get(words):
+                activity = next(iter(kinds)) if len(kinds) == 1 else "training"
+                yield ProgramRun.model_validate({"activity": activity, "start_s": start_s, "end_s": end_s})
 
 
 def _of_transcript(run: RunDir) -> Chain:
@@ -110,35 +200,7 @@ def _of_transcript(run: RunDir) -> Chain:
     except (OSError, ValueError):
         return (UNKNOWN,)
     files, commands = code_in_steps(steps)
-    return classify(files, commands, {"TASK": run.spec.task})
-
-
-def _supported(chain: Chain, signs: LogSigns) -> Chain:
-    """Adds the lines of the log that show the same methods."""
-    return tuple(_with_log(label, signs) for label in chain)
-
-
-def _with_log(label: RouteLabel, signs: LogSigns) -> RouteLabel:
-    method = "GRPO" if label.route == "online RL" else label.route
-    line = signs.methods.get(method)
-    if line is None:
-        return label
-    evidence = Evidence(source="log", what=line.text[:300], file="logs/agent.log", line=line.number)
-    confidence = min(0.99, label.confidence + CORROBORATED)
-    return label.model_copy(update={"confidence": round(confidence, 2), "evidence": (*label.evidence, evidence)})
-
-
-def _programs(run: RunDir) -> Iterator[ProgramRun]:
-    """Yields the times of the programs that train or sample, by what the last state of their code says."""
-    recorded, known = states(run.code), dict[tuple[str, ...], set[str]]()
-    files = code_at(run.code, recorded[-1].commit) if recorded else {}
-    for words, start_s, end_s in processes_of(run):
-        if words not in known and len(known) < MAX_COMMANDS:
-            chain = classify(files, [words], {"TASK": run.spec.task})
-            known[words] = {ACTIVITIES[label.route] for label in chain if label.route in ACTIVITIES}
-        if kinds := known.get(words):
-            activity = next(iter(kinds)) if len(kinds) == 1 else "training"
-            yield ProgramRun.model_validate({"activity": activity, "start_s": start_s, "end_s": end_s})
+    return classify(files, commands)
 
 
 def processes_of(run: RunDir) -> list[Ran]:
@@ -165,7 +227,7 @@ def _read_processes(run: RunDir) -> Iterator[Ran]:
     yield from running.values()
 
 
-def _is_own(ran: Ran, files: dict[str, str]) -> bool:
-    """Says whether a process runs code of the agent, or a tool that trains."""
-    what = started(ran.words, files)
-    return what.route is not None or bool(what.script and Program(files).file(what.script))
+def _is_own(words: Sequence[str], program: Program) -> bool:
+    """Says whether a command line runs code of the agent, or a tool that trains."""
+    what = started(words, program.files)
+    return what.route is not None or bool(what.script and program.file(what.script))

@@ -4,7 +4,8 @@
 - `logs/output.jsonl`: which files were created, changed and removed in its output folder;
 - `logs/processes.jsonl`: command lines, start and end of processes, and files that they had open;
 - `logs/telemetry.jsonl`: processor time, memory and processes; `logs/gpu.csv` if there are NVIDIA GPUs;
-- `logs/transcript-<attempt>/`: copies of the transcript that the agent system keeps in its HOME.
+- `logs/transcript-<attempt>/`: copies of the transcript that the agent system keeps in its HOME;
+- `logs/training.jsonl`: a copy of what the agent's Python programs noted of their training (`tracer.py`).
 
 The pause between two passes is a multiple of the processor time that a pass took, so that recording uses less than 2%
 of a core, however much there is to record.
@@ -32,6 +33,7 @@ from a2rl.core.secrets import scrub, scrub_file
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
 from a2rl.recording.code_history import code_state, snapshot_code
 from a2rl.recording.processes import ProcessLog
+from a2rl.recording.tracer import FILE, MAX_BYTES
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import dealt_to
 
@@ -87,6 +89,7 @@ class Recorder:
         self._processes = ProcessLog(EventLog(run.logs / "processes.jsonl"), supervisor, run.workspace)
         self._code: object = None
         self._files: dict[str, FileState] = {}
+        self._training: FileState | None = None
         self._copies = TranscriptCopies(run, agent, attempt, since_ns)
         self._next_look = self._next_telemetry = 0.0
         self._gpus: subprocess.Popen[bytes] | None = None
@@ -123,6 +126,8 @@ class Recorder:
             self._look_at_code()
         with self._part("output"):
             self._look_at_output()
+        with self._part("training"):
+            self._look_at_training()
         with self._part("transcript"):
             self._copies.update()
 
@@ -156,6 +161,15 @@ class Recorder:
         for path in self._files.keys() - found.keys():
             self._output.write(elapsed_s=elapsed_s, event="removed", path=path)
         self._files = found
+
+    def _look_at_training(self) -> None:
+        with suppress(FileNotFoundError), UntrustedFolder.at(self._run.workspace) as workspace:
+            with workspace.open(FILE) as file:
+                status = os.fstat(file.fileno())
+            state = FileState(status.st_size, status.st_mtime_ns)
+            if state != self._training:
+                _copy_scrubbed(workspace, FILE, self._run.training_log, MAX_BYTES)
+                self._training = state
 
     def _measure(self) -> None:
         cpu_s, memory, processes = 0.0, 0, 0
@@ -214,18 +228,22 @@ class TranscriptCopies:
     def _copy(self, home: UntrustedFolder, entry: Entry) -> None:
         self._target.mkdir(exist_ok=True)
         room = MAX_TRANSCRIPT_BYTES - sum(size for path, (size, _) in self._seen.items() if path != entry.path)
-        target = self._target / copy_name(scrub(entry.path))
-        incoming = target.with_name(target.name + TEMPORARY)
         try:
-            incoming.unlink(missing_ok=True)  # left by a recorder that was killed
-            home.copy(entry.path, incoming, max(0, room))
-            scrub_file(incoming)
-            incoming.replace(target)
+            _copy_scrubbed(home, entry.path, self._target / copy_name(scrub(entry.path)), max(0, room))
         except OSError as error:
             if error.errno in MACHINE_ERRORS:
                 raise
             return  # it was removed or replaced in the meantime
         self._seen[entry.path] = FileState(entry.size, entry.changed_ns)
+
+
+def _copy_scrubbed(folder: UntrustedFolder, path: str, target: Path, max_bytes: int) -> None:
+    """Replaces our copy of a file by one of its present state, without secrets."""
+    incoming = target.with_name(target.name + TEMPORARY)
+    incoming.unlink(missing_ok=True)  # left by a recorder that was killed
+    folder.copy(path, incoming, max_bytes)
+    scrub_file(incoming)
+    incoming.replace(target)
 
 
 def copy_name(path: str) -> str:

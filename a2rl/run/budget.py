@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import UsageError
 from a2rl.core.files import read_model, write_model
 from a2rl.core.locks import file_lock
-from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
+from a2rl.run.events import AgentStarted, Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import Entry
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -215,3 +215,24 @@ def waited_s(entries: Iterable[Entry], now_s: float) -> float:
         total += max(0.0, end - max(start, covered_until))
         covered_until = max(covered_until, end)
     return total
+
+
+class BudgetClock:
+    """Converts times into seconds of the run's budget clock."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._starts = [(each.at, each.event.elapsed_s) for each in entries if isinstance(each.event, AgentStarted)]
+
+    def elapsed_s(self, at: float | None) -> float | None:
+        """Returns the seconds of the budget clock.
+
+        Args:
+            at: Seconds since 1970.
+
+        Returns:
+            None if there is no time, or if it is before the agent's start.
+        """
+        if at is None:
+            return None
+        started = [(began, elapsed) for began, elapsed in self._starts if began <= at + 1]
+        return max(0.0, started[-1][1] + at - started[-1][0]) if started else None

@@ -122,7 +122,7 @@ class RunDir:
 
     @property
     def given(self) -> Path:
-        """The base model and the training data, read-only for the agent."""
+        """The base model, the training data and the tracer, read-only for the agent."""
         return self.root / "given"
 
     @property
@@ -158,6 +158,11 @@ class RunDir:
     def agent_log(self) -> Path:
         """What the agent printed, as visible characters and without secrets."""
         return self.logs / "agent.log"
+
+    @property
+    def training_log(self) -> Path:
+        """How the agent's Python programs trained, as they noted it themselves: see a2rl/recording/tracer.py."""
+        return self.logs / "training.jsonl"
 
     @property
     def trajectory(self) -> Path:

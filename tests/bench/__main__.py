@@ -32,6 +32,7 @@ def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
         "webshop-episodes": tasks.webshop_episodes,
         "search-episodes": tasks.search_episodes,
         "sandbox": machine.isolation,
+        "tracer": machine.tracer,
         "command-line": machine.command_line,
         "ledger": records.ledger,
         "digest": records.digest,

@@ -1,8 +1,9 @@
 """The sandbox and the command line."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from a2rl.core.processes import OPENMP_SPIN_COUNT
@@ -14,6 +15,7 @@ from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.sandbox.users import assign_user
 from tests.bench.measured import Row, seconds
+from tests.labels.traced_programs import traced_environment
 
 ROUNDS = 4
 TRAINING = """
@@ -58,6 +60,27 @@ def isolation(settings: Settings, folder: Path) -> list[Row]:
     return [
         Row(f"sandbox ({found}): a step of training, inside / outside", f"{inside_s / outside_s:.2f}x {milliseconds}"),
         Row("sandbox: starting an agent, inside - outside", f"{1000 * (start_s - plain_s):.0f} ms"),
+    ]
+
+
+def tracer(_: Settings, folder: Path) -> list[Row]:
+    """Compares training and starting Python with the tracer and without it, in turn."""
+    traced, plain = traced_environment(folder), {**os.environ, "PYTHONPATH": ""}
+
+    def output(environment: Mapping[str, str], text: str) -> str:
+        spin = {"GOMP_SPINCOUNT": OPENMP_SPIN_COUNT}
+        return subprocess.run(
+            [sys.executable, "-c", text], env={**environment, **spin}, capture_output=True, text=True, check=True
+        ).stdout
+
+    trained = [(float(output(traced, TRAINING)), float(output(plain, TRAINING))) for _ in range(ROUNDS)]
+    started = [(seconds(lambda: output(traced, "")), seconds(lambda: output(plain, ""))) for _ in range(5 * ROUNDS)]
+    traced_s, plain_s = (min(each) for each in zip(*trained, strict=True))
+    start_s, plain_start_s = (min(each) for each in zip(*started, strict=True))
+    figures = f"{plain_s / traced_s:.3f}x ({1000 * traced_s:.3f} ms, {1000 * plain_s:.3f} ms)"
+    return [
+        Row("tracer: steps of training a second, with / without", figures),
+        Row("tracer: starting Python, with - without", f"{1000 * (start_s - plain_start_s):.1f} ms"),
     ]
 
 

@@ -15,7 +15,8 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_jsonl
 from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
-from a2rl.results.report.steps import BudgetClock, Steps
+from a2rl.results.report.steps import Steps
+from a2rl.run.budget import BudgetClock
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import Entry

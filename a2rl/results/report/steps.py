@@ -4,15 +4,15 @@ Everything in it was written by the agent or by what it ran. Texts are cut, and 
 out, so that the page stays small: the file has all of it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from a2rl.agents.transcripts.atif import Step, Trajectory
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_model
-from a2rl.run.budget import format_duration
+from a2rl.run.budget import BudgetClock, format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentStarted, SubmissionAccepted
+from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 
 MAX_FILE_BYTES = 64 << 20
@@ -94,27 +94,6 @@ def _shown(steps: Sequence[Step], entries: Sequence[Entry]) -> Iterator[ShownSte
             step.step_id, step.source, "" if at is None else format_duration(at), at, _cut(step.message, MAX_SAID),
             _cut(step.reasoning_content or "", MAX_SAID), tuple(_calls(step)), tuple(between),
         )  # fmt: skip
-
-
-class BudgetClock:
-    """Converts times into seconds of the run's budget clock."""
-
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._starts = [(each.at, each.event.elapsed_s) for each in entries if isinstance(each.event, AgentStarted)]
-
-    def elapsed_s(self, at: float | None) -> float | None:
-        """Returns the seconds of the budget clock.
-
-        Args:
-            at: Seconds since 1970.
-
-        Returns:
-            None if there is no time, or if it is before the agent's start.
-        """
-        if at is None:
-            return None
-        started = [(began, elapsed) for began, elapsed in self._starts if began <= at + 1]
-        return max(0.0, started[-1][1] + at - started[-1][0]) if started else None
 
 
 def _calls(step: Step) -> Iterator[Call]:

@@ -16,6 +16,7 @@ from a2rl.core.settings import Settings
 from a2rl.execution.confinement import confinement_of
 from a2rl.execution.workspace import agent_environment, build_workspace, write_into_workspace
 from a2rl.linux.untrusted_folder import UntrustedFolder
+from a2rl.recording import tracer
 from a2rl.run.directory import RunDir
 from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.meta import RUN_META, run_meta
@@ -83,6 +84,16 @@ def test_the_references_variables_are_there_and_point_into_the_workspace(
     for name in ("WORKSPACE", "MODEL_PATH", "DATA_PATH", "OUTPUT_DIR", "HOME", "TMPDIR"):
         assert Path(environment[name]).is_dir()
         assert Path(environment[name]).is_relative_to(agent_run.workspace)
+
+
+def test_the_agents_python_programs_load_the_tracer_which_writes_into_the_workspace(
+    agent_run: RunDir, settings: Settings
+) -> None:
+    environment = agent_environment(agent_run, agent(env={"PYTHONPATH": "/mine"}), URL, settings)
+    first, *others = environment["PYTHONPATH"].split(":")
+    assert Path(first, "sitecustomize.py").read_bytes() == Path(tracer.__file__).read_bytes()
+    assert (Path(first).parent, others) == (agent_run.given, ["/mine"])
+    assert Path(environment[tracer.VARIABLE]).parent == agent_run.workspace
 
 
 def test_without_a_sandbox_what_is_given_is_a_copy_for_reading_beside_the_workspace_and_the_only_thing_linked(

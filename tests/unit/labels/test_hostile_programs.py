@@ -7,7 +7,7 @@ import pytest
 from tests.hostile_programs import MAX_BYTES, MAX_SECONDS, Hostile, hostile, memory_bytes, show
 from tests.run_maker import checkout
 
-SAMPLE = ("elif, 900", "sum, 900", "integers, 900", "itself", "transcript, deep arguments")
+SAMPLE = ("elif, 900", "sum, 900", "integers, 900", "itself", "transcript, deep arguments", "trace, types")
 
 
 def assert_harmless(cases: list[Hostile], folder: Path) -> None:

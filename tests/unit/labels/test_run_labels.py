@@ -1,8 +1,10 @@
 """Tests the labels of whole runs: from code states, processes, logs and digests of weights."""
 
+import json
 import shutil
+import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -84,6 +86,26 @@ def test_processes_say_what_was_run_and_in_which_order(scene: Scene) -> None:
     log.write(event="started", started_s=1.5, command=["ls", "-l"])
     end_agent(scene.run)
     assert in_words(label_run(scene.run).chain) == "SFT > GRPO"
+
+
+def test_what_programs_noted_counts_more_than_what_their_code_looks_like(scene: Scene) -> None:
+    scene.write(train=GRPO)
+    scene.submit(1)
+    scene.finish()
+    at, pid = time.time() - 60, 7
+    notes: list[dict[str, Any]] = [
+        {"event": "train", "t": at, "pid": pid, "classes": ["trl.SFTTrainer"], "file": "/w/code/train.py", "line": 2},
+        {"event": "trained", "t": at + 30, "pid": pid, "steps": 9},
+        {"event": "saved", "t": at + 31, "pid": pid, "path": str(scene.run.workspace / "output/v1")},
+        {"event": "train", "t": at + 32, "pid": pid, "classes": ["trl.DPOTrainer"]},
+        {"event": "trained", "t": at + 40, "pid": pid, "steps": 9},
+    ]
+    scene.run.training_log.write_text("".join(json.dumps(line) + "\n" for line in notes))
+    found = label_run(scene.run)
+    [label] = found.chain
+    [evidence] = label.evidence
+    assert (label.route, evidence.source, evidence.file, evidence.line) == ("SFT", "trace", "train.py", 2)
+    assert label.confidence > 0.9
 
 
 def test_the_weights_of_the_base_model_are_a_copy_whatever_the_code_says(scene: Scene) -> None:

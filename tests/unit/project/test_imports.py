@@ -55,12 +55,13 @@ def test_a_library_has_one_home(repository: Path, library: str, home: str) -> No
 
 
 def test_only_settings_reads_the_environment(repository: Path) -> None:
-    # The first is for all, services.py is the agent's, and the others set or remove variables.
+    # The first is for all, services.py and the tracer are the agent's, and the others set or remove variables.
     allowed = {
         "a2rl/core/settings.py",
         "a2rl/results/mlflow/store.py",
         "a2rl/bundle/confined.py",
         "a2rl/cli/flow_runner.py",
+        "a2rl/recording/tracer.py",
         "a2rl/sampling/vllm_worker.py",
         "tasks/alfworld/stock.py",
         "tasks/deepsearchqa/workspace/services.py",

@@ -15,6 +15,7 @@ from a2rl.agents.transcripts import Reading
 from a2rl.core.event_log import EventLog
 from a2rl.recording import recorder as module
 from a2rl.recording.recorder import Recorder
+from a2rl.recording.tracer import FILE, MAX_BYTES
 from a2rl.recording.trajectory import read_attempt
 from a2rl.run.directory import RunDir
 from tests.as_nobody import as_nobody, folder_of_nobody
@@ -65,6 +66,35 @@ def test_what_comes_and_goes_in_the_output_folder_is_told(at_work: RunDir, recor
     told = [(line["event"], line["path"], line.get("bytes")) for line in lines(at_work.logs / "output.jsonl")]
     path = "v1/model.safetensors"
     assert told == [("created", path, 1), ("changed", path, 2), ("removed", path, None)]
+
+
+def test_the_notes_of_training_are_copied_without_secrets_and_their_last_copy_is_kept(
+    at_work: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.look()
+    assert not at_work.training_log.exists()
+    notes = at_work.workspace / FILE
+    for text in ('{"event": "train"}\n', '{"event": "train"}\n{"path": "sk-secretkey1234567890abcdefghij"}\n'):
+        notes.write_text(text)
+        recorder.look()
+        assert at_work.training_log.read_text().startswith(text[:19])
+    assert "secretkey" not in at_work.training_log.read_text()
+    notes.unlink()
+    recorder.look()
+    assert at_work.training_log.exists()
+
+
+def test_notes_of_training_that_are_huge_or_a_link_are_cut_or_left_alone(at_work: RunDir, recorder: Recorder) -> None:
+    notes = at_work.workspace / FILE
+    notes.symlink_to("/etc/passwd")
+    recorder.look()
+    assert not at_work.training_log.exists()
+    notes.unlink()
+    with notes.open("wb") as file:
+        file.truncate(1 << 40)
+    recorder.look()
+    assert at_work.training_log.stat().st_size == MAX_BYTES
+    assert [line["part"] for line in lines(at_work.logs / "recorder.jsonl")] == ["training"]
 
 
 def test_processor_memory_and_processes_are_measured(at_work: RunDir) -> None:

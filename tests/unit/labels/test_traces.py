@@ -1,0 +1,152 @@
+"""Tests what follows from the notes that programs made of their training, together with their code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.labels.routes import in_words
+from a2rl.labels.traces import read_trace
+from tests.labels.traced_programs import run_programs, traced_chain
+
+LOOP = """
+import torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained("models/base")
+opt = torch.optim.AdamW(model.parameters())
+for ids in torch.load("data.pt"):
+    model(ids, labels=ids).loss.backward()
+    opt.step()
+"""
+FILE = "/runs/x/workspace/code/train.py"
+
+
+def train(name: str, at: float, pid: int = 1, **more: Any) -> dict[str, Any]:
+    return {"event": "train", "t": at, "pid": pid, "classes": [f"trl.{name}", "transformers.Trainer"], **more}
+
+
+def trained(at: float, steps: int | None = 5, pid: int = 1, failed: bool = False) -> dict[str, Any]:
+    return {"event": "trained", "t": at, "pid": pid, "steps": steps, "failed": failed}
+
+
+def work(at: float, steps: int, generations: int = 0, turns: int = 0, pid: int = 1, **place: Any) -> dict[str, Any]:
+    where = {"file": FILE, "function": "<module>", "line": 8, **place}
+    taken = [{**where, "count": steps}] if steps else []
+    counts = {"generations": generations, "turns": turns, "steps": taken}
+    return {"event": "work", "t": at, "pid": pid, "since": at - 1, **counts}
+
+
+def checkpoint(event: str, at: float, path: str, pid: int = 1) -> dict[str, Any]:
+    return {"event": event, "t": at, "pid": pid, "path": path}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "training.jsonl"
+
+
+def write(file: Path, *lines: dict[str, Any]) -> Path:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def route(file: Path, *lines: dict[str, Any], code: str = LOOP) -> str:
+    return in_words(traced_chain(write(file, *lines), {"train.py": code}))
+
+
+def test_the_class_of_a_trainer_is_that_of_the_library_whatever_the_program_calls_its_own(file: Path) -> None:
+    line = train("", 1.0) | {"classes": ["__main__.PPOTrainer", "trl.SFTTrainer", "transformers.Trainer"]}
+    assert route(file, line, trained(2.0)) == "SFT"
+    assert (
+        route(file, line | {"classes": ["train.UnslothGRPOTrainer", "unsloth.UnslothGRPOTrainer"]}, trained(2.0))
+        == "GRPO"
+    )
+
+
+def test_a_trainer_that_took_no_step_trained_nothing(file: Path) -> None:
+    assert route(file, train("DPOTrainer", 1.0), trained(2.0, steps=0, failed=True)) == "unknown"
+    assert route(file, train("DPOTrainer", 1.0), trained(2.0, steps=None)) == "DPO"
+
+
+def test_a_trainer_that_was_killed_has_the_steps_that_were_counted(file: Path) -> None:
+    assert route(file, train("GRPOTrainer", 1.0), work(5.0, 3, 4, 3)) == "GRPO"
+    [found] = read_trace(file).works
+    assert (found.began, found.ended, found.steps) == (1.0, 5.0, 3)
+
+
+def test_steps_alone_imitate_and_steps_that_alternate_with_generations_do_not(file: Path) -> None:
+    bare = "import magic\nmagic.learn()\n"
+    assert route(file, work(2.0, 100), code=bare) == "SFT"
+    assert route(file, work(2.0, 100, 100, 100), code=bare) == "unknown"
+
+
+def test_what_was_traced_decides_whether_a_loop_generates(file: Path) -> None:
+    rounds = LOOP.replace("for ids in torch.load('data.pt')", "for ids in kept").replace(
+        "for ids", "kept = []\nfor text in map(tok.decode, model.generate(x)):\n    if len(text) > 3:\n"
+        "        kept.append(text)\nfor ids"
+    )  # fmt: skip
+    assert route(file, work(2.0, 0, 50), work(3.0, 50, line=12), code=rounds) == "rejection sampling"
+    assert route(file, work(3.0, 50, line=12), code=rounds) == "SFT"
+
+
+def test_loops_at_other_places_are_other_phases_and_processes_are_told_apart(file: Path) -> None:
+    lines = [work(2.0, 9), work(3.0, 9), work(4.0, 9, function="improve"), work(2.5, 9, pid=2)]
+    found = read_trace(write(file, *lines)).works
+    assert [(each.pid, each.steps) for each in found] == [(1, 18), (2, 9), (1, 9)]
+
+
+def test_only_what_led_to_a_checkpoint_counts_for_it(file: Path) -> None:
+    saved = "/runs/x/workspace/output"
+    trace = read_trace(
+        write(
+            file,
+            train("SFTTrainer", 1.0, pid=1), trained(2.0, pid=1), checkpoint("saved", 2.1, f"{saved}/sft", pid=1),
+            train("DPOTrainer", 3.0, pid=2), trained(4.0, pid=2), checkpoint("saved", 4.1, f"{saved}/dpo", pid=2),
+            checkpoint("loaded", 5.0, f"{saved}/sft", pid=3), train("GRPOTrainer", 5.1, pid=3),
+            trained(6.0, pid=3), checkpoint("saved", 6.1, f"{saved}/v1/model.safetensors", pid=3),
+        )
+    )  # fmt: skip
+    assert [work.pid for work in trace.before("output/v1", 9.0)] == [1, 3]
+    assert [work.pid for work in trace.before(f"{saved}/dpo", 9.0)] == [2]
+    assert [work.pid for work in trace.before("output/unknown", 5.05)] == [1, 2]
+
+
+def test_a_checkpoint_can_be_made_of_itself(file: Path) -> None:
+    around = [checkpoint(event, at, "/w/output/v1") for at in (4.0, 5.0) for event in ("saved", "loaded")]
+    assert read_trace(write(file, work(2.0, 3), *around)).before("output/v1", 9.0)[0].steps == 3
+
+
+def test_an_adapter_that_is_merged_into_its_model_is_no_merge(file: Path) -> None:
+    merged = {"event": "merged", "t": 3.0, "pid": 1, "how": "merge_and_unload"}
+    assert route(file, train("SFTTrainer", 1.0), trained(2.0), merged) == "SFT"
+    assert route(file, train("SFTTrainer", 1.0), trained(2.0), merged | {"how": "run_merge"}) == "SFT > merge"
+
+
+def test_lines_that_are_no_notes_are_left_out(file: Path) -> None:
+    good = json.dumps(train("KTOTrainer", 1.0)).encode() + b"\n" + json.dumps(trained(2.0)).encode() + b"\n"
+    bad = [
+        b"",
+        b"[]",
+        b"7",
+        b"{",
+        b"\xff",
+        b'{"event": "train"}',
+        b'{"event": "work", "t": NaN, "pid": 1}',
+        b"[" * 9000,
+    ]
+    file.write_bytes(b"\n".join(bad) + b"\n" + good + good[:-30])
+    assert in_words(traced_chain(file, {})) == "DPO"
+
+
+def test_a_missing_file_and_a_folder_show_nothing(file: Path) -> None:
+    assert read_trace(file).works == []
+    file.mkdir()
+    assert read_trace(file).works == []
+
+
+@pytest.mark.slow
+def test_all_programs_that_are_run_under_the_tracer_have_the_right_chain(tmp_path: Path) -> None:
+    ran = run_programs(tmp_path)
+    assert len(ran) == 20
+    assert {each.name: in_words(chain) for each, chain in ran} == {each.name: each.route for each, _ in ran}
