@@ -17,6 +17,7 @@ import uvicorn
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import EventLog
+from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.grading import http_limits as door
 from a2rl.grading import server_process
@@ -280,9 +281,7 @@ class NoService(GradingServer):
         self._time += 100.0
         return self._time
 
-    def _start(self):  # type: ignore[no-untyped-def]
-        import subprocess
-
+    def _start(self) -> Child:
         self.started += 1
         if self._channel >= 0:
             os.close(self._channel)
@@ -291,7 +290,7 @@ class NoService(GradingServer):
         os.close(theirs)
         self._heard = self._last_well = self._now()
         self._ready, self._problem = False, ""
-        return subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, start_new_session=True)
+        return Child(["sleep", "600"], os.environ)
 
 
 def test_draining_has_an_end_even_with_a_service_that_does_nothing(
