@@ -128,7 +128,7 @@ def noted(**fields: object) -> bytes:
     line = {
         "event": "work",
         "t": 1e9,
-        "pid": 1,
+        "process": "1",
         "steps": [{"file": "/w/code/train.py", "line": 2, "count": 1}],
         **fields,
     }
@@ -138,7 +138,7 @@ def noted(**fields: object) -> bytes:
 def traces() -> Iterator[Hostile]:
     """Yields notes of training."""
     saved = b"".join(
-        noted(event=event, pid=n, path=f"/w/output/{n + place}")
+        noted(event=event, process=str(n), path=f"/w/output/{n + place}")
         for n in range(20_000)
         for place, event in enumerate(("saved", "loaded"))
     )
@@ -146,10 +146,10 @@ def traces() -> Iterator[Hostile]:
         "empty lines": b"\n" * 9_000_000, "objects": b"{}\n" * 3_000_000, "no text": bytes(range(256)) * 9_999,
         "deep": b"[" * 4_000_000, "deep steps": noted(steps=0).replace(b"0}", b"[" * 7_000 + b"]" * 7_000 + b"}"),
         "long line": noted(file="x" * 8_000_000), "large": noted() * 200_000,
-        "processes": b"".join(noted(pid=n) for n in range(60_000)), "saved": saved,
+        "processes": b"".join(noted(process=str(n)) for n in range(60_000)), "saved": saved,
         "places": b"".join(noted(steps=[{"file": str(n), "count": 1}]) for n in range(60_000)),
-        "numbers": noted(t=-1) + noted(t=1e308) + noted(pid=2**70) + noted(turns=-5) + noted(t=0).replace(b"0", b"NaN"),
-        "types": noted(pid="1") + noted(steps="x") + noted(steps={"a": 1}) + noted(classes=[[1]]) + noted(path=None),
+        "numbers": noted(t=-1) + noted(t=1e308) + noted(since=-1) + noted(turns=-5) + noted(t=0).replace(b"0", b"NaN"),
+        "types": noted(process=1) + noted(steps="x") + noted(steps={"a": 1}) + noted(classes=[[1]]) + noted(path=None),
         "classes": noted(event="train", classes=["trl.SFTTrainer" * 70] * 32, settings=["tools"] * 32) * 9_999,
         "controls": noted(event="merged", how="\x1b[2J\u202e") + noted(event="train", classes=["\u202eTrainer"]),
     }  # fmt: skip

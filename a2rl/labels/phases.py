@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from a2rl.labels.routes import UNKNOWN, Chain, Evidence, Route, RouteLabel
-from a2rl.labels.rules import Sign, route_of_trainer, rule_of, trainer_route
+from a2rl.labels.rules import REWARD_MODELS, Sign, route_of_trainer, rule_of, trainer_route
 from a2rl.labels.traces import LOADED, Work
 
 MAX_EVIDENCE = 5
@@ -49,7 +49,7 @@ def traced_phase(work: Work, code: Sequence[Phase], file: str, commit: str, at_s
         # An adapter that is merged into its own model is no merge of checkpoints, and neither is a choice among them.
         is_merge = work.merge not in NO_MERGE or (work.merge == LOADED and any(each.route == "merge" for each in code))
         return phase("merge", TRACED if work.merge != LOADED else 0.85, work.merge) if is_merge else None
-    if not work.steps:
+    if not work.steps or any(name.rpartition(".")[2] in REWARD_MODELS for name in work.classes):
         return None
     named = [(route, name) for name in work.classes if (route := trainer_route(name)) is not None]
     if named and not (work.has_own_loss and nearest and nearest.is_loop):

@@ -18,6 +18,8 @@ TRAINERS: dict[str, Route] = {
     "PPOv2Trainer": "PPO", "RayPPOTrainer": "PPO",
 }  # fmt: skip
 """The routes of the classes that train, by the last part of their name."""
+REWARD_MODELS = frozenset({"RewardTrainer", "PRMTrainer"})
+"""Those that train a model of rewards rather than the one that is submitted."""
 LIBRARIES = frozenset({"trl", "transformers", "unsloth", "unsloth_compiled_cache", "verl"})
 """The packages whose trainers these are."""
 EPISODE_SETTINGS = frozenset({"rollout_func", "environment_factory", "tools"})

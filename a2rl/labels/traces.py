@@ -39,7 +39,7 @@ class Line(BaseModel):
 
     event: Literal["train", "trained", "work", "saved", "loaded", "merged"]
     t: Time
-    pid: Count
+    process: Text
     since: Time | None = None
     classes: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
     settings: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
@@ -58,7 +58,7 @@ class Line(BaseModel):
 class Work:
     """A phase of a process: the training of a trainer, a loop of steps, generations alone, or a merge."""
 
-    pid: int
+    process: str
     began: float
     """Seconds since 1970."""
     ended: float
@@ -88,7 +88,7 @@ class Work:
 class Checkpoint(NamedTuple):
     """A checkpoint that a process loaded or saved."""
 
-    pid: int
+    process: str
     at: float
     path: str
 
@@ -109,7 +109,7 @@ class Trace:
             path: The folder of the checkpoint, absolute or relative to the workspace.
             until: Seconds since 1970.
         """
-        origins: dict[int, float] = {}
+        origins: dict[str, float] = {}
         waiting, seen = [(path, until)], set[str]()
         while waiting:
             folder, at = waiting.pop()
@@ -117,18 +117,20 @@ class Trace:
             if saves and folder not in seen:
                 seen.add(folder)
                 last = saves[-1]
-                origins[last.pid] = max(last.at, origins.get(last.pid, 0.0))
+                origins[last.process] = max(last.at, origins.get(last.process, 0.0))
                 loads = self.loaded[-MAX_CHECKPOINTS:]
-                waiting += [(each.path, each.at) for each in loads if each.pid == last.pid and each.at <= last.at]
-        return [each for each in self.works if each.began <= (origins.get(each.pid, -1.0) if origins else until)]
+                waiting += [
+                    (each.path, each.at) for each in loads if each.process == last.process and each.at <= last.at
+                ]
+        return [each for each in self.works if each.began <= (origins.get(each.process, -1.0) if origins else until)]
 
 
 def read_trace(path: Path) -> Trace:
     """Reads a file; one that is missing, or is not readable, shows nothing."""
     trace = Trace()
-    reading: dict[int, _Process] = {}
+    reading: dict[str, _Process] = {}
     for line in _lines(path):
-        process = reading.setdefault(line.pid, _Process(line.pid))
+        process = reading.setdefault(line.process, _Process(line.process))
         process.read(line, trace)
     trace.works = sorted(trace.works, key=lambda work: work.began)[:MAX_WORKS]
     return trace
@@ -137,8 +139,8 @@ def read_trace(path: Path) -> Trace:
 class _Process:
     """Puts the lines of a process together."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._work: Work | None = None
         self._generations = 0
         self._loaded: set[str] = set()
@@ -147,7 +149,7 @@ class _Process:
     def read(self, line: Line, trace: Trace) -> None:
         if line.event in {"saved", "loaded"}:
             checkpoints = trace.saved if line.event == "saved" else trace.loaded
-            checkpoints.append(Checkpoint(line.pid, line.t, line.path))
+            checkpoints.append(Checkpoint(line.process, line.t, line.path))
             self._combine(line, trace)
         elif line.event == "merged":
             self._begin(trace, line.t, merge=line.how)
@@ -184,7 +186,7 @@ class _Process:
         self._generations += line.generations
 
     def _begin(self, trace: Trace, at: float, **fields: object) -> Work:
-        self._work = Work(self._pid, at, at, generated_before=self._generations, **fields)  # type: ignore[arg-type]
+        self._work = Work(self._name, at, at, generated_before=self._generations, **fields)  # type: ignore[arg-type]
         trace.works.append(self._work)
         return self._work
 

@@ -3,11 +3,11 @@
 An agent gets this file as `sitecustomize.py`, in a folder at the front of its PYTHONPATH, so that each of its Python
 programs loads it. It notes one JSON object per line in the file that `A2RL_TRACE` names:
 
-    {"event": "train", "t": 1765.2, "pid": 812, "classes": ["trl.trainer.sft_trainer.SFTTrainer", ...], "settings": [],
-     "has_own_loss": false, "file": "/w/code/train.py", "line": 40}
-    {"event": "work", "t": 1801.0, "pid": 812, "since": 1765.9, "generations": 0, "turns": 0,
+    {"event": "train", "t": 1765.2, "process": "812-6f1a", "classes": ["trl.trainer.sft_trainer.SFTTrainer", ...],
+     "settings": [], "has_own_loss": false, "file": "/w/code/train.py", "line": 40}
+    {"event": "work", "t": 1801.0, "process": "812-6f1a", "since": 1765.9, "generations": 0, "turns": 0,
      "steps": [{"file": "/w/code/train.py", "line": 41, "function": "main", "count": 120}]}
-    {"event": "trained", "t": 1801.1, "pid": 812, "steps": 120, "failed": false}
+    {"event": "trained", "t": 1801.1, "process": "812-6f1a", "steps": 120, "failed": false}
 
 `work` has the steps of optimizers by the place in the agent's code that took them, the calls that generate, and how
 often steps followed generations. Its lines come at once, then at most once a minute. Libraries are patched when a
@@ -56,6 +56,8 @@ class Tracer:
 
     def forget(self) -> None:
         """Forgets what a parent process has counted, in a child that was forked from it."""
+        # The number alone is used again, at the latest in the next attempt's namespace of processes.
+        self._process = f"{os.getpid()}-{time.time_ns():x}"
         self._since = self._next_s = self._pause_s = 0.0
         self._steps: dict[tuple[str, str], list[int]] = {}
         self._generations = self._turns = 0
@@ -82,7 +84,7 @@ class Tracer:
     def _append(self, event: str, **fields: Any) -> None:
         import json
 
-        line = json.dumps({"event": event, "t": round(time.time(), 3), "pid": os.getpid(), **fields})
+        line = json.dumps({"event": event, "t": round(time.time(), 3), "process": self._process, **fields})
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(self.path, flags, 0o600)
         try:

@@ -70,7 +70,9 @@ def run_programs(folder: Path) -> list[Ran]:
     found = []
     for name, program in known.items():
         own = folder / f"{name}.jsonl"
-        own.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["pid"] == ends[name][0]))
+        own.write_text(
+            "".join(f"{line}\n" for line in lines if json.loads(line)["process"].startswith(f"{ends[name][0]}-"))
+        )
         found.append(Ran(program, traced_chain(own, program.files)))
     return found
 

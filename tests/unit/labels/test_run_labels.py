@@ -92,13 +92,13 @@ def test_what_programs_noted_counts_more_than_what_their_code_looks_like(scene: 
     scene.write(train=GRPO)
     scene.submit(1)
     scene.finish()
-    at, pid = time.time() - 60, 7
+    at, of = time.time() - 60, {"process": "7-a"}
     notes: list[dict[str, Any]] = [
-        {"event": "train", "t": at, "pid": pid, "classes": ["trl.SFTTrainer"], "file": "/w/code/train.py", "line": 2},
-        {"event": "trained", "t": at + 30, "pid": pid, "steps": 9},
-        {"event": "saved", "t": at + 31, "pid": pid, "path": str(scene.run.workspace / "output/v1")},
-        {"event": "train", "t": at + 32, "pid": pid, "classes": ["trl.DPOTrainer"]},
-        {"event": "trained", "t": at + 40, "pid": pid, "steps": 9},
+        {"event": "train", "t": at, **of, "classes": ["trl.SFTTrainer"], "file": "/w/code/train.py", "line": 2},
+        {"event": "trained", "t": at + 30, **of, "steps": 9},
+        {"event": "saved", "t": at + 31, **of, "path": str(scene.run.workspace / "output/v1")},
+        {"event": "train", "t": at + 32, **of, "classes": ["trl.DPOTrainer"]},
+        {"event": "trained", "t": at + 40, **of, "steps": 9},
     ]
     scene.run.training_log.write_text("".join(json.dumps(line) + "\n" for line in notes))
     found = label_run(scene.run)

@@ -22,23 +22,25 @@ for ids in torch.load("data.pt"):
 FILE = "/runs/x/workspace/code/train.py"
 
 
-def train(name: str, at: float, pid: int = 1, **more: Any) -> dict[str, Any]:
-    return {"event": "train", "t": at, "pid": pid, "classes": [f"trl.{name}", "transformers.Trainer"], **more}
+def train(name: str, at: float, process: str = "1", **more: Any) -> dict[str, Any]:
+    return {"event": "train", "t": at, "process": process, "classes": [f"trl.{name}", "transformers.Trainer"], **more}
 
 
-def trained(at: float, steps: int | None = 5, pid: int = 1, failed: bool = False) -> dict[str, Any]:
-    return {"event": "trained", "t": at, "pid": pid, "steps": steps, "failed": failed}
+def trained(at: float, steps: int | None = 5, process: str = "1", failed: bool = False) -> dict[str, Any]:
+    return {"event": "trained", "t": at, "process": process, "steps": steps, "failed": failed}
 
 
-def work(at: float, steps: int, generations: int = 0, turns: int = 0, pid: int = 1, **place: Any) -> dict[str, Any]:
+def work(
+    at: float, steps: int, generations: int = 0, turns: int = 0, process: str = "1", **place: Any
+) -> dict[str, Any]:
     where = {"file": FILE, "function": "<module>", "line": 8, **place}
     taken = [{**where, "count": steps}] if steps else []
     counts = {"generations": generations, "turns": turns, "steps": taken}
-    return {"event": "work", "t": at, "pid": pid, "since": at - 1, **counts}
+    return {"event": "work", "t": at, "process": process, "since": at - 1, **counts}
 
 
-def checkpoint(event: str, at: float, path: str, pid: int = 1) -> dict[str, Any]:
-    return {"event": event, "t": at, "pid": pid, "path": path}
+def checkpoint(event: str, at: float, path: str, process: str = "1") -> dict[str, Any]:
+    return {"event": event, "t": at, "process": process, "path": path}
 
 
 @pytest.fixture
@@ -62,6 +64,10 @@ def test_the_class_of_a_trainer_is_that_of_the_library_whatever_the_program_call
         route(file, line | {"classes": ["train.UnslothGRPOTrainer", "unsloth.UnslothGRPOTrainer"]}, trained(2.0))
         == "GRPO"
     )
+
+
+def test_a_model_of_rewards_is_no_part_of_the_route(file: Path) -> None:
+    assert route(file, train("RewardTrainer", 1.0), trained(2.0), train("GRPOTrainer", 3.0), trained(4.0)) == "GRPO"
 
 
 def test_a_trainer_that_took_no_step_trained_nothing(file: Path) -> None:
@@ -91,25 +97,23 @@ def test_what_was_traced_decides_whether_a_loop_generates(file: Path) -> None:
 
 
 def test_loops_at_other_places_are_other_phases_and_processes_are_told_apart(file: Path) -> None:
-    lines = [work(2.0, 9), work(3.0, 9), work(4.0, 9, function="improve"), work(2.5, 9, pid=2)]
+    lines = [work(2.0, 9), work(3.0, 9), work(4.0, 9, function="improve"), work(2.5, 9, process="2")]
     found = read_trace(write(file, *lines)).works
-    assert [(each.pid, each.steps) for each in found] == [(1, 18), (2, 9), (1, 9)]
+    assert [(each.process, each.steps) for each in found] == [("1", 18), ("2", 9), ("1", 9)]
 
 
 def test_only_what_led_to_a_checkpoint_counts_for_it(file: Path) -> None:
     saved = "/runs/x/workspace/output"
-    trace = read_trace(
-        write(
-            file,
-            train("SFTTrainer", 1.0, pid=1), trained(2.0, pid=1), checkpoint("saved", 2.1, f"{saved}/sft", pid=1),
-            train("DPOTrainer", 3.0, pid=2), trained(4.0, pid=2), checkpoint("saved", 4.1, f"{saved}/dpo", pid=2),
-            checkpoint("loaded", 5.0, f"{saved}/sft", pid=3), train("GRPOTrainer", 5.1, pid=3),
-            trained(6.0, pid=3), checkpoint("saved", 6.1, f"{saved}/v1/model.safetensors", pid=3),
-        )
-    )  # fmt: skip
-    assert [work.pid for work in trace.before("output/v1", 9.0)] == [1, 3]
-    assert [work.pid for work in trace.before(f"{saved}/dpo", 9.0)] == [2]
-    assert [work.pid for work in trace.before("output/unknown", 5.05)] == [1, 2]
+    lines = [
+        *(train("SFTTrainer", 1.0, "1"), trained(2.0, process="1"), checkpoint("saved", 2.1, f"{saved}/sft", "1")),
+        *(train("DPOTrainer", 3.0, "2"), trained(4.0, process="2"), checkpoint("saved", 4.1, f"{saved}/dpo", "2")),
+        *(checkpoint("loaded", 5.0, f"{saved}/sft", "3"), train("GRPOTrainer", 5.1, "3"), trained(6.0, process="3")),
+        checkpoint("saved", 6.1, f"{saved}/v1/model.safetensors", "3"),
+    ]
+    trace = read_trace(write(file, *lines))
+    assert [work.process for work in trace.before("output/v1", 9.0)] == ["1", "3"]
+    assert [work.process for work in trace.before(f"{saved}/dpo", 9.0)] == ["2"]
+    assert [work.process for work in trace.before("output/unknown", 5.05)] == ["1", "2"]
 
 
 def test_a_checkpoint_can_be_made_of_itself(file: Path) -> None:
@@ -118,7 +122,7 @@ def test_a_checkpoint_can_be_made_of_itself(file: Path) -> None:
 
 
 def test_an_adapter_that_is_merged_into_its_model_is_no_merge(file: Path) -> None:
-    merged = {"event": "merged", "t": 3.0, "pid": 1, "how": "merge_and_unload"}
+    merged = {"event": "merged", "t": 3.0, "process": "1", "how": "merge_and_unload"}
     assert route(file, train("SFTTrainer", 1.0), trained(2.0), merged) == "SFT"
     assert route(file, train("SFTTrainer", 1.0), trained(2.0), merged | {"how": "run_merge"}) == "SFT > merge"
 
@@ -132,7 +136,7 @@ def test_lines_that_are_no_notes_are_left_out(file: Path) -> None:
         b"{",
         b"\xff",
         b'{"event": "train"}',
-        b'{"event": "work", "t": NaN, "pid": 1}',
+        b'{"event": "work", "t": NaN, "process": "1"}',
         b"[" * 9000,
     ]
     file.write_bytes(b"\n".join(bad) + b"\n" + good + good[:-30])

@@ -139,12 +139,12 @@ def test_children_note_too_however_they_are_started(scene: Scene) -> None:
         "child = os.fork()\nif not child:\n    Adam().step()\n    sys.exit()\nos.waitpid(child, 0)\n"
         "subprocess.run([sys.executable, '-c', 'import trl; trl.SFTTrainer().train()'])\n"
     )
-    counts: dict[int, int] = {}
+    counts: dict[str, int] = {}
     for line in noted:
         if line["event"] == "work":
-            counts[line["pid"]] = counts.get(line["pid"], 0) + sum(each["count"] for each in line["steps"])
+            counts[line["process"]] = counts.get(line["process"], 0) + sum(each["count"] for each in line["steps"])
     assert sorted(counts.values()) == [1, 2]
-    assert len({line["pid"] for line in noted}) == 3
+    assert len({line["process"] for line in noted}) == 3
 
 
 def test_a_program_without_these_libraries_notes_nothing_and_imports_nothing_more(scene: Scene) -> None:

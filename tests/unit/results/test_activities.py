@@ -83,10 +83,10 @@ def test_the_time_after_a_step_with_calls_of_tools_is_coding(run: RunDir) -> Non
 
 
 def test_what_programs_noted_says_when_they_went_from_one_method_to_the_next(run: RunDir) -> None:
-    sft = {"event": "train", "t": STARTED_AT + 100, "pid": 1, "classes": ["trl.SFTTrainer"]}
-    grpo = {"event": "train", "t": STARTED_AT + 300, "pid": 1, "classes": ["trl.GRPOTrainer"]}
-    ends = [{"event": "trained", "t": STARTED_AT + at, "pid": 1, "steps": 5} for at in (200, 400)]
-    play = {"event": "work", "since": STARTED_AT + 400, "t": STARTED_AT + 500, "pid": 1, "generations": 9}
+    sft = {"event": "train", "t": STARTED_AT + 100, "process": "1", "classes": ["trl.SFTTrainer"]}
+    grpo = {"event": "train", "t": STARTED_AT + 300, "process": "1", "classes": ["trl.GRPOTrainer"]}
+    ends = [{"event": "trained", "t": STARTED_AT + at, "process": "1", "steps": 5} for at in (200, 400)]
+    play = {"event": "work", "since": STARTED_AT + 400, "t": STARTED_AT + 500, "process": "1", "generations": 9}
     log(run, "training.jsonl", sft, ends[0], grpo, ends[1], play)
     assert rounded(line_of(run)) == [
         ("unknown", 0, 100), ("SFT", 100, 200), ("unknown", 200, 300), ("RL", 300, 400), ("rollout", 400, 500),
