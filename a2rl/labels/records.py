@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.labels.routes import Chain, Evidence, FailureType, Route, RouteLabel, TrainingType
 from a2rl.run.directory import Record, RunDir
 
-VERSION = 1
+VERSION = 2
 """The version of the rules. `a2rl label` computes labels of an earlier version anew."""
 
 
