@@ -43,6 +43,7 @@ FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"
 PULL_STEPS: list[dict[str, dict[str, str]]] = [{"a2rl.core.settings.enter_checkout": {}}]
 ASK_S = 30.0
 """How long to ask for a flow run while some wait, but none is given: the pool may also be paused."""
+MINUTE_S = 60.0
 JOB_VARIABLES = {"stream_output": False}
 """An engine whose worker has died would else die, too, when it writes its next line."""
 
@@ -164,9 +165,6 @@ def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
         for run_id in run_ids:
             cluster.claims.refused(run_id, str(refusal))
         raise refusal from None
-
-
-MINUTE_S = 60.0
 
 
 def declare_rates(rates: Mapping[str, int]) -> None:

@@ -1,6 +1,7 @@
 """The command line `a2rl`: all commands, in the panels and in the order of `a2rl --help`."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -49,40 +50,28 @@ def _options(
     """Defines the options of `a2rl` without a command. Its help is that of `app`."""
 
 
-START, AGAIN, LOOK, CHECK = "Start here", "Continue or repeat runs", "Look at results", "Check results"
-ALONE, SET_UP = "Grade without a run", "Set up and try out"
-"""The panels of `a2rl --help`, in order."""
+AGAIN, SET_UP = "Continue or repeat runs", "Set up and try out"
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Start here": (
+        machine.doctor, launching.run, watching.watch, stored_runs.runs, stored_runs.report, launching.bench,
+    ),
+    AGAIN: (launching.resume, repeating.rerun),
+    "Look at results": (outputs.outputs, comparing.compare, labelling.label),
+    "Check results": (stored_runs.verify, repeating.regrade, auditing.bundle, auditing.audit),
+    "Grade without a run": (grading.grade, grading.score),
+    SET_UP: (grading.tasks, grading.prepare, machine.driver, machine.redteam),
+}  # fmt: skip
+"""The panels of `a2rl --help` with their commands, in order."""
+SETTINGS: dict[Callable[..., None], dict[str, Any]] = {
+    grading.grade: {"context_settings": PASS_ON},
+    machine.redteam: {
+        "context_settings": {**PASS_ON, "help_option_names": []}, "short_help": machine.REDTEAM_HELP,
+    },
+}  # fmt: skip
 
-app.command(rich_help_panel=START)(machine.doctor)
-app.command(rich_help_panel=START)(launching.run)
-app.command(rich_help_panel=START)(watching.watch)
-app.command(rich_help_panel=START)(stored_runs.runs)
-app.command(rich_help_panel=START)(stored_runs.report)
-app.command(rich_help_panel=START)(launching.bench)
-
-app.command(rich_help_panel=AGAIN)(launching.resume)
-app.command(rich_help_panel=AGAIN)(repeating.rerun)
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel, **SETTINGS.get(command, {}))(command)
 app.add_typer(suites.app, name="suite", rich_help_panel=AGAIN)
-
-app.command(rich_help_panel=LOOK)(outputs.outputs)
-app.command(rich_help_panel=LOOK)(comparing.compare)
-app.command(rich_help_panel=LOOK)(labelling.label)
-
-app.command(rich_help_panel=CHECK)(stored_runs.verify)
-app.command(rich_help_panel=CHECK)(repeating.regrade)
-app.command(rich_help_panel=CHECK)(auditing.bundle)
-app.command(rich_help_panel=CHECK)(auditing.audit)
-
-app.command(rich_help_panel=ALONE, context_settings=PASS_ON)(grading.grade)
-app.command(rich_help_panel=ALONE)(grading.score)
-
-app.command(rich_help_panel=SET_UP)(grading.tasks)
 app.add_typer(agents.app, name="agents", rich_help_panel=SET_UP)
 app.add_typer(models.app, name="models", rich_help_panel=SET_UP)
-app.command(rich_help_panel=SET_UP)(grading.prepare)
-app.command(rich_help_panel=SET_UP)(machine.driver)
-app.command(
-    rich_help_panel=SET_UP,
-    context_settings={**PASS_ON, "help_option_names": []},
-    short_help=machine.REDTEAM_HELP,
-)(machine.redteam)

@@ -9,6 +9,9 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
 
+MOST = 50
+"""So many waiting runs are looked at: a suite has few kinds of runs."""
+
 
 def fetch_suites(names: Sequence[str], settings: Settings) -> list[RunDir]:
     """Fetches the runs of suites, launches or with run ids whose valid copy is another machine's.
@@ -30,10 +33,6 @@ def submitted_runs(name: str, settings: Settings) -> int:
     """Returns how many runs of a suite or launch, or with this run id, were submitted to several machines."""
     cluster = Cluster.of(settings)
     return sum(name in {row.suite, row.launch, row.run_id} for row in cluster.claims.rows()) if cluster else 0
-
-
-MOST = 50
-"""So many waiting runs are looked at: a suite has few kinds of runs."""
 
 
 def waiting_specs(cluster: Cluster, pool: str) -> list[RunSpec]:

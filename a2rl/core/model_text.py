@@ -1,4 +1,5 @@
-"""What a model says to its reader: its text without thoughts, special tokens and characters that nobody sees.
+"""What a model says to its reader: its text without thoughts, special tokens and characters that nobody sees; and the
+programs that it writes.
 
     answer_of("<think>#### 3, maybe</think>\\n#### 18<|im_end|>\\n<|im_start|>user")    # "\\n#### 18"
 
@@ -6,8 +7,12 @@ Whatever reads a model's text (a grader, or a parser of judges' replies) begins 
 expression reads it once, whatever it contains.
 """
 
+import ast
 import re
+import warnings
 
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python's parser raises for a text that is not Python."""
 _TAGS = "(?:think|thinking|thought|thoughts|reasoning|scratchpad)"
 _THOUGHT = re.compile(
     rf"<({_TAGS})>.*?(?:</\1>|\Z)|<\|channel\|>(?:analysis|commentary)\b.*?(?:<\|end\|>|\Z)", re.DOTALL | re.IGNORECASE
@@ -33,3 +38,13 @@ def answer_of(text: str) -> str:
     text = _THOUGHT.sub("", _UNSEEN.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
     turns = (_SPECIAL.sub("", turn) for turn in _END_OF_TURN.split(_END_OF_THOUGHT.split(text)[-1]))
     return next(filter(str.strip, turns), "").replace("\xa0", " ")
+
+
+def code_tree(text: str) -> ast.Module | None:
+    """Returns the syntax tree of a program that a model wrote; None if it is not Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes
+            return ast.parse(text)
+    except UNREADABLE:
+        return None

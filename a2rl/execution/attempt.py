@@ -44,6 +44,12 @@ from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.disk import FULL
 from a2rl.sandbox.process import TRACE, AgentProcess
 
+WORKSPACE_ERRORS = {
+    errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY,
+}  # fmt: skip
+"""System errors caused by folders that an agent has locked, removed or replaced. A full or broken disk causes other
+errors."""
+
 
 class UsageLimits:
     """Checks what an agent has used against the limits of its run, and the records of its requests for room.
@@ -66,13 +72,6 @@ class UsageLimits:
         elif self._connections.is_full:
             self.reached = f"the record of connections to other hosts (logs/{PROXY_LOG}) is full, so no more are made"
         return bool(self.reached)
-
-
-WORKSPACE_ERRORS = {
-    errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY,
-}  # fmt: skip
-"""System errors caused by folders that an agent has locked, removed or replaced. A full or broken disk causes other
-errors."""
 
 
 class AttemptEnd(NamedTuple):

@@ -22,6 +22,7 @@ from a2rl.core.model_text import answer_of
 MAX_CHARS = 100_000
 """Longer texts are not read."""
 SHOWN = 80
+DIGITS = 40
 MIN_LOGPROB, MAX_LOGPROB = -1e6, 1e-3
 """Valid log probabilities: above 0 only by rounding; some APIs return -9999 for a probability of 0."""
 TIE = 0
@@ -226,9 +227,6 @@ PARSERS: dict[str, Parser] = {
 
 def _shown(completion: Any) -> str:
     return repr(completion)[:SHOWN] if isinstance(completion, str) else type(completion).__name__
-
-
-DIGITS = 40
 
 
 def bounded_number(value: object, low: float, high: float, what: str) -> float:

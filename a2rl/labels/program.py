@@ -1,16 +1,16 @@
 """The files of a program, as an agent wrote them: parsed within limits, and found by the names that imports use."""
 
 import ast
-import warnings
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+
+from a2rl.core.model_text import code_tree
 
 MAX_CHARS = 400_000
 """A larger file is not parsed."""
 MAX_FILES = 400
 MAX_STARTED = 30
 """Scripts or modules that are taken for programs."""
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 class Program:
@@ -27,7 +27,8 @@ class Program:
     def tree(self, path: str) -> ast.Module | None:
         """Returns the syntax tree of a Python file; None if it cannot be parsed."""
         if path not in self._parsed:
-            self._parsed[path] = _parse(self.files[path])
+            text = self.files[path]
+            self._parsed[path] = code_tree(text) if len(text) <= MAX_CHARS else None
         return self._parsed[path]
 
     @property
@@ -105,14 +106,3 @@ class Program:
             names = (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names))
             found = {self.module(name, path) for name in names}
         return {each for each in found if each is not None}
-
-
-def _parse(text: str) -> ast.Module | None:
-    if len(text) > MAX_CHARS:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as invalid escapes
-            return ast.parse(text)
-    except UNREADABLE:
-        return None

@@ -73,6 +73,8 @@ class _Labels:
         self._trace = read_trace(run.training_log)
         self._programs: dict[str, Program] = {}
         self._code: dict[str, list[Phase]] = {}
+        self._traced_phases: dict[int, Phase | None] = {}
+        """By the identity of what was traced: several submissions have the same phases behind them."""
 
     def record(self, began: float) -> LabelsRecord:
         """Returns all labels.
@@ -129,9 +131,12 @@ class _Labels:
         return None if chain[0].route == "unknown" else chain
 
     def _phase(self, work: Work) -> Phase | None:
-        commit = self._commit_at(work.began)
-        file = self._program(commit).file(work.place.file) if commit and work.place.file else None
-        return traced_phase(work, self._phases_at(commit), file or "", commit, self._clock.elapsed_s(work.began))
+        if id(work) not in self._traced_phases:
+            commit = self._commit_at(work.began)
+            file = self._program(commit).file(work.place.file) if commit and work.place.file else None
+            at_s = self._clock.elapsed_s(work.began)
+            self._traced_phases[id(work)] = traced_phase(work, self._phases_at(commit), file or "", commit, at_s)
+        return self._traced_phases[id(work)]
 
     def _commit_at(self, at: float) -> str:
         """Returns the state of the code at a time; it is recorded a few seconds after it was written."""

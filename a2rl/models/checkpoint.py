@@ -27,6 +27,8 @@ BLOCK = 1 << 20
 SAFETENSORS_RECIPE = "save the weights with model.save_pretrained(path), which writes *.safetensors"
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The data types that weights may have, with the number of bytes per value."""
+IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", re.IGNORECASE)
+"""The number of parameters in the name of a model, such as 7B or 0.5B."""
 
 Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
 
@@ -280,10 +282,6 @@ def check_base_model(folder: Path) -> None:
             f"{folder} has both {WHOLE} and an index of other files, and back ends differ in which they load: "
             "remove one of the two"
         )
-
-
-IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", re.IGNORECASE)
-"""The number of parameters in the name of a model, such as 7B or 0.5B."""
 
 
 def parameters_in_name(model: str) -> int | None:

@@ -36,6 +36,7 @@ _CHARACTERS = str.maketrans(
     | {"\xbd": " 1/2", "\xbc": " 1/4", "\xbe": " 3/4", "\u2044": "/", "\u2215": "/"}
 )
 """Dashes, quotation marks and signs of arithmetic in ASCII."""
+_BOXED = r"\\(?:boxed|fbox)\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}"
 _MARKUP = [
     (r"~~[^~\n]*~~", ""),  # struck out
     (r"<(?:final_)?answer>", _BOX),
@@ -43,8 +44,8 @@ _MARKUP = [
     (r"</?[a-zA-Z][^<>\n]{0,40}>|`|(?<!\w)_|_(?!\w)", ""),
     (r"\\(?:text|textbf|mathrm|mathbf|mathit|mbox)\s*\{([^{}\n]*)\}", r" \1 "),
     (r"\\[dt]?frac\s*\{([^{}\n]*)\}\s*\{([^{}\n]*)\}", r"\1/\2"),
-    (r"\\(?:boxed|fbox)\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}(?=\s*=)", rf"{_BOX}\1"),  # the result stands behind it
-    (r"\\(?:boxed|fbox)\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}", rf"{_BOX}\1\n"),
+    (rf"{_BOXED}(?=\s*=)", rf"{_BOX}\1"),  # the result stands behind it
+    (_BOXED, rf"{_BOX}\1\n"),
     (r"\{,\}", ","),
     (r"\\(?:times|cdot)\b", "*"),
     (r"\\approx\b", "="),

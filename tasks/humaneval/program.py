@@ -12,11 +12,10 @@ first of these that is valid Python after the prompt is run; nothing is chosen b
 import ast
 import re
 import textwrap
-import warnings
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 
-from a2rl.core.model_text import answer_of
+from a2rl.core.model_text import answer_of, code_tree
 
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```")
 LONGEST = 20_000
@@ -25,8 +24,6 @@ BLOCKS = 8
 """Maximum number of code blocks that are read, from the last one."""
 TRIES = 24
 """Maximum number of candidates."""
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""What the parser raises for a text that is not Python."""
 _INDENT = "    "
 _BLOCK = re.compile(
     r"(?:(?<!`)`{3,}|(?<!~)~{3,})[ \t]*[\w+#.-]*[ \t]*\n(.*?)(?:`{3}|~{3}|\Z)|(?<!`)`{3}([^`\n]+)`{3}", re.DOTALL
@@ -53,7 +50,7 @@ def program(prompt: str, function: str, answer: str) -> str:
     """
     answer = answer_of(answer)[:LONGEST]
     programs = [_together(prompt, code) for code in islice(_candidates(function, answer), TRIES)]
-    return next((each for each in programs if _parsed(each)), programs[0])
+    return next((each for each in programs if code_tree(each)), programs[0])
 
 
 def _candidates(function: str, answer: str) -> Iterator[str]:
@@ -111,10 +108,10 @@ def _definitions(lines: list[str]) -> Iterator[str]:
 
 def _needed(others: Sequence[str], block: str) -> Iterator[str]:
     """Yields the blocks that only import and define, and define a name that this block uses."""
-    tree = _parsed(block)
+    tree = code_tree(block)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
     for other in others:
-        made = [_name(each) for each in tree.body] if (tree := _parsed(other)) else []
+        made = [_name(each) for each in tree.body] if (tree := code_tree(other)) else []
         if None not in made and used.intersection(made):
             yield other
 
@@ -130,12 +127,3 @@ def _together(prompt: str, code: str) -> str:
     """Returns the code after the prompt; imports from `__future__` must come first."""
     future = "".join(f"{line}\n" for line in _FUTURE.findall(code))
     return future + prompt + _FUTURE.sub("", code)
-
-
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as invalid escapes
-            return ast.parse(text)
-    except UNREADABLE:
-        return None
