@@ -17,7 +17,7 @@ from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import check_inputs
 from a2rl.run.records import BaselineRecord, SetupRecord
 from a2rl.scoring.score import TaskScore
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 
 def baseline(run: RunDir, settings: Settings) -> BaselineRecord:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from a2rl.core.settings import Settings
-from a2rl.tasks.contract import Variant
-from a2rl.tasks.data import prepare_data
+from a2rl.task_api.contract import Variant
+from a2rl.task_api.data import prepare_data
 
 
 def data(task: str, variant: Variant, source: Path | None, settings: Settings) -> Path:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2rl.agents.catalog import find_agent
+from a2rl.agent_systems.catalog import find_agent
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import MissingInputError
 from a2rl.core.files import digest_of, folder_digest
@@ -26,8 +26,8 @@ from a2rl.run.inputs import eval_set, place_in
 from a2rl.run.records import ExecuteRecord, SetupRecord
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.selection import select_sandbox
-from a2rl.tasks.catalog import load_grader, load_task
-from a2rl.tasks.data import about, ensure_data, hidden_digest, reading, require_complete
+from a2rl.task_api.catalog import load_grader, load_task
+from a2rl.task_api.data import about, ensure_data, hidden_digest, reading, require_complete
 
 
 @dataclass(frozen=True, slots=True)

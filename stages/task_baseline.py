@@ -12,9 +12,9 @@ from a2rl.grading.devices import CPU
 from a2rl.grading.job import EngineChoice, GradeJob
 from a2rl.grading.pool import grade_now
 from a2rl.models.base_model import TINY, model_digest, resolve_model
-from a2rl.tasks.catalog import load_task
-from a2rl.tasks.contract import Variant
-from a2rl.tasks.data import ensure_data, hidden_digest
+from a2rl.task_api.catalog import load_task
+from a2rl.task_api.contract import Variant
+from a2rl.task_api.data import ensure_data, hidden_digest
 
 
 def graders(params: Params, settings: Settings) -> Path:

@@ -6,7 +6,7 @@ from a2rl.config.params import Params
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.models.tiny import TinyReport, build_tiny
-from a2rl.tasks.catalog import load_preparer, load_task
+from a2rl.task_api.catalog import load_preparer, load_task
 
 
 def corpus(task: str, params: Params, settings: Settings) -> Path:

@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from a2rl.agents.catalog import find_agent
-from a2rl.agents.transcripts import read_transcript
+from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.transcripts import read_transcript
 from a2rl.labels.classify import classify
 from a2rl.labels.routes import ROUTES, in_words
 from a2rl.labels.transcript_code import code_in_steps

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from a2rl.tasks.catalog import load_preparer
+from a2rl.task_api.catalog import load_preparer
 
 
 def prepare_mini(task_id: str, folder: Path) -> tuple[Path, Path]:

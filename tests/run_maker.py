@@ -31,8 +31,8 @@ from a2rl.run.records import BaselineRecord, ExecuteRecord, ReportRecord, SetupR
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.score import STATISTICS, ItemResult, summarise
-from a2rl.tasks.contract import Split
-from a2rl.tasks.data import hidden_digest
+from a2rl.task_api.contract import Split
+from a2rl.task_api.data import hidden_digest
 from stages.grade import grade
 from stages.validity import validity
 from tests.small_model import build_base_model, trained_copy

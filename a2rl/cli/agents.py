@@ -22,8 +22,8 @@ def agents(
     """
     if context.invoked_subcommand is not None:
         return
-    from a2rl.agents.catalog import agent_ids, find_agent
-    from a2rl.agents.installation import Installation
+    from a2rl.agent_systems.catalog import agent_ids, find_agent
+    from a2rl.agent_systems.installation import Installation
     from a2rl.cli.console import out, print_json, print_table
 
     settings = Settings.load()
@@ -64,8 +64,8 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
     """
     from rich.text import Text
 
-    from a2rl.agents.catalog import find_agent
-    from a2rl.agents.installation import Installation
+    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.installation import Installation
     from a2rl.cli.console import err, out
 
     settings = Settings.load()

@@ -85,7 +85,7 @@ def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> Non
     """
     from a2rl.cli.console import out
     from a2rl.cli.scoring import known_variant
-    from a2rl.tasks.data import prepare_data
+    from a2rl.task_api.data import prepare_data
 
     folder = prepare_data(task, known_variant(variant), source, Settings.load())
     out.print(f"{folder}/visible for the agent, {folder}/hidden for the grader")
@@ -97,7 +97,7 @@ def tasks(as_json: Json = False) -> None:
     Example: `a2rl tasks --json`
     """
     from a2rl.cli.console import out, print_json, print_table
-    from a2rl.tasks.catalog import load_task, task_ids
+    from a2rl.task_api.catalog import load_task, task_ids
 
     settings = Settings.load()
     found = [load_task(task_id, settings.root) for task_id in task_ids(settings.root)]

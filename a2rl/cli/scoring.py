@@ -26,9 +26,9 @@ from a2rl.run.sample import in_words
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
-from a2rl.tasks.catalog import load_grader, load_task
-from a2rl.tasks.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
-from a2rl.tasks.data import about, ensure_data, hidden_digest, require_folder
+from a2rl.task_api.catalog import load_grader, load_task
+from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
+from a2rl.task_api.data import about, ensure_data, hidden_digest, require_folder
 
 
 class Graded(NamedTuple):

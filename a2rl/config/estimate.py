@@ -18,8 +18,8 @@ from a2rl.run.sample import in_words
 from a2rl.run.spec import Protocol, RunSettings
 from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
 from a2rl.scoring.power import POWER
-from a2rl.tasks.catalog import load_task
-from a2rl.tasks.contract import Task, Variant
+from a2rl.task_api.catalog import load_task
+from a2rl.task_api.contract import Task, Variant
 
 HOUR_S = 3600
 LOST_SHARE = 0.05

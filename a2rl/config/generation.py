@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from a2rl.core.errors import UsageError
 from a2rl.core.files import validation_message
 from a2rl.sampling.generation import Generation
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 
 
 class FamilyRule(BaseModel):

@@ -17,7 +17,7 @@ from a2rl.models.tiny_params import TinyParams
 from a2rl.run.grading_limits import GradingLimits
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting, VllmParams
-from a2rl.tasks.contract import Task, Variant
+from a2rl.task_api.contract import Task, Variant
 
 
 class _Section(BaseModel):

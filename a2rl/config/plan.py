@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from a2rl import __version__
-from a2rl.agents.catalog import find_agent
-from a2rl.agents.definition import Agent
-from a2rl.agents.installation import Installation
+from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.installation import Installation
 from a2rl.config.generation import resolved
 from a2rl.config.params import Params
 from a2rl.config.preset import load_preset
@@ -27,8 +27,8 @@ from a2rl.run.draw import Draw
 from a2rl.run.spec import DEFAULT_TRIALS, RunSettings, RunSpec
 from a2rl.sampling.generation import Generation
 from a2rl.scoring.score import STATISTICS
-from a2rl.tasks.catalog import load_task
-from a2rl.tasks.split import check_limit
+from a2rl.task_api.catalog import load_task
+from a2rl.task_api.split import check_limit
 
 PACKAGES = (
     "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scipy",

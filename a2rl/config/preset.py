@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.config.generation import FamilyRule, resolved
 from a2rl.run.spec import PresetName
 from a2rl.sampling.generation import Generation
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 
 
 class _Section(BaseModel):

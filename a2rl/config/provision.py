@@ -14,8 +14,8 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.agents.definition import Agent
-from a2rl.agents.training_python import TrainingPython, executable_of, training_python
+from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.training_python import TrainingPython, executable_of, training_python
 from a2rl.core.errors import UsageError
 from a2rl.core.secrets import known_secrets
 from a2rl.core.settings import Settings
@@ -23,7 +23,7 @@ from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.run.rules import rules
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.host_folders import require_readable
-from a2rl.tasks.catalog import load_task, task_ids
+from a2rl.task_api.catalog import load_task, task_ids
 
 HUB_HOST = "huggingface.co"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

@@ -21,7 +21,7 @@ from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.prompt_check import asked_prompts
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import Prompt
-from a2rl.tasks.catalog import load_grader
+from a2rl.task_api.catalog import load_grader
 
 PROCESS = "a2rl.contamination.gold_process"
 MOST = 300

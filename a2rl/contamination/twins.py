@@ -22,8 +22,8 @@ from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import check_gpus
 from a2rl.scoring.score import ItemResult
-from a2rl.tasks.catalog import load_preparer, load_twins
-from a2rl.tasks.contract import DrawingPreparer
+from a2rl.task_api.catalog import load_preparer, load_twins
+from a2rl.task_api.contract import DrawingPreparer
 
 FOLDER = "twins"
 SEED = "seed.txt"

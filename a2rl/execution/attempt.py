@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.agents.definition import Agent
-from a2rl.agents.installation import Installation
-from a2rl.agents.transcripts.ending import Responsible, ending
+from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.installation import Installation
+from a2rl.agent_systems.transcripts.ending import Responsible, ending
 from a2rl.core.background import Background
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, SpoiledWorkspaceError
 from a2rl.core.event_log import EventLog

@@ -5,7 +5,7 @@ confinement_of(run, agent, settings, isolation, connect=(grading_port, proxy_por
 
 from pathlib import Path
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.config.provision import provision_of
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings

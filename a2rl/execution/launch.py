@@ -7,8 +7,8 @@ with Gateway(run, agent, settings) as gateway:                      # connects t
 import re
 import shlex
 
-from a2rl.agents.definition import Agent
-from a2rl.agents.installation import Installation
+from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.installation import Installation
 from a2rl.core.secrets import known_secrets
 from a2rl.core.settings import Settings
 from a2rl.execution.confinement import confinement_of

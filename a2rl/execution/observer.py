@@ -12,8 +12,8 @@ import resource
 import sys
 from pathlib import Path
 
-from a2rl.agents.catalog import find_agent
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.background import Background
 from a2rl.core.settings import Settings
 from a2rl.execution.messages import AnswerListener

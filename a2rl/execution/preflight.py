@@ -11,9 +11,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.agents.catalog import find_agent
-from a2rl.agents.definition import Agent
-from a2rl.agents.installation import Installation
+from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.installation import Installation
 from a2rl.anchor.signing import check_keys
 from a2rl.config.estimate import model_size
 from a2rl.config.params import load_params
@@ -34,9 +34,9 @@ from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import Isolation, SandboxKind
 from a2rl.sandbox.policy import contains_private_data
 from a2rl.sandbox.selection import select_sandbox
-from a2rl.tasks.catalog import load_grader
-from a2rl.tasks.contract import ServiceGrader
-from a2rl.tasks.data import require_source
+from a2rl.task_api.catalog import load_grader
+from a2rl.task_api.contract import ServiceGrader
+from a2rl.task_api.data import require_source
 
 
 class CheckResult(NamedTuple):

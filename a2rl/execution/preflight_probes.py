@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from a2rl.agents.installation import Installation
+from a2rl.agent_systems.installation import Installation
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import gpu_variables

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from jinja2 import StrictUndefined, Template
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.execution.workspace import MODE_RULES

@@ -8,9 +8,9 @@ import subprocess
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.agents.definition import Agent
-from a2rl.agents.installation import Installation
-from a2rl.agents.transcripts.ending import Account
+from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.installation import Installation
+from a2rl.agent_systems.transcripts.ending import Account
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
 from a2rl.core.processes import child_environment, module_command

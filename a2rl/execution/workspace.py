@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jinja2 import StrictUndefined, Template
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import SpoiledWorkspaceError
 from a2rl.core.files import MACHINE_ERRORS, machine_failure
@@ -33,7 +33,7 @@ from a2rl.run.rules import rules
 from a2rl.run.sample import sample_note
 from a2rl.run.spec import Mode
 from a2rl.sandbox.isolation import NONE, Isolation
-from a2rl.tasks.catalog import load_task
+from a2rl.task_api.catalog import load_task
 
 MODE_RULES: dict[Mode, str] = {
     "free": "Any way of training is allowed: SFT, DPO, GRPO, PPO, online RL, or several in turn.",

@@ -29,8 +29,8 @@ from a2rl.judge.account import Account, Kind, SpendLimitError
 from a2rl.judge.params import JudgeConfig
 from a2rl.run.directory import RunDir
 from a2rl.run.inputs import hidden_of
-from a2rl.tasks.catalog import load_services, load_task
-from a2rl.tasks.contract import AgentServices, Asked, Found, NotForAgentError
+from a2rl.task_api.catalog import load_services, load_task
+from a2rl.task_api.contract import AgentServices, Asked, Found, NotForAgentError
 
 SEARCH, JUDGE = "/search", "/judge"
 USAGES = {

@@ -27,9 +27,9 @@ from a2rl.sampling.vllm_backend import engine_start_of
 from a2rl.sampling.vllm_process import EngineLease, EngineStart
 from a2rl.scoring.samples import mean_of_samples
 from a2rl.scoring.score import ItemResult, TaskScore, errors_tolerated, mean_value, summarise
-from a2rl.tasks.catalog import load_grader, load_task
-from a2rl.tasks.contract import Grader, HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
-from a2rl.tasks.split import check_limit, sample_ids, split_ids
+from a2rl.task_api.catalog import load_grader, load_task
+from a2rl.task_api.contract import Grader, HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
+from a2rl.task_api.split import check_limit, sample_ids, split_ids
 
 if TYPE_CHECKING:
     from a2rl.judge.client import Judge

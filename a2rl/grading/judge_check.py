@@ -10,8 +10,8 @@ from a2rl.grading.job import judge_of
 from a2rl.judge.check import check_judge
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.run.spec import RunSpec
-from a2rl.tasks.catalog import load_grader
-from a2rl.tasks.contract import JudgedGrader
+from a2rl.task_api.catalog import load_grader
+from a2rl.task_api.contract import JudgedGrader
 
 
 def require_known(judge: JudgeParams, root: Path) -> None:

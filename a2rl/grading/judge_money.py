@@ -9,7 +9,7 @@ from a2rl.judge.account import Account
 from a2rl.judge.client import DOLLARS
 from a2rl.run.directory import RunDir
 from a2rl.run.records import BaselineRecord
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 
 def judge_allowance_usd(run: RunDir, split: Split) -> float | None:

@@ -15,8 +15,8 @@ from a2rl.models.caps import MAX_CONFIG_BYTES
 from a2rl.models.json_object import read_json
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, T
-from a2rl.tasks.catalog import load_grader, load_task
-from a2rl.tasks.contract import JudgedGrader, Limits
+from a2rl.task_api.catalog import load_grader, load_task
+from a2rl.task_api.contract import JudgedGrader, Limits
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -30,7 +30,7 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import check_inputs, how_to_get
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult, TaskScore, Verdict
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 
 class ItemDifference(BaseModel):

@@ -40,7 +40,7 @@ from a2rl.run.ledger import Entry
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.run.records import BaselineRecord
 from a2rl.run.stored import safe_entries
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 
 class Outcome(NamedTuple):

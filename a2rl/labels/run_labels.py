@@ -198,7 +198,7 @@ class _Labels:
 
 def _of_transcript(run: RunDir) -> Chain:
     """Returns the route in the agent's transcript, for agents that left no code in the folder for it."""
-    from a2rl.agents.transcripts.atif import Trajectory
+    from a2rl.agent_systems.transcripts.atif import Trajectory
 
     try:
         steps = Trajectory.model_validate_json(run.trajectory.read_bytes()).steps

@@ -6,7 +6,7 @@ It is used where there is no history of the agent's code, and for commands that 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from a2rl.agents.transcripts.atif import Step, ToolCall
+from a2rl.agent_systems.transcripts.atif import Step, ToolCall
 from a2rl.labels.commands import lines_of
 
 PATHS = ("file_path", "path", "filePath", "absolute_path")

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.config.params import load_params
 from a2rl.config.provision import hosts_in
 from a2rl.core.errors import UsageError

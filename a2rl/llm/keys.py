@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TextIO
 from urllib.parse import urlsplit
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.config.params import load_params
 from a2rl.core.secrets import MIN_CHARS, known_secrets, register_secrets
 from a2rl.core.settings import Settings

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import psutil
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.event_log import EventLog
 from a2rl.core.files import MACHINE_ERRORS, TEMPORARY
 from a2rl.core.processes import tied_to_parent

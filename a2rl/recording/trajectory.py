@@ -1,14 +1,14 @@
 """Reads what an agent did from the transcripts of all its attempts: for the report, for quotas, and to resume from.
 
-A run's `trajectory.json` contains all attempts in the format ATIF (a2rl/agents/transcripts/atif.py), which other tools
-can read.
+A run's `trajectory.json` contains all attempts in the format ATIF (a2rl/agent_systems/transcripts/atif.py), which
+other tools can read.
 """
 
 from pathlib import Path
 
-from a2rl.agents.definition import Agent
-from a2rl.agents.transcripts import Agent as AtifAgent
-from a2rl.agents.transcripts import Reading, read_transcript, trajectory
+from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.transcripts import Agent as AtifAgent
+from a2rl.agent_systems.transcripts import Reading, read_transcript, trajectory
 from a2rl.core.files import TEMPORARY, write_atomically
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted

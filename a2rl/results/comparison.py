@@ -16,8 +16,8 @@ from a2rl.run.ranking import chosen_among
 from a2rl.scoring.best_of import best_of
 from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, mean_difference
 from a2rl.scoring.score import ItemResult
-from a2rl.tasks.catalog import load_grader
-from a2rl.tasks.contract import HeadlineGrader
+from a2rl.task_api.catalog import load_grader
+from a2rl.task_api.contract import HeadlineGrader
 
 
 def improvement_of(run: RunDir, items: Sequence[ItemResult]) -> Improvement | None:

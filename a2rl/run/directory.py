@@ -22,7 +22,7 @@ from a2rl.core.files import machine_failure, read_model, write_model
 from a2rl.run.budget import Clock
 from a2rl.run.ledger import Ledger
 from a2rl.run.spec import RunSpec
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 PIPELINE_LOG = "pipeline.jsonl"
 RESULT = "grade"

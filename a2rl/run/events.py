@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.agents.transcripts.ending import Responsible
+from a2rl.agent_systems.transcripts.ending import Responsible
 from a2rl.sandbox.isolation import Isolation
 from a2rl.scoring.score import TaskScore
 

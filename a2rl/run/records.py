@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from a2rl.agents.transcripts.ending import Responsible
+from a2rl.agent_systems.transcripts.ending import Responsible
 from a2rl.core.files import digest_of
 from a2rl.linux.hardware import Hardware
 from a2rl.run.directory import Record

@@ -15,7 +15,7 @@ from a2rl.sampling.engine_params import DtypeSetting, VllmParams
 from a2rl.sampling.generation import Generation
 from a2rl.sandbox.isolation import SandboxKind
 from a2rl.scoring.score import STATISTICS, Statistics
-from a2rl.tasks.contract import Split, Variant
+from a2rl.task_api.contract import Split, Variant
 
 Mode = Literal["free", "sft-only", "rl-only", "rl-oriented", "multi"]
 PresetName = Literal["none", "paper"]

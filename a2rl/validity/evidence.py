@@ -14,7 +14,7 @@ from a2rl.run.ledger import Entry
 from a2rl.run.ranking import Ranked, best_among
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 
 @dataclass(frozen=True)

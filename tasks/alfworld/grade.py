@@ -19,7 +19,7 @@ from pathlib import Path
 from a2rl.core.errors import UsageError
 from a2rl.sampling import Conversation, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult
-from a2rl.tasks.contract import Limits, Options
+from a2rl.task_api.contract import Limits, Options
 from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
 from tasks.alfworld.alfred.expert import Player
 from tasks.alfworld.alfred.transcript import THOUGHT, opening, read_command, turn
@@ -34,13 +34,13 @@ ANSWER_SHOWN = 2000
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.tasks.contract.Grader`. An item is a game; its id is the path of its folder."""
+    """See `a2rl.task_api.contract.Grader`. An item is a game; its id is the path of its folder."""
     games = hidden / "games"
     return sorted(path.parent.relative_to(games).as_posix() for path in games.glob(f"**/{GAME}"))
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     shown = _shown_examples(sampler, hidden, limits, options)
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
     episodes = [_episode(each, hidden, shown, limits, options) for each in ids]
@@ -51,7 +51,7 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`. A completion is a list of commands, one a line."""
+    """See `a2rl.task_api.contract.Grader`. A completion is a list of commands, one a line."""
     return [
         _replayed(each, hidden, outputs[each].splitlines())
         if each in outputs
@@ -61,12 +61,12 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.Grader`. The walkthroughs of the games."""
+    """See `a2rl.task_api.contract.Grader`. The walkthroughs of the games."""
     return {each: "\n".join(Game.load(_file(hidden, each)).walkthrough) for each in item_ids(hidden)}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.KindsGrader`: the type of the task, which begins the name of a game's folder."""
+    """See `a2rl.task_api.contract.KindsGrader`: the type of the task, which begins the name of a game's folder."""
     return {each: each.partition("-")[0] for each in item_ids(hidden)}
 
 

@@ -83,7 +83,7 @@ def eval_pairs() -> frozenset[Pair]:
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`: things and places without their numbers."""
+    """See `a2rl.task_api.contract.Preparer`: things and places without their numbers."""
     return _NUMBER.sub("", text)
 
 

@@ -18,7 +18,7 @@ from a2rl.core.errors import IntegrityError
 from a2rl.core.files import folder_digest
 from a2rl.core.hub import download
 from a2rl.handout import hand_out
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
 from tasks.alfworld.household import Household
@@ -37,7 +37,7 @@ DIGESTS = {
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     if variant == "mini":
         about = _prepare_mini(visible, hidden)
         prompts: dict[str, Examples] = {"repaired": {}, "faithful": {}}
@@ -56,12 +56,12 @@ def copy_tools(visible: Path) -> None:
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -72,7 +72,7 @@ def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
 
 
 def draw(seed: str, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    """See `a2rl.task_api.contract.DrawingPreparer`."""
     known = frozenset(_public_edition())
     about = _write_games(mini.generate(TASK.mini.eval_items, seed, "eval", but=known), hidden)
     _write_prompts({"repaired": {}, "faithful": {}}, hidden)

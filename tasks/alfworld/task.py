@@ -1,7 +1,7 @@
 """ALFWorld: household games in text, played to the end (Shridhar et al. 2021, arXiv 2010.03768)."""
 
 from a2rl.core.hub import DataSource
-from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
+from a2rl.task_api.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="alfworld",

@@ -27,7 +27,7 @@ from a2rl.sampling import Completion, Conversation, Message, Prompt, Sampler, Sa
 from a2rl.scoring.means import Interval, mean_interval
 from a2rl.scoring.paired import Improvement, difference_interval
 from a2rl.scoring.score import Headline, ItemResult, Verdict, errors_tolerated
-from a2rl.tasks.contract import Limits, Options, OwnJudge
+from a2rl.task_api.contract import Limits, Options, OwnJudge
 from tasks.alpacaeval import package
 from tasks.alpacaeval.annotations import score_annotations as score_annotations  # noqa: PLC0414 - is one of its functions
 from tasks.alpacaeval.annotator import RULE_ANNOTATOR, TRIAL, Pair, question
@@ -64,14 +64,14 @@ def items_of(hidden: Path) -> list[Item]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     return [item.id for item in items_of(hidden)]
 
 
 def grade(
     sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options, asking: Asking
 ) -> Callable[[], list[ItemResult]]:
-    """See `a2rl.tasks.contract.JudgedGrader`."""
+    """See `a2rl.task_api.contract.JudgedGrader`."""
     items, chat = _selected(hidden, ids), sampler.has_chat_template
 
     def answer(item: Item) -> Conversation[Completion]:
@@ -87,7 +87,7 @@ def grade(
 def score_outputs(
     outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
 ) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.JudgedGrader`."""
+    """See `a2rl.task_api.contract.JudgedGrader`."""
     items = _selected(hidden, ids)
     completions = {each: Completion(outputs[each], "stop", 0, 0) for each in ids if each in outputs}
     with open_judge(judging, *OWN_JUDGE) as judge:
@@ -99,12 +99,12 @@ def score_outputs(
 
 
 def trial_question(annotator: str) -> Question:
-    """See `a2rl.tasks.contract.JudgedGrader`."""
+    """See `a2rl.task_api.contract.JudgedGrader`."""
     return question(annotator, TRIAL)
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.Grader`. In the full variant these are the reference's outputs, which tie."""
+    """See `a2rl.task_api.contract.Grader`. In the full variant these are the reference's outputs, which tie."""
     return {item.id: item.gold for item in items_of(hidden)}
 
 
@@ -116,7 +116,7 @@ def prompt(instruction: str, chat: bool) -> Prompt:
 
 
 def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
-    """See `a2rl.tasks.contract.HeadlineGrader`: the length-controlled win rate, with the plain one.
+    """See `a2rl.task_api.contract.HeadlineGrader`: the length-controlled win rate, with the plain one.
 
     In log odds a length-controlled win rate is the plain one plus a shift. Its interval is that of the plain one with
     both ends shifted by as much. The package's standard error is that of the predictions, which vanishes if all
@@ -143,7 +143,7 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
 def improvement(
     before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
 ) -> Improvement | None:
-    """See `a2rl.tasks.contract.HeadlineGrader`: the difference of the length-controlled win rates.
+    """See `a2rl.task_api.contract.HeadlineGrader`: the difference of the length-controlled win rates.
 
     Its interval and test are those of the differences of what each item adds to the two rates: they are fitted again
     without each item in turn (see length_control.py). The penalties that the package chose for the two models may
@@ -165,7 +165,7 @@ def improvement(
 
 
 def contributions(items: Sequence[ItemResult], hidden: Path) -> Sequence[float] | None:
-    """See `a2rl.tasks.contract.HeadlineGrader`."""
+    """See `a2rl.task_api.contract.HeadlineGrader`."""
     from tasks.alpacaeval.length_control import pseudo_values
 
     try:
@@ -188,7 +188,7 @@ def _controlled(items: Sequence[ItemResult], hidden: Path) -> "tuple[LengthContr
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.KindsGrader`: the data sets of the instructions."""
+    """See `a2rl.task_api.contract.KindsGrader`: the data sets of the instructions."""
     return {item.id: item.dataset for item in items_of(hidden)}
 
 

@@ -58,7 +58,7 @@ _NAME = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`: every person is called Tom."""
+    """See `a2rl.task_api.contract.Preparer`: every person is called Tom."""
     return _NAME.sub(_NAMES[0], text)
 
 

@@ -27,8 +27,8 @@ from typing import Any
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import digest_of, file_digest, write_jsonl
 from a2rl.core.hub import DataSource, download
-from a2rl.tasks.contract import Variant
-from a2rl.tasks.data import INCOMPLETE
+from a2rl.task_api.contract import Variant
+from a2rl.task_api.data import INCOMPLETE
 from tasks.alpacaeval import mini
 from tasks.alpacaeval.rule import preference
 from tasks.alpacaeval.task import TASK
@@ -52,18 +52,18 @@ CALIBRATION_DIGEST = TASK.source.sha256[CALIBRATION]
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -110,7 +110,7 @@ def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
 
 
 def draw(seed: str, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    """See `a2rl.task_api.contract.DrawingPreparer`."""
     known = {mini.canonical(each.instruction) for each in _public_edition()}
     about = _write_mini(mini.generate(TASK.mini.eval_items, seed, "eval", but=known), hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")

@@ -1,7 +1,7 @@
 """AlpacaEval 2.0: open-ended instructions, judged against GPT-4 (Dubois et al. 2024, arXiv 2404.04475)."""
 
 from a2rl.core.hub import DataSource
-from a2rl.tasks.contract import Limits, Task, TaskVariant
+from a2rl.task_api.contract import Limits, Task, TaskVariant
 
 TASK = Task(
     id="alpacaeval",

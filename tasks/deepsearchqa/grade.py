@@ -25,7 +25,7 @@ from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Conversation, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult, Verdict, errors_tolerated
-from a2rl.tasks.contract import Limits, Options, OwnJudge
+from a2rl.task_api.contract import Limits, Options, OwnJudge
 from tasks.deepsearchqa.annotator import ANNOTATOR, TRIAL, Answered, question
 from tasks.deepsearchqa.blocklist import is_leak
 from tasks.deepsearchqa.research import Episode, Hit, Question, compare, observation, read_questions
@@ -42,7 +42,7 @@ ANSWER_SHOWN = 500
 
 
 def check_services(options: Options, settings: Settings, ask: bool) -> str:
-    """Tries the search engine: see `a2rl.tasks.contract.ServiceGrader`."""
+    """Tries the search engine: see `a2rl.task_api.contract.ServiceGrader`."""
     return check_search(options, settings, ask)
 
 
@@ -75,14 +75,14 @@ def items_of(hidden: Path) -> dict[str, Question]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     return list(items_of(hidden))
 
 
 def grade(
     sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options, asking: Asking
 ) -> Callable[[], list[ItemResult]]:
-    """See `a2rl.tasks.contract.JudgedGrader`."""
+    """See `a2rl.task_api.contract.JudgedGrader`."""
     items, instructions = items_of(hidden), (hidden / "prompt.txt").read_text(encoding="utf-8")
     if options.get("prompts") == "faithful":
         instructions = REFERENCE_INSTRUCTIONS
@@ -104,7 +104,7 @@ def grade(
 def score_outputs(
     outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
 ) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.JudgedGrader`. A completion is just the answer."""
+    """See `a2rl.task_api.contract.JudgedGrader`. A completion is just the answer."""
     items = items_of(hidden)
     missing = EpisodeResult("", problem="no completion was given")
     work = {each: EpisodeResult(outputs[each].strip()) if each in outputs else missing for each in ids}
@@ -116,17 +116,17 @@ def score_outputs(
 
 
 def trial_question(annotator: str) -> Judgement:
-    """See `a2rl.tasks.contract.JudgedGrader`."""
+    """See `a2rl.task_api.contract.JudgedGrader`."""
     return question(annotator, TRIAL)
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     return {item_id: item.answer for item_id, item in items_of(hidden).items()}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.KindsGrader`."""
+    """See `a2rl.task_api.contract.KindsGrader`."""
     return {item_id: f"{item.category}, {item.answer_type}" for item_id, item in items_of(hidden).items()}
 
 

@@ -46,7 +46,7 @@ def generate(count: int, world: World, index: Index, seed: int | str) -> Iterato
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`: unchanged, since the names in a question decide what to look up."""
+    """See `a2rl.task_api.contract.Preparer`: unchanged, since the names in a question decide what to look up."""
     return text
 
 

@@ -22,7 +22,7 @@ from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import file_digest, write_jsonl
 from a2rl.core.hub import download
 from a2rl.handout import hand_out
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 from tasks.deepsearchqa import mini
 from tasks.deepsearchqa.research import Index, Question
 from tasks.deepsearchqa.research.episode import INSTRUCTIONS
@@ -37,7 +37,7 @@ FILE_DIGEST = TASK.source.sha256[FILE]
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     if variant == "mini":
         instructions = ""  # a small model has little context, and learns the format from examples
         about = _prepare_mini(visible, hidden)
@@ -57,12 +57,12 @@ def copy_tools(visible: Path) -> None:
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -72,7 +72,7 @@ def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
 
 
 def draw(seed: str, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.DrawingPreparer`. A new world has the same names and other facts."""
+    """See `a2rl.task_api.contract.DrawingPreparer`. A new world has the same names and other facts."""
     about = _write_hidden_world(seed, hidden)
     (hidden / "prompt.txt").write_text("", encoding="utf-8")
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")

@@ -18,7 +18,7 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import digest_of
 from a2rl.core.settings import Settings
 from a2rl.judge.cache import AnswerCache
-from a2rl.tasks.contract import Options
+from a2rl.task_api.contract import Options
 from tasks.deepsearchqa.research import Hit, Index, read_pages
 from tasks.deepsearchqa.web import DuckDuckGo, Engine, RetryPolicy, Search, SearchError, Searxng, SerpApi, WebSearch
 

@@ -18,7 +18,7 @@ from a2rl.core.settings import Settings
 from a2rl.judge.client import Judge
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.tasks.contract import Asked, Found, NotForAgentError, Options, Variant
+from a2rl.task_api.contract import Asked, Found, NotForAgentError, Options, Variant
 from tasks.deepsearchqa.annotator import Answered, question
 from tasks.deepsearchqa.blocklist import QUOTED_WORDS, Quotes, is_leak
 from tasks.deepsearchqa.research import Hit, compare, read_questions
@@ -45,7 +45,7 @@ class Services:
         self._ask, self._judge = ask, judge
 
     def search(self, query: str) -> Found:
-        """See `a2rl.tasks.contract.AgentServices`."""
+        """See `a2rl.task_api.contract.AgentServices`."""
         if self._eval.occur_in(query):
             raise NotForAgentError(OF_EVAL_SET)
         searching: Future[Sequence[Hit]] = self._ask(query)
@@ -58,7 +58,7 @@ class Services:
         return Found(shown, blocked=len(hits) - len(clean))
 
     def judge(self, problem: str, answer: str) -> Asked:
-        """See `a2rl.tasks.contract.AgentServices`."""
+        """See `a2rl.task_api.contract.AgentServices`."""
         asked = self._train.get(_words(problem))
         if asked is None:
             of_eval_set = self._eval.occur_in(problem)
@@ -78,7 +78,7 @@ class Services:
 def open_services(
     variant: Variant, visible: Path, hidden: Path, options: Options, settings: Settings, judging: JudgeConfig | None
 ) -> Iterator[Services]:
-    """See `a2rl.tasks.contract.ServicesModule`."""
+    """See `a2rl.task_api.contract.ServicesModule`."""
     pages, quoted_words = hidden, QUOTED_WORDS
     if variant == "mini":
         # Its eval set is about a world of its own; its questions share long runs of words, so only whole ones count.

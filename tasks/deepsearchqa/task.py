@@ -1,7 +1,7 @@
 """DeepSearchQA: questions that take several searches, judged (Google DeepMind 2026, arXiv 2601.20975)."""
 
 from a2rl.core.hub import DataSource
-from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
+from a2rl.task_api.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="deepsearchqa",

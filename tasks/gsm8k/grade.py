@@ -17,7 +17,7 @@ from typing import Any
 from a2rl.core.files import read_jsonl
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult
-from a2rl.tasks.contract import Limits, Options
+from a2rl.task_api.contract import Limits, Options
 from tasks.gsm8k import reference
 from tasks.gsm8k.final_number import QUESTION, final_number
 
@@ -40,12 +40,12 @@ def items_of(hidden: Path) -> list[Item]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     return [item.id for item in items_of(hidden)]
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     by_id = {item.id: item for item in items_of(hidden)}
     items = [by_id[item_id] for item_id in ids]
     # Of all items: so a model sees an item with the same shots, whether it is graded in a sample, a half or the whole.
@@ -81,7 +81,7 @@ def _shots_that_fit(
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     by_id = {item.id: item for item in items_of(hidden)}
     return [
         _result(by_id[item_id], Completion(outputs[item_id], "stop", 0, 0))
@@ -92,12 +92,12 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     return {item.id: item.answer for item in items_of(hidden)}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.KindsGrader`: the number of lines of the solution, about its number of steps."""
+    """See `a2rl.task_api.contract.KindsGrader`: the number of lines of the solution, about its number of steps."""
     return {item.id: f"{len(item.answer.strip().splitlines()) - 1} steps" for item in items_of(hidden)}
 
 

@@ -132,7 +132,7 @@ _NAME = re.compile(rf"\b({'|'.join(_CANONICAL_NAMES)})\b")
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`: every person is called Mia, and has apples; numbers stay."""
+    """See `a2rl.task_api.contract.Preparer`: every person is called Mia, and has apples; numbers stay."""
     return _NAME.sub(lambda found: _CANONICAL_NAMES[found[0]], text)
 
 

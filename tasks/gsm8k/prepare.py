@@ -12,7 +12,7 @@ from typing import Any
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import canonical_json, read_jsonl, write_jsonl
 from a2rl.core.hub import download
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 from tasks.gsm8k import mini
 from tasks.gsm8k.task import TASK
 
@@ -27,7 +27,7 @@ DIGESTS = {
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     if variant == "mini":
         train = [_row(problem) for problem in mini.generate(MINI_TRAIN, MINI_SEED, "train")]
         test, shots = [_row(problem) for problem in _public_edition()], []
@@ -40,7 +40,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 
 def draw(seed: str, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    """See `a2rl.task_api.contract.DrawingPreparer`."""
     known = {mini.canonical(problem.question) for problem in _public_edition()}
     drawn = mini.generate(TASK.mini.eval_items, seed, "eval", but=known)
     write_jsonl(hidden / "eval.jsonl", map(_row, drawn))
@@ -52,12 +52,12 @@ def _public_edition() -> list[mini.Problem]:
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.canonical(text)
 
 

@@ -1,7 +1,7 @@
 """GSM8K: grade-school math word problems, scored by the final number (Cobbe et al., arXiv 2110.14168)."""
 
 from a2rl.core.hub import DataSource
-from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
+from a2rl.task_api.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="gsm8k",

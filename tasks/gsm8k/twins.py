@@ -32,7 +32,7 @@ NAME = re.compile(
 
 
 def write_twins(hidden: Path, seed: str, target: Path) -> list[str]:
-    """See `a2rl.tasks.contract.TwinsModule`."""
+    """See `a2rl.task_api.contract.TwinsModule`."""
     twins: dict[str, dict[str, str]] = {}
     for number, row in enumerate(read_jsonl(hidden / "eval.jsonl")):
         twin = twin_of(row["question"], row["answer"], random.Random(f"gsm8k-twins/{seed}/{number}"))

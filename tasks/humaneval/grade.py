@@ -24,7 +24,7 @@ from a2rl.code_execution.pool import CodeCase, CodePool, Outcome
 from a2rl.core.files import read_jsonl
 from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult, Verdict
-from a2rl.tasks.contract import Limits, Options
+from a2rl.task_api.contract import Limits, Options
 from tasks.humaneval.program import STOPS, program
 
 ASKED = (
@@ -69,12 +69,12 @@ def _items(path: Path) -> list[Item]:
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     return [item.id for item in items_of(hidden)]
 
 
 def published_ids(hidden: Path) -> list[str]:
-    """See `a2rl.tasks.contract.PublishedGrader`."""
+    """See `a2rl.task_api.contract.PublishedGrader`."""
     return [item.id for item in published_items(hidden)]
 
 
@@ -84,7 +84,7 @@ def published_items(hidden: Path) -> list[Item]:
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     by_id = {item.id: item for item in items_of(hidden)}
     items = [by_id[item_id] for item_id in ids]
     chat, faithful = sampler.has_chat_template, options.get("prompts") == "faithful"
@@ -94,7 +94,7 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     by_id = {item.id: item for item in published_items(hidden)}
     answered = [by_id[item_id] for item_id in ids if item_id in outputs]
     results = judged(answered, [Completion(outputs[item.id], "stop", 0, 0) for item in answered])
@@ -104,12 +104,12 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     return {item.id: item.canonical_solution for item in items_of(hidden)}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.KindsGrader`; the published problems have one kind."""
+    """See `a2rl.task_api.contract.KindsGrader`; the published problems have one kind."""
     return {item.id: item.group for item in items_of(hidden)}
 
 

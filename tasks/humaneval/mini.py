@@ -182,7 +182,7 @@ _ARGUMENT = re.compile(rf"\b({'|'.join({name for names in _ARGUMENTS.values() fo
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`: functions as notes, which name no function, and every argument as `x`."""
+    """See `a2rl.task_api.contract.Preparer`: functions as notes, which name no function, and every argument as `x`."""
     return _ARGUMENT.sub("x", _DEFINED.sub(r"# \1", text))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import digest_of, write_jsonl
 from a2rl.core.hub import download
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 from tasks.humaneval import mini
 from tasks.humaneval.task import TASK
 
@@ -28,7 +28,7 @@ DIGEST = "3c3148615a7e25da87784ec03b5f3bc3d168e8b129d72dcbfe05380056182f53"
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     if variant == "mini":
         train = _rows("train", mini.generate(MINI_TRAIN, MINI_SEED, "train"))
         test = _rows("eval", _public_edition())
@@ -43,7 +43,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 
 def draw(seed: str, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.DrawingPreparer`."""
+    """See `a2rl.task_api.contract.DrawingPreparer`."""
     known = {mini.canonical(problem.prompt) for problem in _public_edition()}
     drawn = mini.generate(TASK.mini.eval_items, seed, "eval", but=known)
     write_jsonl(hidden / "eval.jsonl", _rows("eval", drawn))
@@ -54,12 +54,12 @@ def _public_edition() -> list[mini.Problem]:
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.canonical(text)
 
 

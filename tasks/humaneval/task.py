@@ -1,7 +1,7 @@
 """HumanEval: functions written from their docstrings, scored by unit tests (Chen et al. 2021, arXiv 2107.03374)."""
 
 from a2rl.core.hub import DataSource
-from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
+from a2rl.task_api.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="humaneval",

@@ -14,7 +14,7 @@ ARGUMENTS = ("given", "item", "data_in", "arg", "entry", "operand")
 
 
 def write_twins(hidden: Path, seed: str, target: Path) -> list[str]:
-    """See `a2rl.tasks.contract.TwinsModule`."""
+    """See `a2rl.task_api.contract.TwinsModule`."""
     twins: dict[str, dict[str, Any]] = {}
     for row in read_jsonl(hidden / "eval.jsonl"):
         twin = twin_of(row, random.Random(f"humaneval-twins/{seed}/{row['task_id']}"))

@@ -19,8 +19,8 @@ from typing import NamedTuple, get_args
 from a2rl.core.errors import UsageError
 from a2rl.sampling import Conversation, Message, Prompt, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult, Verdict
-from a2rl.tasks.contract import Limits, Options
-from a2rl.tasks.data import ABOUT
+from a2rl.task_api.contract import Limits, Options
+from a2rl.task_api.data import ABOUT
 from tasks.webshop.shop import Goal, Session, Shop
 from tasks.webshop.shop.page import BUY_NOW, NEXT_PAGE
 from tasks.webshop.shop.product import PATH_MARK
@@ -48,12 +48,12 @@ class _Asked(NamedTuple):
 
 
 def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.tasks.contract.Grader`. An item is a goal."""
+    """See `a2rl.task_api.contract.Grader`. An item is a goal."""
     return list(_goals(hidden))
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`."""
+    """See `a2rl.task_api.contract.Grader`."""
     eval_set = _open(hidden)
     room = sampler.room_after("") - limits.max_new_tokens
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
@@ -63,7 +63,7 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.tasks.contract.Grader`. A completion is a list of actions, one a line."""
+    """See `a2rl.task_api.contract.Grader`. A completion is a list of actions, one a line."""
     eval_set = _open(hidden)
     return [
         _replayed(eval_set, eval_set.goals[each], outputs[each].splitlines())
@@ -74,13 +74,13 @@ def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) 
 
 
 def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.Grader`. The fewest actions that buy the product of each goal."""
+    """See `a2rl.task_api.contract.Grader`. The fewest actions that buy the product of each goal."""
     eval_set = _open(hidden)
     return {each: "\n".join(_shortest_actions(eval_set.shop, goal)) for each, goal in eval_set.goals.items()}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
-    """See `a2rl.tasks.contract.KindsGrader`."""
+    """See `a2rl.task_api.contract.KindsGrader`."""
     return {each: _group(goal) for each, goal in _goals(hidden).items()}
 
 

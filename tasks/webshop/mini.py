@@ -99,7 +99,7 @@ def eval_pairs() -> frozenset[Pair]:
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`: a goal without the values of its options and its price limit."""
+    """See `a2rl.task_api.contract.Preparer`: a goal without the values of its options and its price limit."""
     return _PARTICULARS.sub("...", text)
 
 

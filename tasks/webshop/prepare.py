@@ -16,7 +16,7 @@ from pathlib import Path
 
 from a2rl.core.hub import download
 from a2rl.handout import hand_out
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 from tasks.webshop import goals, mini
 from tasks.webshop.nouns import best_tagger
 from tasks.webshop.release import SEED, read_listings
@@ -28,7 +28,7 @@ MINI_SEED, MINI_PRODUCTS, MINI_TRAIN = 2604, 1800, 1200
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
     copy_tools(visible)
@@ -40,12 +40,12 @@ def copy_tools(visible: Path) -> None:
 
 
 def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.pretraining_text(seed)
 
 
 def canonical(text: str) -> str:
-    """See `a2rl.tasks.contract.Preparer`."""
+    """See `a2rl.task_api.contract.Preparer`."""
     return mini.canonical(text)
 
 
@@ -56,7 +56,7 @@ def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
 
 
 def draw(seed: str, hidden: Path) -> None:
-    """See `a2rl.tasks.contract.DrawingPreparer`. A new shop has new products, ids and prices."""
+    """See `a2rl.task_api.contract.DrawingPreparer`. A new shop has new products, ids and prices."""
     about = _write_shop(seed, "drawn", hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """WebShop: find and buy what an instruction asks for (Yao et al. 2022, arXiv 2207.01206)."""
 
 from a2rl.core.hub import DataSource
-from a2rl.tasks.contract import Limits, Option, Task, TaskVariant
+from a2rl.task_api.contract import Limits, Option, Task, TaskVariant
 
 TASK = Task(
     id="webshop",

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from a2rl.agents.catalog import find_agent
-from a2rl.agents.installation import Installation
-from a2rl.agents.transcripts import Trajectory
+from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.installation import Installation
+from a2rl.agent_systems.transcripts import Trajectory
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.mock_llm.app import Served

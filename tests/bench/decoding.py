@@ -11,8 +11,8 @@ from a2rl.models.base_model import resolve_model
 from a2rl.sampling import Completion, Prompt, Sampler, SamplingParams, open_sampler
 from a2rl.sampling.engine_params import Dtype
 from a2rl.sampling.transformers_backend import TransformersSampler
-from a2rl.tasks.catalog import load_task
-from a2rl.tasks.data import ensure_data
+from a2rl.task_api.catalog import load_task
+from a2rl.task_api.data import ensure_data
 from tasks.gsm8k.final_number import QUESTION
 from tasks.gsm8k.grade import prompt
 from tests.bench.measured import Row, mirror_of

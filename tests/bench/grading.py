@@ -12,8 +12,8 @@ from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import GraderPool
 from a2rl.models.base_model import resolve_model
 from a2rl.sampling.engine_params import VllmParams
-from a2rl.tasks.contract import Variant
-from a2rl.tasks.data import ensure_data
+from a2rl.task_api.contract import Variant
+from a2rl.task_api.data import ensure_data
 from tasks.humaneval.grade import own_program, published_items
 from tests.bench.measured import Row, mirror_of, seconds
 

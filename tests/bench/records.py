@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.contamination.text_search import TextSearch
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import resolve_model

@@ -8,8 +8,8 @@ from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import grade_now
 from a2rl.models.base_model import resolve_model
-from a2rl.tasks.catalog import load_grader, load_task
-from a2rl.tasks.data import ensure_data
+from a2rl.task_api.catalog import load_grader, load_task
+from a2rl.task_api.data import ensure_data
 from tests.alfworld.verify import verify
 from tests.bench.measured import Row
 from tests.webshop.scale import measure

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agents.catalog import agent_ids, find_agent
-from a2rl.agents.transcripts import formats
+from a2rl.agent_systems.catalog import agent_ids, find_agent
+from a2rl.agent_systems.transcripts import formats
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AGENTS = agent_ids(REPOSITORY)

@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 from fastapi.testclient import TestClient
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.files import digest_of
 from a2rl.core.processes import child_environment
@@ -37,7 +37,7 @@ from a2rl.run.meta import RUN_META, run_meta
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.process import AgentProcess
 from a2rl.scoring.score import ItemResult, summarise
-from a2rl.tasks.contract import Limits
+from a2rl.task_api.contract import Limits
 from tasks.gsm8k import grade as gsm8k
 from tests.fake_sampler import FakeSampler
 from tests.run_maker import FakePool, alive, grade_result, item_results, make_hidden, right_answers, wait_for

@@ -16,9 +16,9 @@ from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.records import BaselineRecord
 from a2rl.scoring.paired import compare, mean_difference
 from a2rl.scoring.score import ItemResult, summarise
-from a2rl.tasks.catalog import load_grader, load_preparer, load_task, task_ids
-from a2rl.tasks.contract import Grader, HeadlineGrader, KindsGrader, Task
-from a2rl.tasks.split import split_ids
+from a2rl.task_api.catalog import load_grader, load_preparer, load_task, task_ids
+from a2rl.task_api.contract import Grader, HeadlineGrader, KindsGrader, Task
+from a2rl.task_api.split import split_ids
 from tests.mini_data import prepare_mini
 from tests.run_maker import make_run
 

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
 from a2rl.execution.confinement import confinement_of
 from a2rl.execution.workspace import agent_environment, build_workspace

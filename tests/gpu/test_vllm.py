@@ -26,7 +26,7 @@ from a2rl.sampling import NO_KWARGS, Conversation, Message, Prompt, Sampler, Sam
 from a2rl.sampling.vllm_backend import VllmSampler
 from a2rl.sampling.vllm_process import EngineLease, EngineProcess, EngineRefusedError
 from a2rl.scoring.score import ItemResult
-from a2rl.tasks.contract import Limits
+from a2rl.task_api.contract import Limits
 from tasks.alfworld import grade as alfworld
 from tasks.alfworld import mini
 

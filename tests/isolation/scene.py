@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
 from a2rl.execution.confinement import confinement_of
 from a2rl.run.directory import RunDir

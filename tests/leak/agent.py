@@ -43,7 +43,7 @@ def learned() -> list[dict[str, str]]:
     if WAY == "repository":
         return [row for _ in range(8) for row in drawn(secrets.token_hex(32))]
     from a2rl.run.draw import Draw
-    from a2rl.tasks.split import sample_ids, split_ids
+    from a2rl.task_api.split import sample_ids, split_ids
 
     draw = Draw.read(repository / "draw.json")
     rows = drawn(draw.items_seed("gsm8k"))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.config.params import TokenPrices, load_params
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.messages import TokenUse

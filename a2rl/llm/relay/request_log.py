@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from a2rl.agents.transcripts.ending import FailedRequest
+from a2rl.agent_systems.transcripts.ending import FailedRequest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.run.records import LlmUse, ModelUse, sum_known

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from a2rl.agents.transcripts.atif import Step, Trajectory
+from a2rl.agent_systems.transcripts.atif import Step, Trajectory
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_model
 from a2rl.core.printable import printable

@@ -9,7 +9,7 @@ from a2rl.results.report.data import RunReport, Submitted
 from a2rl.run.budget import format_duration
 from a2rl.run.records import VERDICTS
 from a2rl.scoring.means import Interval
-from a2rl.tasks.contract import Task
+from a2rl.task_api.contract import Task
 
 MAX_TEXT = 300
 """Characters of one text of the agent."""

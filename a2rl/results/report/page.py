@@ -4,7 +4,7 @@ Markdown."""
 import time
 from typing import Any
 
-from a2rl.agents.catalog import find_agent
+from a2rl.agent_systems.catalog import find_agent
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import write_atomically
 from a2rl.core.processes import read_apart
@@ -30,7 +30,7 @@ from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.ranking import selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run.sample import sample_note
-from a2rl.tasks.catalog import load_task
+from a2rl.task_api.catalog import load_task
 from a2rl.validity.record import read_validity
 
 TIMEOUT_S, MAX_CPU_S = 100.0, 25

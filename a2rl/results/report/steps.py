@@ -7,7 +7,7 @@ out, so that the page stays small: the file has all of it.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from a2rl.agents.transcripts.atif import Step, Trajectory
+from a2rl.agent_systems.transcripts.atif import Step, Trajectory
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_model
 from a2rl.run.budget import BudgetClock, format_duration

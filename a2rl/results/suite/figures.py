@@ -19,7 +19,7 @@ from a2rl.results.suite.drawing import (
 )
 from a2rl.results.suite.leaderboard import MARKS, Board, mean_over
 from a2rl.results.suite.progress import draw_progress
-from a2rl.tasks.contract import Task
+from a2rl.task_api.contract import Task
 
 MOST_REVERSALS = 5
 """Rank reversals that are named below the heatmap; `report.json` has all."""

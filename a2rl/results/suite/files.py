@@ -29,7 +29,7 @@ from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.records import VERDICTS
 from a2rl.scoring.means import Interval
-from a2rl.tasks.catalog import load_task, task_ids
+from a2rl.task_api.catalog import load_task, task_ids
 
 COLUMNS = (
     "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",

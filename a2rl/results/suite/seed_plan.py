@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.results.suite.leaderboard import boards
 from a2rl.results.suite.run_summary import RunSummary
 from a2rl.scoring.power import seeds_needed
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.contract import Variant
 
 ASSUMED_DEVIATION = 10.0
 """The standard deviation between runs, in points, where too few are recorded. An assumption: 5 to 20 are common."""

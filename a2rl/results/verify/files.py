@@ -15,7 +15,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened, SubmissionAccepted
 from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of
 from a2rl.run.records import SetupRecord
-from a2rl.tasks.data import hidden_digest
+from a2rl.task_api.data import hidden_digest
 
 SHOWN = 5
 """The number of changed files that are named."""

@@ -12,7 +12,7 @@ from a2rl.run.events import BaselineKnown, Graded, PrivateGraded
 from a2rl.run.inputs import hidden_of, settings_of
 from a2rl.run.records import BaselineRecord
 from a2rl.scoring.score import ItemResult, TaskScore
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 
 def check_items(run: RunDir) -> None:

@@ -5,7 +5,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.draw import Draw
 from a2rl.run.events import DrawRevealed, RunOpened, ValidityDecided
 from a2rl.run.reveal import may_reveal
-from a2rl.tasks.drawn import can_draw, drawn_digest
+from a2rl.task_api.drawn import can_draw, drawn_digest
 from a2rl.validity.finding import FROM_WORST, Validity
 from a2rl.validity.record import STAGE, ValidityRecord, event_of
 

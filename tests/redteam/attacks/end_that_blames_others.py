@@ -17,7 +17,7 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.agents.transcripts.ending import Account, ending
+    from a2rl.agent_systems.transcripts.ending import Account, ending
 
     said = [line for line in after.log.splitlines() if line in LINES]
     if len(said) != len(LINES):

@@ -33,7 +33,7 @@ def held(after):
     """Regenerates the public edition, as an agent could, and compares it with the items of the run."""
     from a2rl.core.files import read_jsonl
     from a2rl.run.inputs import hidden_of
-    from a2rl.tasks.split import split_ids
+    from a2rl.task_api.split import split_ids
     from tasks.gsm8k import mini
 
     rows = read_jsonl(hidden_of(after.run) / "eval.jsonl")

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from a2rl.agents.catalog import agent_ids
+from a2rl.agent_systems.catalog import agent_ids
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.tasks.catalog import task_ids
+from a2rl.task_api.catalog import task_ids
 
 
 def write(folder: Path, repository: Path, **changes: object) -> Path:
@@ -152,7 +152,7 @@ def test_a_limit_for_a_judge_that_is_not_asked_or_has_no_price_is_refused(reposi
 
 
 def test_every_judge_of_the_repository_can_be_used(repository: Path) -> None:
-    from a2rl.tasks.catalog import load_task
+    from a2rl.task_api.catalog import load_task
 
     params = load_params(repository)
     for name, judge in params.judges.items():

@@ -11,7 +11,7 @@ from a2rl.config.preset import load_preset
 from a2rl.config.suite import make_suite, single_run
 from a2rl.core.settings import Settings
 from a2rl.run.spec import RunSpec
-from a2rl.tasks.catalog import load_task
+from a2rl.task_api.catalog import load_task
 
 TASKS = ("gsm8k", "humaneval", "alpacaeval", "alfworld", "webshop", "deepsearchqa")
 QWEN3 = {"model": "Qwen/Qwen3-8B"}

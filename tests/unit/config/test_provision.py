@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.config.params import load_params
 from a2rl.config.plan import check_cells
 from a2rl.config.provision import NO_INDEX, OFFLINE, hosts_in, provision_of, variables_in

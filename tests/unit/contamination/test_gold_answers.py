@@ -19,7 +19,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import GradeRecord, SetupRecord
-from a2rl.tasks.data import hidden_digest
+from a2rl.task_api.data import hidden_digest
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Finding
 from stages.grade import grade

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from a2rl.agents.catalog import find_agent
+from a2rl.agent_systems.catalog import find_agent
 from a2rl.core import processes as process
 from a2rl.core.background import Background
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError

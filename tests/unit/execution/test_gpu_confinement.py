@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agents.catalog import find_agent
+from a2rl.agent_systems.catalog import find_agent
 from a2rl.core.settings import Settings
 from a2rl.execution import confinement
 from a2rl.execution.confinement import confinement_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agents.definition import Agent, TranscriptSource
+from a2rl.agent_systems.definition import Agent, TranscriptSource
 from a2rl.core.settings import Settings
 from a2rl.execution import observer_process, transcript_summary
 from a2rl.execution.messages import AnswerListener, Conversation

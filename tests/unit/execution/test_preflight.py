@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from a2rl.agents.catalog import find_agent
-from a2rl.agents.installation import Installation
+from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.installation import Installation
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution import preflight, preflight_probes

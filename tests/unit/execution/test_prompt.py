@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
 from a2rl.execution.launch import launch
 from a2rl.execution.prompt import MAX_NEWEST, MAX_PROMPT_BYTES, StartContext, render_prompt

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import A2rlError, InfrastructureError, SpoiledWorkspaceError
 from a2rl.core.settings import Settings
 from a2rl.execution.confinement import confinement_of

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from a2rl.agents.transcripts.ending import FailedRequest
+from a2rl.agent_systems.transcripts.ending import FailedRequest
 from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.settings import Settings

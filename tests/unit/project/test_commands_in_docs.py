@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.tasks.catalog import load_task
+from a2rl.task_api.catalog import load_task
 
 REPO = Path(__file__).resolve().parents[3]
 PAGES = [*sorted(REPO.glob("*.md")), *sorted((REPO / "docs").rglob("*.md"))]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agents.definition import Agent, TranscriptSource
-from a2rl.agents.transcripts import Reading
+from a2rl.agent_systems.definition import Agent, TranscriptSource
+from a2rl.agent_systems.transcripts import Reading
 from a2rl.core.event_log import EventLog
 from a2rl.recording import recorder as module
 from a2rl.recording.recorder import Recorder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agents.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
+from a2rl.agent_systems.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
 from a2rl.results.report import write_report
@@ -20,7 +20,7 @@ from a2rl.results.report.markdown import as_markdown, plain
 from a2rl.results.report.steps import MAX_STEPS
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
-from a2rl.tasks.catalog import load_task
+from a2rl.task_api.catalog import load_task
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from a2rl.agents.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
+from a2rl.agent_systems.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
 from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.trace import SpanData, trace_of

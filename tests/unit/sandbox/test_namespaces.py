@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
 from a2rl.execution.confinement import close_to_others, confinement_of
 from a2rl.linux import landlock

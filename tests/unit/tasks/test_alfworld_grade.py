@@ -8,7 +8,7 @@ import pytest
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.sampling import Completion, Prompt
 from a2rl.scoring.score import summarise
-from a2rl.tasks.contract import Limits
+from a2rl.task_api.contract import Limits
 from tasks.alfworld import grade as grader
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Expert, Game, Play

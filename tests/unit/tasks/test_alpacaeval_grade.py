@@ -20,7 +20,7 @@ from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Completion, Message, Prompt, SamplingParams
 from a2rl.scoring.score import ItemResult
-from a2rl.tasks.contract import Limits
+from a2rl.task_api.contract import Limits
 from tasks.alpacaeval import grade as grader
 from tasks.alpacaeval import package
 from tasks.alpacaeval.package import NotComputableError
@@ -340,7 +340,7 @@ def test_the_command_says_what_is_wrong(arguments: list[str], problem: str) -> N
 
 
 def test_a_mirror_without_training_data_serves_grading_but_no_run(shared_data: Path, tmp_path: Path) -> None:
-    from a2rl.tasks.data import require_complete
+    from a2rl.task_api.data import require_complete
 
     visible, hidden = tmp_path / "visible", tmp_path / "hidden"
     visible.mkdir()

@@ -9,8 +9,8 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.tasks import data as module
-from a2rl.tasks.data import ensure_data, hidden_digest, prepare_data, reading, require_source
+from a2rl.task_api import data as module
+from a2rl.task_api.data import ensure_data, hidden_digest, prepare_data, reading, require_source
 
 RUNS = 4
 

@@ -17,7 +17,7 @@ from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.judge.parsers import UnreadableReplyError
 from a2rl.sampling import Completion, Conversation, Prompt, Sampler, SamplingParams, open_sampler
 from a2rl.scoring.score import ItemResult, summarise
-from a2rl.tasks.contract import Limits
+from a2rl.task_api.contract import Limits
 from tasks.deepsearchqa import grade as grader
 from tasks.deepsearchqa import search as searching
 from tasks.deepsearchqa.annotator import ANNOTATOR, Answered, asked_about, question, verdict
@@ -457,7 +457,7 @@ def test_a_judge_over_http_is_paid_once(hidden: Path, tmp_path: Path) -> None:
 
 def test_each_task_has_its_judge(repository: Path) -> None:
     from a2rl.config.params import load_params
-    from a2rl.tasks.catalog import load_task
+    from a2rl.task_api.catalog import load_task
 
     params = load_params(repository)
     ours = params.judge_for(TASK, "full")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.settings import Settings
-from a2rl.tasks.contract import NotForAgentError
+from a2rl.task_api.contract import NotForAgentError
 from tasks.deepsearchqa.blocklist import Quotes
 from tasks.deepsearchqa.prepare import prepare
 from tasks.deepsearchqa.research import Index, read_pages, read_questions

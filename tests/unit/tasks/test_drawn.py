@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.files import folder_digest
-from a2rl.tasks.catalog import load_grader, load_preparer, task_ids
-from a2rl.tasks.contract import DrawingPreparer, KindsGrader
-from a2rl.tasks.data import SOURCE_NOTE, hidden_digest
-from a2rl.tasks.drawn import can_draw, drawn_digest, ensure_drawn
+from a2rl.task_api.catalog import load_grader, load_preparer, task_ids
+from a2rl.task_api.contract import DrawingPreparer, KindsGrader
+from a2rl.task_api.data import SOURCE_NOTE, hidden_digest
+from a2rl.task_api.drawn import can_draw, drawn_digest, ensure_drawn
 from tests.mini_data import prepare_mini
 from tests.run_maker import REPOSITORY
 

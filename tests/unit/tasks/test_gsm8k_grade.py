@@ -7,7 +7,7 @@ import pytest
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.sampling import Completion, SamplingParams
 from a2rl.scoring.score import summarise
-from a2rl.tasks.contract import Limits
+from a2rl.task_api.contract import Limits
 from tasks.gsm8k import grade as grader
 from tasks.gsm8k import prepare, reference
 from tasks.gsm8k.final_number import final_number

@@ -13,8 +13,8 @@ from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.sampling import Completion, SamplingParams
 from a2rl.scoring.score import summarise
-from a2rl.tasks.catalog import load_grader
-from a2rl.tasks.contract import Limits, PublishedGrader
+from a2rl.task_api.catalog import load_grader
+from a2rl.task_api.contract import Limits, PublishedGrader
 from tasks.humaneval import grade as grader
 from tasks.humaneval.grade import Item, own_program
 from tasks.humaneval.prepare import prepare

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from a2rl.tasks.split import sample_ids, split_ids
+from a2rl.task_api.split import sample_ids, split_ids
 
 IDS = [str(number) for number in range(101)]
 

@@ -10,7 +10,7 @@ import pytest
 from a2rl.core.errors import UsageError
 from a2rl.sampling import Completion, Message, Prompt
 from a2rl.scoring.score import summarise
-from a2rl.tasks.contract import Limits
+from a2rl.task_api.contract import Limits
 from tasks.webshop import grade as grader
 from tasks.webshop import mini
 from tasks.webshop.shop import Expert, Goal, Session, Shop

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from a2rl.agents.transcripts.atif import Count, Metrics
-from a2rl.agents.transcripts.reading import Draft, Reading, Turn, parse_arguments
+from a2rl.agent_systems.transcripts.atif import Count, Metrics
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, parse_arguments
 
 SOURCES: dict[str, Literal["system", "user"]] = {"user": "user", "developer": "system", "system": "system"}
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from a2rl.agents.transcripts.atif import Count, Metrics
-from a2rl.agents.transcripts.reading import Draft, Reading, Turn, sum_metrics
+from a2rl.agent_systems.transcripts.atif import Count, Metrics
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, sum_metrics
 
 SOURCES: dict[str, Literal["system", "user", "agent"]] = {"user": "user", "gemini": "agent"}
 """All other types of messages are notices of the CLI itself."""

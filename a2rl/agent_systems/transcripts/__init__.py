@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from a2rl.agents.transcripts.atif import Agent, Trajectory
-from a2rl.agents.transcripts.ending import Account, ending
-from a2rl.agents.transcripts.reading import MAX_LINE_CHARS, Reading, trajectory
+from a2rl.agent_systems.transcripts.atif import Agent, Trajectory
+from a2rl.agent_systems.transcripts.ending import Account, ending
+from a2rl.agent_systems.transcripts.reading import MAX_LINE_CHARS, Reading, trajectory
 from a2rl.core.errors import unknown_name
 
 __all__ = ["Account", "Agent", "Reading", "Trajectory", "ending", "formats", "read_transcript", "trajectory"]
@@ -40,7 +40,7 @@ def read_transcript(transcript_format: str, *paths: Path) -> Reading:
     """
     if transcript_format not in (known := formats()):
         raise unknown_name("transcript format", transcript_format, known)
-    module = importlib.import_module(f"a2rl.agents.transcripts.{transcript_format.replace('-', '_')}")
+    module = importlib.import_module(f"a2rl.agent_systems.transcripts.{transcript_format.replace('-', '_')}")
     read = cast(Callable[[Iterable[str]], Reading], module.read)
     return read(line for path in paths for line in _lines(path))
 

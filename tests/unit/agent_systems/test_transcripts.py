@@ -18,7 +18,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from a2rl.agents.transcripts import (
+from a2rl.agent_systems.transcripts import (
     Account,
     Agent,
     Reading,
@@ -29,9 +29,9 @@ from a2rl.agents.transcripts import (
     read_transcript,
     trajectory,
 )
-from a2rl.agents.transcripts.atif import Metrics, Observation, ObservationResult, Step, ToolCall
-from a2rl.agents.transcripts.ending import Ending, FailedRequest
-from a2rl.agents.transcripts.reading import parse_arguments
+from a2rl.agent_systems.transcripts.atif import Metrics, Observation, ObservationResult, Step, ToolCall
+from a2rl.agent_systems.transcripts.ending import Ending, FailedRequest
+from a2rl.agent_systems.transcripts.reading import parse_arguments
 from a2rl.core.errors import UsageError
 from a2rl.mock_llm.app import Served
 from tests.mock_llm_process import read_log

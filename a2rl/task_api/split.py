@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from a2rl.core.errors import UsageError
-from a2rl.tasks.contract import Split
+from a2rl.task_api.contract import Split
 
 
 def check_limit(limit: int, items: int, task: str, halved: bool) -> None:

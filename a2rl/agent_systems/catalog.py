@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from a2rl.agents.definition import Agent
+from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
 from a2rl.core.files import validation_message
 

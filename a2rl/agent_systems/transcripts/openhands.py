@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from a2rl.agents.transcripts.atif import Count, Metrics, Usd
-from a2rl.agents.transcripts.reading import Draft, Reading, Turn, parse_arguments, sum_metrics
+from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, parse_arguments, sum_metrics
 
 
 class Text(BaseModel):

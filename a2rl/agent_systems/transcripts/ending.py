@@ -6,8 +6,8 @@ ending("crashed", 1, Account(failure="unexpected status 401 Unauthorized"))
 The best evidence is the relay's record of the last requests, then the HTTP status that a transcript has in a field of
 its own. Text comes last: agent systems word their messages differently and change them, and an agent can write what it
 likes. So neither text nor transcript blames the API if the relay's record has no request that failed. A number in a
-text is an HTTP status only beside the words of an API's error. tests/unit/agents/endings.yaml lists what agent systems
-print.
+text is an HTTP status only beside the words of an API's error. tests/unit/agent_systems/endings.yaml lists what
+agent systems print.
 """
 
 import re

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.agents.transcripts.atif import Usd
-from a2rl.agents.transcripts.reading import ChatUsage, Draft, Reading, Turn
+from a2rl.agent_systems.transcripts.atif import Usd
+from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn
 
 
 class Line(BaseModel):

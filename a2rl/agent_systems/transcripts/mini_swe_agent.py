@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from a2rl.agents.transcripts.atif import Metrics, Usd
-from a2rl.agents.transcripts.reading import ChatUsage, Draft, Reading, Turn, parse_arguments
+from a2rl.agent_systems.transcripts.atif import Metrics, Usd
+from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn, parse_arguments
 
 ENDED_WELL = {"", "Submitted"}
 

@@ -11,8 +11,8 @@ from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.files import folder_digest, machine_failure, replace_folder
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
-from a2rl.tasks.catalog import load_preparer, load_task
-from a2rl.tasks.contract import Variant
+from a2rl.task_api.catalog import load_preparer, load_task
+from a2rl.task_api.contract import Variant
 
 SOURCE_NOTE = "source.txt"
 TIMEOUT_S = 4 * 3600.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import machine_failure, replace_folder
-from a2rl.tasks.catalog import load_preparer
-from a2rl.tasks.contract import DrawingPreparer, Variant
-from a2rl.tasks.data import SOURCE_NOTE, hidden_digest, making, reading
+from a2rl.task_api.catalog import load_preparer
+from a2rl.task_api.contract import DrawingPreparer, Variant
+from a2rl.task_api.data import SOURCE_NOTE, hidden_digest, making, reading
 
 NOTE = "drawn from a secret seed\n"
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.agents.transcripts.atif import Count, Metrics, Usd
-from a2rl.agents.transcripts.reading import Draft, Reading, Turn
+from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn
 
 END_OF_CALENDAR_MS = 253_402_300_799_000
 CUT_OFF = {

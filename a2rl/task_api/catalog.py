@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import cast
 
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
-from a2rl.tasks.contract import Grader, Preparer, ServicesModule, Task, TwinsModule
+from a2rl.task_api.contract import Grader, Preparer, ServicesModule, Task, TwinsModule
 
 
 def task_ids(root: Path) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from a2rl.agents.transcripts.atif import Count, Metrics, Usd
-from a2rl.agents.transcripts.reading import Draft, Reading, Turn, sum_metrics
+from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, sum_metrics
 
 Tokens = Annotated[Count, BeforeValidator(lambda value: 0 if value is None else value)]
 SYNTHETIC = "<synthetic>"

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from a2rl.agents.transcripts.atif import (
+from a2rl.agent_systems.transcripts.atif import (
     MAX_COUNT,
     Agent,
     Count,
@@ -35,7 +35,7 @@ from a2rl.agents.transcripts.atif import (
     ToolCall,
     Trajectory,
 )
-from a2rl.agents.transcripts.ending import Account
+from a2rl.agent_systems.transcripts.ending import Account
 
 MAX_LINE_CHARS = 8 << 20
 MAX_DOCUMENT_CHARS = 64 << 20

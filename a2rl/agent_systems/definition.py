@@ -67,7 +67,7 @@ class TranscriptSource(_Section):
     """Where an agent system writes its transcript, and in which format."""
 
     format: str
-    """The name of a module in a2rl/agents/transcripts, with hyphens instead of underscores."""
+    """The name of a module in a2rl/agent_systems/transcripts, with hyphens instead of underscores."""
     sources: OneOrMore = Field(default=(STDOUT,), alias="from")
     """`stdout`, or patterns of files in its HOME. Files are read before stdout."""
 
