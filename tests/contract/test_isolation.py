@@ -27,10 +27,7 @@ from tests.isolation.attempts import BREAKOUTS, WORK
 from tests.isolation.scene import Scene, make_scene
 from tests.run_maker import alive, wait_for
 
-pytestmark = [
-    pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock"),
-    pytest.mark.xdist_group("isolation"),
-]
+pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 BREAKOUT_NAMES, WORK_NAMES = ([attempt.__name__ for attempt in each] for each in (BREAKOUTS, WORK))
 TAKES_ROOT = {
     "read_shadow", "read_by_handle", "read_the_disk", "use_a_raw_socket", "use_packets", "use_the_rights_of_root",

@@ -1,21 +1,28 @@
-"""Tests the attacks of tests/redteam: none succeeds, and those that are tried without a sandbox succeed there."""
+"""Tests the attacks of tests/redteam: none succeeds, and those that are tried without a sandbox succeed there.
+
+The quick tests try each attack on the sandbox once; test_withheld_calls.py has those by system calls. The slow tests
+try all attacks, also those on whole runs, as each user in each sandbox.
+"""
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from a2rl.linux import landlock
-from tests.redteam.attack import find_attacks
+from tests.redteam.__main__ import available_users
+from tests.redteam.arena import SandboxArena
+from tests.redteam.attack import BY_SYSTEM_CALLS, Attack, find_attacks
 
-pytestmark = [
-    pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock"),
-    pytest.mark.xdist_group("redteam"),
-]
+pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 LEAST = 40
+ON_THE_SANDBOX = [
+    attack for attack in find_attacks() if attack.level == "sandbox" and attack.name not in BY_SYSTEM_CALLS
+]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -41,8 +48,24 @@ def test_every_attack_says_what_it_wants_and_what_must_hold() -> None:
     assert not [attack.name for attack in attacks if not attack.goal or not attack.must_hold]
 
 
-def test_no_attack_on_the_sandbox_succeeds() -> None:
-    found = redteam("--level", "sandbox", "--sandbox", "landlock", timeout_s=540)
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxArena]:
+    with pytest.MonkeyPatch.context() as patch, SandboxArena("landlock") as arena:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield arena
+
+
+@pytest.mark.parametrize("attack", ON_THE_SANDBOX, ids=lambda attack: attack.name)
+def test_an_attack_on_the_sandbox_is_stopped(arena: SandboxArena, attack: Attack) -> None:
+    outcome = arena.play(attack)
+    assert not outcome.succeeded, outcome.achieved
+    if not outcome.tried:
+        pytest.skip(f"this machine does not have what it takes: {outcome.stopped_by}")
+
+
+def test_the_command_attacks_as_each_user_of_this_machine() -> None:
+    found = redteam("--only", "become_somebody_else", "--sandbox", "landlock", timeout_s=540)
+    assert {each["user"] for each in found["attempts"]} == set(available_users())
     assert found["tried"]
     assert not succeeded(found)
 

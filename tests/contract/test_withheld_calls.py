@@ -17,18 +17,10 @@ from a2rl.linux import landlock
 from a2rl.sandbox.isolation import Layer, SandboxKind
 from tests.redteam.__main__ import in_session
 from tests.redteam.arena import SandboxArena
-from tests.redteam.attack import Outcome, find_attacks
+from tests.redteam.attack import BY_SYSTEM_CALLS, Outcome, find_attacks
 
-pytestmark = [
-    pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock"),
-    pytest.mark.xdist_group("isolation"),
-]
-ATTACKS = {attack.name: attack for attack in find_attacks((
-    "watch_hidden_names", "watch_with_dnotify", "watch_with_fanotify", "change_modes", "change_times", "change_owners",
-    "change_attributes", "change_flags", "slow_the_grader", "move_the_grader", "lease_code_files",
-    "signal_by_an_open_file", "listen_on_another_interface", "look_at_shared_memory", "handles_of_hidden_files",
-    "race_the_broker", "flood_the_broker",
-))}  # fmt: skip
+pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
+ATTACKS = {attack.name: attack for attack in find_attacks(BY_SYSTEM_CALLS)}
 ONLY_STOPS = {"flood_the_broker"}
 """It is after the broker itself, which is not there without a sandbox."""
 USERS = ("root", "nobody") if os.geteuid() == 0 else ("user",)

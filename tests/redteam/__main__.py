@@ -44,7 +44,7 @@ def main() -> None:
             outcomes.append(outcome)
             _show(outcome)
 
-    pairs = product(arguments.user or _users(), arguments.sandbox or _sandboxes())
+    pairs = product(arguments.user or available_users(), arguments.sandbox or _sandboxes())
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for session in [pool.submit(run_session, user, sandbox) for user, sandbox in pairs]:
             session.result()
@@ -69,7 +69,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _users() -> list[str]:
+def available_users() -> list[str]:
+    """Returns the kinds of users as which this machine can run attacks."""
     if os.geteuid() != 0:
         return ["user"]
     return ["root", "user"] if ordinary_user.is_available() else ["root"]

@@ -158,10 +158,10 @@ from a2rl.run.events import AgentStarted
 from a2rl.run.ledger import Ledger
 
 def work(thread):
-    for number in range(10):
+    for number in range(4):
         Ledger(Path(sys.argv[1])).append(AgentStarted(attempt=int(sys.argv[2]) + 100 * thread + number, elapsed_s=0))
 
-threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+threads = [threading.Thread(target=work, args=(thread,)) for thread in range(3)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 """
@@ -176,9 +176,9 @@ def test_two_processes_of_many_threads_append_at_once_and_nothing_is_lost(tmp_pa
     assert [process.wait(60) for process in processes] == [0, 0]
     attempts = {event.attempt for event in Ledger(path).events(AgentStarted)}
     assert attempts == {
-        first + 100 * thread + n for first in (10_000, 20_000) for thread in range(4) for n in range(10)
+        first + 100 * thread + n for first in (10_000, 20_000) for thread in range(3) for n in range(4)
     }
-    assert [entry.seq for entry in Ledger(path).entries()] == list(range(1, 81))
+    assert [entry.seq for entry in Ledger(path).entries()] == list(range(1, 25))
     Ledger(path).verify()
 
 
