@@ -110,7 +110,7 @@ def client(run: RunDir, settings: Settings) -> Iterator[TestClient]:
         yield TestClient(app, raise_server_exceptions=False)
 
 
-def test_a_search_finds_what_the_grader_shows_and_nothing_that_gives_answers_away(
+def test_a_search_finds_what_the_grader_shows_but_no_answers(
     new_run: Callable[..., RunDir], settings: Settings
 ) -> None:
     run = new_run()
@@ -146,9 +146,10 @@ def test_a_query_in_other_words_is_searched(new_run: Callable[..., RunDir], sett
         assert asks.post("/search", json={"query": PARAPHRASE}).status_code == 200
 
 
-def test_only_training_questions_are_judged_and_the_gold_answer_is_not_told(
+def test_only_training_questions_are_judged(
     new_run: Callable[..., RunDir], settings: Settings, judge: FakeJudge
 ) -> None:
+    """The answer of the judge does not tell the gold answer."""
     run = new_run()
     with client(run, settings) as asks:
         answer = asks.post("/judge", json={"question": f"  {TRAIN}\n", "answer": "It is Balco."})
@@ -220,9 +221,8 @@ def test_a_flood_of_requests_is_rejected_before_it_is_counted(
     assert Account(run.account).use("agent's search").requests == 2
 
 
-def test_the_agents_questions_leave_half_of_the_money_for_its_submissions(
-    new_run: Callable[..., RunDir], settings: Settings
-) -> None:
+def test_questions_of_the_agent_leave_half_of_the_money(new_run: Callable[..., RunDir], settings: Settings) -> None:
+    """The other half is for its submissions."""
     run = new_run(max_judge_usd=1.0)
     Account(run.account).add("judgement", "x-public", dollars=0.5)
     with client(run, settings) as asks:
@@ -241,7 +241,7 @@ def test_the_agents_questions_leave_half_of_the_money_for_its_submissions(
         ("/judge", {"question": TRAIN}, "a training question and an answer"),
     ],
 )
-def test_a_request_that_is_not_understood_is_answered_with_the_usage(
+def test_a_request_that_is_not_understood_gets_the_usage(
     new_run: Callable[..., RunDir], settings: Settings, path: str, body: Any, says: str
 ) -> None:
     run = new_run()
@@ -251,9 +251,8 @@ def test_a_request_that_is_not_understood_is_answered_with_the_usage(
     assert Account(run.account).use().requests == 0
 
 
-def test_services_that_cannot_be_opened_say_why_and_grading_goes_on(
-    new_run: Callable[..., RunDir], settings: Settings
-) -> None:
+def test_services_that_cannot_be_opened_do_not_stop_grading(new_run: Callable[..., RunDir], settings: Settings) -> None:
+    """They say why they could not be opened."""
     run = new_run(options={"search": "serpapi"})
     with client(run, settings) as asks:
         answer = asks.post("/search", json={"query": "towns"})

@@ -67,9 +67,7 @@ def test_a_commit_under_an_older_epoch_is_refused(claims: Claims) -> None:
 
 
 @pytest.mark.parametrize("entries", [[(2, "another"), (3, "hash-3")], [(1, "hash-1")], [(4, "hash-4")]])
-def test_entries_that_do_not_go_on_from_what_is_stored_are_refused(
-    claims: Claims, entries: list[tuple[int, str]]
-) -> None:
+def test_entries_that_do_not_follow_the_stored_ones_are_refused(claims: Claims, entries: list[tuple[int, str]]) -> None:
     claim = claims.take(RUN, "a")
     claims.commit(claim, commit([1, 2]))
     with pytest.raises(ClaimLostError):
@@ -165,7 +163,7 @@ def test_a_closed_run_cannot_be_taken_and_its_owner_loses_it(claims: Claims) -> 
     assert claims.take(RUN, "b").epoch == 2
 
 
-def test_an_attempt_is_followed_by_one_other_and_only_if_nobody_holds_the_run(claims: Claims) -> None:
+def test_an_attempt_has_one_successor_once_nobody_holds_the_run(claims: Claims) -> None:
     claim = claims.take(RUN, "a")
     assert not claims.next_attempt(RUN.run_id, 1, "the machine died")
     claims.release(claim, "interrupted", done=False)
@@ -181,7 +179,7 @@ def test_rows_are_found_by_suite_and_by_launch(claims: Claims) -> None:
     assert len(claims.rows()) == 2
 
 
-def test_a_refusal_is_noted_unless_somebody_holds_the_run_or_it_is_closed(claims: Claims) -> None:
+def test_a_refusal_is_noted_unless_the_run_is_held_or_closed(claims: Claims) -> None:
     claims.register([RUN])
     claims.refused(RUN.run_id, "host-a took nothing: disk: it is full")
     assert outcome(claims) == "host-a took nothing: disk: it is full"

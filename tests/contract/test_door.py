@@ -77,7 +77,7 @@ class SlowCopy:
 # Receipts and the deadline.
 
 
-def test_a_submission_is_in_the_ledger_before_a_byte_of_it_is_copied(
+def test_a_submission_is_in_the_ledger_before_it_is_copied(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = SlowCopy(monkeypatch)
@@ -89,9 +89,10 @@ def test_a_submission_is_in_the_ledger_before_a_byte_of_it_is_copied(
         assert waiting.result().status_code == 200
 
 
-def test_what_was_received_in_time_is_copied_in_peace_and_graded_when_the_agent_is_gone(
+def test_what_arrived_in_time_is_copied_and_graded_afterwards(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is copied without haste, and graded when the agent is gone."""
     copy = SlowCopy(monkeypatch)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(submit, client_of(service_of(run, settings)), v1)
@@ -105,9 +106,7 @@ def test_what_was_received_in_time_is_copied_in_peace_and_graded_when_the_agent_
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
-def test_when_the_ledger_says_that_the_agent_is_gone_nothing_is_received(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_nothing_is_received_once_the_ledger_has_the_agents_end(run: RunDir, settings: Settings, v1: str) -> None:
     client = client_of(service_of(run, settings))
     end_agent_at_work(run)
     answer = submit(client, v1)
@@ -138,9 +137,7 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
     assert SubmissionReceived not in kinds[kinds.index(AgentEnded) :]
 
 
-def test_a_copy_that_the_services_death_cut_off_is_made_again_and_graded(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_copy_cut_off_by_the_services_death_is_made_again(run: RunDir, settings: Settings, v1: str) -> None:
     service_of(run, settings).receive(v1)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
     end_agent_at_work(run)
@@ -152,9 +149,7 @@ def test_a_copy_that_the_services_death_cut_off_is_made_again_and_graded(
     assert not list(run.checkpoints.glob(".incoming-*"))
 
 
-def test_a_folder_that_the_agent_removes_after_the_receipt_is_copied_all_the_same(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_folder_removed_after_the_receipt_is_still_copied(run: RunDir, settings: Settings, v1: str) -> None:
     service_of(run, settings).receive(v1)  # and then it is killed
     digest = weights_digest(run.workspace / v1)
     shutil.rmtree(run.workspace / v1)
@@ -165,7 +160,7 @@ def test_a_folder_that_the_agent_removes_after_the_receipt_is_copied_all_the_sam
     assert not list(run.checkpoints.glob(".*")), "no half copies and no frozen files stay"
 
 
-def test_what_replaces_a_folder_after_the_receipt_is_not_what_was_submitted(
+def test_what_replaces_a_folder_after_the_receipt_does_not_count(
     run: RunDir, settings: Settings, v1: str, base_model: Path
 ) -> None:
     service = service_of(run, settings)
@@ -176,9 +171,7 @@ def test_what_replaces_a_folder_after_the_receipt_is_not_what_was_submitted(
     assert service.submit(v1)[0].weights_digest == weights_digest(run.workspace / v1)
 
 
-def test_a_file_that_is_overwritten_in_place_after_the_receipt_is_refused_with_that_reason(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_file_overwritten_in_place_after_receipt_is_refused(run: RunDir, settings: Settings, v1: str) -> None:
     service = service_of(run, settings)
     received = service.receive(v1)
     with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
@@ -205,9 +198,7 @@ def test_where_files_can_be_cloned_even_that_does_not_matter(
     assert service.accept(received)[0].weights_digest == digest
 
 
-def test_a_submission_that_could_not_be_frozen_and_is_gone_is_refused_with_that_reason(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_submission_that_was_not_frozen_and_is_gone_is_refused(run: RunDir, settings: Settings, v1: str) -> None:
     service_of(run, settings).receive(v1)
     shutil.rmtree(run.checkpoints / ".received-1")  # the service was killed before it could
     (run.workspace / v1 / "model.safetensors").unlink()
@@ -231,7 +222,7 @@ def test_a_second_name_of_ours_does_not_hide_one_of_the_agents(run: RunDir, sett
     assert not list(run.checkpoints.glob(".received-*"))
 
 
-def test_two_services_that_copy_the_same_submission_accept_it_once(
+def test_two_services_that_copy_one_submission_accept_it_once(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = service_of(run, settings)
@@ -244,9 +235,10 @@ def test_two_services_that_copy_the_same_submission_accept_it_once(
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
-def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_stage(
+def test_a_full_disk_loses_nothing_after_the_agents_end(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The stage is told of it."""
     service_of(run, settings).receive(v1)
     end_agent_at_work(run)
     with monkeypatch.context() as full:
@@ -258,7 +250,7 @@ def test_a_full_disk_when_the_agent_is_gone_loses_nothing_and_is_told_to_the_sta
     wait_for(lambda: run.ledger.events(Graded))
 
 
-def test_a_failed_copy_stays_a_problem_when_another_submission_succeeds(
+def test_a_failed_copy_stays_a_problem_when_another_succeeds(
     run: RunDir, settings: Settings, v1: str, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained_copy(base_model, run.workspace / "output" / "v2", seed=2)
@@ -283,7 +275,7 @@ def test_a_failed_copy_stays_a_problem_when_another_submission_succeeds(
     wait_for(lambda: not service.problem)
 
 
-def test_a_submission_over_which_the_service_dies_again_and_again_is_refused(
+def test_a_submission_that_keeps_killing_the_service_is_refused(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     received = service_of(run, settings).receive(v1)
@@ -300,9 +292,10 @@ def test_a_submission_over_which_the_service_dies_again_and_again_is_refused(
     assert "crashed each time" in refused.reason
 
 
-def test_copies_are_made_one_at_a_time_so_that_none_counts_on_the_room_of_another(
+def test_copies_are_made_one_at_a_time(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """So none counts on the disk space of another."""
     service, copying, most = service_of(run, settings), [0], [0]
     copy: Callable[..., Kept] = copy_submission
 
@@ -444,7 +437,7 @@ def test_a_request_that_makes_no_sense_is_recorded_too(run: RunDir, settings: Se
     assert len(run.ledger.events(SubmissionRefused)) == 2
 
 
-def test_an_error_that_nobody_thought_of_ends_the_wait_for_a_grade(
+def test_an_unexpected_error_ends_the_wait_for_a_grade(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2rl.grading.grades.file_digest", raising(ValueError("nobody thought of this")))
@@ -459,9 +452,7 @@ def test_an_error_that_nobody_thought_of_ends_the_wait_for_a_grade(
     assert not ungraded(run.ledger.entries())
 
 
-def test_what_failed_beside_the_agent_is_graded_when_the_stage_says_that_it_is_gone(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_what_failed_beside_the_agent_is_graded_after_its_end(run: RunDir, settings: Settings, v1: str) -> None:
     pool = FakePool(failure="out of memory")
     service = service_of(run, settings, pool)
     assert submit(client_of(service), v1).status_code == 503
@@ -485,7 +476,8 @@ def test_without_code_history_a_submission_still_counts(
 # Floods and quotas.
 
 
-def test_of_a_flood_of_refusals_the_ledger_keeps_the_first_and_counts_the_others(run: RunDir) -> None:
+def test_of_a_flood_of_refusals_the_ledger_keeps_few(run: RunDir) -> None:
+    """It keeps the first ones and counts the others."""
     now = [0.0]
     turned_away = Refusals(run.ledger, lambda: now[0])
     for second in range(900):
@@ -499,7 +491,7 @@ def test_of_a_flood_of_refusals_the_ledger_keeps_the_first_and_counts_the_others
     assert sum(event.count for event in written) == 900
 
 
-def test_a_flood_of_hopeless_submissions_over_http_leaves_few_events(run: RunDir, settings: Settings) -> None:
+def test_a_flood_of_hopeless_submissions_leaves_few_events(run: RunDir, settings: Settings) -> None:
     service = service_of(run, settings)
     client = client_of(service)
     statuses = {submit(client, f"output/absent-{number}").status_code for number in range(150)}
@@ -509,7 +501,7 @@ def test_a_flood_of_hopeless_submissions_over_http_leaves_few_events(run: RunDir
     assert sum(event.count for event in run.ledger.events(SubmissionRefused)) == 150
 
 
-def test_who_hands_in_broken_checkpoints_again_and_again_waits_longer_and_longer(
+def test_repeated_broken_checkpoints_make_the_agent_wait_longer(
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
     now = [100.0]
@@ -558,9 +550,7 @@ def test_refused_submissions_have_a_quota_of_time(
     assert door_of_run.has_room
 
 
-def test_a_submission_that_is_refused_does_not_wait_for_the_copies_of_others(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_refused_submission_does_not_wait_for_copies_of_others(run: RunDir, settings: Settings, v1: str) -> None:
     door_of_run = submissions.Submissions(run)
     run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
@@ -580,9 +570,8 @@ def test_an_allowance_comes_back_with_time() -> None:
     assert [bucket.take() for _ in range(3)] == [True, True, False]
 
 
-def test_many_checkpoints_in_the_last_seconds_are_all_received_and_worked_on_a_few_at_a_time(
-    run: RunDir, settings: Settings, base_model: Path
-) -> None:
+def test_many_last_second_checkpoints_are_all_received(run: RunDir, settings: Settings, base_model: Path) -> None:
+    """They are worked on a few at a time."""
     for number in range(24):
         trained_copy(base_model, run.workspace / "output" / f"v{number}", seed=number + 1)
     pool = FakePool(at_once=False)

@@ -105,9 +105,10 @@ def answer_of(connection: socket.socket) -> bytes:
     return said
 
 
-def test_fifteen_hundred_open_connections_neither_stop_the_service_nor_fill_its_table_of_files(
+def test_many_hundred_open_connections_do_not_stop_the_service(
     served: Served,
 ) -> None:
+    """They do not fill its table of files either."""
     flood = []
     with contextlib.ExitStack() as stack:
         for _ in range(1500):
@@ -156,7 +157,7 @@ def _drip(connection: socket.socket) -> None:
          b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n", b"200"),
     ],
 )  # fmt: skip
-def test_what_is_no_decent_request_is_answered_so_and_the_service_goes_on(
+def test_malformed_requests_are_answered_and_the_service_goes_on(
     served: Served, request_: bytes, status: bytes
 ) -> None:
     with served.connect() as connection:
@@ -167,7 +168,7 @@ def test_what_is_no_decent_request_is_answered_so_and_the_service_goes_on(
     assert served.is_well()
 
 
-def test_ten_thousand_requests_in_one_breath_are_answered_at_a_steady_pace(served: Served) -> None:
+def test_ten_thousand_requests_at_once_are_answered_steadily(served: Served) -> None:
     requests = b"GET /time HTTP/1.1\r\nHost: a\r\n\r\n" * 10_000
     with served.connect() as connection:
         sender = threading.Thread(target=_send, args=(connection, requests))
@@ -212,7 +213,7 @@ def end_agent(run: RunDir) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_a_service_that_is_stopped_is_started_again_and_what_it_received_is_graded(
+def test_a_stopped_service_restarts_and_grades_what_it_received(
     run: RunDir, settings: Settings, base_model: Path
 ) -> None:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
@@ -235,7 +236,7 @@ def _quietly(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_grader_that_is_stopped_is_ended_and_the_grade_is_made_again(
+def test_a_stopped_grader_is_ended_and_the_grade_is_made_again(
     new_run: type, settings: Settings, base_model: Path
 ) -> None:
     run = new_run(grading_limits=GradingLimits(silence_s=3.0))
@@ -250,7 +251,7 @@ def test_a_grader_that_is_stopped_is_ended_and_the_grade_is_made_again(
     assert graded.result.score is not None
 
 
-def test_a_flood_at_the_door_does_not_make_the_stage_think_that_the_service_is_dead(
+def test_a_flood_does_not_make_the_service_look_dead(
     run: RunDir, settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_process, "SILENCE_TIMEOUT_S", 10.0)
@@ -293,9 +294,7 @@ class NoService(GradingServer):
         return Child(["sleep", "600"], os.environ)
 
 
-def test_draining_has_an_end_even_with_a_service_that_does_nothing(
-    run: RunDir, settings: Settings, base_model: Path
-) -> None:
+def test_draining_ends_even_with_a_service_that_does_nothing(run: RunDir, settings: Settings, base_model: Path) -> None:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
     GradingService(run, settings.root, cast(GraderPool, FakePool(at_once=False))).submit("output/v1")
     end_agent(run)
@@ -308,7 +307,7 @@ def test_draining_has_an_end_even_with_a_service_that_does_nothing(
 
 
 @pytest.mark.slow
-def test_what_the_service_only_counted_is_in_the_ledger_when_draining_is_over(run: RunDir, settings: Settings) -> None:
+def test_what_the_service_only_counted_reaches_the_ledger(run: RunDir, settings: Settings) -> None:
     with GradingServer(run, settings) as server:
         server.wait_until_ready()
         for _ in range(40):

@@ -44,7 +44,7 @@ class Seen(NamedTuple):
         pytest.param(4, 4, 1, id="four runs on four GPUs, of which each reserves one for grading"),
     ],
 )
-def test_each_agent_sees_its_own_gpus_and_never_the_one_that_grades(
+def test_each_agent_sees_its_own_gpus_and_never_the_graders(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch, runs: int, gpus: int, grading: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(stage, "GradingServer", FakeGradingServer)

@@ -86,7 +86,7 @@ def test_the_answer_has_the_references_keys_and_an_interval(
     assert body["ci"][0] <= score <= body["ci"][1]
 
 
-def test_the_best_so_far_is_the_highest_score_and_the_earliest_of_equals(
+def test_the_best_so_far_is_the_earliest_of_the_highest_scores(
     run: RunDir, settings: Settings, base_model: Path
 ) -> None:
     client, paths = client_of(run, settings), checkpoints(run, base_model, 4)
@@ -153,9 +153,10 @@ def test_every_submission_waits_for_its_own_grade(run: RunDir, settings: Setting
         ("\N{GRINNING FACE}/v1", 422, "no folder"),
     ],
 )
-def test_a_bad_submission_is_refused_with_the_reason_and_is_not_a_zero(
+def test_a_bad_submission_is_refused_with_the_reason(
     run: RunDir, settings: Settings, v1: str, model_path: str, status: int, says: str
 ) -> None:
+    """It does not count as a zero."""
     (run.workspace / "output" / "linked").symlink_to("v1")
     client = client_of(run, settings)
     answer = submit(client, model_path)
@@ -174,9 +175,7 @@ def test_a_bad_submission_is_refused_with_the_reason_and_is_not_a_zero(
     ["", "{", "[]", '"output/v1"', "{}", '{"model_path": 5}', '{"model_path": null}', '{"path": "output/v1"}',
      '{"model_path": "' + "x" * 5000 + '"}', r'{"model_path": "\ud800"}', "\xff\xfe", "[" * 10_000],
 )  # fmt: skip
-def test_a_request_that_is_not_understood_is_answered_with_the_usage(
-    run: RunDir, settings: Settings, body: str
-) -> None:
+def test_a_request_that_is_not_understood_gets_the_usage(run: RunDir, settings: Settings, body: str) -> None:
     answer = client_of(run, settings).post(
         "/submit", content=body.encode("latin-1"), headers={"Content-Type": "application/json"}
     )
@@ -244,7 +243,7 @@ def test_before_the_agent_was_started_nothing_is_taken(
     assert submit(client_of(run, settings), path).status_code == 403
 
 
-def test_what_was_accepted_before_the_deadline_is_graded_after_it(run: RunDir, settings: Settings, v1: str) -> None:
+def test_what_was_accepted_in_time_is_graded_after_the_deadline(run: RunDir, settings: Settings, v1: str) -> None:
     pool = FakePool(at_once=False)
     client = client_of(run, settings, pool)
     with ThreadPoolExecutor(1) as threads:
@@ -287,7 +286,7 @@ def test_a_grader_that_fails_is_503_and_no_zero(run: RunDir, settings: Settings,
     assert [event.reason for event in run.ledger.events(GradingFailed)] == ["the GPU is on fire"]
 
 
-def test_a_base_model_that_is_taken_away_is_the_graders_failure_and_not_the_agents(
+def test_a_base_model_that_is_taken_away_is_the_graders_failure(
     run: RunDir, settings: Settings, v1: str, tmp_path: Path
 ) -> None:
     base = run.need("setup", SetupRecord).base_model
@@ -303,9 +302,7 @@ def test_a_base_model_that_is_taken_away_is_the_graders_failure_and_not_the_agen
     assert submit(client, v1).status_code == 200
 
 
-def test_what_failed_beside_the_agent_is_graded_when_it_is_submitted_again(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_what_failed_is_graded_when_it_is_submitted_again(run: RunDir, settings: Settings, v1: str) -> None:
     pool = FakePool(failure="out of memory")
     client = client_of(run, settings, pool)
     assert submit(client, v1).status_code == 503
@@ -335,9 +332,10 @@ def unjudged(job: GradeJob) -> list[ItemResult]:
     return [ItemResult(id=each, verdict="errored", reason="HTTP 503") for each in ids]
 
 
-def test_while_the_judge_is_silent_a_submission_has_no_grade_and_can_be_submitted_again(
+def test_with_a_silent_judge_there_is_no_grade_but_another_try(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path
 ) -> None:
+    """The submission can be made again when the judge answers."""
     run, pool = new_run(judge=JudgeParams()), SilentJudgePool()
     client, [v1] = client_of(run, settings, pool), checkpoints(run, base_model, 1)
     answer = submit(client, v1)
@@ -349,9 +347,10 @@ def test_while_the_judge_is_silent_a_submission_has_no_grade_and_can_be_submitte
     assert len(run.ledger.events(Graded)) == 1
 
 
-def test_while_the_judge_is_silent_a_run_has_no_result_and_can_be_resumed(
+def test_with_a_silent_judge_a_run_has_no_result_yet(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path
 ) -> None:
+    """It can be resumed."""
     run = new_run(judge=JudgeParams())
     client, [v1] = client_of(run, settings), checkpoints(run, base_model, 1)
     assert submit(client, v1).status_code == 200
@@ -367,9 +366,7 @@ def test_while_the_judge_is_silent_a_run_has_no_result_and_can_be_resumed(
     assert run.read("grade", GradeRecord) is None
 
 
-def test_what_fails_again_when_the_agent_is_gone_has_no_score_for_good(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_what_fails_again_after_the_agents_end_never_has_a_score(run: RunDir, settings: Settings, v1: str) -> None:
     submit(client_of(run, settings, FakePool(failure="the GPU is on fire")), v1)
     run.clock.stop()
     client_of(run, settings, FakePool(failure="the GPU is still on fire"))
@@ -379,7 +376,7 @@ def test_what_fails_again_when_the_agent_is_gone_has_no_score_for_good(
     assert graded.result.errored == graded.result.total == 4
 
 
-def test_a_failed_submission_does_not_spoil_the_best_of_the_others(
+def test_a_failed_submission_does_not_spoil_the_best_of_others(
     run: RunDir, settings: Settings, base_model: Path
 ) -> None:
     first, second = checkpoints(run, base_model, 2)
@@ -398,9 +395,8 @@ class ForgetfulPool(FakePool):
         future.set_result(result)
 
 
-def test_a_grade_that_cannot_be_recorded_is_a_failure_and_no_endless_wait(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_grade_that_cannot_be_recorded_is_a_failure(run: RunDir, settings: Settings, v1: str) -> None:
+    """Nobody waits for it without end."""
     pool = ForgetfulPool(at_once=False)
     _, graded = GradingService(run, settings.root, cast(GraderPool, pool)).submit(v1)
     pool.grade_all()
@@ -408,9 +404,7 @@ def test_a_grade_that_cannot_be_recorded_is_a_failure_and_no_endless_wait(
     assert run.ledger.events(Graded) == []
 
 
-def test_a_restarted_service_grades_what_was_accepted_exactly_once(
-    run: RunDir, settings: Settings, base_model: Path
-) -> None:
+def test_a_restarted_service_grades_what_was_accepted_once(run: RunDir, settings: Settings, base_model: Path) -> None:
     paths, dead = checkpoints(run, base_model, 3), FakePool(at_once=False)
     service = GradingService(run, settings.root, cast(GraderPool, dead))
     for path in [*paths, paths[0]]:
@@ -429,7 +423,7 @@ def test_a_restarted_service_grades_what_was_accepted_exactly_once(
     assert len(alive.jobs) == 3
 
 
-def test_two_services_that_grade_the_same_submission_record_it_once(run: RunDir, settings: Settings, v1: str) -> None:
+def test_two_services_that_grade_one_submission_record_it_once(run: RunDir, settings: Settings, v1: str) -> None:
     old, new = FakePool(at_once=False), FakePool(at_once=False)
     GradingService(run, settings.root, cast(GraderPool, old)).submit(v1)
     GradingService(run, settings.root, cast(GraderPool, new))
@@ -473,9 +467,9 @@ def test_the_remaining_time_is_never_negative(run: RunDir, settings: Settings) -
     assert client_of(run, settings).get("/time").json()["remaining"] == 0
 
 
-def test_a_gpu_that_is_lost_after_the_agents_end_is_a_problem_of_the_machine_and_no_grade(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_gpu_lost_after_the_agents_end_is_a_machine_problem(run: RunDir, settings: Settings, v1: str) -> None:
+    """It is no grade."""
+
     class LostPool(FakePool):
         def submit(self, job: GradeJob, on: Iterable[str] = ()) -> "Future[GradeResult]":
             future: Future[GradeResult] = Future()
@@ -507,9 +501,8 @@ def test_an_answer_tells_a_score_and_nothing_of_the_items(
 # A real service in its own process and a worker with torch, all killed while they work.
 
 
-def test_nothing_accepted_is_lost_or_graded_twice_when_grader_worker_and_service_are_killed(
-    run: RunDir, settings: Settings, base_model: Path
-) -> None:
+def test_after_kills_each_accepted_submission_is_graded_once(run: RunDir, settings: Settings, base_model: Path) -> None:
+    """The grader, its worker and the service are killed."""
     paths = checkpoints(run, base_model, 3)
     with GradingServer(run, settings) as server, ThreadPoolExecutor(4) as threads:
         server.wait_until_ready()

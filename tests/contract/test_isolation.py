@@ -112,7 +112,8 @@ def test_an_agent_can(scenes: Callable[[str], Scene], outcomes: Outcomes, user: 
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_without_anything_of_its_own_nothing_gets_out_either_and_all_work_goes_on(user: str) -> None:
+def test_without_its_own_namespaces_an_agent_stays_inside(user: str) -> None:
+    """All its work goes on as well."""
     with make_scene(user) as scene:
         free = scene.attempts("none")
         scene.without = frozenset({"user", "devices", "processes"})

@@ -66,9 +66,10 @@ def submit(run: RunDir, settings: Settings, base_model: Path, count: int) -> lis
 
 
 @pytest.mark.parametrize("protocol", ["strict", "paper"])
-def test_submissions_beyond_the_money_have_no_score_and_the_agent_is_told_why(
+def test_submissions_beyond_the_money_have_no_score(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path, protocol: str
 ) -> None:
+    """The agent is told why."""
     run = new_run(max_judge_usd=2.5, protocol=protocol)
     answers = submit(run, settings, base_model, 4)
     paid = 2 if protocol == "strict" else 3  # under the strict protocol, the price of the final grade is kept
@@ -99,7 +100,8 @@ def test_the_final_grade_has_what_the_submissions_left(
     assert (record.judge.use.requests, record.judge.use.dollars, record.judge.limit_usd) == (2, 2.0, 2.5)
 
 
-def test_the_base_models_price_is_kept_before_the_first_submission(new_run: Callable[..., RunDir]) -> None:
+def test_the_base_models_price_is_reserved_first(new_run: Callable[..., RunDir]) -> None:
+    """It is kept before the first submission."""
     run = new_run(max_judge_usd=10.0, judge_sample=1)
     base = run.need("baseline", BaselineRecord)
     priced = base.private.model_copy(update={"measures": {DOLLARS: 0.5}})

@@ -104,7 +104,7 @@ def make(settings: Settings, new_run: Callable[..., RunDir], monkeypatch: pytest
     return made
 
 
-def test_a_key_that_an_agent_prints_writes_and_says_is_kept_nowhere(make: Callable[..., Any]) -> None:
+def test_a_key_that_an_agent_prints_writes_or_says_is_not_kept(make: Callable[..., Any]) -> None:
     run, settings = make(LEAKY, LEAK)
     record = execute(run, settings)
     assert record.ended == "crashed"
@@ -156,7 +156,8 @@ def provider(tmp_path: Path) -> Any:
         yield url
 
 
-def test_an_agent_that_is_led_to_its_llm_never_has_the_key_and_is_seen(make: Callable[..., Any], provider: str) -> None:
+def test_an_agent_never_has_the_key_of_its_llm_and_is_seen(make: Callable[..., Any], provider: str) -> None:
+    """It is led to its LLM by the relay."""
     more = """
 ask("the-driver")
 ask("another")
@@ -221,7 +222,7 @@ def test_an_agent_whose_requests_fill_the_record_is_ended(make: Callable[..., An
     assert record.seen.tokens == 0
 
 
-def test_an_llm_that_is_reached_through_a_tunnel_is_said_to_be_unseen(make: Callable[..., Any]) -> None:
+def test_an_llm_reached_through_a_tunnel_is_said_to_be_unseen(make: Callable[..., Any]) -> None:
     run, settings = make(TALKER.replace("{base_url}", "nowhere"), "", driver="the-driver")
     record = execute(run, settings)
     assert (record.ended, record.seen) == ("finished", None)
@@ -236,7 +237,7 @@ def environments(pid: int) -> bytes:
     return b"".join(Path(f"/proc/{each.pid}/environ").read_bytes() for each in below)
 
 
-def test_the_grading_service_and_its_workers_have_no_key_in_their_environment(run: RunDir, settings: Settings) -> None:
+def test_the_service_and_its_workers_have_no_key(run: RunDir, settings: Settings) -> None:
     rich = Settings(settings.root, {**settings.environ, "OPENAI_API_KEY": JUDGE_KEY})
     with GradingServer(run, rich) as server:
         server.wait_until_ready()
@@ -281,7 +282,7 @@ def test_the_prefect_server_gets_no_key(settings: Settings, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("url", ["http://user:pass@127.0.0.1:8080", "https://token@host/v1", "http://h/v1?key=abc"])
-def test_an_address_with_a_key_in_it_is_refused_before_anything_is_written(url: str, settings: Settings) -> None:
+def test_an_address_with_a_key_is_refused_before_any_writing(url: str, settings: Settings) -> None:
     params = load_params(settings.root)
     grid = choose_suite(params, "smoke", base_url=url)
     with pytest.raises(UsageError, match="environment variable"):

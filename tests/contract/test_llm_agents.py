@@ -137,9 +137,7 @@ def test_what_it_did_is_read_from_its_transcript(work: Callable[..., RunDir], ch
     assert (run.code / "train.py").read_text() == "lr = 1\n"
 
 
-def test_a_refused_key_is_a_result_with_the_reason_in_plain_words(
-    work: Callable[..., RunDir], checkout: Settings
-) -> None:
+def test_a_refused_key_is_a_result_with_the_reason(work: Callable[..., RunDir], checkout: Settings) -> None:
     run = work(play("refused") + "exit 1\n")
     record = execute(run, checkout)
     assert (record.ended, record.exit_code, record.attempts) == ("crashed", 1, 1)
@@ -163,9 +161,10 @@ def test_garbage_and_an_exit_code_that_says_something(work: Callable[..., RunDir
     ],
     ids=["a program that is not installed", "a key that is missing"],
 )
-def test_what_is_missing_ends_the_run_as_a_result_and_costs_no_time(
+def test_what_is_missing_ends_the_run_as_a_result(
     work: Callable[..., RunDir], settings: Settings, more: str, says: str
 ) -> None:
+    """It costs no time."""
     run = work(play("work"), more)
     record = execute(run, settings)
     assert record.ended == "unavailable"
@@ -219,9 +218,7 @@ def test_a_crash_ends_even_mode_multi(work: Callable[..., RunDir], checkout: Set
     assert execute(run, checkout).attempts == 1
 
 
-def test_a_hanging_agent_is_ended_at_its_deadline_and_nothing_is_lost(
-    work: Callable[..., RunDir], checkout: Settings
-) -> None:
+def test_a_hanging_agent_is_ended_at_its_deadline_without_loss(work: Callable[..., RunDir], checkout: Settings) -> None:
     run = work(
         "mkdir -p code; echo x > code/a.py\n" + play("work") + "trap '' TERM; sleep 100 & wait; sleep 100\n",
         budget_s=3.0,
@@ -263,9 +260,10 @@ for line in sys.stdin:
 '''
 
 
-def test_one_that_takes_messages_is_warned_twice_and_told_when_no_more_will_come(
+def test_an_agent_that_takes_messages_is_warned_of_its_deadline(
     work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is warned twice, and told when no more will come."""
     monkeypatch.setattr("a2rl.execution.messages.WARN_AT", (0.1, 0.2))
     run = work("", budget_s=10.0)
     folder = checkout.root / "agents" / "fake"

@@ -61,9 +61,8 @@ def v1(run: RunDir, base_model: Path) -> str:
 # 1
 
 
-def test_nothing_that_the_agent_writes_into_its_workspace_changes_its_score_baseline_or_clock(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_what_the_agent_writes_changes_no_score_or_clock(run: RunDir, settings: Settings, v1: str) -> None:
+    """It does not change the baseline either."""
     client = client_of(run, settings)
     forged = {"start_time": time.time() + 1e6, "timeout_s": 1e9, "end_time": 9e9, "baseline_score": 0, "score": 100}
     for name in ("run_meta.json", "scores.json", "grade.json", "clock.json", "spec.json", "output/scores.json"):
@@ -94,9 +93,10 @@ def _proc_net(name: str) -> list[str]:
 # 2
 
 
-def test_the_agent_gets_copies_a_clean_environment_and_no_hidden_data(
+def test_the_agent_gets_copies_and_a_clean_environment(
     settings: Settings, base_model: Path, run: RunDir, tmp_path: Path
 ) -> None:
+    """It gets no hidden data."""
     host = replace(settings, environ={**settings.environ, "OPENAI_API_KEY": "sk-secret"})
     visible = make_hidden(tmp_path / "visible", items=2)
     (tmp_path / "description.md").write_text("x")
@@ -113,9 +113,9 @@ def test_the_agent_gets_copies_a_clean_environment_and_no_hidden_data(
     assert "spoilt" not in (visible / "eval.jsonl").read_text()
 
 
-def test_grading_writes_nothing_into_the_workspace_but_the_time_of_the_submission(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_grading_writes_only_the_time_into_the_workspace(run: RunDir, settings: Settings, v1: str) -> None:
+    """That is the time of the submission."""
+
     def found() -> dict[Path, int]:
         below = run.workspace.rglob("*")
         return {path: path.stat().st_mtime_ns for path in below if path != run.workspace / RUN_META}
@@ -177,7 +177,7 @@ def test_a_failed_baseline_is_no_baseline_and_is_not_kept(run: RunDir, settings:
     assert (summarise(stored.items).score, stored.reused) == (50.0, False)
 
 
-def test_an_empty_answer_is_wrong_and_one_that_could_not_be_judged_is_neither(tmp_path: Path) -> None:
+def test_an_empty_answer_is_wrong_and_an_unjudged_one_is_not(tmp_path: Path) -> None:
     hidden = make_hidden(tmp_path / "hidden", items=3)
     items = gsm8k.score_outputs({"0": "", "1": "   "}, hidden, ["0", "1", "2"])
     assert [item.verdict for item in items] == ["wrong", "wrong", "errored"]
@@ -187,9 +187,7 @@ def test_an_empty_answer_is_wrong_and_one_that_could_not_be_judged_is_neither(tm
 # 5
 
 
-def test_one_clock_is_told_to_the_agent_enforced_and_answered_by_the_service(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_one_clock_is_told_to_the_agent_enforced_and_served(run: RunDir, settings: Settings, v1: str) -> None:
     client = client_of(run, settings)
     left = run.clock.remaining_s()
     told = json.loads(run_meta(run))["end_time"]
@@ -204,7 +202,7 @@ def test_one_clock_is_told_to_the_agent_enforced_and_answered_by_the_service(
     assert client.post("/submit", json={"model_path": v1}).status_code == 403
 
 
-def test_a_submission_that_is_being_graded_at_the_deadline_counts(run: RunDir, settings: Settings, v1: str) -> None:
+def test_a_submission_that_is_graded_at_the_deadline_counts(run: RunDir, settings: Settings, v1: str) -> None:
     pool = FakePool(at_once=False)
     service_of(run, settings, pool).submit(v1)
     run.clock.stop()
@@ -215,9 +213,8 @@ def test_a_submission_that_is_being_graded_at_the_deadline_counts(run: RunDir, s
 # 6
 
 
-def test_the_exit_status_is_the_agents_own_and_not_that_of_whatever_keeps_its_log(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_the_exit_status_is_the_agents_own(settings: Settings, tmp_path: Path) -> None:
+    """It is not that of whatever keeps its log."""
     command = AgentCommand(["sh", "-c", "echo working; exit 3"], str(tmp_path), dict(os.environ), str(tmp_path / "log"))
     with AgentProcess(command, settings) as process:
         ended = wait_for(lambda: process.wait(1))
@@ -237,7 +234,7 @@ def test_concurrent_submissions_lose_nothing_and_share_no_id(run: RunDir, settin
     assert len(run.ledger.events(Graded)) == 1
 
 
-def test_the_device_of_a_worker_is_in_its_own_environment_and_in_no_other(settings: Settings) -> None:
+def test_the_device_of_a_worker_is_in_no_other_environment(settings: Settings) -> None:
     before = dict(os.environ)
     with GraderPool(settings, ["0", "1"]) as pool:
         pids = pool.worker_pids()
@@ -265,9 +262,8 @@ def test_all_items_are_generated_in_one_batch(tmp_path: Path) -> None:
 # 9
 
 
-def test_the_diary_of_a_run_is_written_by_the_grader_with_code_tokens_seed_and_intervals(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_the_grader_writes_the_diary_of_a_run(run: RunDir, settings: Settings, v1: str) -> None:
+    """It has the code, tokens, seed and intervals."""
     (run.workspace / "code" / "train.py").write_text("print('training')")
     service_of(run, settings).submit(v1)
     [accepted], [graded] = run.ledger.events(SubmissionAccepted), run.ledger.events(Graded)
@@ -300,7 +296,7 @@ def test_a_baseline_is_kept_by_content_and_not_by_name(
     assert key(renamed) != key(base_model)
 
 
-def test_a_stored_baseline_whose_items_do_not_give_its_score_is_not_used(run: RunDir, settings: Settings) -> None:
+def test_a_baseline_whose_items_contradict_its_score_is_not_used(run: RunDir, settings: Settings) -> None:
     job = grade_job(run, settings.root, run.root, "all", run.grades / "baseline-graded.json")
     asked: list[GradeJob] = []
 

@@ -71,7 +71,7 @@ def kill_service(run: RunDir) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("size", [0, pytest.param(2 << 30, marks=pytest.mark.slow)])
-def test_a_submission_just_before_the_deadline_with_a_slow_copy_is_kept_graded_and_counts(
+def test_a_last_moment_submission_with_a_slow_copy_counts(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path, tmp_path: Path, is_killed: bool, size: int
 ) -> None:
     run = new_run()
@@ -114,7 +114,7 @@ def test_a_submission_just_before_the_deadline_with_a_slow_copy_is_kept_graded_a
         ("die", {}, "ended with its worker"),
     ],
 )
-def test_a_run_whose_grader_never_grades_ends_by_itself_with_the_reason(
+def test_a_run_whose_grader_never_grades_ends_with_the_reason(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path, do: str, limits: dict[str, float], says: str
 ) -> None:
     run = new_run(options={"do": do}, grading_limits=GradingLimits(**({"times_baseline": 1e-6} | limits)))

@@ -64,9 +64,10 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return go_on
 
 
-def test_a_request_that_does_not_wait_is_answered_before_the_copy_and_its_state_can_be_followed_to_the_grade(
+def test_a_request_without_waiting_can_be_followed_to_its_grade(
     run: RunDir, settings: Settings, v1: str, held_copy: threading.Event
 ) -> None:
+    """It is answered before the copy is made."""
     pool = FakePool(at_once=False)
     client = client_of(run, settings, pool)
     answer = post(client, v1, wait=0)
@@ -130,9 +131,7 @@ def test_an_unknown_submission_is_404_and_no_refused_submission(
     assert run.ledger.events(SubmissionRefused) == []
 
 
-def test_when_too_many_are_under_way_a_request_that_does_not_wait_is_told_so_at_once(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_too_many_requests_without_waiting_are_told_so_at_once(run: RunDir, settings: Settings, v1: str) -> None:
     pool = FakePool(at_once=False)
     client = client_of(run, settings, pool)
     assert [post(client, v1, wait=0).status_code for _ in range(MAX_WAITING)] == [202] * MAX_WAITING
@@ -158,9 +157,8 @@ def test_a_wait_that_is_neither_yes_nor_no_is_refused(run: RunDir, settings: Set
 # Idempotency keys.
 
 
-def test_a_repeated_key_gives_the_same_submission_while_it_is_worked_on_and_afterwards(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_a_repeated_key_gives_the_same_submission(run: RunDir, settings: Settings, v1: str) -> None:
+    """This holds while it is worked on and afterwards."""
     pool = FakePool(at_once=False)
     client = client_of(run, settings, pool)
     first = post(client, v1, wait=0, key="k")
@@ -187,7 +185,7 @@ def test_a_key_outlives_the_service_the_folder_and_the_deadline(run: RunDir, set
     assert again.json() == answer.json()
 
 
-def test_requests_with_one_key_at_the_same_moment_are_one_submission(run: RunDir, settings: Settings, v1: str) -> None:
+def test_simultaneous_requests_with_one_key_are_one_submission(run: RunDir, settings: Settings, v1: str) -> None:
     client, begin = client_of(run, settings), threading.Barrier(8)
 
     def one(_: int) -> Response:
@@ -214,7 +212,7 @@ def test_a_refused_submission_stays_refused_under_its_key(run: RunDir, settings:
     assert post(client, v1, key="new").status_code == 200
 
 
-def test_what_could_not_be_graded_is_graded_when_its_key_comes_again(run: RunDir, settings: Settings, v1: str) -> None:
+def test_an_ungraded_submission_is_graded_when_its_key_returns(run: RunDir, settings: Settings, v1: str) -> None:
     pool = FakePool(failure="out of memory")
     client = client_of(run, settings, pool)
     assert post(client, v1, key="k").status_code == 503
@@ -294,9 +292,8 @@ def test_a_gpu_that_cannot_grade_is_refused_and_never_ignored(
 # What the service tells the workspace, and what must not end a wait.
 
 
-def test_the_time_of_the_last_submission_is_in_the_workspace_and_never_read_back(
-    run: RunDir, settings: Settings, v1: str
-) -> None:
+def test_the_workspace_is_told_the_last_submission_time(run: RunDir, settings: Settings, v1: str) -> None:
+    """It is never read back."""
     (run.workspace / "run_meta.json").symlink_to(run.root / "spec.json")
     before = (run.root / "spec.json").read_text()
     client = client_of(run, settings)
@@ -319,7 +316,7 @@ def test_a_workspace_that_cannot_be_told_delays_no_answer(
     assert post(client_of(run, settings), v1).status_code == 200
 
 
-def test_a_ledger_that_fails_at_the_end_of_the_work_leaves_no_request_waiting(
+def test_a_ledger_that_fails_late_leaves_no_request_waiting(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bool:
@@ -341,9 +338,8 @@ def test_the_ledger_of_all_this_is_valid(run: RunDir, settings: Settings, v1: st
     run.ledger.verify()
 
 
-def test_what_an_agent_says_of_a_submission_is_recorded_and_never_a_reason_to_refuse_it(
-    run: RunDir, settings: Settings, base_model: Path
-) -> None:
+def test_what_an_agent_says_of_a_submission_is_only_recorded(run: RunDir, settings: Settings, base_model: Path) -> None:
+    """It is never a reason to refuse it."""
     client = client_of(run, settings)
     said: tuple[dict[str, Any], ...] = (
         {"method": "SFT", "parent": 3, "note": "x" * 5000},

@@ -74,7 +74,7 @@ def test_item_ids_are_unique_texts(prepared: Prepared) -> None:
     assert all(isinstance(each, str) and each for each in ids)
 
 
-def test_what_the_agent_sees_and_what_is_graded_share_no_question(prepared: Prepared) -> None:
+def test_the_agent_sees_no_question_of_the_eval_set(prepared: Prepared) -> None:
     hidden, visible = questions(prepared.hidden), questions(prepared.visible)
     assert hidden
     assert visible
@@ -125,9 +125,7 @@ def test_judging_twice_gives_the_same_results(prepared: Prepared, gold: dict[str
     assert judged(prepared, outputs) == judged(prepared, outputs)
 
 
-def test_there_is_one_result_for_each_id_in_order_and_the_counts_add_up(
-    prepared: Prepared, gold: dict[str, str]
-) -> None:
+def test_there_is_one_result_for_each_id_and_the_counts_add_up(prepared: Prepared, gold: dict[str, str]) -> None:
     ids = split_ids(prepared.grader.item_ids(prepared.hidden), "private", seed=1)
     outputs = {each: gold[each] if place % 2 else "no idea" for place, each in enumerate(ids) if place % 5}
     items = prepared.grader.score_outputs(outputs, prepared.hidden, ids)
@@ -137,7 +135,7 @@ def test_there_is_one_result_for_each_id_in_order_and_the_counts_add_up(
     assert all(0 <= item.value <= 1 for item in items)
 
 
-def test_both_halves_of_the_eval_set_have_as_many_items_of_each_kind(prepared: Prepared) -> None:
+def test_both_halves_of_the_eval_set_have_as_many_of_each_kind(prepared: Prepared) -> None:
     grader = prepared.grader
     assert isinstance(grader, KindsGrader)
     kinds = grader.item_kinds(prepared.hidden)
@@ -151,7 +149,7 @@ def test_both_halves_of_the_eval_set_have_as_many_items_of_each_kind(prepared: P
     assert abs(public.total() - private.total()) <= 1
 
 
-def test_the_improvement_is_of_the_figure_that_the_task_is_scored_by(prepared: Prepared, gold: dict[str, str]) -> None:
+def test_the_improvement_is_of_the_figure_that_is_scored(prepared: Prepared, gold: dict[str, str]) -> None:
     ids, grader = prepared.grader.item_ids(prepared.hidden), prepared.grader
     before, after = (
         judged(prepared, {each: gold[each] if place % share == 0 else "no idea" for place, each in enumerate(ids)})
@@ -167,14 +165,12 @@ def test_the_improvement_is_of_the_figure_that_the_task_is_scored_by(prepared: P
     assert 0 < found.ci.low < found.points < found.ci.high
 
 
-def test_gold_answers_are_judged_by_their_items_and_not_by_their_place(
-    prepared: Prepared, gold: dict[str, str]
-) -> None:
+def test_gold_answers_are_judged_by_item_and_not_by_place(prepared: Prepared, gold: dict[str, str]) -> None:
     ids = prepared.grader.item_ids(prepared.hidden)[::-1][:10]
     assert summarise(prepared.grader.score_outputs(gold, prepared.hidden, ids)).score == 100
 
 
-def test_the_base_models_pretraining_holds_no_question_of_the_eval_set(prepared: Prepared) -> None:
+def test_the_pretraining_data_holds_no_question_of_the_eval_set(prepared: Prepared) -> None:
     asked = questions(prepared.hidden)
     documents = list(load_preparer(prepared.task.id).pretraining_text(0))
     assert documents
@@ -182,7 +178,8 @@ def test_the_base_models_pretraining_holds_no_question_of_the_eval_set(prepared:
     assert not [question for question in asked if question in text]
 
 
-def test_no_item_of_the_eval_set_is_in_training_or_pretraining_under_other_names(prepared: Prepared) -> None:
+def test_no_eval_item_is_in_training_under_other_names(prepared: Prepared) -> None:
+    """The same holds for pretraining."""
     preparer = load_preparer(prepared.task.id)
     asked = {preparer.canonical(text).strip() for text in questions(prepared.hidden)}
     trained = {preparer.canonical(text).strip() for text in questions(prepared.visible)}

@@ -130,20 +130,18 @@ def test_training_goes_on(work: Work) -> None:
     assert "trained" in work(["python", "-c", TRAINING])
 
 
-def test_an_agent_makes_an_environment_of_its_own_and_installs_a_local_wheel(work: Work, library: Path) -> None:
+def test_an_agent_installs_a_local_wheel_in_its_own_environment(work: Work, library: Path) -> None:
     wheel = library / "hello-1.0-py3-none-any.whl"
     assert work(["bash", "-c", PIP.format(wheel=wheel)], read=str(library)).endswith("from the wheel\n")
 
 
-def test_an_agent_reads_the_folders_of_the_host_that_it_is_given_and_cannot_write_there(
-    work: Work, library: Path
-) -> None:
+def test_an_agent_only_reads_the_folders_of_the_host_it_is_given(work: Work, library: Path) -> None:
     (library / "note").write_text("from the host")
     look = f"cat {library}/note; touch {library}/mine 2>/dev/null || echo; echo $COLOUR"
     assert work(["bash", "-c", look], read=str(library), env="COLOUR='deep blue'") == "from the host\ndeep blue\n"
 
 
-def test_an_agent_cannot_read_a_folder_of_the_host_that_it_is_not_given(work: Work, library: Path) -> None:
+def test_an_agent_cannot_read_other_folders_of_the_host(work: Work, library: Path) -> None:
     (library / "note").write_text("from the host")
     assert work(["bash", "-c", f"cat {library}/note 2>/dev/null || echo closed"]) == "closed\n"
 

@@ -63,9 +63,10 @@ def test_every_cell_of_the_grid_becomes_a_run(grid: dict[tuple[str, str], dict[s
         assert Path(run["report"]).is_file()
 
 
-def test_the_page_of_the_flow_run_has_each_run_and_ends_with_the_leaderboard(
+def test_the_page_of_the_flow_run_ends_with_the_leaderboard(
     checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]]
 ) -> None:
+    """It has each run."""
     run = grid["steady", "submitter"]["run_id"].lower()
     with sqlite3.connect(checkout.root / ".prefect" / "prefect.db") as database:
         shown = dict(database.execute("SELECT key, data FROM artifact").fetchall())
@@ -83,9 +84,10 @@ def test_a_run_scores_every_submission_and_the_private_split(grid: dict[tuple[st
     assert run["verdict"] in {"improved", "inconclusive", "worse"}
 
 
-def test_a_stage_that_fails_twice_for_an_infrastructure_reason_is_retried_and_the_run_is_whole(
+def test_a_stage_that_fails_for_infrastructure_is_retried(
     checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]]
 ) -> None:
+    """After two failures the run is whole."""
     run = grid["flaky", "submitter"]
     assert run["submissions"] == 3
     counts = {name: count for name, count in prefect_runs(checkout) if "flaky" in name and name.startswith("setup")}
@@ -130,7 +132,7 @@ def test_verify_finds_an_edited_score(checkout: Checkout, grid: dict[tuple[str, 
     assert "FAILED" in done.stdout
 
 
-def test_a_stranger_grades_the_bundle_of_a_run_anew_in_another_checkout(
+def test_a_stranger_grades_a_bundle_anew_in_another_checkout(
     checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]], tmp_path: Path
 ) -> None:
     sent, run = tmp_path / "result.tar.gz", grid["steady", "submitter"]
@@ -147,9 +149,10 @@ def test_a_stranger_grades_the_bundle_of_a_run_anew_in_another_checkout(
     assert not (reader.root / "runs").exists()
 
 
-def test_the_bundle_of_a_run_without_a_result_is_sound_and_ends_with_4(
+def test_the_bundle_of_a_run_without_a_result_ends_with_4(
     checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]], tmp_path: Path
 ) -> None:
+    """It is sound."""
     sent = tmp_path / "crash.tar.gz"
     assert checkout.run("bundle", grid["steady", "crash"]["run_id"], "-o", str(sent)).returncode == 0
     done = checkout.copy_to(tmp_path / "reader", *OF_RUNS).run("audit", str(sent), "--regrade", "--json")
@@ -163,7 +166,7 @@ def test_what_a_user_sees_has_no_warnings_and_no_stack_traces(bench: "subprocess
 
 
 def test_after_kills_nothing_is_lost_or_graded_twice(checkout: Checkout) -> None:
-    """The service, its worker, the agent and at last the flow itself are killed, and the run is whole after a resume."""
+    """The service, its worker, the agent and at last the flow itself are killed; after a resume the run is whole."""
     killed = crash_round(checkout, "steady", "service+worker+agent+flow", random.Random(), submissions=3)
     assert killed.problem == ""
 
@@ -176,7 +179,8 @@ def test_the_same_holds_ten_times_at_random_moments(checkout: Checkout, victim: 
     assert [each for each in rounds if each.problem] == []
 
 
-def test_with_mlflow_down_a_run_is_whole_and_says_in_one_line_how_to_catch_up(checkout: Checkout) -> None:
+def test_with_mlflow_down_a_run_is_whole(checkout: Checkout) -> None:
+    """It says in one line how to catch up."""
     crash = checkout.script("brief", "exit 7\n")
     arguments = ("run", "--task", "steady", "--agent", str(crash), "--budget", "1m", "--json")
     process = checkout.start(*arguments, MLFLOW_TRACKING_URI="http://127.0.0.1:9")

@@ -17,7 +17,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("grading") / "checkout", {"graded": ""})
 
 
-def test_what_a_model_said_is_written_and_gets_the_same_score_again(checkout: Checkout, tmp_path: Path) -> None:
+def test_what_a_model_said_is_written_and_gets_the_same_score(checkout: Checkout, tmp_path: Path) -> None:
     outputs = tmp_path / "outputs.jsonl"
     graded = checkout.json("grade", "--task", "graded", "--model", "tiny", "--outputs", str(outputs))
     rows = read_jsonl(outputs)
@@ -29,7 +29,7 @@ def test_what_a_model_said_is_written_and_gets_the_same_score_again(checkout: Ch
     assert (scored["score"], scored["correct"], scored["total"]) == (graded["score"], graded["correct"], EVAL_ITEMS)
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(checkout: Checkout, tmp_path: Path) -> None:
+def test_an_unwritable_file_is_refused_before_the_work(checkout: Checkout, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "missing" / "outputs.jsonl"):
         done = checkout.run("grade", "--task", "graded", "--model", "tiny", "--outputs", str(place))
         assert done.returncode == 2
@@ -37,9 +37,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(checkout: Chec
         assert "score" not in done.stdout
 
 
-def test_outputs_that_cannot_be_written_after_the_work_do_not_cost_the_score(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_outputs_that_cannot_be_written_do_not_cost_the_score(checkout: Checkout, tmp_path: Path) -> None:
     file = tmp_path / ("x" * 250)  # the name of the temporary file would be too long
     done = checkout.run("grade", "--task", "graded", "--model", "tiny", "--outputs", str(file))
     assert done.returncode != 0
@@ -47,9 +45,7 @@ def test_outputs_that_cannot_be_written_after_the_work_do_not_cost_the_score(
     assert "the outputs could not be written" in done.stderr
 
 
-def test_a_checkpoint_that_can_only_fail_is_refused_instead_of_getting_a_score(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_can_only_fail_gets_no_score(checkout: Checkout, tmp_path: Path) -> None:
     diverged, short = tmp_path / "diverged", tmp_path / "short"
     for folder in (diverged, short):
         shutil.copytree(checkout.root / "models" / "tiny", folder)

@@ -22,18 +22,15 @@ def run_id(checkout: Checkout) -> str:
     return run
 
 
-def test_a_regraded_submission_and_the_regraded_result_are_the_same_to_the_last_item(
-    checkout: Checkout, run_id: str
-) -> None:
+def test_a_regraded_result_is_the_same_to_the_last_item(checkout: Checkout, run_id: str) -> None:
+    """This holds for a submission and for the result."""
     for arguments in ((run_id, "1"), (run_id,)):
         found = checkout.json("regrade", *arguments)
         assert found["same"], found
         assert (found["differences"], found["other_answers"]) == ([], 0)
 
 
-def test_a_rerun_of_an_agent_that_depends_on_nothing_else_submits_the_same_weights(
-    checkout: Checkout, run_id: str
-) -> None:
+def test_a_rerun_of_a_deterministic_agent_submits_equal_weights(checkout: Checkout, run_id: str) -> None:
     found = checkout.json("rerun", run_id)
     assert found["same"], found
     assert found["again"] != run_id

@@ -44,7 +44,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         yield machines
 
 
-def test_of_two_simultaneous_resumes_one_wins_and_the_other_refuses(machines: Machines) -> None:
+def test_of_two_simultaneous_resumes_one_wins_and_one_refuses(machines: Machines) -> None:
     raced = spec(run_id="gsm8k-race-1")
     cluster = machines.cluster
     write_spec(cluster.store, raced)
@@ -67,7 +67,8 @@ def start_worker(checkout: Checkout, *prefix: str) -> "subprocess.Popen[bytes]":
         )
 
 
-def test_a_run_of_a_killed_machine_is_taken_over_within_three_minutes(machines: Machines) -> None:
+def test_a_run_of_a_killed_machine_is_soon_taken_over(machines: Machines) -> None:
+    """This takes at most three minutes."""
     try:
         start_worker(machines.one)
         [run_id] = machines.submit(POOL, 0)
@@ -102,7 +103,7 @@ def test_a_run_of_a_killed_machine_is_taken_over_within_three_minutes(machines: 
     assert taken_s < 240  # 180 s on a machine that does nothing else
 
 
-def test_a_run_whose_worker_alone_is_killed_is_finished_by_its_engine(machines: Machines) -> None:
+def test_a_run_whose_worker_alone_dies_is_finished_by_its_engine(machines: Machines) -> None:
     try:
         worker = start_worker(machines.one)
         [run_id] = machines.submit(POOL, 2)
@@ -121,7 +122,7 @@ def test_a_run_whose_worker_alone_is_killed_is_finished_by_its_engine(machines: 
     assert machines.one.problems(run_id) == []
 
 
-def test_a_worker_that_a_script_has_started_in_the_background_ends_when_it_is_told_to(machines: Machines) -> None:
+def test_a_worker_in_the_background_ends_when_it_is_told_to(machines: Machines) -> None:
     log = machines.one.root / "worker.log"
     before = log.stat().st_size if log.exists() else 0
     worker = start_worker(machines.one, "env", "--ignore-signal=INT")  # as a shell does for commands with &
@@ -133,7 +134,8 @@ def test_a_worker_that_a_script_has_started_in_the_background_ends_when_it_is_to
         kill_machine(machines.one)
 
 
-def test_a_process_that_was_stopped_past_its_lease_ends_with_its_agent_and_writes_nothing(machines: Machines) -> None:
+def test_a_process_stopped_past_its_lease_writes_nothing(machines: Machines) -> None:
+    """Its agent ends with it."""
     try:
         worker = start_worker(machines.one)
         [run_id] = machines.submit(POOL, 1)
@@ -173,7 +175,7 @@ def test_jobs_that_each_take_one_run_take_different_ones(machines: Machines) -> 
         kill_machine(machines.two)
 
 
-def test_those_that_ask_for_a_run_at_the_same_moment_get_one_each(machines: Machines) -> None:
+def test_those_that_ask_at_the_same_moment_get_one_run_each(machines: Machines) -> None:
     machines.submit("rush", *range(ASKING))
     together = Barrier(ASKING)
 

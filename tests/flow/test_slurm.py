@@ -29,7 +29,7 @@ NOTE = 'echo "job $SLURM_ARRAY_TASK_ID has GPU $CUDA_VISIBLE_DEVICES"'
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_four_jobs_of_an_array_do_four_runs_each_on_the_gpu_that_slurm_gave_it(tmp_path: Path) -> None:
+def test_four_jobs_of_an_array_do_four_runs_on_their_own_gpus(tmp_path: Path) -> None:
     with (
         running_slurm(tmp_path / "slurm", gpus=JOBS) as slurm,
         machines_with_services(tmp_path / "machines") as machines,

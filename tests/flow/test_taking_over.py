@@ -19,7 +19,7 @@ def machines(tmp_path: Path) -> Machines:
     return Machines.make(tmp_path, {"A2RL_STORE": f"file://{tmp_path}/store"})
 
 
-def test_a_checkout_at_another_path_takes_over_a_run_that_was_killed(machines: Machines) -> None:
+def test_a_checkout_at_another_path_takes_over_a_killed_run(machines: Machines) -> None:
     run = start_and_kill(machines, submissions=2)
     stored = machines.row(run.id)
     known = [row[-1] for row in run.ledger.rows()][: stored.seq]

@@ -83,9 +83,8 @@ def test_cuda_works_inside_the_sandbox_on_the_gpus_of_the_agent(
     assert check_gpus_in_sandbox(mine, isolation, here, python, ()) == "the agent sees 1"
 
 
-def test_without_a_gpu_of_its_own_an_agent_has_no_cuda_whatever_it_sets(
-    found: Inventory, here: Settings, isolation: Isolation
-) -> None:
+def test_without_a_gpu_of_its_own_an_agent_has_no_cuda(found: Inventory, here: Settings, isolation: Isolation) -> None:
+    """This holds whatever it sets."""
     ended = try_in_sandbox(
         [sys.executable, "-I", "-S", "-c", CUDA_PROBE], isolation, here, {"CUDA_VISIBLE_DEVICES": "0"}
     )

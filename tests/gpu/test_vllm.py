@@ -210,7 +210,7 @@ def test_chats_go_through_the_template(vllm: Sampler) -> None:
                 vllm.generate([chat], SamplingParams(max_new_tokens=8))
 
 
-def test_an_engine_that_took_other_weights_answers_as_one_that_began_with_them(tmp_path: Path) -> None:
+def test_an_engine_that_took_other_weights_answers_as_a_new_one(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(MODEL, other)
     for file in other.glob("*.safetensors"):
@@ -242,9 +242,8 @@ def test_a_broken_tokenizer_is_a_usage_error(tmp_path: Path) -> None:
         pass
 
 
-def test_a_killed_worker_is_an_infrastructure_error_and_leaves_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_worker_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves no process."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the log of a dead worker is kept
     with open_sampler(MODEL, "vllm") as sampler:
         assert isinstance(sampler, VllmSampler)

@@ -49,7 +49,7 @@ def installation(settings: Settings, npm: Path, monkeypatch: pytest.MonkeyPatch)
     return of
 
 
-def test_a_program_is_installed_at_its_version_in_a_folder_of_the_checkout(
+def test_a_program_is_installed_at_its_version_in_the_checkout(
     installation: Callable[..., Installation], settings: Settings
 ) -> None:
     tool = installation()
@@ -61,7 +61,7 @@ def test_a_program_is_installed_at_its_version_in_a_folder_of_the_checkout(
     assert tool.missing(None) == []
 
 
-def test_a_planned_run_says_which_version_of_its_agents_program_is_installed(settings: Settings) -> None:
+def test_a_planned_run_says_which_version_of_its_program_it_has(settings: Settings) -> None:
     def versions() -> dict[str, str]:
         params = load_params(settings.root)
         [spec] = plan_runs(
@@ -94,7 +94,7 @@ def test_another_pin_is_not_installed_until_it_is(installation: Callable[..., In
     assert "tool@2.0.0" in (npm / "calls").read_text().splitlines()[-1]
 
 
-def test_a_registry_that_fails_leaves_nothing_that_looks_installed(
+def test_a_registry_that_fails_leaves_nothing_half_installed(
     installation: Callable[..., Installation], npm: Path
 ) -> None:
     (npm / "broken").touch()
@@ -109,7 +109,7 @@ def test_a_package_without_its_program_is_a_failure(installation: Callable[..., 
         installation(program="other").install(lambda _: None)
 
 
-def test_a_key_that_is_missing_is_named_and_none_is_needed_for_an_llm_of_ones_own(
+def test_a_missing_key_is_named_but_ones_own_llm_needs_none(
     installation: Callable[..., Installation],
 ) -> None:
     tool = installation(needs_one_of=("ONE_KEY", "OTHER_KEY"))
@@ -143,7 +143,7 @@ def executable(path: Path, says: str) -> Path:
     return path
 
 
-def test_a_python_that_is_too_old_is_said_before_anything_is_installed(tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_is_reported_before_installing(tmp_path: Path) -> None:
     wanting = wanting_python(NEWER, tmp_path, tmp_path / "bin")
     assert f"Python {NEWER} or newer" in wanting.missing(None)[0]
     with pytest.raises(UsageError, match=f"Python {NEWER} or newer"):

@@ -135,23 +135,20 @@ def run(folder: Path, script: str, *arguments: object) -> str:
     return ended.stdout.strip().rpartition("\n")[2] or ended.stderr
 
 
-def test_computing_only_what_is_learned_does_not_change_the_gradient_of_sft(tmp_path: Path, repository: Path) -> None:
+def test_skipping_masked_tokens_does_not_change_the_sft_gradient(tmp_path: Path, repository: Path) -> None:
     model = build_base_model(tmp_path / "model")
     assert run(tmp_path, SETTING + SFT_GRADIENT, repository / "agents" / "scripted", model) == "all is well"
 
 
-def test_leaving_out_what_has_no_advantage_does_not_change_the_gradient_of_grpo(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_skipping_zero_advantages_keeps_the_grpo_gradient(tmp_path: Path, repository: Path) -> None:
     model = build_base_model(tmp_path / "model")
     assert run(tmp_path, SETTING + GRPO_GRADIENT, repository / "agents" / "scripted", model) == "all is well"
 
 
-def test_a_turn_is_compared_with_those_that_were_taken_in_the_same_state_of_the_same_game(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_a_turn_is_compared_with_others_in_the_same_state(tmp_path: Path, repository: Path) -> None:
+    """These are the turns that were taken in the same state of the same game."""
     assert run(tmp_path, TURNS, repository / "agents" / "scripted") == "all is well"
 
 
-def test_alfworld_plays_mostly_the_kinds_of_games_that_are_sometimes_won(tmp_path: Path, repository: Path) -> None:
+def test_alfworld_plays_mostly_the_kinds_that_are_sometimes_won(tmp_path: Path, repository: Path) -> None:
     assert run(tmp_path, SCHEDULE, repository / "agents" / "scripted") == "all is well"

@@ -162,7 +162,7 @@ def test_sessions_models_and_costs_are_read() -> None:
 
 
 @pytest.mark.parametrize("transcript_format", ["claude-code", "codex", "gemini-cli", "openhands"])
-def test_a_resumed_session_is_one_session_and_its_tokens_count_once(transcript_format: str) -> None:
+def test_a_resumed_session_is_one_session_and_counts_tokens_once(transcript_format: str) -> None:
     reading = recorded(transcript_format, "resumed")
     assert [step.message for step in acts(reading)][-2:] == ["That file is missing. I wait a little.", "All done."]
     assert reading.unreadable == 0
@@ -174,7 +174,7 @@ def test_tokens_that_two_rollouts_of_codex_share_count_once() -> None:
     assert twice.tokens() == recorded("codex", "work").tokens()
 
 
-def test_an_attempt_of_claude_code_that_was_cut_off_still_has_its_tokens(tmp_path: Path) -> None:
+def test_an_interrupted_attempt_of_claude_code_keeps_its_tokens(tmp_path: Path) -> None:
     lines = files("claude-code", "work")[0].read_text(encoding="utf-8").splitlines(keepends=True)
     cut_off = tmp_path / "log"
     cut_off.write_text("".join(line for line in lines if '"type": "result"' not in line), encoding="utf-8")
@@ -183,7 +183,8 @@ def test_an_attempt_of_claude_code_that_was_cut_off_still_has_its_tokens(tmp_pat
     assert reading.cost_usd is None
 
 
-def test_costs_of_a_resumed_session_count_once_and_those_of_others_add_up() -> None:
+def test_costs_of_a_resumed_session_count_once() -> None:
+    """Those of other sessions add up."""
     first, second = Reading(session_id="a", cost_usd=1.0), Reading(session_id="a", cost_usd=1.5)
     other, cut_off = Reading(session_id="b", cost_usd=2.0), Reading(session_id="c")
     assert cost([first, second]) == 1.5
@@ -196,14 +197,14 @@ def cost(readings: list[Reading]) -> float | None:
     return final.total_cost_usd if final else None
 
 
-def test_of_an_answer_that_was_cut_off_in_a_tool_call_opencode_prints_no_tokens() -> None:
+def test_opencode_prints_no_tokens_for_a_cut_off_tool_call() -> None:
     reading, log = recorded("opencode", "cut"), served("opencode", "cut")
     assert reading.unreadable == 0
     assert [bool(step.metrics) for step in acts(reading)] == [True, True, False, True]
     assert reading.tokens() == sums([*log[:2], *log[3:]])
 
 
-def test_what_gemini_cli_used_beside_its_messages_is_in_the_total() -> None:
+def test_what_gemini_cli_used_beside_messages_is_in_the_total() -> None:
     stats = {"total_tokens": 130, "input_tokens": 110, "output_tokens": 15, "cached": 10}
     message = {"id": "a", "type": "gemini", "content": "x", "tokens": {"input": 100, "output": 10, "thoughts": 5}}
     lines = [json.dumps(line) for line in (message, {"type": "result", "status": "success", "stats": stats})]
@@ -272,7 +273,8 @@ def test_a_number_that_an_agent_prints_is_no_status_of_the_api(words: str) -> No
     assert ending("crashed", 1, Account(failure=words)).responsible == "unknown"
 
 
-def test_a_cause_on_this_machine_is_not_blamed_on_a_request_that_failed_before() -> None:
+def test_a_cause_on_this_machine_is_not_blamed_on_a_request() -> None:
+    """The request failed before."""
     end = ending("crashed", 1, log=["ModuleNotFoundError: No module named 'peft'"], failed=[FailedRequest(500)])
     assert end.why.startswith("a module or library is missing")
 

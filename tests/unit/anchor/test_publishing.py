@@ -14,9 +14,7 @@ from a2rl.run.directory import RunDir
 HEAD = Head(seq=1, hash="0" * 64)
 
 
-def test_a_service_that_is_down_is_noted_once_and_its_recovery_too(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_is_down_and_recovers_is_noted_once_each(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(["down"] * 50 + ["receipt"])
 
     def time_stamp(*_: object) -> str:

@@ -47,7 +47,7 @@ def other_body(body: str, at: float) -> tuple[str, float]:
     return canonical_json({**json.loads(body)}).replace('"attempt":1', '"attempt":2'), at
 
 
-def test_each_head_is_signed_once_and_the_signatures_are_found_good(run: RunDir, signer: Signer) -> None:
+def test_each_head_is_signed_once_and_its_signature_is_good(run: RunDir, signer: Signer) -> None:
     assert sign_heads(run, signer) == head_of(run)
     sign_heads(run, signer)
     run.ledger.append(RunInterrupted(stage="execute"))
@@ -71,9 +71,8 @@ def test_a_rewritten_history_is_not_signed_again(run: RunDir, signer: Signer) ->
         check_signatures(run, {signer.key_id})
 
 
-def test_a_ledger_that_was_cut_off_with_its_signatures_is_found_by_the_memory_of_the_signer(
-    run: RunDir, signer: Signer
-) -> None:
+def test_the_signers_memory_finds_a_ledger_that_was_cut_off(run: RunDir, signer: Signer) -> None:
+    """Its signatures were cut off with it."""
     sign_heads(run, signer)
     run.ledger.append(RunInterrupted(stage="execute"))
     sign_heads(run, signer)
@@ -84,7 +83,7 @@ def test_a_ledger_that_was_cut_off_with_its_signatures_is_found_by_the_memory_of
         signer.history.known(run.id, run.ledger.rows())
 
 
-def test_signatures_of_another_run_or_by_another_key_do_not_count(
+def test_signatures_of_another_run_or_another_key_do_not_count(
     new_run: Callable[..., RunDir], signer: Signer, tmp_path: Path
 ) -> None:
     run, other = new_run(), new_run(run_id="gsm8k-test-2")
@@ -104,14 +103,15 @@ def test_signatures_of_another_run_or_by_another_key_do_not_count(
     check_signatures(run, {signer.key_id})
 
 
-def test_a_signature_long_after_its_entries_does_not_prove_their_times(run: RunDir, signer: Signer) -> None:
+def test_a_late_signature_does_not_prove_times_of_its_entries(run: RunDir, signer: Signer) -> None:
     rewrite(run, lambda body, at: (body, at - LATE_S - 60))
     sign_heads(run, signer)
     with pytest.raises(IntegrityError, match="nothing proves that time"):
         check_signatures(run, {signer.key_id})
 
 
-def test_an_entry_cannot_claim_a_time_before_the_signature_of_an_earlier_one(run: RunDir, tmp_path: Path) -> None:
+def test_no_entry_can_be_older_than_an_earlier_signature(run: RunDir, tmp_path: Path) -> None:
+    """An entry cannot claim a time before the signature of an earlier entry."""
     key, rows = make_key(tmp_path / "key"), run.ledger.rows()
     for row, late_s in zip(rows, (500.0, 501.0, 502.0), strict=True):
         head = Head(seq=row.seq, hash=row.hash)
@@ -120,7 +120,7 @@ def test_an_entry_cannot_claim_a_time_before_the_signature_of_an_earlier_one(run
         check_signatures(run, {key.id})
 
 
-def test_entries_that_nobody_signed_are_found_once_they_are_not_new(run: RunDir, signer: Signer) -> None:
+def test_old_entries_that_nobody_signed_are_found(run: RunDir, signer: Signer) -> None:
     sign_heads(run, signer)
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=1.0, reason="finished", exit_code=0))
     check_signatures(run, {signer.key_id})

@@ -63,7 +63,8 @@ def test_a_stranger_finds_a_run_sound_from_its_bundle_alone(given: Given) -> Non
     assert found.exit_code == {"valid": SOUND, "flagged": FLAGGED}[found.validity.word]
 
 
-def test_a_bundle_without_weights_is_sound_and_says_what_is_not_checked(tmp_path: Path, given: Given) -> None:
+def test_a_bundle_without_weights_says_what_is_not_checked(tmp_path: Path, given: Given) -> None:
+    """It is sound."""
     with opened(given.bundle, given.settings) as theirs:
         index = pack(theirs.run, tmp_path / "small.tar.gz", with_weights=False)
         again = pack(theirs.run, tmp_path / "again.tar.gz", with_weights=False)

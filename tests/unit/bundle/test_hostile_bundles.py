@@ -242,7 +242,8 @@ for name, work in tries.items():
 """
 
 
-def test_the_audit_can_write_only_to_its_scratch_folder_and_reaches_nobody(tmp_path: Path, repository: Path) -> None:
+def test_the_audit_writes_only_to_its_scratch_folder(tmp_path: Path, repository: Path) -> None:
+    """It reaches nobody either."""
     (tmp_path / "scratch").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("dear")
@@ -277,7 +278,7 @@ def test_a_judge_of_a_stranger_gets_neither_a_request_nor_a_key(
     assert found.exit_code == NOT_DONE
 
 
-def test_a_chat_template_and_a_configuration_in_a_bundle_decide_nothing(reader: Reader) -> None:
+def test_a_template_or_configuration_in_a_bundle_decides_nothing(reader: Reader) -> None:
     """With both, the checkpoint could not even be loaded."""
 
     def edit(members: Members) -> None:

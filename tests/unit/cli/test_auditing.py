@@ -95,9 +95,8 @@ def test_a_bundle_is_found_sound_in_another_checkout(a2rl: Command, bundle: Path
     assert list(mine.root.glob("*.jsonl")) == []
 
 
-def test_grading_anew_without_the_base_model_says_so_and_still_shows_the_checks(
-    a2rl: Command, bundle: Path, mine: Settings
-) -> None:
+def test_grading_anew_without_the_base_model_says_so(a2rl: Command, bundle: Path, mine: Settings) -> None:
+    """The checks are still shown."""
     done = a2rl(mine, "audit", bundle, "--regrade", "--json")
     assert done.code == 2
     assert done.json["sound"]
@@ -105,18 +104,18 @@ def test_grading_anew_without_the_base_model_says_so_and_still_shows_the_checks(
     assert "ok     the ledger's hash chain" in done.out
 
 
-def test_grading_anew_without_weights_says_who_has_them_and_not_that_they_were_changed(
+def test_grading_anew_without_weights_says_who_has_them(
     a2rl: Command, theirs: Finished, mine: Settings, tmp_path: Path
 ) -> None:
+    """It does not say that they were changed."""
     a2rl(theirs.settings, "bundle", theirs.run.id, "-o", tmp_path / "small.tar.gz")
     shutil.copytree(theirs.settings.root / "models", mine.root / "models")
     done = a2rl(mine, "audit", tmp_path / "small.tar.gz", "--regrade", "--json")
     assert "made with --with-weights" in done.json["not_regraded"]["the checkpoint that counts"]
 
 
-def test_a_key_in_a_log_is_not_in_the_bundle_and_its_file_is_named(
-    a2rl: Command, theirs: Finished, tmp_path: Path
-) -> None:
+def test_a_key_in_a_log_is_not_in_the_bundle(a2rl: Command, theirs: Finished, tmp_path: Path) -> None:
+    """The file of the key is named."""
     done = a2rl(theirs.settings, "bundle", theirs.run.id, "-o", tmp_path / "run.tar.gz")
     assert done.code == 0
     assert "left out logs/agent.log" in done.out
@@ -133,9 +132,8 @@ def test_a_key_of_the_environment_is_not_in_the_bundle_either(
     assert b"swordfish" not in gzip.decompress((tmp_path / "run.tar.gz").read_bytes())
 
 
-def test_an_edited_file_in_a_bundle_with_a_corrected_list_makes_the_run_unsound(
-    a2rl: Command, bundle: Path, mine: Settings, tmp_path: Path
-) -> None:
+def test_an_edited_file_makes_the_run_unsound(a2rl: Command, bundle: Path, mine: Settings, tmp_path: Path) -> None:
+    """This holds although the list of the bundle was corrected."""
     forged = tmp_path / "forged.tar.gz"
     _edit(bundle, forged, "run/records/grade.json", lambda text: text.replace('"improvement"', '"improvement" '))
     done = a2rl(mine, "audit", forged, "--json")
@@ -199,7 +197,7 @@ def test_a_bundle_larger_than_allowed_is_refused(a2rl: Command, bundle: Path, mi
     _refused(a2rl(mine, "audit", bundle, "--max-gb", "0.00001"), "--max-gb")
 
 
-def test_a_bundle_is_not_written_into_a_folder_that_does_not_exist(a2rl: Command, theirs: Finished) -> None:
+def test_a_bundle_is_not_written_into_a_missing_folder(a2rl: Command, theirs: Finished) -> None:
     done = a2rl(theirs.settings, "bundle", theirs.run.id, "-o", "/none/such/run.tar.gz")
     assert done.code != 0
     assert len(done.err.splitlines()) == 1

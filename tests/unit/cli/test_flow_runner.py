@@ -21,9 +21,11 @@ def environment() -> Iterator[None]:
     os.environ.update(before)
 
 
-def test_an_embedded_server_that_is_killed_is_replaced_and_the_last_one_ends_with_the_command(
+def test_a_killed_embedded_server_is_replaced(
     settings: Settings,
 ) -> None:
+    """The last one ends with the command."""
+
     def servers() -> list[psutil.Process]:
         return [child for child in psutil.Process().children() if "flows.server" in child.cmdline()]
 

@@ -16,7 +16,7 @@ from a2rl.run.events import GradingFailed, SubmissionAccepted
 DIGEST = "d" * 64
 
 
-def test_a_grade_that_lasts_is_mentioned_now_and_then_with_an_estimate(run: RunDir) -> None:
+def test_a_long_grade_is_mentioned_now_and_then_with_an_estimate(run: RunDir) -> None:
     now = [0.0]
     progress, names = GradingProgress(lambda: now[0]), {DIGEST[:16]: "submission 2"}
     file = run.grades / f"{DIGEST[:16]}-public.progress"
@@ -70,7 +70,7 @@ def test_the_first_items_of_many_are_no_estimate(run: RunDir) -> None:
     ]
 
 
-def test_episodes_that_go_on_together_are_estimated_by_the_limit_of_their_steps(run: RunDir) -> None:
+def test_episodes_side_by_side_are_estimated_by_their_step_limit(run: RunDir) -> None:
     known = ((0, 0, 0), (90, 0, 300), (180, 9, 700), (900, 9, 6000), (990, 130, 6900))
     said = said_of_baseline(run, *((at, f"{done} 140 {answers} 7000") for at, done, answers in known))
     assert said == [
@@ -97,7 +97,7 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
     assert "still grading submission 1: 1 of 8 items" in screen.getvalue()
 
 
-def test_a_grade_after_a_resume_is_that_of_a_submission_before_it(run: RunDir) -> None:
+def test_a_grade_after_a_resume_belongs_to_an_earlier_submission(run: RunDir) -> None:
     run.ledger.append(
         SubmissionAccepted(
             submission_id=3, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None

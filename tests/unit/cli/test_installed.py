@@ -73,7 +73,7 @@ def checkout(tmp_path: Path, repository: Path) -> Path:
     return folder
 
 
-def test_the_wheel_holds_the_library_with_all_its_files_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_whole_library_and_nothing_else(wheel: Path) -> None:
     source = wheel.parent / "source"
     wanted = {
         str(path.relative_to(source))
@@ -85,9 +85,8 @@ def test_the_wheel_holds_the_library_with_all_its_files_and_nothing_else(wheel: 
     assert packed == wanted
 
 
-def test_outside_a_checkout_help_works_and_other_commands_say_what_they_need(
-    installed: Installation, tmp_path: Path
-) -> None:
+def test_outside_a_checkout_only_help_works(installed: Installation, tmp_path: Path) -> None:
+    """Other commands say what they need."""
     assert installed.run(tmp_path, "--help").returncode == 0
     assert installed.run(tmp_path, "--version").stdout == f"a2rl {__version__}\n"
     for command in ("tasks", "run", "bench"):

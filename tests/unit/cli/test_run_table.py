@@ -26,7 +26,7 @@ def settings(tmp_path: Path) -> Settings:
     return settings
 
 
-def test_a_run_says_why_its_agent_ended_and_why_submissions_were_refused(
+def test_a_run_says_why_its_agent_ended_and_submissions_failed(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Settings, "load", lambda: settings)
@@ -72,7 +72,7 @@ def test_runs_are_sorted_and_those_without_the_value_come_last(settings: Setting
         ids(settings, "colour")
 
 
-def test_a_run_that_cannot_be_read_is_listed_unless_something_is_wanted(settings: Settings) -> None:
+def test_an_unreadable_run_is_listed_unless_something_is_wanted(settings: Settings) -> None:
     (settings.runs / "gsm8k-sim-00001" / "spec.json").write_text("{")
     assert ids(settings)[-1] == "gsm8k-sim-00001"
     assert "gsm8k-sim-00001" not in ids(settings, agent="codex")

@@ -62,7 +62,7 @@ def test_a_run_is_followed_from_waiting_to_its_end(settings: Settings) -> None:
     assert not state.has_ended
 
 
-def test_runs_at_work_come_first_and_what_does_not_fit_is_counted(settings: Settings) -> None:
+def test_runs_at_work_come_first_and_the_overflow_is_counted(settings: Settings) -> None:
     for number in range(1, 6):
         simulate_run(settings, number)
     RunDir.create(settings.runs, spec(run_id="zzz")).ledger.append(AgentStarted(attempt=1, elapsed_s=0))
@@ -95,14 +95,14 @@ def test_an_id_cannot_draw_on_the_terminal(settings: Settings) -> None:
     assert "[red]" in shown([hostile])
 
 
-def test_the_small_chart_shows_the_last_scores_from_the_lowest_to_the_highest() -> None:
+def test_the_small_chart_scales_the_last_scores_from_low_to_high() -> None:
     assert sparkline((), None) == ""
     assert sparkline((10.0, 20.0), 0.0) == "▅█"
     assert sparkline((5.0, 5.0), 5.0) == "▁▁"
     assert len(sparkline([float(each) for each in range(50)], 0.0)) == 16
 
 
-def test_the_table_stays_below_the_lines_of_a_terminal_and_is_gone_at_the_end(settings: Settings) -> None:
+def test_the_table_fits_the_terminal_and_is_gone_at_the_end(settings: Settings) -> None:
     simulate_run(settings, 1)
     watcher = Watcher(settings.runs, belongs_to(()))
     console = PlainConsole(file=io.StringIO(), width=160, height=30, force_terminal=True)

@@ -202,7 +202,7 @@ def faults_of(place: Place) -> Iterator[Fault]:
 SECOND = (None, *(Fault(kind, name) for kind in DEATHS for name in ("take", "commit")))
 
 
-def test_what_a_checkout_has_done_is_never_replaced_by_an_older_copy(places: tuple[Place, Place]) -> None:
+def test_what_a_checkout_has_done_outlives_an_older_copy(places: tuple[Place, Place]) -> None:
     here, elsewhere = places
     for number, (first, second) in enumerate(zip(faults_of(here), itertools.cycle(SECOND), strict=False)):
         made, (names, used) = begin(here, f"gsm8k-noop-1-{number}"), counted()
@@ -219,9 +219,10 @@ def test_what_a_checkout_has_done_is_never_replaced_by_an_older_copy(places: tup
         assert note_of(moved).read_text() == used[-1]
 
 
-def test_between_two_checkouts_what_was_safe_stays_and_an_owner_that_copied_nothing_replaces_nothing(
+def test_between_two_checkouts_what_was_safe_stays(
     places: tuple[Place, Place],
 ) -> None:
+    """An owner that copied nothing replaces nothing."""
     here, elsewhere = places
     for number, (first, second) in enumerate(zip(faults_of(here), itertools.cycle(SECOND), strict=False)):
         made, (names, used) = begin(here, f"gsm8k-noop-2-{number}"), counted()
@@ -241,7 +242,7 @@ def test_between_two_checkouts_what_was_safe_stays_and_an_owner_that_copied_noth
         assert entries(moved)[: -PUSHES - 1] == entries(run), (first, second)
 
 
-def test_an_owner_whose_call_fails_or_whose_answer_is_lost_goes_on(places: tuple[Place, Place]) -> None:
+def test_an_owner_whose_call_fails_or_loses_its_answer_goes_on(places: tuple[Place, Place]) -> None:
     here, _ = places
     for number, fault in enumerate(each for each in faults_of(here) if each.kind not in DEATHS):
         made, (names, used) = begin(here, f"gsm8k-noop-3-{number}"), counted()
@@ -265,9 +266,8 @@ class Clock:
         return self.now
 
 
-def test_a_machine_that_slept_past_its_lease_removes_nothing_that_the_new_owner_has_written(
-    places: tuple[Place, Place], tmp_path: Path
-) -> None:
+def test_a_machine_past_its_lease_removes_nothing_newer(places: tuple[Place, Place], tmp_path: Path) -> None:
+    """It slept; the new owner has written meanwhile."""
     here, elsewhere = places
     made, clock, rows = begin(here, "gsm8k-noop-4"), Clock(), counted()[0]
     run, moved = (RunDir(place.settings.runs / made.run_id) for place in places)

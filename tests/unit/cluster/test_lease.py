@@ -66,9 +66,7 @@ def test_a_database_that_is_down_for_a_minute_costs_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("act", [Lease.check, lambda held: held.is_lost])
-def test_a_process_that_was_stopped_past_its_lease_has_lost_the_run(
-    tmp_path: Path, act: Callable[[Lease], object]
-) -> None:
+def test_a_process_stopped_past_its_lease_has_lost_the_run(tmp_path: Path, act: Callable[[Lease], object]) -> None:
     claims, clock, lost = RefusingClaims(tmp_path), Clock(), list[str]()
     held = lease(claims, clock, lost)
     clock.now += 121
@@ -89,9 +87,9 @@ def test_a_renewal_that_is_refused_loses_the_run_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("problem", [sqlite3.OperationalError("disk I/O error"), OSError("no such folder")])
-def test_what_cannot_be_said_about_a_run_or_an_odd_error_of_a_renewal_ends_no_lease(
-    tmp_path: Path, problem: Exception
-) -> None:
+def test_an_odd_error_of_a_renewal_ends_no_lease(tmp_path: Path, problem: Exception) -> None:
+    """Nor does something that cannot be said about a run."""
+
     def progress() -> Progress:
         raise problem
 

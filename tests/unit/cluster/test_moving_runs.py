@@ -63,7 +63,7 @@ def abandon(cluster: Cluster, run: RunDir) -> None:
     cluster.claims._locks.pop(run.id).release()
 
 
-def test_a_run_goes_on_in_another_checkout_with_all_that_was_acknowledged(
+def test_a_run_goes_on_in_another_checkout_with_its_whole_state(
     run: RunDir, store: Cluster, other: Settings, base_model: Path
 ) -> None:
     accepted = submit(run, base_model)
@@ -105,15 +105,16 @@ def test_the_stage_under_way_is_told(run: RunDir) -> None:
     assert [*told, progress_of(run).stage] == ["execute", "baseline", "setup"]
 
 
-def test_while_one_checkout_works_the_other_is_refused_and_leaves_nothing(
+def test_while_one_checkout_works_the_other_is_refused(
     run: RunDir, settings: Settings, other: Settings, store: Cluster
 ) -> None:
+    """It leaves nothing behind."""
     with held(run, settings), pytest.raises(ClaimTakenError), held(RunDir(other.runs / run.id), other):
         pass
     assert not (other.runs / run.id).exists()
 
 
-def test_a_reserved_run_is_refused_to_the_other_checkout_and_is_then_worked_on(
+def test_a_reserved_run_is_refused_elsewhere_and_then_worked_on(
     run: RunDir, settings: Settings, other: Settings, store: Cluster
 ) -> None:
     moved = RunDir(other.runs / run.id)
@@ -128,7 +129,7 @@ def test_a_reserved_run_is_refused_to_the_other_checkout_and_is_then_worked_on(
         assert not tenure.is_lost
 
 
-def test_a_run_that_was_reserved_in_vain_goes_to_the_other_checkout(
+def test_a_run_reserved_in_vain_goes_to_the_other_checkout(
     run: RunDir, settings: Settings, other: Settings, store: Cluster
 ) -> None:
     with held(run, settings):
@@ -140,9 +141,10 @@ def test_a_run_that_was_reserved_in_vain_goes_to_the_other_checkout(
         assert not tenure.is_lost
 
 
-def test_the_first_checkout_takes_the_newer_state_and_sets_its_own_aside(
+def test_the_first_checkout_takes_the_newer_state(
     run: RunDir, settings: Settings, other: Settings, store: Cluster
 ) -> None:
+    """It sets its own aside."""
     with held(run, settings):
         pass
     shutil.copytree(settings.root / "data-of", other.root / "data-of")
@@ -156,9 +158,7 @@ def test_the_first_checkout_takes_the_newer_state_and_sets_its_own_aside(
     assert list((run.root / ".replaced").glob("*/ledger.db"))
 
 
-def test_a_checkout_that_was_ahead_of_its_copy_keeps_its_own_state(
-    run: RunDir, settings: Settings, store: Cluster
-) -> None:
+def test_a_checkout_ahead_of_its_copy_keeps_its_own_state(run: RunDir, settings: Settings, store: Cluster) -> None:
     with held(run, settings):
         pass
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=9.0, reason="crashed", exit_code=1))
@@ -198,7 +198,7 @@ def test_an_agent_is_told_only_what_is_stored(run: RunDir, store: Cluster, base_
     assert status.state == "graded"
 
 
-def test_a_checkpoint_is_copied_once_and_removed_when_the_run_has_pruned_it(
+def test_a_checkpoint_is_copied_once_and_removed_when_pruned(
     run: RunDir, store: Cluster, base_model: Path, tmp_path: Path
 ) -> None:
     accepted = submit(run, base_model)
@@ -235,7 +235,7 @@ def test_a_store_that_fails_leaves_the_copy_before_valid(
     assert after.seq == row.seq + 1
 
 
-def test_a_database_that_cannot_be_copied_is_a_problem_of_the_machine(run: RunDir, store: Cluster) -> None:
+def test_a_database_that_cannot_be_copied_is_a_machine_problem(run: RunDir, store: Cluster) -> None:
     replica = copy_by_hand(run, store)
     broken = run.root / "broken-account.db"
     broken.write_text("no database at all, but long enough to be read as one" * 100)
@@ -245,9 +245,8 @@ def test_a_database_that_cannot_be_copied_is_a_problem_of_the_machine(run: RunDi
     replica.finish(patience_s=0.0)
 
 
-def test_a_checkout_that_goes_on_from_its_own_state_is_charged_what_another_one_used(
-    run: RunDir, settings: Settings, store: Cluster
-) -> None:
+def test_a_checkout_is_charged_for_what_another_one_used(run: RunDir, settings: Settings, store: Cluster) -> None:
+    """It goes on from its own state all the same."""
     copy_by_hand(run, store).push()
     abandon(store, run)
     claim = store.claims.take(new_run(run.spec), "second:2:b")  # it copies nothing, but tells its time

@@ -63,7 +63,8 @@ def test_a_run_that_went_on_elsewhere_is_fetched_again(settings: Settings, other
     assert len(again.ledger.rows()) == known + 1
 
 
-def test_a_copy_that_lacks_an_object_is_an_error_and_not_a_shorter_report(settings: Settings, other: Settings) -> None:
+def test_a_copy_that_lacks_an_object_is_an_error(settings: Settings, other: Settings) -> None:
+    """It does not make a shorter report."""
     do_runs(settings, 1)
     store = Cluster.needed(settings).store.local_folder
     assert store is not None

@@ -170,9 +170,8 @@ def test_hostile_answers_change_no_file_and_leave_no_process(judged: dict[str, O
     )  # tester and forker
 
 
-def test_after_all_hostile_answers_a_right_one_passes_and_a_wrong_one_fails(
-    pool: CodePool, judged: dict[str, Outcome]
-) -> None:
+def test_hostile_answers_do_not_disturb_later_ones(pool: CodePool, judged: dict[str, Outcome]) -> None:
+    """A right one passes after them, and a wrong one fails."""
     right, wrong = pool.test([case(RIGHT), case(RESULT.format("a - b"))])
     assert right == Outcome(True, "")
     assert wrong == Outcome(False, "AssertionError: 1 + 2")
@@ -197,7 +196,7 @@ def test_right_answers_pass_whatever_else_they_do(pool: CodePool, program: str) 
     assert pool.test([case(program)]) == [Outcome(True, "")]
 
 
-def test_a_test_may_use_the_problems_helpers_and_the_function_by_its_name(pool: CodePool) -> None:
+def test_a_test_may_use_helpers_and_the_function_by_its_name(pool: CodePool) -> None:
     test = "def check(candidate):\n    assert twice(candidate(1, 2)) == 6 == twice(add(a=1, b=2))\n"
     setup = "def twice(n):\n    return 2 * n\ndef add(a, b):\n    '''Not written yet.'''\n"
     assert pool.test([case(RIGHT, test, setup)])[0].passed
@@ -210,7 +209,7 @@ def test_answers_do_not_see_each_other(pool: CodePool) -> None:
     assert all(outcome.passed for outcome in pool.test([leave, look] * 4))
 
 
-def test_an_answer_that_starves_the_test_ends_its_judge_and_the_next_one_is_judged(pool: CodePool) -> None:
+def test_an_answer_that_starves_the_test_ends_only_its_judge(pool: CodePool) -> None:
     # The value is plain and small, but the test's computation with it never ends, inside one step of Python.
     test = "def check(candidate):\n    assert 3 ** candidate(1, 2) == 27\n"
     limits = CellLimits(cpu_s=1, wall_s=2.0, memory=256 << 20)
@@ -238,13 +237,13 @@ SLOW = "import time\ndef add(a, b):\n    time.sleep(1)\n    return a + b\n"
 ONE_CALL = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 
 
-def test_a_right_answer_passes_although_the_machine_kills_two_testers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_right_answer_passes_although_two_testers_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     with CodePool(LIMITS, most=1) as pool:
         lose_testers(monkeypatch, 2)
         assert pool.test([case(SLOW, ONE_CALL), case(RIGHT)]) == [Outcome(True, "")] * 2
 
 
-def test_where_the_machine_kills_every_tester_answers_are_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_every_tester_is_killed_no_answer_is_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     with CodePool(LIMITS, most=1) as pool:
         lose_testers(monkeypatch, 10**6)
         [outcome] = pool.test([case(SLOW, ONE_CALL)])
@@ -252,7 +251,7 @@ def test_where_the_machine_kills_every_tester_answers_are_not_called_wrong(monke
     assert "this machine could not test it" in outcome.why
 
 
-def test_where_no_tester_can_be_started_any_more_answers_are_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_tester_can_start_answers_are_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     with CodePool(LIMITS, most=1) as pool:
         lose_testers(monkeypatch, 1)
         monkeypatch.setattr(pool_module, "START", "raise SystemExit")
@@ -261,7 +260,7 @@ def test_where_no_tester_can_be_started_any_more_answers_are_not_called_wrong(mo
 
 
 @pytest.mark.parametrize("victim", [1, 2], ids=["the process that forks cells", "the cell"])
-def test_a_right_answer_passes_although_the_machine_kills_a_process_of_its_sandbox(victim: int) -> None:
+def test_a_right_answer_passes_if_a_sandbox_process_is_killed(victim: int) -> None:
     with CodePool(LIMITS, most=1) as pool, ThreadPoolExecutor(1) as threads:
         testing = threads.submit(pool.test, [case(SLOW, ONE_CALL)])
         until(all_below_me)[victim].kill()
@@ -281,7 +280,8 @@ def is_tester(process: psutil.Process) -> bool:
     return False
 
 
-def test_answers_that_end_their_testers_are_wrong_and_make_no_other_answer_fail() -> None:
+def test_answers_that_end_their_testers_are_wrong() -> None:
+    """They make no other answer fail."""
     starving = case(RESULT.format("10 ** 12"), "def check(candidate):\n    assert 3 ** candidate(1, 2) == 27\n")
     with CodePool(CellLimits(cpu_s=1, wall_s=2.0, memory=256 << 20), most=2) as pool:
         outcomes = pool.test([case(RIGHT), starving, case(RIGHT), starving, case(RIGHT), case(RIGHT)])
@@ -297,7 +297,8 @@ def test_where_memory_runs_out_the_kernel_takes_answers_first() -> None:
         testing.result()
 
 
-def test_without_landlock_answers_can_open_no_file_at_all_and_still_be_right() -> None:
+def test_without_landlock_answers_can_open_no_file() -> None:
+    """They can still be right."""
     with CodePool(LIMITS, most=1, use_landlock=False) as pool:
         assert pool.layers.landlock == 0
         assert "no files" in str(pool.layers)
@@ -317,7 +318,7 @@ def test_with_landlock_the_layers_say_so(pool: CodePool) -> None:
     assert "seccomp" in str(pool.layers)
 
 
-def test_a_machine_without_seccomp_runs_nothing_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_seccomp_runs_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # A tester on another architecture, whose system calls are unknown to us.
     start = "import platform; platform.machine = lambda: 'riscv64'; "
     monkeypatch.setattr(pool_module, "START", start + pool_module.START)
@@ -393,7 +394,7 @@ def confined(work: str) -> str:
 
 
 @pytest.mark.skipif(landlock.abi() < 1, reason="this kernel has no Landlock")
-def test_a_restricted_process_reaches_what_it_was_left_and_nothing_else(tmp_path: Path) -> None:
+def test_a_restricted_process_reaches_only_what_it_was_left(tmp_path: Path) -> None:
     for name in ("read", "write", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
@@ -435,7 +436,7 @@ print([attempt(port) for port in ports])
     assert confined(script) == "[True, False]"
 
 
-def test_seccomp_is_found_where_this_suite_runs_and_leaves_computing_alone() -> None:
+def test_seccomp_is_found_here_and_leaves_computing_alone() -> None:
     assert seccomp.is_available()
     script = """
 from a2rl.linux.seccomp import allow_computation_only

@@ -29,7 +29,7 @@ def is_improved(gained: int, lost: int, items: int) -> bool:
 
 
 @pytest.mark.parametrize("items", [6, 50, 67, 100])
-def test_the_smallest_gain_is_the_smallest_with_the_verdict_improved(items: int) -> None:
+def test_the_smallest_gain_is_the_least_that_counts_as_improved(items: int) -> None:
     gain = smallest_gain(items)
     assert gain is not None
     gained = round(gain * items / 100)
@@ -43,7 +43,7 @@ def test_too_few_items_can_show_nothing() -> None:
 
 
 @pytest.mark.parametrize("items", [41, 100])
-def test_the_likely_gain_gets_the_verdict_improved_in_four_of_five_draws(items: int) -> None:
+def test_the_likely_gain_is_improved_in_four_of_five_draws(items: int) -> None:
     gain = likely_gain(items)
     assert gain is not None
     shares = (gain / 100 + 0.05, 0.05, 1 - gain / 100 - 0.1)
@@ -59,9 +59,8 @@ def test_more_items_show_smaller_gains() -> None:
     assert gains == sorted(gains, reverse=True)  # type: ignore[type-var]
 
 
-def test_the_size_of_a_model_comes_from_its_files_else_from_its_name_else_is_unknown(
-    settings: Settings, base_model: Path
-) -> None:
+def test_the_size_of_a_model_comes_from_its_files_or_its_name(settings: Settings, base_model: Path) -> None:
+    """Otherwise it is unknown."""
     here = model_size(str(base_model), settings)
     assert here.bytes == sum(path.stat().st_size for path in base_model.glob("*.safetensors"))
     assert here.source == "on this machine"
@@ -80,12 +79,13 @@ def test_an_estimate_adds_up_and_is_unknown_where_a_size_is(settings: Settings) 
     assert estimate("mine", make_suite(grid | {"model": "nobody/a-model"}), settings).disk_bytes is None
 
 
-def test_the_strict_protocol_decides_by_the_held_out_half_and_the_paper_protocol_by_all(settings: Settings) -> None:
+def test_protocols_decide_by_the_held_out_half_or_by_all(settings: Settings) -> None:
+    """The strict protocol decides by the held-out half, the paper protocol by all items."""
     suite = make_suite({"tasks": "gsm8k", "agents": "noop", "variant": "full", "protocol": ["strict", "paper"]})
     assert [each.items for each in estimate("mine", suite, settings).tasks] == [660, 1319]
 
 
-def test_a_dry_run_starts_nothing_and_needs_no_agent_and_no_model(
+def test_a_dry_run_starts_nothing_and_needs_no_agent_or_model(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))

@@ -47,9 +47,7 @@ def test_qwen3_thinks_where_the_reference_lets_it(settings: Settings, model: str
         {"task": "gsm8k", "variant": "full", "model": "tiny"},
     ],
 )
-def test_everything_else_answers_greedily_within_the_limit_of_the_task(
-    settings: Settings, given: dict[str, Any]
-) -> None:
+def test_everything_else_answers_greedily_within_the_task_limit(settings: Settings, given: dict[str, Any]) -> None:
     assert planned(settings, **given).generation == Generation()
 
 
@@ -101,7 +99,7 @@ def test_generation_can_be_an_axis_and_differ_between_tasks() -> None:
     assert found == {("gsm8k", 0.0): None, ("gsm8k", 0.7): None, ("humaneval", 0.0): None, ("humaneval", 0.7): 8}
 
 
-def test_settings_that_do_not_fit_together_are_refused_in_one_line(settings: Settings) -> None:
+def test_settings_that_do_not_fit_are_refused_in_one_line(settings: Settings) -> None:
     with pytest.raises(UsageError, match=r"gsm8k: .*need a temperature above 0"):
         planned(settings, task="gsm8k", generation="samples=4")
     with pytest.raises(UsageError, match=r"--generation: .*form name=value"):

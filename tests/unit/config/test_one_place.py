@@ -69,7 +69,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[st
     return result
 
 
-def test_a_new_setting_is_an_option_of_run_with_its_help_bounds_and_default(found: dict[str, Any]) -> None:
+def test_a_new_setting_is_an_option_with_help_bounds_and_default(found: dict[str, Any]) -> None:
     assert "--noise" in found["run"]
     assert "Amount of noise in this test." in found["run"]
     assert "0<=x<=2" in found["run"]
@@ -81,7 +81,7 @@ def test_a_new_setting_is_an_option_of_bench(found: dict[str, Any]) -> None:
     assert "Amount of noise in this test." in found["bench"]
 
 
-def test_a_new_setting_is_a_parameter_of_the_flow_with_its_help_and_bounds(found: dict[str, Any]) -> None:
+def test_a_new_setting_is_a_flow_parameter_with_help_and_bounds(found: dict[str, Any]) -> None:
     assert found["flow"]["description"] == "Amount of noise in this test."
     assert {"type": "number", "minimum": 0, "maximum": 2} in found["flow"]["anyOf"]
 
@@ -92,6 +92,7 @@ def test_a_new_setting_is_a_key_of_suites_and_may_be_an_axis(found: dict[str, An
     assert "less than or equal to 2" in found["refused"]
 
 
-def test_a_new_setting_is_in_the_spec_and_specs_from_before_load_with_its_default(found: dict[str, Any]) -> None:
+def test_a_new_setting_is_in_the_spec(found: dict[str, Any]) -> None:
+    """Specs from before it load with its default."""
     assert found["spec"] == 1.5
     assert found["old spec"] == 0.5

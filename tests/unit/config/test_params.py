@@ -25,7 +25,7 @@ def write(folder: Path, repository: Path, **changes: object) -> Path:
     return folder
 
 
-def test_the_repositorys_params_are_valid_and_name_tasks_that_exist(repository: Path) -> None:
+def test_the_repositorys_params_are_valid_and_their_tasks_exist(repository: Path) -> None:
     params = load_params(repository)
     assert set(params.tasks) <= set(task_ids(repository))
     assert {"smoke", "full-bench"} <= params.suites.keys()
@@ -127,7 +127,7 @@ def test_each_task_has_its_judge_and_a_run_may_name_another(repository: Path) ->
         (["alpacaeval"], "./no-such-folder", "no annotator"),
     ],
 )
-def test_a_judge_that_cannot_be_is_refused_before_anything_starts(
+def test_an_impossible_judge_is_refused_before_anything_starts(
     repository: Path, tasks: list[str], judge: str, says: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
@@ -136,7 +136,8 @@ def test_a_judge_that_cannot_be_is_refused_before_anything_starts(
     assert "\n" not in str(refused.value)
 
 
-def test_a_limit_for_a_judge_that_is_not_asked_or_has_no_price_is_refused(repository: Path) -> None:
+def test_a_limit_for_an_unused_or_priceless_judge_is_refused(repository: Path) -> None:
+    """It is not asked, or its price is unknown."""
     params, settings = load_params(repository), Settings(repository, {})
     for options, says in (
         ({"tasks": ["gsm8k"], "max_judge_usd": 1.0}, "--max-judge-usd: no judge grades gsm8k"),

@@ -44,9 +44,8 @@ def test_without_wishes_an_agent_trains_with_our_own_python(settings: Settings) 
     assert (found.read, found.hosts, found.env) == ((), (), {})
 
 
-def test_the_environment_for_agents_comes_before_our_own_and_the_agents_choice_before_both(
-    settings: Settings, environment: Path, tmp_path: Path
-) -> None:
+def test_the_agents_environment_is_chosen_over_ours(settings: Settings, environment: Path, tmp_path: Path) -> None:
+    """What the agent's definition names comes before both."""
     (settings.root / ".venv-agent").symlink_to(environment)
     unfinished = provision_of(RunSettings(), agent(), settings).python
     assert unfinished.executable == Path(sys.executable)
@@ -63,9 +62,10 @@ def test_the_environment_for_agents_comes_before_our_own_and_the_agents_choice_b
         assert provision_of(run, definition, settings).python.executable == tmp_path / "own/bin/python"
 
 
-def test_the_environment_is_first_on_the_path_readable_and_told_to_the_agent(
+def test_the_environment_is_first_on_the_path_and_readable(
     settings: Settings, environment: Path, base_model: Path, tmp_path: Path
 ) -> None:
+    """The agent is told of it."""
     (tmp_path / "visible").mkdir()
     (tmp_path / "description.md").touch()
     run = RunDir.create(settings.runs, spec(python=str(environment), read=str(tmp_path / "visible")))
@@ -97,7 +97,7 @@ def test_a_python_that_is_none_is_refused(settings: Settings, python: str, says:
         provision_of(RunSettings(python=python), agent(), settings)
 
 
-def test_an_environment_of_this_machine_that_is_gone_is_not_replaced_in_silence(settings: Settings) -> None:
+def test_a_missing_environment_is_not_replaced_in_silence(settings: Settings) -> None:
     named = replace(settings, environ={**settings.environ, "A2RL_AGENT_PYTHON": "/nowhere/bin/python"})
     with pytest.raises(UsageError, match="python /nowhere/bin/python does not start"):
         provision_of(RunSettings(), agent(), named)
@@ -174,7 +174,7 @@ def test_foolish_hosts_are_refused(host: str, says: str) -> None:
         hosts_in(host)
 
 
-def test_programs_fail_at_once_unless_the_host_that_they_need_is_allowed(settings: Settings) -> None:
+def test_programs_fail_at_once_unless_their_host_is_allowed(settings: Settings) -> None:
     def offline(definition: Agent, **given: str) -> dict[str, str]:
         return provision_of(RunSettings(**given), definition, settings).offline  # type: ignore[arg-type]
 
@@ -186,7 +186,8 @@ def test_programs_fail_at_once_unless_the_host_that_they_need_is_allowed(setting
     assert offline(agent(env={"PIP_INDEX_URL": "http://mirror.example"}, hosts=("mirror.example",))) == OFFLINE
 
 
-def test_an_agent_without_an_llm_reaches_the_hosts_of_the_run_through_a_proxy_that_logs(settings: Settings) -> None:
+def test_an_agent_without_an_llm_uses_a_logging_proxy(settings: Settings) -> None:
+    """It reaches the hosts of the run through it."""
     import httpx
 
     run = RunDir.create(settings.runs, spec(hosts="mirror.invalid:80"))
@@ -204,7 +205,7 @@ def test_an_agent_without_an_llm_reaches_the_hosts_of_the_run_through_a_proxy_th
     ]
 
 
-def test_wishes_that_cannot_be_met_are_refused_before_a_run_starts(settings: Settings) -> None:
+def test_wishes_that_cannot_be_met_are_refused_before_the_start(settings: Settings) -> None:
     cells = [RunSettings(agent="noop", read="/")]
     with pytest.raises(UsageError, match="read /: an agent may not read this"):
         check_cells(cells, load_params(settings.root), settings)

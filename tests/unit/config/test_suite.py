@@ -43,13 +43,13 @@ def test_a_budget_is_a_duration_and_may_be_an_axis() -> None:
         make_suite(GRID | {"budget": ["1h", "2h"], "budgets": {"gsm8k": "3h"}})
 
 
-def test_a_wrong_value_is_named_by_its_key_whether_or_not_it_stands_in_a_list() -> None:
+def test_a_wrong_value_is_named_by_its_key_even_inside_a_list() -> None:
     for value in ("5x", ["30m", "5x"]):
         with pytest.raises(UsageError, match=r"^budget: '5x' is not a duration"):
             make_suite({"tasks": "gsm8k", "agents": "noop", "budget": value})
 
 
-def test_exclude_leaves_out_what_agrees_with_all_keys_of_an_entry() -> None:
+def test_exclude_leaves_out_what_agrees_with_a_whole_entry() -> None:
     suite = make_suite(GRID | {"mode": ["free", "multi"], "exclude": [{"agent": "codex", "mode": "multi"}]})
     assert len(suite.cells()) == 6
     assert ("codex", "multi") not in cells(suite, "agent", "mode")
@@ -71,7 +71,7 @@ def test_a_suite_without_runs_is_refused(settings: Settings) -> None:
         plan_runs(make_suite(GRID | {"exclude": [{"variant": "mini"}]}), "mine", params, settings)
 
 
-def test_include_adds_settings_to_the_combinations_that_it_agrees_with() -> None:
+def test_include_adds_settings_to_combinations_that_agree() -> None:
     suite = make_suite(GRID | {"include": [{"task": "alfworld", "budget": "24h"}, {"agent": "codex", "driver": "x"}]})
     assert cells(suite, "task", "agent", "budget_s", "driver") == [
         ("gsm8k", "codex", 12 * HOUR_S, "x"),
@@ -100,7 +100,8 @@ def test_a_wrong_entry_is_refused_by_its_name(entry: dict[str, str]) -> None:
             make_suite(GRID | {key: [entry]})
 
 
-def test_a_replaced_setting_drops_the_entries_of_include_that_have_another_value() -> None:
+def test_a_replaced_setting_drops_entries_of_include() -> None:
+    """These are the entries that have another value of it."""
     suite = make_suite(GRID | {"include": [{"task": "alfworld", "budget": "24h"}, {"agent": "codex", "driver": "x"}]})
     only = replace_settings(suite, {"tasks": ["gsm8k"], "mode": None})
     assert cells(only, "task", "agent", "driver") == [("gsm8k", "codex", "x"), ("gsm8k", "claude-code", None)]
@@ -147,7 +148,8 @@ def test_smoke_and_full_bench_are_what_they_were(repository: Path) -> None:
     assert (suites["smoke"].concurrency, suites["full-bench"].concurrency) == (2, 1)
 
 
-def test_all_runs_of_a_launch_carry_its_id_and_the_next_launch_has_another(settings: Settings) -> None:
+def test_all_runs_of_a_launch_carry_its_id(settings: Settings) -> None:
+    """The next launch has another."""
     params = load_params(settings.root)
     suite = choose_suite(params, "smoke", agents=("noop", "copy-base"))
     first, second = (plan_runs(suite, "smoke", params, settings) for _ in range(2))
@@ -156,7 +158,7 @@ def test_all_runs_of_a_launch_carry_its_id_and_the_next_launch_has_another(setti
     assert launch not in {spec.launch for spec in second}
 
 
-def test_the_type_of_numbers_is_that_of_the_run_or_else_of_the_file(settings: Settings) -> None:
+def test_the_type_of_numbers_is_the_runs_or_else_the_files(settings: Settings) -> None:
     params = load_params(settings.root)
     given = {"task": "gsm8k", "agent": "noop"}
     [plain], [chosen] = (
@@ -165,7 +167,7 @@ def test_the_type_of_numbers_is_that_of_the_run_or_else_of_the_file(settings: Se
     assert (plain.dtype, chosen.dtype) == (params.grading.dtype, "float16")
 
 
-def test_settings_that_contradict_each_other_are_refused_also_in_single_runs(settings: Settings) -> None:
+def test_contradicting_settings_are_refused_also_in_single_runs(settings: Settings) -> None:
     params = load_params(settings.root)
     with pytest.raises(UsageError, match="--trials is for --mode multi"):
         plan_runs(make_suite(GRID | {"mode": ["free", "multi"], "trials": 2}), "mine", params, settings)
@@ -179,7 +181,7 @@ def test_settings_that_contradict_each_other_are_refused_also_in_single_runs(set
         ({"limit": 1}, "no items for one of the two halves of gsm8k .*at least 2, or --protocol paper"),
     ],
 )
-def test_a_sample_that_cannot_be_drawn_is_refused_before_anything_starts(
+def test_an_impossible_sample_is_refused_before_anything_starts(
     settings: Settings, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):

@@ -35,7 +35,7 @@ def test_a_gap_to_worse_items_is_none_on_the_other_side() -> None:
     assert unpaired_gap(draws(0.2, 200, 1), draws(0.8, 200, 2)).p > 0.99
 
 
-def test_values_between_0_and_1_are_compared_like_those_at_the_ends() -> None:
+def test_values_between_0_and_1_are_compared_like_the_ends() -> None:
     seen, fresh = draws(0.6, 80, 1), draws(0.4, 80, 2)
     exact = unpaired_gap(seen, fresh)
     sampled = unpaired_gap([0.5 + each / 4 for each in seen], [0.5 + each / 4 for each in fresh])
@@ -93,7 +93,8 @@ QUESTION = "Nora buys 16 eggs. She uses 5 of them and sells the rest for $3 each
 ANSWER = "She sells 16-5=<<16-5=11>>11 eggs.\nShe gets 11*3=<<11*3=33>>33 dollars.\n#### 33"
 
 
-def test_the_twin_of_a_word_problem_has_other_numbers_and_the_answer_that_follows_from_them() -> None:
+def test_the_twin_of_a_word_problem_has_other_numbers() -> None:
+    """It has the answer that follows from them."""
     twin = twin_of(QUESTION, ANSWER, random.Random(1))
     assert twin is not None
     eggs, used, price = (int(each) for each in re.findall(r"\d+", twin[0]))
@@ -118,7 +119,7 @@ def test_what_cannot_be_followed_has_no_twin(question: str, answer: str) -> None
     assert twin_of(question, answer, random.Random(0)) is None
 
 
-def test_the_twin_of_a_function_has_other_names_and_passes_its_tests() -> None:
+def test_the_twin_of_a_function_has_other_names_and_passes() -> None:
     row = {
         "task_id": "HumanEval/0", "entry_point": "add",
         "prompt": 'def add(first: int, second: int) -> int:\n    """Adds first and second."""\n',

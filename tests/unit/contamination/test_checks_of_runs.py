@@ -77,7 +77,8 @@ def test_a_foreign_matrix_flags_the_result_and_is_named(finished: Finished) -> N
     assert name in [each.value for each in found[0].evidence]
 
 
-def test_noise_is_flagged_unless_the_score_improved_which_noise_cannot_do(finished: Finished) -> None:
+def test_noise_is_flagged_unless_the_score_improved(finished: Finished) -> None:
+    """Noise cannot improve it."""
     rng = np.random.default_rng(0)
     noisy = {}
     for name, weight in read_weights(finished.settings.root / "models" / "small").items():
@@ -103,7 +104,7 @@ def test_few_different_submissions_are_no_finding(finished: Finished) -> None:
     assert list(tries(evidence(finished))) == []
 
 
-def test_items_in_the_agents_files_flag_the_result_with_their_places(finished: Finished) -> None:
+def test_items_in_the_agents_files_are_flagged_with_their_places(finished: Finished) -> None:
     (finished.run.workspace / "code" / "cheat.py").write_text('DATA = [\n  "What is 3 + 3?",\n  "What is 4 + 4?",\n]\n')
     found = list(text_hits(evidence(finished)))
     assert kinds(found) == {"eval-items-in-texts": "flag"}

@@ -103,7 +103,7 @@ def private_ids(run: RunDir) -> list[str]:
     return ids_of_run(run.spec, hidden_of(run), "private")
 
 
-def test_a_model_that_learned_the_private_items_by_heart_is_flagged(settings: Settings, base: Path) -> None:
+def test_a_model_that_learned_the_private_items_is_flagged(settings: Settings, base: Path) -> None:
     run = run_on_a_draw(settings, base)
     rows = asked_items(run.spec, base, hidden_of(run), private_ids(run), settings.root)
     [found] = judged(run, settings, train(base, rows, run.workspace / "output" / "v1"))
@@ -128,9 +128,8 @@ def _figure(found: Finding, what: str) -> float:
     return cast(float, value)
 
 
-def test_the_log_probability_of_an_answer_is_that_of_its_tokens_whatever_else_is_in_the_batch(
-    settings: Settings, base: Path, tmp_path: Path
-) -> None:
+def test_the_log_probability_is_that_of_the_answers_tokens(settings: Settings, base: Path, tmp_path: Path) -> None:
+    """It does not depend on what else is in the batch."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -94,7 +94,7 @@ def test_items_and_training_data_are_read_as_texts(tmp_path: Path) -> None:
     assert "What is it?\nNothing." in given_texts(tmp_path)
 
 
-def test_everything_that_the_agent_wrote_is_read_once_with_its_place(tmp_path: Path) -> None:
+def test_everything_that_the_agent_wrote_is_read_once(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, spec())
     code = run.workspace / "code"
     code.mkdir(parents=True)

@@ -48,15 +48,14 @@ def test_an_error_says_how_to_mend_its_own_cause(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_of_this_machine(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_machine_problem(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InfrastructureError, match="cannot write"):
         write_atomically(tmp_path / "file/below", "text")
 
 
-def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_has_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a living one has stays."""
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -74,7 +73,7 @@ def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_has_stays(
 
 
 @pytest.mark.parametrize("kernel", ["exchanges", "cannot exchange"])
-def test_a_folder_is_replaced_or_stays_and_whoever_looks_finds_one(
+def test_a_folder_is_replaced_or_stays_and_can_always_be_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
     if kernel == "cannot exchange":

@@ -77,7 +77,7 @@ def test_a_file_is_fetched_once_and_checked(release: type[Release], settings: Se
     ("mood", "says"),
     [("cut", "cannot be fetched"), ("broken", "HTTPStatusError 500"), ("other", "not the pinned file")],
 )
-def test_what_did_not_arrive_whole_is_one_clear_error_and_nothing_is_left(
+def test_an_incomplete_download_is_one_error_and_leaves_nothing(
     release: type[Release], settings: Settings, mood: str, says: str
 ) -> None:
     release.mood = mood
@@ -86,7 +86,7 @@ def test_what_did_not_arrive_whole_is_one_clear_error_and_nothing_is_left(
     assert downloads(settings) == []
 
 
-def test_a_stored_file_that_is_not_the_pinned_one_is_fetched_anew(release: type[Release], settings: Settings) -> None:
+def test_a_stored_file_other_than_the_pinned_one_is_fetched_anew(release: type[Release], settings: Settings) -> None:
     path = download(source(), "f.zip")
     path.write_bytes(b"damaged")
     with pytest.raises(InfrastructureError, match="removed; try again"):

@@ -34,7 +34,7 @@ def end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def test_a_lock_that_is_not_given_back_in_time_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_lock_that_is_not_released_in_time_is_a_named_error(tmp_path: Path) -> None:
     child = hold_in_a_child(tmp_path / "lock")
     try:
         with (

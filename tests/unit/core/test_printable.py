@@ -38,13 +38,13 @@ def test_no_control_or_format_character_of_unicode_passes() -> None:
     }
 
 
-def test_a_flood_of_combining_marks_does_not_paint_over_other_lines() -> None:
+def test_a_flood_of_combining_marks_stays_on_its_own_line() -> None:
     shown = printable("a" + "\u0301" * 500)
     assert shown.startswith("a" + "\u0301" * MAX_MARKS + r"\u0301")
     assert shown.count("\u0301") == MAX_MARKS
 
 
-def test_lines_stay_where_they_are_asked_for_but_no_carriage_return() -> None:
+def test_lines_are_kept_where_asked_for_but_no_carriage_return() -> None:
     assert printable("a\n\tb\rc\x1b", lines=True) == "a\n\tb\\rc\\x1b"
 
 

@@ -39,7 +39,8 @@ def test_a_program_whose_parent_has_ended_already_is_not_started() -> None:
     assert subprocess.run(command, capture_output=True, check=True).stdout == b""
 
 
-def test_work_between_fork_and_exec_is_done_in_one_place_that_has_no_threads(repository: Path) -> None:
+def test_work_between_fork_and_exec_is_in_one_place(repository: Path) -> None:
+    """That place has no threads."""
     found = [
         str(path.relative_to(repository))
         for folder in ("a2rl", "stages", "flows", "tasks")
@@ -97,8 +98,6 @@ def test_a_process_that_reads_what_an_agent_wrote_is_limited(
     assert read.output.startswith(b"begun\n")
 
 
-def test_a_process_that_reads_what_an_agent_wrote_is_told_and_says_something(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_a_reader_of_agent_files_is_told_and_says_something(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("import sys\nprint(sys.stdin.read() + sys.argv[1])\n")
     assert read_apart("reader", ["b"], Settings(tmp_path, settings.environ), "a", 60) == (b"ab\n", "")

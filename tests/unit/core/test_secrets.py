@@ -101,7 +101,8 @@ def test_what_is_no_secret_passes_a_stream_at_once() -> None:
         "ghp_" + "a1B2" * 9,
     ],
 )
-def test_a_key_of_a_known_provider_is_removed_without_being_known(key: str) -> None:
+def test_a_key_of_a_known_provider_is_removed_by_its_form(key: str) -> None:
+    """The key itself is not known."""
     nothing = Scrubber({})
     assert nothing.text(f"x = '{key}'") == "x = '[secret]'"
     stream = nothing.stream()

@@ -82,7 +82,8 @@ def test_a_child_that_came_and_went_counts_through_its_parent(proc: Proc) -> Non
     assert proc.computed()
 
 
-def test_a_detached_child_counts_through_the_supervisor_that_reaped_it(proc: Proc) -> None:
+def test_a_detached_child_counts_through_its_supervisor(proc: Proc) -> None:
+    """The supervisor reaped it."""
     proc.add(SUPERVISOR, 1, reaped_s=0.4)
     assert proc.computed()
 
@@ -92,8 +93,8 @@ def test_what_the_supervisor_itself_uses_is_the_pipelines(proc: Proc) -> None:
     assert not proc.computed()
 
 
-def test_something_on_a_processor_just_now_computes_however_little_time_it_shows(proc: Proc) -> None:
-    """As in a chain of children that nobody waits for, each of which lives for a few milliseconds."""
+def test_what_runs_on_a_processor_now_computes(proc: Proc) -> None:
+    """However little time it shows: in a chain of children, for example, each lives for a few milliseconds."""
     proc.add(WORKER, AGENT, state="R")
     assert proc.computed()
 
@@ -112,7 +113,7 @@ def test_other_processes_of_the_machine_are_none_of_its_business(proc: Proc) -> 
     assert not proc.computed()
 
 
-def test_names_that_try_to_be_fields_or_are_no_text_change_nothing(proc: Proc) -> None:
+def test_names_that_imitate_fields_or_are_no_text_change_nothing(proc: Proc) -> None:
     for name in (") R 1 1 1 999999 999999", "\xff\xfe", "a\nb", ""):
         proc.add(AGENT, SUPERVISOR, name=name)
         assert not proc.computed()
@@ -138,7 +139,7 @@ def test_more_processes_than_can_be_looked_at_compute(proc: Proc) -> None:
     assert proc.load.sample().is_running
 
 
-def test_one_that_uses_a_gpu_computes_though_its_processor_time_stands_still(proc: Proc) -> None:
+def test_a_process_that_uses_a_gpu_computes_without_cpu_time(proc: Proc) -> None:
     proc.load = proc.load_with(gpus=lambda: {AGENT})
     assert proc.computed()
     proc.load = proc.load_with(gpus=lambda: {999})

@@ -58,7 +58,7 @@ def test_one_that_ends_by_itself_is_left_alone() -> None:
         assert agent.stopped_at_s is None
 
 
-def test_one_that_ends_because_it_was_refused_more_has_reached_its_limit() -> None:
+def test_an_agent_that_ends_when_refused_more_reached_its_limit() -> None:
     for exit_code in (0, 1):
         agent = FakeAgent(ends_after_s=0.3, exit_code=exit_code)
         looks = iter([False, True])
@@ -160,7 +160,7 @@ def test_a_machine_that_stands_still_costs_nothing(scene: Scene) -> None:
     assert scene.run.clock.allowed_s() == pytest.approx(700, abs=0.5)
 
 
-def test_a_standstill_while_a_grade_is_awaited_is_given_back_once(scene: Scene) -> None:
+def test_a_standstill_while_waiting_for_a_grade_is_refunded_once(scene: Scene) -> None:
     scene.passes(10)
     scene.submits("a")
     scene.now_s += 30
@@ -170,7 +170,7 @@ def test_a_standstill_while_a_grade_is_awaited_is_given_back_once(scene: Scene) 
     assert scene.meter.left_s() == pytest.approx(80, abs=1.5)
 
 
-def test_an_agent_that_computes_while_the_pipeline_stands_still_uses_its_time(scene: Scene) -> None:
+def test_computing_while_the_pipeline_stands_still_costs_time(scene: Scene) -> None:
     scene.passes(10)
     scene.load.computes = True
     scene.now_s += 60
@@ -178,7 +178,7 @@ def test_an_agent_that_computes_while_the_pipeline_stands_still_uses_its_time(sc
     assert scene.meter.left_s() == pytest.approx(29, abs=0.5)
 
 
-def test_where_nothing_can_be_seen_of_an_agent_nothing_is_given_back(scene: Scene) -> None:
+def test_where_an_agent_cannot_be_seen_nothing_is_refunded(scene: Scene) -> None:
     scene.load.broken = True
     scene.submits("a")
     scene.passes(20)
@@ -192,9 +192,7 @@ def test_no_more_than_half_the_budget_is_given_back(scene: Scene) -> None:
     assert scene.meter.left_s() == pytest.approx(100 + 50 - 91, abs=0.5)
 
 
-def test_a_clock_and_a_ledger_that_cannot_be_reached_delay_no_deadline(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_clock_or_ledger_delays_no_deadline(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the disk hangs or the ledger is locked, only the thread of `update` waits; the remaining time is known."""
     hangs = threading.Event()
     monkeypatch.setattr("a2rl.run.ledger.Ledger.entries", lambda *_, **__: hangs.wait(30) and [])
@@ -210,7 +208,7 @@ def test_a_clock_and_a_ledger_that_cannot_be_reached_delay_no_deadline(
 # Background work
 
 
-def test_what_fails_beside_an_agent_is_written_down_once_and_goes_on(run: RunDir) -> None:
+def test_what_fails_beside_an_agent_is_noted_once_and_goes_on(run: RunDir) -> None:
     calls = []
 
     def mirror() -> None:

@@ -51,9 +51,10 @@ def work(settings: Settings, new_run: Callable[..., RunDir]) -> Callable[..., Ru
     return make
 
 
-def test_an_mlflow_that_fails_or_hangs_neither_ends_the_agent_nor_delays_its_end(
+def test_a_failing_or_hanging_mlflow_does_not_affect_the_agent(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It neither ends the agent nor delays its end."""
     monkeypatch.setattr("a2rl.core.background.JOIN_S", 0.1)
     run, calls = work("sleep 100\n", budget_s=3.0), list[RunDir]()
 
@@ -94,9 +95,10 @@ def test_the_last_line_of_an_agent_that_crashed_is_the_reason(
     assert record.why.isprintable()
 
 
-def test_a_spoiled_workspace_ends_the_agents_part_and_what_it_submitted_before_stays(
+def test_a_spoiled_workspace_ends_the_agents_part(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What it submitted before stays."""
     run = work("true\n", mode="multi", trials=3)
 
     def locked(run: RunDir, *arguments: Any) -> AgentCommand:
@@ -128,9 +130,8 @@ def test_a_disk_that_is_full_is_not_the_agents_doing(
     assert run.ledger.events(AgentStarted) == []
 
 
-def test_a_supervisor_that_is_killed_closes_the_attempt_as_lost_and_the_next_try_goes_on(
-    work: Callable[..., RunDir], settings: Settings
-) -> None:
+def test_a_killed_supervisor_closes_the_attempt_as_lost(work: Callable[..., RunDir], settings: Settings) -> None:
+    """The next try goes on."""
     script = (
         '[ -e output/twice ] && exit 0; touch output/twice; kill -9 "$(ps -o ppid= -p $$ | tr -d " ")"; sleep 100\n'
     )
@@ -144,9 +145,11 @@ def test_a_supervisor_that_is_killed_closes_the_attempt_as_lost_and_the_next_try
     assert execute(run, settings).ended == "finished"
 
 
-def test_processes_that_survive_are_an_event_and_end_the_agents_part(
+def test_processes_that_survive_end_the_agents_part(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They are an event of the ledger."""
+
     class Unkillable(AgentProcess):
         def _report(self) -> AgentExit:
             return super()._report()._replace(survivors=((4711, "python"),))
@@ -157,7 +160,7 @@ def test_processes_that_survive_are_an_event_and_end_the_agents_part(
     assert run.ledger.events(ProcessesSurvived) == [ProcessesSurvived(attempt=1, processes=((4711, "python"),))]
 
 
-def test_an_agent_that_outlived_its_pipeline_pays_for_the_time_and_is_gone(
+def test_an_agent_that_outlived_its_pipeline_is_charged_and_gone(
     work: Callable[..., RunDir], settings: Settings
 ) -> None:
     run = work("exit 0\n", budget_s=100.0)
@@ -249,9 +252,10 @@ class _VanishingNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
 
-def test_a_gpu_that_disappears_ends_the_agent_as_a_failure_of_the_machine_and_not_with_a_number(
+def test_a_gpu_that_disappears_is_a_failure_of_the_machine(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The agent does not end with a number."""
     fake = FakeGpus(settings.root, 2)
     seen, run = fake.seen_by(settings), work("sleep 100\n", model="m", gpus_per_run=1)
     monkeypatch.setattr(module, "GpuWatch", lambda uuids: GpuWatch(uuids, _VanishingNvml(), 0.05))

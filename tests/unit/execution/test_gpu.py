@@ -85,17 +85,19 @@ def watch_on() -> Iterator[Callable[[Any], GpuWatch]]:
         each.close()
 
 
-def test_a_process_at_work_on_any_gpu_is_busy_and_one_that_only_holds_memory_is_not(
+def test_only_a_process_at_work_on_a_gpu_is_busy(
     watch_on: Callable[[Any], GpuWatch],
 ) -> None:
+    """One that only holds memory is not."""
     nvml = FakeNvml([Sample(11, 5, 0)], None, [Sample(12, 6, 87), Sample(13, 7, 0)])
     watch = watch_on(nvml)
     wait_for(lambda: watch.busy_pids() == {12})
 
 
-def test_each_sample_counts_once_and_a_process_is_busy_for_some_seconds_after_it(
+def test_each_sample_counts_once_and_keeps_a_process_busy(
     watch_on: Callable[[Any], GpuWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The process is busy for some seconds after it."""
     nvml = FakeNvml([Sample(12, 6, 87)])
     watch = watch_on(nvml)
     wait_for(lambda: len(nvml.asked_since) > 3)
@@ -123,7 +125,7 @@ def test_closing_it_releases_the_driver(watch_on: Callable[[Any], GpuWatch]) -> 
     wait_for(lambda: not nvml.is_initialised)
 
 
-def test_a_gpu_that_no_longer_answers_is_lost_and_one_that_only_cannot_tell_is_not(
+def test_a_silent_gpu_is_lost_but_one_that_cannot_tell_is_not(
     watch_on: Callable[..., GpuWatch],
 ) -> None:
     nvml = FakeNvml([], [])
@@ -138,7 +140,7 @@ def test_a_gpu_that_no_longer_answers_is_lost_and_one_that_only_cannot_tell_is_n
     assert watch.lost == "GPU GPU-1 has disappeared: GPU is lost"
 
 
-def test_a_driver_that_stops_answering_counts_as_failed_only_for_a_run_with_gpus(
+def test_a_silent_driver_has_failed_only_for_a_run_with_gpus(
     watch_on: Callable[..., GpuWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml = FakeNvml([])

@@ -100,7 +100,7 @@ def test_in_the_sandbox_only_its_own_device_file_can_be_opened(settings: Setting
     assert (tmp_path / "log").read_text().splitlines() == ["Permission denied", "device 1"]
 
 
-def test_the_agent_is_told_how_much_memory_the_grader_keeps_on_a_gpu_that_they_share() -> None:
+def test_the_agent_is_told_the_graders_share_of_gpu_memory() -> None:
     gpu, other = fake_gpu(0, total_bytes=80 << 30), fake_gpu(1)
     [shared] = describe_gpus(GpuShare(agent=(gpu,)), kept=0.25)
     assert (shared.grades, shared.memory_gib, shared.grader_gib) == (True, 80.0, 20.0)

@@ -147,7 +147,7 @@ def test_one_that_takes_too_long_is_left_unread(
     assert "could not be read" in (run.logs / "pipeline.jsonl").read_text()
 
 
-def test_a_listener_reads_a_little_at_a_time_and_misses_no_answer(tmp_path: Path) -> None:
+def test_a_listener_reads_in_small_parts_and_misses_no_answer(tmp_path: Path) -> None:
     path = tmp_path / "transcript"
     listener = AnswerListener(path)
     assert not listener.has_heard_an_answer()

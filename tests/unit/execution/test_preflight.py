@@ -71,7 +71,7 @@ def test_a_limit_on_the_cost_needs_a_price(ready: Callable[..., RunSpec], settin
     assert problem(max_cost_usd=1.0) == ""
 
 
-def test_checkpoints_that_would_not_fit_are_a_problem_with_the_numbers(
+def test_checkpoints_that_would_not_fit_are_a_problem(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=600 << 20))
@@ -99,7 +99,7 @@ def test_all_problems_are_found_at_once_each_with_its_remedy(settings: Settings)
     assert refused.value.exit_code == 2
 
 
-def test_a_mirror_that_does_not_exist_is_a_problem_before_a_model_is_downloaded(settings: Settings) -> None:
+def test_a_missing_mirror_is_a_problem_before_a_download(settings: Settings) -> None:
     found = problems([spec(variant="full", source="/no/mirror", model="smollm2-135m", sandbox="none")], settings)
     assert found["data"] == "--source /no/mirror is not a folder: give the folder with the task's data files"
 
@@ -109,7 +109,7 @@ def test_an_llm_of_ones_own_needs_no_key(settings: Settings) -> None:
     assert "API key" not in problems([run], settings)
 
 
-def test_a_check_is_made_once_for_all_runs_that_share_what_it_depends_on(
+def test_a_check_is_made_once_for_all_runs_that_share_its_inputs(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[tuple[str, int]] = []
@@ -207,7 +207,8 @@ def test_a_program_that_does_not_start_in_the_sandbox_is_found(settings: Setting
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives agents a user of their own")
-def test_what_the_agents_user_may_not_read_is_found_before_the_run(settings: Settings, tmp_path: Path) -> None:
+def test_what_the_agents_user_may_not_read_is_found_early(settings: Settings, tmp_path: Path) -> None:
+    """It is found before the run."""
     isolation, python = select_sandbox("landlock", settings), Path(sys.executable)
     environment, folder = Path(sys.prefix), tmp_path / "package"
     folder.mkdir()
@@ -226,7 +227,7 @@ def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_libcuda(tmp_path_factory.mktemp("libcuda"))
 
 
-def test_the_gpus_that_an_agent_would_see_are_counted_inside_its_sandbox(
+def test_the_gpus_of_an_agent_are_counted_inside_its_sandbox(
     settings: Settings, libcuda: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     isolation, two = select_sandbox("landlock", settings), [fake_gpu(0), fake_gpu(1)]
@@ -254,7 +255,7 @@ def test_the_agents_torch_must_be_able_to_use_gpus(settings: Settings, libcuda: 
         check_gpus_in_sandbox([fake_gpu(0)], isolation, with_driver, Path(sys.executable), (libcuda,))
 
 
-def test_a_build_of_torch_without_cuda_is_known_by_its_version_file() -> None:
+def test_a_torch_without_cuda_is_known_by_its_version_file() -> None:
     assert WITHOUT_CUDA.search("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n")
     assert not WITHOUT_CUDA.search("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
 
@@ -278,9 +279,11 @@ def test_a_model_on_more_gpus_than_grade_is_refused(
     assert "needs 2 GPUs for one model, but 1 grades" in problems([ready(**wide, grading_gpus=1)], settings)["GPUs"]
 
 
-def test_a_judge_that_refuses_is_a_problem_before_the_run_and_not_in_its_last_hour(
+def test_a_judge_that_refuses_is_a_problem_before_the_run(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is not found in the last hour."""
+
     def refuse(run: RunSpec, here: Settings) -> None:
         raise InfrastructureError("the judge answered 401: check the key")
 
@@ -319,7 +322,7 @@ def test_a_key_that_signs_and_that_readers_trust_is_no_problem(
         ({"public_keys": ["key"]}, "is not a public key"),
     ],
 )
-def test_a_wrong_key_of_the_anchor_is_a_problem_before_the_run_in_one_line(
+def test_a_wrong_anchor_key_is_a_problem_before_the_run(
     ready: Callable[..., RunSpec], settings: Settings, section: dict[str, Any], why: str
 ) -> None:
     for name in ("key", "other", "open"):
@@ -335,7 +338,8 @@ def test_a_wrong_key_of_the_anchor_is_a_problem_before_the_run_in_one_line(
     assert not settings.runs.exists()
 
 
-def test_the_command_line_refuses_a_run_with_one_line_for_each_problem_and_leaves_nothing(settings: Settings) -> None:
+def test_the_command_refuses_a_run_with_a_line_for_each_problem(settings: Settings) -> None:
+    """Nothing of the run is left."""
     command = [sys.executable, "-P", "-m", "a2rl", "run", "--agent", "claude-code", "--gpus-per-run", "1"]
     environment = {**settings.environ, "A2RL_ROOT": str(settings.root), "PYTHONPATH": str(settings.root)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)

@@ -39,14 +39,14 @@ def busy(run: RunDir) -> RunDir:
     return run
 
 
-def test_a_prompt_is_one_argument_however_many_submissions_there_were(busy: RunDir) -> None:
+def test_a_prompt_is_one_argument_after_many_submissions(busy: RunDir) -> None:
     prompt = render_prompt(busy, AGENT, 100, StartContext("finished", 2, "words \0\x1b " * 1000))
     assert len(prompt.encode()) <= MAX_PROMPT_BYTES
     assert subprocess.run(["true", prompt], check=True).returncode == 0
     assert "\0" not in prompt
 
 
-def test_the_newest_and_the_best_are_named_and_the_others_counted(run: RunDir) -> None:
+def test_the_newest_and_best_are_named_and_the_others_counted(run: RunDir) -> None:
     for number in range(1, 101):
         submit(run, number, 90.0 if number == 7 else 10.0, f"output/v{number}")
     prompt = render_prompt(run, AGENT, 100, StartContext("finished", 2))

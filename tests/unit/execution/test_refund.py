@@ -55,12 +55,12 @@ def test_the_same_weights_again_wait_for_nothing() -> None:
     assert refunded([accepted(10, "a"), graded(15, "a"), accepted(40, "a")], set()) == 5
 
 
-def test_grading_that_failed_ends_a_wait_and_a_second_try_begins_another() -> None:
+def test_failed_grading_ends_a_wait_and_a_second_try_begins_one() -> None:
     failed = GradingFailed(weights_digest="a", elapsed_s=15, reason="no memory")
     assert refunded([accepted(10, "a"), failed, accepted(40, "a"), graded(43, "a")], set()) == 8
 
 
-def test_the_copying_of_a_submission_that_is_known_later_counts_as_well() -> None:
+def test_a_copy_that_is_known_later_counts_as_well() -> None:
     late = Entry(1, 0.0, accepted(3, "a"), GENESIS, GENESIS)
     refund = Refund(0.0)
     for second in range(10):
@@ -72,7 +72,7 @@ def test_what_earlier_segments_banked_stays() -> None:
     assert refunded([accepted(10, "a"), graded(12, "a")], set(), banked_s=7.5) == 9.5
 
 
-def test_a_submission_that_an_earlier_segment_left_ungraded_still_waits() -> None:
+def test_an_ungraded_submission_of_an_old_segment_still_waits() -> None:
     refund = Refund(5.0, [Entry(1, 0.0, accepted(10, "a"), GENESIS, GENESIS)])
     refund.tick(50, 51, False, [])
     assert refund.seconds == 6

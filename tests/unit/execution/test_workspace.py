@@ -74,7 +74,7 @@ def test_the_references_files_and_folders_are_there(agent_run: RunDir, base_mode
     assert (copied / "model.safetensors").read_bytes() == (base_model / "model.safetensors").read_bytes()
 
 
-def test_the_references_variables_are_there_and_point_into_the_workspace(
+def test_the_references_variables_point_into_the_workspace(
     agent_run: RunDir, settings: Settings, base_model: Path
 ) -> None:
     environment = agent_environment(agent_run, agent(), URL, settings)
@@ -86,9 +86,8 @@ def test_the_references_variables_are_there_and_point_into_the_workspace(
         assert Path(environment[name]).is_relative_to(agent_run.workspace)
 
 
-def test_the_agents_python_programs_load_the_tracer_which_writes_into_the_workspace(
-    agent_run: RunDir, settings: Settings
-) -> None:
+def test_the_agents_python_programs_load_the_tracer(agent_run: RunDir, settings: Settings) -> None:
+    """The tracer writes into the workspace."""
     environment = agent_environment(agent_run, agent(env={"PYTHONPATH": "/mine"}), URL, settings)
     first, *others = environment["PYTHONPATH"].split(":")
     assert Path(first, "sitecustomize.py").read_bytes() == Path(tracer.__file__).read_bytes()
@@ -96,9 +95,10 @@ def test_the_agents_python_programs_load_the_tracer_which_writes_into_the_worksp
     assert Path(environment[tracer.VARIABLE]).parent == agent_run.workspace
 
 
-def test_without_a_sandbox_what_is_given_is_a_copy_for_reading_beside_the_workspace_and_the_only_thing_linked(
+def test_without_a_sandbox_what_is_given_is_a_linked_copy(
     agent_run: RunDir,
 ) -> None:
+    """It is for reading, beside the workspace, and is all that is linked."""
     links = {path.name: path.resolve() for path in agent_run.workspace.rglob("*") if path.is_symlink()}
     assert links == {name: agent_run.given / name for name in ("data", "models")}
     assert not agent_run.given.is_relative_to(agent_run.workspace)
@@ -124,9 +124,8 @@ def given_to(settings: Settings, base_model: Path, visible: Path, isolation: Iso
     return run
 
 
-def test_under_a_sandbox_model_and_data_are_the_originals_and_take_no_room(
-    settings: Settings, base_model: Path, tmp_path: Path
-) -> None:
+def test_under_a_sandbox_model_and_data_are_the_originals(settings: Settings, base_model: Path, tmp_path: Path) -> None:
+    """They take no disk space."""
     run = given_to(settings, base_model, tmp_path / "visible", CONFINED)
     for original in (*base_model.iterdir(), tmp_path / "visible" / "train.jsonl"):
         [given] = [path for path in run.given.rglob(original.name) if path.is_file()]
@@ -134,9 +133,10 @@ def test_under_a_sandbox_model_and_data_are_the_originals_and_take_no_room(
     assert (run.workspace / "data" / "deep" / "more.jsonl").read_text() == "{}"
 
 
-def test_what_cannot_get_a_second_name_is_read_where_it_is_and_the_sandbox_opens_that_file(
+def test_what_cannot_get_a_second_name_is_read_where_it_is(
     settings: Settings, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The sandbox opens that file."""
     monkeypatch.setattr("a2rl.linux.placing.os.link", raising_exdev)
     monkeypatch.setattr("a2rl.linux.placing.clone_file", lambda *_: False)
     run = given_to(settings, base_model, tmp_path / "visible", CONFINED)
@@ -148,7 +148,7 @@ def test_what_cannot_get_a_second_name_is_read_where_it_is_and_the_sandbox_opens
 
 
 @pytest.mark.parametrize("closed", ["file", "folder"])
-def test_an_agent_of_another_user_gets_a_copy_of_what_it_could_not_read(
+def test_another_user_gets_a_copy_of_what_it_could_not_read(
     settings: Settings, base_model: Path, tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = shutil.copytree(base_model, tmp_path / "private" / "model")
@@ -166,7 +166,7 @@ def test_an_agent_of_another_user_gets_a_copy_of_what_it_could_not_read(
 
 
 @pytest.mark.parametrize("mask", [0o027, 0o077])
-def test_whatever_the_umask_an_agent_of_another_user_may_read_what_it_is_given(
+def test_another_user_may_read_what_it_is_given_under_any_umask(
     settings: Settings, base_model: Path, tmp_path: Path, mask: int
 ) -> None:
     user = Isolation.of("landlock", ("landlock", "seccomp", "user"))
@@ -187,9 +187,8 @@ def raising_exdev(*_: object) -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
 
 
-def test_a_model_of_the_hub_keeps_its_organisation_as_the_reference_has_it(
-    settings: Settings, base_model: Path, tmp_path: Path
-) -> None:
+def test_a_model_of_the_hub_keeps_its_organisation(settings: Settings, base_model: Path, tmp_path: Path) -> None:
+    """The reference has it as well."""
     run = given_to(settings, base_model, tmp_path / "visible", CONFINED, model="Qwen/Qwen2.5-0.5B@main")
     environment = agent_environment(run, agent(), URL, settings)
     assert environment["BASE_MODEL"] == "Qwen/Qwen2.5-0.5B"
@@ -200,9 +199,7 @@ def test_a_model_of_the_hub_keeps_its_organisation_as_the_reference_has_it(
     assert agent_environment(run, agent(), URL, settings)["BASE_MODEL"] == "Qwen2.5-0.5B"
 
 
-def test_only_what_the_agent_asks_for_of_the_hosts_environment_reaches_it(
-    agent_run: RunDir, secretive: Settings
-) -> None:
+def test_only_requested_variables_of_the_host_reach_the_agent(agent_run: RunDir, secretive: Settings) -> None:
     plain = agent_environment(agent_run, agent(), URL, secretive)
     assert not any("secret" in value or "sk-" in value for value in plain.values())
     assert "A2RL_ROOT" not in plain
@@ -211,7 +208,7 @@ def test_only_what_the_agent_asks_for_of_the_hosts_environment_reaches_it(
     assert asked["OPENAI_API_KEY"] == "sk-openai"
 
 
-def test_variables_of_this_process_that_settings_do_not_hold_reach_no_agent(
+def test_variables_outside_the_settings_reach_no_agent(
     agent_run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LATE_SECRET", "late")
@@ -219,7 +216,7 @@ def test_variables_of_this_process_that_settings_do_not_hold_reach_no_agent(
     assert "LATE_SECRET" not in agent_environment(agent_run, asking, URL, settings)
 
 
-def test_an_agent_cannot_replace_the_benchmarks_variables_by_its_own(agent_run: RunDir, settings: Settings) -> None:
+def test_an_agent_cannot_replace_the_variables_of_the_benchmark(agent_run: RunDir, settings: Settings) -> None:
     own = {"GRADING_SERVER_URL": "http://evil", "WORKSPACE": "/", "MINE": "1"}
     environment = agent_environment(agent_run, agent(env=own), URL, settings)
     assert environment["GRADING_SERVER_URL"] == URL
@@ -227,9 +224,7 @@ def test_an_agent_cannot_replace_the_benchmarks_variables_by_its_own(agent_run: 
     assert environment["MINE"] == "1"
 
 
-def test_the_seed_of_the_split_and_the_graders_folders_are_told_to_nobody(
-    agent_run: RunDir, settings: Settings
-) -> None:
+def test_nobody_is_told_the_split_seed_or_the_graders_folders(agent_run: RunDir, settings: Settings) -> None:
     write_into_workspace(agent_run, {RUN_META: run_meta(agent_run)})
     environment = agent_environment(agent_run, agent(), URL, settings)
     files = [path for path in agent_run.workspace.rglob("*") if path.suffix in {".md", ".json", ".jsonl"}]
@@ -253,7 +248,8 @@ def test_an_existing_workspace_is_left_as_the_agent_has_it(agent_run: RunDir, ba
     assert (agent_run.workspace / "code" / "train.py").read_text() == "mine"
 
 
-def test_run_meta_has_the_references_keys_and_the_settings_that_the_agent_may_know(agent_run: RunDir) -> None:
+def test_run_meta_has_the_references_keys(agent_run: RunDir) -> None:
+    """It has the settings that the agent may know."""
     for _ in range(2):
         write_into_workspace(agent_run, {RUN_META: run_meta(agent_run)})
     told = json.loads((agent_run.workspace / RUN_META).read_text())
@@ -314,7 +310,7 @@ PLANTED = [home_is_a_link, folder_is_a_link, file_is_a_link, file_is_a_hard_link
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_the_settings_of_an_agent_system_land_in_the_agents_home_and_nowhere_else(
+def test_settings_of_an_agent_system_land_only_in_its_home(
     agent_run: RunDir, tmp_path: Path, plant: Callable[[Path, Path], None]
 ) -> None:
     outside = tmp_path / "operators-codex"
@@ -328,7 +324,7 @@ def test_the_settings_of_an_agent_system_land_in_the_agents_home_and_nowhere_els
     assert not home.is_symlink()
 
 
-def test_a_workspace_that_its_owner_has_locked_is_unlocked_as_an_ordinary_user() -> None:
+def test_a_locked_workspace_is_unlocked_as_an_ordinary_user() -> None:
     def work() -> None:
         run = RunDir(root / "run")
         (run.workspace / ".home/.tool").mkdir(parents=True)
@@ -342,7 +338,7 @@ def test_a_workspace_that_its_owner_has_locked_is_unlocked_as_an_ordinary_user()
         as_nobody(work)
 
 
-def test_whether_the_agent_or_the_machine_is_to_blame_is_told_apart(
+def test_faults_of_the_agent_and_of_the_machine_are_told_apart(
     agent_run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, blamed in ((errno.EPERM, SpoiledWorkspaceError), (errno.ENOSPC, InfrastructureError)):
@@ -359,7 +355,7 @@ def test_whether_the_agent_or_the_machine_is_to_blame_is_told_apart(
         write_run_meta(agent_run)
 
 
-def test_the_python_of_the_checkout_comes_first_on_the_agents_path(agent_run: RunDir, settings: Settings) -> None:
+def test_the_checkouts_python_comes_first_on_the_agents_path(agent_run: RunDir, settings: Settings) -> None:
     path = agent_environment(agent_run, agent(), URL, settings)["PATH"].split(os.pathsep)
     assert path[0] == str(settings.python_bin)
 
@@ -379,9 +375,11 @@ def test_a_run_from_before_there_was_a_sandbox_had_none(tmp_path: Path) -> None:
     assert RunSpec.model_validate(old).sandbox == "none"
 
 
-def test_an_agents_folder_is_readable_unless_a_checkout_or_a_home_is_in_it(
+def test_an_agents_folder_is_readable_unless_it_holds_a_checkout(
     agent_run: RunDir, settings: Settings, tmp_path: Path
 ) -> None:
+    """The same holds for a home directory."""
+
     def readable(folder: Path) -> set[str]:
         start = ("bash", str(folder / "start.sh"))
         found = confinement_of(agent_run, agent(start=start, folder=folder), settings, landlock, connect=(1,))

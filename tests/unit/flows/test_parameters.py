@@ -18,7 +18,7 @@ def test_the_schema_is_valid_and_has_every_setting_with_its_text() -> None:
         assert SCHEMA["properties"][setting.suite_key]["description"] == setting.field.description
 
 
-def test_the_parameters_are_those_that_they_were_before_they_were_generated() -> None:
+def test_generated_parameters_are_those_of_before() -> None:
     before = {
         "suite", "tasks", "agents", "seeds", "variant", "model", "mode", "protocol", "budget", "driver", "base_url",
         "trials", "max_turns", "max_tokens", "max_cost_usd", "max_submissions", "max_grading", "source", "concurrency",

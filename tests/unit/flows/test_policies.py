@@ -36,13 +36,13 @@ from tests.run_maker import spec
         ({0, 1}, 3, [[0, 1]] * 3),
     ],
 )
-def test_cores_are_dealt_out_evenly_and_shared_where_there_are_too_few(
+def test_cores_are_dealt_out_evenly_and_shared_if_there_are_few(
     cores: set[int], runs: int, shares: list[list[int]]
 ) -> None:
     assert shares_of_cores(cores, runs) == shares
 
 
-def test_a_run_keeps_to_its_cores_and_leaves_the_others_as_they_were() -> None:
+def test_a_run_keeps_to_its_cores_and_does_not_change_others() -> None:
     before = os.sched_getaffinity(0)
     with on_cores({min(before)}):
         assert os.sched_getaffinity(0) == {min(before)}
@@ -60,9 +60,9 @@ def begin(run: RunDir, settings: Settings) -> None:
     benchmark_run.fn(run, settings, cast(Mirrors, _NoMirror()), os.sched_getaffinity(0))
 
 
-def test_a_run_that_setup_refuses_is_shown_as_refused_until_it_is_tried_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_setup_refuses_is_shown_as_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown so until it is tried again."""
+
     def refuse(*_: object) -> None:
         raise UsageError("no model 'x': name one")
 
@@ -77,9 +77,10 @@ def test_a_run_that_setup_refuses_is_shown_as_refused_until_it_is_tried_again(
 
 
 @pytest.mark.parametrize("ends", [None, InterruptedByUserError("stopped")])
-def test_a_run_holds_its_gpus_from_its_baseline_to_its_result_and_gives_them_back_however_it_ends(
+def test_a_run_holds_its_gpus_from_baseline_to_result(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, ends: Exception | None
 ) -> None:
+    """It gives them back however it ends."""
     held: list[tuple[str, int]] = []
     run = RunDir.create(settings.runs, spec(model="m", gpus_per_run=1))
     fake = FakeGpus(settings.root, 1)

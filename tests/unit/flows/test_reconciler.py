@@ -37,9 +37,7 @@ OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="
         (OPEN.model_copy(update={"epoch": 0, "attempt": 5000}), FlowState("FAILED", 610.0), "again"),
     ],
 )
-def test_a_run_is_started_again_only_if_nobody_can_be_working_on_it(
-    row: RunRow, state: FlowState | None, act: str
-) -> None:
+def test_a_run_is_restarted_only_if_nobody_can_be_working_on_it(row: RunRow, state: FlowState | None, act: str) -> None:
     assert decide(row, state).act == act
 
 

@@ -16,7 +16,8 @@ from flows.submission import PULL_STEPS, require_ready_here
 from tests.run_maker import spec
 
 
-def test_a_machine_that_cannot_do_a_run_says_in_its_row_what_is_missing(settings: Settings, tmp_path: Path) -> None:
+def test_a_machine_that_cannot_do_a_run_says_what_is_missing(settings: Settings, tmp_path: Path) -> None:
+    """It says so in its row."""
     settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
     cluster = Cluster.needed(settings)
     run = spec(model="nothing", agent="noop", sandbox="none")
@@ -48,12 +49,12 @@ assert Path(import_module(ENTRYPOINT.rpartition(".")[0]).__file__).is_relative_t
 """
 
 
-def test_a_worker_finds_the_checkout_for_deployments_of_make_deploy_in_the_same_way(repository: Path) -> None:
+def test_a_worker_finds_the_checkout_of_make_deploy(repository: Path) -> None:
     assert yaml.safe_load((repository / "prefect.yaml").read_text(encoding="utf-8"))["pull"] == PULL_STEPS
 
 
 @pytest.mark.parametrize("more", [{}, {"A2RL_ROOT": "/nowhere"}])
-def test_a_worker_that_was_started_by_prefects_own_command_finds_the_checkout(
+def test_a_worker_of_prefects_own_command_finds_the_checkout(
     tmp_path: Path, repository: Path, more: dict[str, str]
 ) -> None:
     environ = more | {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}

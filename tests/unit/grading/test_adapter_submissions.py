@@ -44,9 +44,10 @@ def settings(tmp_path: Path) -> Settings:
     return checkout(tmp_path / "checkout")
 
 
-def test_a_merged_adapter_is_graded_kept_and_verified_and_the_report_says_so(
+def test_a_merged_adapter_is_graded_kept_and_verified(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The report says so."""
     monkeypatch.setattr(submissions, "AdapterMerger", MergerWithoutProcess)
     run = make_run(settings, base_model)
     service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
@@ -75,7 +76,7 @@ def test_a_run_without_merging_refuses_adapters(settings: Settings, base_model: 
     assert not list(run.checkpoints.glob(".incoming-*"))
 
 
-def test_a_run_of_an_earlier_version_merges_adapters_when_it_is_resumed(settings: Settings, base_model: Path) -> None:
+def test_a_resumed_run_of_an_earlier_version_merges_adapters(settings: Settings, base_model: Path) -> None:
     from a2rl.run.spec import RunSpec
 
     run = make_run(settings, base_model)

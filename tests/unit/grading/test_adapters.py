@@ -266,7 +266,7 @@ def test_an_adapter_of_another_model_is_refused(
         copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=AdapterMerger(settings))
 
 
-def test_patterns_take_time_by_their_number_not_by_that_of_layers_too() -> None:
+def test_patterns_take_time_by_their_number_not_by_layers() -> None:
     """Each layer looks its few possible patterns up, so the patterns are walked through once."""
     looked_up: list[str] = []
 

@@ -82,7 +82,7 @@ def test_the_device_is_free_while_the_judge_still_works(
     assert read_model(job.result, GradeResult).score.total == 8
 
 
-def test_each_round_has_its_own_random_numbers_and_an_item_has_the_mean(job: GradeJob, sampler: FakeSampler) -> None:
+def test_each_round_draws_numbers_and_an_item_has_the_mean(job: GradeJob, sampler: FakeSampler) -> None:
     run_job(job)
     found = read_model(job.result, GradeResult)
     assert [item.value for item in found.items] == [pytest.approx(2 / 3)] + [0.0] * 7
@@ -104,7 +104,8 @@ def test_a_greedy_job_is_graded_as_before(job: GradeJob, sampler: FakeSampler) -
     assert (params.temperature, params.max_new_tokens, params.stop) == (0.0, 96, ("Question:",))
 
 
-def test_how_models_answer_is_in_the_key_of_a_baseline_unless_it_is_the_default(job: GradeJob, tmp_path: Path) -> None:
+def test_the_way_of_answering_is_in_the_key_of_a_baseline(job: GradeJob, tmp_path: Path) -> None:
+    """It is left out where it is the default."""
     (tmp_path / "checkout").mkdir()
     settings = checkout(tmp_path / "checkout")
     keys = [

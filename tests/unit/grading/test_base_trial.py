@@ -26,7 +26,7 @@ def base(base_model: Path, tmp_path: Path) -> Path:
     return shutil.copytree(base_model, tmp_path / "base")
 
 
-def test_a_base_model_is_tried_once_and_its_configuration_completed(
+def test_a_base_model_is_tried_once_and_its_config_completed(
     base: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = try_base_model(base, "digest", settings)
@@ -79,9 +79,8 @@ BAD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flaw", BAD)
-def test_a_base_model_of_which_no_copy_could_be_submitted_is_refused_each_time(
-    base: Path, settings: Settings, flaw: str
-) -> None:
+def test_a_base_model_without_a_valid_copy_is_always_refused(base: Path, settings: Settings, flaw: str) -> None:
+    """No copy of it could be submitted."""
     spoil, says = BAD[flaw]
     spoil(base)
     for _ in range(2):
@@ -90,7 +89,7 @@ def test_a_base_model_of_which_no_copy_could_be_submitted_is_refused_each_time(
         assert "\n" not in str(refused.value)
 
 
-def test_a_machine_without_the_memory_says_so_and_would_try_again(
+def test_a_machine_without_the_memory_says_so_and_may_try_again(
     base: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_process, "SHARE_OF_MEMORY", 0.0)

@@ -43,7 +43,7 @@ def start_together(work: Callable[[], bool]) -> list[bool]:
         return list(pool.map(one, range(SEEDS)))
 
 
-def test_of_seeds_that_start_side_by_side_one_grades_the_baseline(job: GradeJob, settings: Settings) -> None:
+def test_of_seeds_that_start_together_one_grades_the_baseline(job: GradeJob, settings: Settings) -> None:
     asked, counting = [], Lock()
 
     def grade(job: GradeJob) -> GradeResult:
@@ -109,7 +109,7 @@ def test_a_baseline_of_the_whole_eval_set_serves_a_sample_of_it(job: GradeJob, s
     assert (found.reused, found.seconds) == (True, 4.0)
 
 
-def test_a_baseline_of_a_sample_never_serves_the_whole_or_another_sample(job: GradeJob, settings: Settings) -> None:
+def test_a_baseline_of_a_sample_serves_only_that_sample(job: GradeJob, settings: Settings) -> None:
     sampled = job.model_copy(update={"limit": 4})
 
     def grade(job: GradeJob) -> GradeResult:

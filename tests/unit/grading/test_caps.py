@@ -73,9 +73,11 @@ def no_turn() -> Any:
 
 
 @pytest.mark.parametrize("flaw", BAD)
-def test_what_headers_and_json_say_is_refused_before_the_copy_and_without_a_turn(
+def test_what_headers_and_json_say_is_refused_before_the_copy(
     submission: Path, workspace: Path, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaw: str
 ) -> None:
+    """It does not take a turn either."""
+
     def copy(*_: object) -> None:
         raise AssertionError("it was copied")
 

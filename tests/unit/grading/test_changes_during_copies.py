@@ -33,7 +33,7 @@ def while_it_is_copied(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object
     monkeypatch.setattr(submitted_files, "copy_open_file", copy_slowly)
 
 
-def test_a_file_that_is_swapped_after_the_check_is_not_what_is_copied(
+def test_a_file_swapped_after_the_check_is_not_copied(
     submission: Path, submit: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "secret.json").write_text('{"secret": 1}')
@@ -66,13 +66,14 @@ def rewrite_in_place(weights: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [grow, shrink, rewrite_in_place])
-def test_a_file_that_changes_while_it_is_copied_is_refused_and_fills_no_disk(
+def test_a_file_that_changes_during_the_copy_is_refused(
     submission: Path,
     submit: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[Path], None],
     tmp_path: Path,
 ) -> None:
+    """It does not fill the disk."""
     while_it_is_copied(monkeypatch, lambda: change(submission / "model.safetensors"))
     with pytest.raises(InvalidSubmissionError, match="changed while it was copied; submit"):
         submit("output/v1")

@@ -42,21 +42,22 @@ def key(job: GradeJob, settings: Settings) -> Key:
     return key
 
 
-def test_a_baseline_of_the_processor_is_never_that_of_a_gpu_or_of_another_model_of_gpu(key: Key) -> None:
+def test_baselines_of_cpu_and_of_each_model_of_gpu_differ(key: Key) -> None:
     keys = [key(), key(("NVIDIA H100",)), key(("NVIDIA A100",)), key(("NVIDIA A100", "NVIDIA H100"))]
     assert len({str(each) for each in keys}) == 4
     assert [each["dtype"] for each in keys] == ["float32", "bfloat16", "bfloat16", "bfloat16"]
     assert key(dtype="float32") == key()
 
 
-def test_the_number_of_gpus_counts_only_where_each_draws_its_own_random_numbers(key: Key) -> None:
+def test_the_number_of_gpus_counts_only_where_each_draws_numbers(key: Key) -> None:
+    """These are random numbers of its own."""
     one, two = ("NVIDIA H100",), ("NVIDIA H100", "NVIDIA H100")
     assert key(one) == key(two)
     sampled = Generation(temperature=0.6)
     assert key(one, generation=sampled) != key(two, generation=sampled)
 
 
-def test_processors_that_round_differently_have_different_baselines(key: Key, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_that_round_differently_have_own_baselines(key: Key, monkeypatch: pytest.MonkeyPatch) -> None:
     known = key()
     monkeypatch.setattr(dependencies, "cpu_flags", lambda: frozenset({"fpu", "asimd"}))
     assert key() != known
@@ -148,7 +149,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "copy"
 
 
-def test_changed_code_counts_and_a_changed_comment_or_docstring_does_not(copied: Path) -> None:
+def test_changed_code_counts_but_comments_and_docstrings_do_not(copied: Path) -> None:
     files = code_of.__wrapped__("humaneval").files
     assert files == code_of("humaneval").files
     pool = copied / "a2rl/code_execution/pool.py"
@@ -161,7 +162,7 @@ def test_changed_code_counts_and_a_changed_comment_or_docstring_does_not(copied:
     }
 
 
-def test_a_module_that_is_imported_anew_counts_and_so_do_its_own_imports(copied: Path) -> None:
+def test_a_newly_imported_module_counts_with_its_imports(copied: Path) -> None:
     before = code_of.__wrapped__("gsm8k").files.keys()
     (copied / "a2rl/scoring/new.py").write_text("def f():\n    from a2rl.scoring import newer\n    return newer\n")
     (copied / "a2rl/scoring/newer.py").write_text("X = 1\n")

@@ -28,9 +28,7 @@ ROWS = [(family, way, dtype) for family in FAMILIES for way in WAYS for dtype in
     ("family", "way", "dtype"),
     [pytest.param(*row, marks=() if row in FAST else pytest.mark.slow, id=", ".join(row)) for row in ROWS],
 )
-def test_a_trained_copy_is_accepted_and_graded_as_the_model_that_was_saved(
-    tmp_path: Path, family: str, way: str, dtype: str
-) -> None:
+def test_a_trained_copy_is_accepted_and_graded_as_saved(tmp_path: Path, family: str, way: str, dtype: str) -> None:
     cell = Bench(family, tmp_path).try_way(way, dtype)
     assert cell.accepted, cell.why
     assert cell.same_texts

@@ -71,7 +71,7 @@ def why(result: GradeResult) -> str:
     return result.engine_start.why
 
 
-def test_checkpoints_are_graded_by_one_engine_each_with_its_own_weights(grade: Grade, fake: FakeEngine) -> None:
+def test_one_engine_grades_checkpoints_each_with_its_own_weights(grade: Grade, fake: FakeEngine) -> None:
     first, second, again = grade(1), grade(2), grade(1)
     assert [kind(each) for each in (first, second, again)] == ["cold", "warm", "warm"]
     assert len(fake.starts()) == 1
@@ -79,9 +79,8 @@ def test_checkpoints_are_graded_by_one_engine_each_with_its_own_weights(grade: G
     assert first.items[0].answer != second.items[0].answer
 
 
-def test_an_engine_that_dies_or_refuses_weights_is_replaced_within_the_grade(
-    grade: Grade, fake: FakeEngine, base_model: Path
-) -> None:
+def test_an_engine_that_dies_is_replaced_within_the_grade(grade: Grade, fake: FakeEngine, base_model: Path) -> None:
+    """The same holds for one that refuses weights."""
     grade(1)
     fake.die_once()
     after_death = grade(2)
@@ -100,9 +99,10 @@ def test_an_engine_that_dies_or_refuses_weights_is_replaced_within_the_grade(
     assert why(grade(3)) == "it is not kept"  # after two refusals, nobody tries again
 
 
-def test_another_configuration_or_other_options_get_an_engine_of_their_own(
+def test_another_configuration_gets_an_engine_of_its_own(
     grade: Grade, fake: FakeEngine, tmp_path: Path, base_model: Path
 ) -> None:
+    """Other options do, too."""
     assert kind(grade(1)) == "cold"
     other = checkpoint(tmp_path / "other", base_model, seed=1)
     config = json.loads((other / "config.json").read_text())
@@ -113,9 +113,7 @@ def test_another_configuration_or_other_options_get_an_engine_of_their_own(
     assert len(fake.starts()) == 3
 
 
-def test_a_killed_engine_costs_one_start_and_the_pool_leaves_none(
-    grade: Grade, fake: FakeEngine, pool: GraderPool
-) -> None:
+def test_a_killed_engine_costs_one_start_and_none_is_left(grade: Grade, fake: FakeEngine, pool: GraderPool) -> None:
     grade(1)
     psutil.Process(fake.starts()[0].pid).kill()
     assert kind(grade(2)) == "cold"

@@ -46,7 +46,7 @@ def test_every_turn_of_every_item_is_kept_in_full(tmp_path: Path) -> None:
     assert outputs_path(tmp_path / "grade.json").stat().st_size < len(LONG) / 10
 
 
-def test_a_prompt_that_does_not_continue_the_one_before_is_kept_whole(tmp_path: Path) -> None:
+def test_a_prompt_that_does_not_continue_the_last_is_kept_whole(tmp_path: Path) -> None:
     hello, again = Message("user", "hello"), Message("user", "again")
     [text, chat] = grade(tmp_path / "grade.json", {"a": ["one", "another"], "b": [(hello,), (hello, again)]})
     assert [turn.is_whole for turn in text.turns] == [True, True]

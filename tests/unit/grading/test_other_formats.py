@@ -173,9 +173,8 @@ def test_placeholders_of_zero_3_are_named(workspace: Path, base_model: Path) -> 
     )
 
 
-def test_a_new_padding_token_with_weights_untouched_is_mended_by_leaving_the_tokenizer_out(
-    workspace: Path, base_model: Path
-) -> None:
+def test_a_new_padding_token_is_mended_without_the_tokenizer(workspace: Path, base_model: Path) -> None:
+    """The weights are untouched, so the tokenizer is left out."""
     from transformers import AutoTokenizer
 
     folder = workspace / "output" / "v1"
@@ -190,7 +189,7 @@ def test_a_new_padding_token_with_weights_untouched_is_mended_by_leaving_the_tok
     assert accepted(workspace, base_model, "output/v1")
 
 
-def test_a_resized_model_and_its_adapter_are_mended_by_the_recipe(workspace: Path, base_model: Path) -> None:
+def test_the_recipe_mends_a_resized_model_and_its_adapter(workspace: Path, base_model: Path) -> None:
     import peft
     from transformers import AutoModelForCausalLM
 

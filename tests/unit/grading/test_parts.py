@@ -22,9 +22,7 @@ def job(tmp_path: Path, settings: Settings, base_model: Path) -> GradeJob:
 
 
 @pytest.mark.parametrize(("devices", "sizes"), [(1, [7]), (2, [4, 3]), (3, [3, 2, 2]), (20, [1] * 7)])
-def test_the_results_of_the_parts_are_those_of_the_job_in_its_order(
-    job: GradeJob, devices: int, sizes: list[int]
-) -> None:
+def test_the_results_of_parts_are_those_of_the_job_in_order(job: GradeJob, devices: int, sizes: list[int]) -> None:
     ids = selected_ids(job.task, job.hidden, job.split, job.split_seed)
     parts = parts_of(job, devices)
     results = [

@@ -51,9 +51,10 @@ def pool(settings: Settings) -> Iterator[GraderPool]:
         ("die", {}, "ended with its worker"),
     ],
 )
-def test_a_grader_that_is_stopped_hangs_or_is_killed_ends_as_failed_and_the_next_job_is_graded(
+def test_a_dead_or_hanging_grader_fails_and_the_next_job_goes_on(
     pool: GraderPool, make: Make, do: str, limits: dict[str, float], says: str
 ) -> None:
+    """It may be stopped, hang or be killed."""
     failed, graded = pool.submit(make(do, **limits)), pool.submit(make("grade"))
     error = failed.exception(SOON_S)
     assert isinstance(error, GradingError)
@@ -62,7 +63,7 @@ def test_a_grader_that_is_stopped_hangs_or_is_killed_ends_as_failed_and_the_next
     assert graded.result(SOON_S).score.correct == 1
 
 
-def test_a_device_grades_the_next_job_while_a_job_waits_for_its_judge(pool: GraderPool, make: Make) -> None:
+def test_a_device_grades_on_while_a_job_waits_for_its_judge(pool: GraderPool, make: Make) -> None:
     waiting, graded = pool.submit(make("judge")), pool.submit(make("grade"))
     assert graded.result(SOON_S).score.correct == 1
     assert not waiting.done()
@@ -85,7 +86,7 @@ def test_only_so_many_jobs_of_a_device_wait_for_their_judge(pool: GraderPool, ma
     assert [each.result(SOON_S).score.correct for each in [*waiting, graded]] == [1] * (MOST_JUDGING + 2)
 
 
-def test_a_job_that_waits_too_long_for_its_judge_fails_and_harms_no_other(pool: GraderPool, make: Make) -> None:
+def test_a_job_that_waits_too_long_for_its_judge_fails_alone(pool: GraderPool, make: Make) -> None:
     pool.submit(make("grade")).result(SOON_S)  # its worker has started
     late, other = make("judge", time_limit_s=2.0), make("judge")
     other = other.model_copy(update={"result": other.result.with_name("other.json")})
@@ -110,7 +111,8 @@ def test_a_job_whose_worker_died_is_tried_once_more(pool: GraderPool, make: Make
     assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
 
 
-def test_what_a_grader_has_started_is_ended_with_it_in_whatever_session_it_is(pool: GraderPool, make: Make) -> None:
+def test_whatever_a_grader_started_is_ended_with_it(pool: GraderPool, make: Make) -> None:
+    """This holds in whatever session it is."""
     job = make("hang", time_limit_s=5.0)
     future = pool.submit(job)
     child = int(wait_for(lambda: (path := job.result.with_suffix(".child")).exists() and path.read_text()))
@@ -130,9 +132,8 @@ def test_when_the_pool_is_closed_nobody_waits_any_more(pool: GraderPool, make: M
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_what_a_lost_gpu_had_to_grade_is_graded_on_another_or_else_fails_with_the_reason(
-    settings: Settings, make: Make, left: bool
-) -> None:
+def test_what_a_lost_gpu_had_to_grade_is_graded_on_another(settings: Settings, make: Make, left: bool) -> None:
+    """If there is none, it fails with the reason."""
     (settings.root / "tests").symlink_to(REPOSITORY / "tests")
     fake = FakeGpus(settings.root, 2)
     lost = fake.uuid(0)
@@ -148,7 +149,7 @@ def test_what_a_lost_gpu_had_to_grade_is_graded_on_another_or_else_fails_with_th
             assert str(errors[0]) == f"GPU {lost} has disappeared (GPU 0 does not answer: GPU is lost)"
 
 
-def test_a_job_for_two_gpus_that_are_both_lost_is_graded_on_a_third(settings: Settings, make: Make) -> None:
+def test_a_job_whose_two_gpus_are_lost_is_graded_on_a_third(settings: Settings, make: Make) -> None:
     (settings.root / "tests").symlink_to(REPOSITORY / "tests")
     fake = FakeGpus(settings.root, 3)
     lost = [fake.uuid(0), fake.uuid(1)]

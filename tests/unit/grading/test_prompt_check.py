@@ -47,9 +47,8 @@ def with_template(model: Path) -> Path:
     return model
 
 
-def test_a_context_that_is_shorter_than_a_prompt_and_its_answer_is_refused_with_the_numbers(
-    settings: Settings, model: Path, hidden: Path
-) -> None:
+def test_a_context_that_is_too_short_is_refused_with_the_numbers(settings: Settings, model: Path, hidden: Path) -> None:
+    """It has to hold a prompt and its answer."""
     found = check_prompts(spec(), "mine", with_config(model, max_position_embeddings=4096), hidden, settings.root)
     needed = int(found.split()[0])
     assert 96 < needed < 300
@@ -70,9 +69,7 @@ def test_the_limit_that_vllm_is_given_counts_too(model: Path) -> None:
     assert context_of(spec(vllm=limited), model) == 4096
 
 
-def test_arguments_for_a_chat_template_that_is_not_there_are_refused(
-    settings: Settings, model: Path, hidden: Path
-) -> None:
+def test_arguments_for_a_missing_chat_template_are_refused(settings: Settings, model: Path, hidden: Path) -> None:
     thinking = spec(generation=Generation(chat_template_kwargs={"enable_thinking": True}))
     with pytest.raises(UsageError, match="no chat template, which enable_thinking"):
         check_prompts(thinking, "mine", without_template(model), hidden, settings.root)

@@ -104,7 +104,8 @@ def test_a_finished_run_without_its_checkpoints_is_whole(
     assert again.final == record.final
 
 
-def test_a_stage_that_died_between_the_result_and_the_removal_goes_on_without_the_checkpoint(tmp_path: Path) -> None:
+def test_a_stage_that_died_while_pruning_goes_on(tmp_path: Path) -> None:
+    """It died between the result and the removal of the checkpoint."""
     scene = Scene(tmp_path / "checkout", "none")
     scene.submit(1, 2)
     end_agent(scene.run)
@@ -135,9 +136,7 @@ def _die(run: RunDir) -> None:
 
 @pytest.mark.parametrize("keep", ["best", "none"])
 @pytest.mark.parametrize("protocol", ["strict", "paper"])
-def test_the_weights_of_the_result_are_compared_with_the_base_model_before_they_are_removed(
-    tmp_path: Path, keep: Keep, protocol: Protocol
-) -> None:
+def test_weights_are_compared_with_the_base_before_removal(tmp_path: Path, keep: Keep, protocol: Protocol) -> None:
     scene = Scene(tmp_path / "checkout", keep, protocol)
     finish(scene.run, scene.settings, scene.base_model)
     found = read_validity(scene.run)
@@ -146,7 +145,7 @@ def test_the_weights_of_the_result_are_compared_with_the_base_model_before_they_
     assert not [each for each in found.findings if each.kind == "not-checked" and "weights" in each.text]
 
 
-def test_a_run_of_an_earlier_version_that_removed_its_weights_before_the_decision_is_sound(tmp_path: Path) -> None:
+def test_an_old_run_that_pruned_before_its_decision_is_sound(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "checkout", "none")
     finish(scene.run, scene.settings, scene.base_model, judged=False)
     scene.run.ledger.append(CheckpointPruned(weights_digest=_digest(scene.run)))
@@ -163,7 +162,8 @@ def _digest(run: RunDir) -> str:
     return found.submission.weights_digest
 
 
-def test_a_removed_checkpoint_that_is_submitted_again_has_its_grade_and_takes_no_room(tmp_path: Path) -> None:
+def test_a_pruned_checkpoint_submitted_again_keeps_its_grade(tmp_path: Path) -> None:
+    """It takes no disk space."""
     scene = Scene(tmp_path / "checkout", "best")
     scene.submit(*range(SUBMISSIONS))
     removed = next(event for event in scene.run.ledger.events(SubmissionAccepted)

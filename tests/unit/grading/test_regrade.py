@@ -32,7 +32,7 @@ def accepted(finished: Finished, number: int) -> SubmissionAccepted:
     return finished.run.ledger.events(SubmissionAccepted)[number - 1]
 
 
-def test_the_same_checkpoint_gets_the_same_score_and_answers_to_the_last_item(graded: Finished) -> None:
+def test_a_checkpoint_gets_the_same_score_to_the_last_item(graded: Finished) -> None:
     files = {path: path.read_bytes() for path in graded.run.grades.iterdir()}
     found = regrade(graded.run, graded.settings, 2)
     assert found.is_same
@@ -57,14 +57,15 @@ def test_a_grade_that_was_changed_is_found_and_the_item_is_named(graded: Finishe
     assert (difference.after, difference.value_after) == (first.verdict, first.value)
 
 
-def test_without_a_number_the_submission_that_counts_is_graded_on_the_items_that_decided(graded: Finished) -> None:
+def test_without_a_number_the_submission_that_counts_is_graded(graded: Finished) -> None:
+    """It is graded on the items that decided."""
     found = regrade(graded.run, graded.settings)
     assert found.split == "private"
     assert not found.is_same  # its private grade was made up
 
 
 @pytest.mark.parametrize("number", [4, 99])
-def test_a_submission_that_does_not_exist_is_refused_with_the_numbers_that_do(graded: Finished, number: int) -> None:
+def test_a_missing_submission_is_refused_with_existing_numbers(graded: Finished, number: int) -> None:
     with pytest.raises(UsageError, match="1 to 3"):
         regrade(graded.run, graded.settings, number)
 

@@ -40,7 +40,7 @@ def test_a_path_that_is_no_folder_of_the_workspace_is_refused(
         submit(model_path)
 
 
-def test_the_base_model_cannot_be_reached_through_a_link_in_the_middle(
+def test_a_link_in_the_middle_does_not_reach_the_base_model(
     workspace: Path, base_model: Path, submit: Callable[[str], Path]
 ) -> None:
     (workspace / "output" / "elsewhere").symlink_to(base_model.parent)
@@ -52,7 +52,7 @@ def test_a_submission_may_be_named_by_its_absolute_path(submission: Path, submit
     assert weights_digest(submit(str(submission))) == weights_digest(submission)
 
 
-def test_the_copy_is_the_submitted_weights_with_the_base_models_other_files(
+def test_the_copy_joins_submitted_weights_and_base_model_files(
     submission: Path, base_model: Path, submit: Callable[[str], Path]
 ) -> None:
     edit_json(submission / "config.json", use_cache=False, transformers_version="9", mine="x")
@@ -76,7 +76,7 @@ def test_a_submission_without_a_tokenizer_gets_the_base_models(
     assert (submit("output/v1") / "tokenizer.json").read_bytes() == (base_model / "tokenizer.json").read_bytes()
 
 
-def test_files_beside_the_index_and_tensors_beside_it_are_ignored(
+def test_files_and_tensors_beside_the_index_are_ignored(
     submission: Path, base_model: Path, submit: Callable[[str], Path]
 ) -> None:
     digest = weights_digest(submission)
@@ -93,7 +93,7 @@ def test_files_beside_the_index_and_tensors_beside_it_are_ignored(
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_fsdp_wrapped_module.", "policy."])
-def test_a_prefix_of_all_names_is_removed_without_copying_the_weights(
+def test_a_prefix_of_all_names_is_removed_without_a_copy(
     submission: Path, submit: Callable[[str], Path], prefix: str
 ) -> None:
     digest = weights_digest(submission)
@@ -105,9 +105,7 @@ def test_a_prefix_of_all_names_is_removed_without_copying_the_weights(
     assert (copy / "model.safetensors").stat().st_size == size
 
 
-def test_a_model_that_was_saved_without_its_head_gets_its_names_back(
-    submission: Path, submit: Callable[[str], Path]
-) -> None:
+def test_a_model_saved_without_its_head_gets_its_names_back(submission: Path, submit: Callable[[str], Path]) -> None:
     digest = weights_digest(submission)
     weights = {name.removeprefix("model."): each for name, each in read_weights(submission).items()}
     write_safetensors(submission / "model.safetensors", weights)
@@ -120,9 +118,8 @@ def test_buffers_that_older_versions_saved_are_dropped(submission: Path, submit:
     assert weights_digest(submit("output/v1")) == digest
 
 
-def test_weights_that_are_all_zero_or_all_the_same_are_the_agents_choice(
-    submission: Path, submit: Callable[[str], Path]
-) -> None:
+def test_weights_that_are_all_equal_are_the_agents_choice(submission: Path, submit: Callable[[str], Path]) -> None:
+    """They may also be all zero."""
     zero = {name: each._replace(data=bytes(len(each.data))) for name, each in read_weights(submission).items()}
     write_safetensors(submission / "model.safetensors", zero)
     submit("output/v1")
@@ -141,9 +138,10 @@ def test_only_custom_code_that_the_base_model_has_may_be_named(
         copy_submission(workspace, "output/v1", tmp_path / "kept-2", base)
 
 
-def test_a_tied_base_model_with_a_stored_head_takes_submissions_with_and_without_one(
+def test_a_tied_base_model_with_a_head_takes_both_kinds(
     submission: Path, base_model: Path, workspace: Path, tmp_path: Path
 ) -> None:
+    """These are submissions with a head and without one."""
     base = shutil.copytree(base_model, tmp_path / "with-head")
     rewrite(base, **{"lm_head.weight": read_weights(base)["model.embed_tokens.weight"]})
     without = copy_submission(workspace, "output/v1", tmp_path / "kept-1", base).digest
@@ -151,7 +149,7 @@ def test_a_tied_base_model_with_a_stored_head_takes_submissions_with_and_without
     assert copy_submission(workspace, "output/v1", tmp_path / "kept-2", base).digest == without
 
 
-def test_a_base_model_with_an_index_and_another_whole_file_is_refused(base_model: Path, tmp_path: Path) -> None:
+def test_a_base_model_with_an_index_and_a_whole_file_is_refused(base_model: Path, tmp_path: Path) -> None:
     base = shutil.copytree(base_model, tmp_path / "both")
     shutil.copy(base / "model.safetensors", tmp_path / "old")
     shard(base, 2)
@@ -169,7 +167,7 @@ def test_sharded_weights_are_found_through_an_index_of_our_own(submission: Path,
     assert len(set(index.values())) == 3
 
 
-def test_the_digest_does_not_depend_on_sharding_order_or_file_metadata(submission: Path) -> None:
+def test_the_digest_does_not_depend_on_shards_order_or_metadata(submission: Path) -> None:
     digest = weights_digest(submission)
     weights = read_weights(submission)
     write_safetensors(submission / "model.safetensors", weights, {"format": "pt", "saved": "today"})
@@ -181,7 +179,7 @@ def test_the_digest_does_not_depend_on_sharding_order_or_file_metadata(submissio
 
 
 @pytest.mark.parametrize("change", ["bytes", "name", "shape", "dtype"])
-def test_the_digest_depends_on_every_tensors_bytes_name_shape_and_type(submission: Path, change: str) -> None:
+def test_the_digest_depends_on_bytes_names_shapes_and_types(submission: Path, change: str) -> None:
     digest, weights = weights_digest(submission), read_weights(submission)
     norm = weights.pop(NORM)
     name = "other" if change == "name" else NORM
@@ -213,7 +211,7 @@ def test_a_tied_head_that_was_saved_as_well_is_dropped(submission: Path, submit:
     assert weights_digest(copy) == digest
 
 
-def test_what_the_agent_does_to_its_folder_after_the_copy_changes_nothing(
+def test_changes_to_the_folder_after_the_copy_have_no_effect(
     submission: Path, base_model: Path, submit: Callable[[str], Path]
 ) -> None:
     copy = submit("output/v1")
@@ -227,7 +225,7 @@ def test_what_the_agent_does_to_its_folder_after_the_copy_changes_nothing(
     assert all(path.stat().st_nlink == 1 for path in copy.glob("*.safetensors"))
 
 
-def test_a_tokenizer_of_the_hub_that_was_saved_again_is_still_the_same_tokenizer(
+def test_a_hub_tokenizer_that_was_saved_again_is_the_same(
     submission: Path, base_model: Path, workspace: Path, tmp_path: Path
 ) -> None:
     # Older files write a merge as "a b", newer ones as ["a", "b"]. Qwen's files on the hub are of the older kind.
@@ -240,7 +238,7 @@ def test_a_tokenizer_of_the_hub_that_was_saved_again_is_still_the_same_tokenizer
     assert (tmp_path / "kept" / "tokenizer.json").read_bytes() == (hub / "tokenizer.json").read_bytes()
 
 
-def test_a_config_of_the_hub_that_was_saved_again_is_still_the_same_architecture(
+def test_a_hub_config_that_was_saved_again_is_the_same(
     submission: Path, base_model: Path, workspace: Path, tmp_path: Path
 ) -> None:
     # Qwen2.5's config.json has an unused sliding_window of 32768; transformers saves it as null.
@@ -270,7 +268,7 @@ def test_a_folder_that_is_no_base_model_is_a_usage_error(
 
 
 @pytest.mark.parametrize("name", ["output", "output/v1", "output/v1/model.safetensors", "output/v1/config.json"])
-def test_permissions_that_were_taken_back_are_a_refusal_as_an_ordinary_user(name: str, base_model: Path) -> None:
+def test_withdrawn_permissions_are_a_refusal_as_an_ordinary_user(name: str, base_model: Path) -> None:
     def work() -> None:
         (root / name).chmod(0)
         with pytest.raises(InvalidSubmissionError, match="permissions"):

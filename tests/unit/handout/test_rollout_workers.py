@@ -24,7 +24,8 @@ def play(model: Model, tokenizer: Any, names: list[str], seed: int) -> Columns:
     }
 
 
-def test_each_process_plays_its_share_with_the_weights_of_now_and_the_order_is_that_of_the_names() -> None:
+def test_each_process_plays_its_share_with_current_weights() -> None:
+    """The results are in the order of the names."""
     model, workers, names = Model(1, 1, bias=False), RolloutWorkers(play, 3), [f"game {number}" for number in range(8)]
     threads = torch.get_num_threads()
     for weight in (2.0, 3.0):
@@ -47,7 +48,9 @@ def test_one_process_plays_alone() -> None:
     assert set(RolloutWorkers(play, 1).play(Model(1, 1), None, ["a", "b"], seed=0)["process"]) == {os.getpid()}
 
 
-def test_what_a_process_raises_is_raised_here_and_nothing_of_that_time_is_left_over() -> None:
+def test_what_a_process_raises_is_raised_here() -> None:
+    """Nothing of that time is left over."""
+
     def fussy(model: Model, tokenizer: Any, names: list[str], seed: int) -> Columns:
         if "bad" in names:
             raise ValueError("no such game: bad")
@@ -95,7 +98,7 @@ def _not_read() -> None:
 
 
 @pytest.mark.parametrize("broken", [Cut, Unreadable])
-def test_after_an_answer_that_broke_off_nobody_gets_an_answer_of_that_time(broken: type) -> None:
+def test_after_a_broken_answer_nobody_gets_an_old_one(broken: type) -> None:
     def play_or_break(model: Model, tokenizer: Any, names: list[str], seed: int) -> Columns:
         return {"name": [broken()]} if names == ["cut"] else play(model, tokenizer, names, seed)
 

@@ -41,7 +41,7 @@ def ask(
         return client.ask(questions(count), 10**6)
 
 
-def test_every_paid_request_is_counted_and_a_cached_answer_is_not(judge: FakeJudge, tmp_path: Path) -> None:
+def test_every_paid_request_counts_and_a_cached_answer_does_not(judge: FakeJudge, tmp_path: Path) -> None:
     for _ in range(2):
         ask(judge, tmp_path, 7)
     use = Account(tmp_path / "account.db").use()
@@ -50,18 +50,15 @@ def test_every_paid_request_is_counted_and_a_cached_answer_is_not(judge: FakeJud
 
 
 @pytest.mark.parametrize("mood", ["no-usage", "nan-usage", "negative-usage", "endless-usage"])
-def test_an_answer_that_hides_its_price_or_cannot_be_read_is_counted_by_its_length(
-    judge: FakeJudge, tmp_path: Path, mood: str
-) -> None:
+def test_an_answer_without_a_price_is_counted_by_its_length(judge: FakeJudge, tmp_path: Path, mood: str) -> None:
+    """The same holds for one that cannot be read."""
     ask(judge, tmp_path, 1, mood)
     use = Account(tmp_path / "account.db").use()
     assert use.requests == 1
     assert 0 < use.dollars < 0.1
 
 
-def test_a_request_without_a_reply_is_counted_with_the_highest_price_that_it_can_have(
-    judge: FakeJudge, tmp_path: Path
-) -> None:
+def test_a_request_without_a_reply_costs_its_highest_price(judge: FakeJudge, tmp_path: Path) -> None:
     params = judge.params("slow", timeout_s=0.02, attempts=3, decoding={"max_tokens": 7})
     with Judge(JudgeConfig(params, tmp_path / "answers.db", account=tmp_path / "account.db")) as client:
         [answer] = client.ask(questions(1), 10**6)
@@ -79,7 +76,7 @@ def test_a_judge_that_cannot_be_reached_costs_nothing(judge: FakeJudge, tmp_path
     assert Account(tmp_path / "account.db").use().requests == 0
 
 
-def test_at_the_limit_nothing_more_is_asked_but_for_what_is_under_way(judge: FakeJudge, tmp_path: Path) -> None:
+def test_at_the_limit_only_what_is_under_way_is_finished(judge: FakeJudge, tmp_path: Path) -> None:
     before, limit = len(judge.asked()), 10 * PRICE
     with pytest.raises(SpendLimitError, match="--max-judge-usd"):
         ask(judge, tmp_path, 60, "slow", limit)
@@ -107,7 +104,8 @@ def test_a_quota_holds_for_many_askers_and_after_a_restart(tmp_path: Path) -> No
     assert Account(path).take("agent's judgement", 1)
 
 
-def test_the_account_is_not_for_other_users_and_a_damaged_one_is_one_line(tmp_path: Path) -> None:
+def test_other_users_cannot_read_the_account(tmp_path: Path) -> None:
+    """A damaged one is an error of one line."""
     path = tmp_path / "account.db"
     Account(path).add("judgement", "x")
     assert path.stat().st_mode & 0o077 == 0
@@ -130,7 +128,7 @@ def test_the_dearest_job_is_found_by_the_end_of_its_name(tmp_path: Path) -> None
     assert account.dearest_usd("-public") == 2.5
 
 
-def test_a_sample_is_asked_twice_and_never_answered_from_the_first_asking(judge: FakeJudge, tmp_path: Path) -> None:
+def test_a_sample_is_asked_twice_and_not_answered_from_the_first(judge: FakeJudge, tmp_path: Path) -> None:
     before = len(judge.asked())
     first = ask(judge, tmp_path, 20)
     assert len(judge.asked()) - before == 20

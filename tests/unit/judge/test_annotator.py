@@ -48,7 +48,7 @@ def test_an_annotator_that_asks_about_several_pairs_is_refused(name: str) -> Non
         find_annotator(name)
 
 
-def test_the_reference_annotator_asks_for_a_function_call_and_reads_its_ranking() -> None:
+def test_the_reference_annotator_reads_rankings_by_function_call() -> None:
     judge = JudgeParams(name="gpt-5.2", annotator=REFERENCE).resolved(REFERENCE)
     assert judge.model == "gpt-5.2"
     assert judge.decoding is not None
@@ -236,7 +236,7 @@ def test_a_folder_with_a_configuration_is_an_annotator(tmp_path: Path) -> None:
         ({"completions_kwargs": None}, "cannot be read"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_refused_in_one_line(
+def test_an_unusable_configuration_is_refused_in_one_line(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(UsageError) as error:

@@ -70,9 +70,10 @@ def test_a_judge_that_is_slow_or_not_there_does_not_answer(judge: FakeJudge, set
             check(judge.params("slow", attempts=1, **changes), settings)
 
 
-def test_runs_that_start_together_ask_once_and_a_later_launch_asks_again(
+def test_runs_that_start_together_ask_once(
     judge: FakeJudge, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A later launch asks again."""
     params, before = judge.params("slow"), len(judge.asked())
     with ThreadPoolExecutor(30) as runs:
         list(runs.map(lambda _: check(params, settings), range(30)))
@@ -109,7 +110,7 @@ def spec_of(judge: JudgeParams, task: str) -> RunSpec:
     return RunSpec.model_validate(values)
 
 
-def test_a_run_is_refused_for_a_missing_key_before_anything_is_asked(judge: FakeJudge, settings: Settings) -> None:
+def test_a_run_without_a_key_is_refused_before_anything_is_asked(judge: FakeJudge, settings: Settings) -> None:
     before, params = len(judge.asked()), judge.params(api_key_env="NO_SUCH_KEY")
     with pytest.raises(UsageError, match=r"params\.yaml does not have"):
         check_judge_of(spec_of(params, "alpacaeval"), settings)

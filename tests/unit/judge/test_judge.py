@@ -96,9 +96,10 @@ def test_retry_after_is_seconds_or_a_date(header: str, low: float, high: float) 
         ("no-logprobs", 1, "no log probabilities"),
     ],
 )
-def test_a_request_that_fails_for_good_has_a_reason_and_no_verdict(
+def test_a_request_that_fails_for_good_has_no_verdict(
     shared_judge: FakeJudge, tmp_path: Path, mood: str, requests: int, reason: str
 ) -> None:
+    """It has a reason."""
     before = len(shared_judge.asked())
     [answer] = ask(shared_judge.params(mood, attempts=3), tmp_path, 1, "fails")
     assert answer.verdict is None
@@ -152,7 +153,7 @@ def test_after_too_many_failures_nothing_more_is_asked(shared_judge: FakeJudge, 
     assert "500" in answers[-1].reason
 
 
-def test_a_judge_that_is_killed_half_way_is_not_asked_again_about_what_it_answered(tmp_path: Path) -> None:
+def test_a_killed_judge_is_not_asked_again_about_its_answers(tmp_path: Path) -> None:
     """Except for the requests in progress at the kill, whose answers may be lost."""
     cache, answered = tmp_path / "cache", 0
     with fake_judge(tmp_path) as judge:
@@ -195,7 +196,7 @@ def test_several_threads_that_ask_the_same_ask_once(tmp_path: Path) -> None:
     assert [answer.verdict for answer in answers] == pytest.approx([0.75] * 8)
 
 
-def test_several_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: Path) -> None:
+def test_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with fake_judge(tmp_path) as judge:
         clients = [client_process(judge, cache) for _ in range(2)]
@@ -203,9 +204,7 @@ def test_several_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: P
         assert len(judge.asked()) == len(set(judge.asked())) == PAIRS
 
 
-def test_a_claimant_that_died_is_not_waited_for_and_one_that_lives_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_living_claimant_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "LEASE_S", 2.0)
     monkeypatch.setattr(cache_module, "RENEW_INTERVAL_S", 0.1)
     waited = threading.Event()

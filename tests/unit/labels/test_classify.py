@@ -28,12 +28,12 @@ def route(text: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "most_wrong"), [("built_with", 2), ("held_back", 4)])
-def test_nearly_all_labelled_programs_have_the_right_chain_by_their_code_alone(name: str, most_wrong: int) -> None:
+def test_nearly_all_labelled_programs_are_right_by_their_code(name: str, most_wrong: int) -> None:
     wrong = {each.name: found for each in half(name) if (found := in_words(classify(each.files))) != each.route}
     assert len(wrong) <= most_wrong, wrong
 
 
-def test_at_least_60_programs_are_labelled_and_half_of_them_were_held_back() -> None:
+def test_at_least_60_programs_are_labelled_and_half_held_back() -> None:
     sizes = [len(half(name)) for name in HALVES]
     assert sum(sizes) >= 60
     assert min(sizes) >= 30
@@ -51,7 +51,7 @@ def test_the_label_has_the_line_and_the_commit_that_show_it() -> None:
     assert label.confidence > 0.5
 
 
-def test_a_trainer_in_the_code_is_less_certain_than_one_that_was_traced() -> None:
+def test_a_trainer_in_the_code_is_less_certain_than_a_traced_one() -> None:
     [label] = classify({"a.py": "from trl import DPOTrainer\nDPOTrainer('m').train()\n"})
     assert (label.route, label.confidence < 0.9) == ("DPO", True)
 
@@ -76,7 +76,7 @@ def test_hostile_code_has_a_label_soon(text: str) -> None:
     assert in_words(classify({"a.py": text})) in {"unknown", "copy"}
 
 
-def test_a_class_that_calls_itself_a_library_s_trainer_is_followed_to_its_base() -> None:
+def test_a_class_named_like_a_trainer_is_followed_to_its_base() -> None:
     assert route("from trl import SFTTrainer\nclass PPOTrainer(SFTTrainer): pass\nPPOTrainer('m').train()\n") == "SFT"
 
 
@@ -117,7 +117,7 @@ def test_a_missing_step_of_a_chain_is_counted_as_missing() -> None:
     assert pairs == {("SFT", "(none)"): 1, ("GRPO", "GRPO"): 1}
 
 
-def test_the_scripted_agent_of_this_repository_imitates_and_then_reinforces(repository: Path) -> None:
+def test_the_scripted_agent_imitates_and_then_reinforces(repository: Path) -> None:
     folder = repository / "agents" / "scripted"
     files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
     assert in_words(classify(files, [["python", "code/agent.py"]])).endswith("SFT > GRPO")

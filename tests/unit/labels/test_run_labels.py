@@ -65,7 +65,8 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path / "checkout")
 
 
-def test_each_submission_is_labelled_with_the_code_of_its_time_and_the_place_that_shows_it(scene: Scene) -> None:
+def test_each_submission_is_labelled_with_the_code_of_its_time(scene: Scene) -> None:
+    """The label names the place that shows it."""
     scene.write(train=SFT)
     scene.submit(1)
     scene.write(train=GRPO)
@@ -88,7 +89,7 @@ def test_processes_say_what_was_run_and_in_which_order(scene: Scene) -> None:
     assert in_words(label_run(scene.run).chain) == "SFT > GRPO"
 
 
-def test_what_programs_noted_counts_more_than_what_their_code_looks_like(scene: Scene) -> None:
+def test_notes_of_programs_count_more_than_their_code(scene: Scene) -> None:
     scene.write(train=GRPO)
     scene.submit(1)
     scene.finish()
@@ -108,7 +109,7 @@ def test_what_programs_noted_counts_more_than_what_their_code_looks_like(scene: 
     assert label.confidence > 0.9
 
 
-def test_the_weights_of_the_base_model_are_a_copy_whatever_the_code_says(scene: Scene) -> None:
+def test_base_model_weights_are_a_copy_whatever_the_code_says(scene: Scene) -> None:
     scene.write(train=GRPO)
     scene.submit(None)
     scene.finish()
@@ -146,7 +147,7 @@ def test_an_agent_without_code_or_log_is_unknown(scene: Scene) -> None:
     assert [failure.kind for failure in found.failures] == ["unknown"]
 
 
-def test_the_record_is_written_and_json_outputs_and_the_summary_have_it(scene: Scene) -> None:
+def test_the_record_is_in_the_json_outputs_and_the_summary(scene: Scene) -> None:
     scene.write(train=SFT)
     scene.submit(1)
     scene.finish()
@@ -158,7 +159,7 @@ def test_the_record_is_written_and_json_outputs_and_the_summary_have_it(scene: S
     assert summary_of(scene.run).route == ("SFT",)
 
 
-def test_a_second_rating_survives_when_the_labels_are_computed_again(scene: Scene) -> None:
+def test_a_second_rating_survives_a_new_computation(scene: Scene) -> None:
     end_agent(scene.run)
     second = SecondRating(model="m", routes=("DPO",))
     known = LabelsRecord(seconds=0, chain=(), training_type="unknown", second=second)
@@ -166,7 +167,7 @@ def test_a_second_rating_survives_when_the_labels_are_computed_again(scene: Scen
     assert write_labels(scene.run, scene.settings).second == second
 
 
-def test_the_history_of_the_code_is_read_without_large_files_and_binaries(scene: Scene) -> None:
+def test_the_code_history_is_read_without_large_or_binary_files(scene: Scene) -> None:
     code = scene.run.workspace / "code"
     (code / "large.py").write_text("#" * 500_000)
     (code / "binary.bin").write_bytes(b"\0\1")

@@ -57,7 +57,8 @@ def route(file: Path, *lines: dict[str, Any], code: str = LOOP) -> str:
     return in_words(traced_chain(write(file, *lines), {"train.py": code}))
 
 
-def test_the_class_of_a_trainer_is_that_of_the_library_whatever_the_program_calls_its_own(file: Path) -> None:
+def test_the_class_of_a_trainer_is_that_of_the_library(file: Path) -> None:
+    """It does not matter what the program calls its own."""
     line = train("", 1.0) | {"classes": ["__main__.PPOTrainer", "trl.SFTTrainer", "transformers.Trainer"]}
     assert route(file, line, trained(2.0)) == "SFT"
     assert (
@@ -75,13 +76,14 @@ def test_a_trainer_that_took_no_step_trained_nothing(file: Path) -> None:
     assert route(file, train("DPOTrainer", 1.0), trained(2.0, steps=None)) == "DPO"
 
 
-def test_a_trainer_that_was_killed_has_the_steps_that_were_counted(file: Path) -> None:
+def test_a_killed_trainer_has_the_steps_that_were_counted(file: Path) -> None:
     assert route(file, train("GRPOTrainer", 1.0), work(5.0, 3, 4, 3)) == "GRPO"
     [found] = read_trace(file).works
     assert (found.began, found.ended, found.steps) == (1.0, 5.0, 3)
 
 
-def test_steps_alone_imitate_and_steps_that_alternate_with_generations_do_not(file: Path) -> None:
+def test_alternating_steps_and_generations_are_no_imitation(file: Path) -> None:
+    """Steps alone imitate."""
     bare = "import magic\nmagic.learn()\n"
     assert route(file, work(2.0, 100), code=bare) == "SFT"
     assert route(file, work(2.0, 100, 100, 100), code=bare) == "unknown"
@@ -96,7 +98,7 @@ def test_what_was_traced_decides_whether_a_loop_generates(file: Path) -> None:
     assert route(file, work(3.0, 50, line=12), code=rounds) == "SFT"
 
 
-def test_loops_at_other_places_are_other_phases_and_processes_are_told_apart(file: Path) -> None:
+def test_other_loops_are_other_phases_and_processes_are_separate(file: Path) -> None:
     lines = [work(2.0, 9), work(3.0, 9), work(4.0, 9, function="improve"), work(2.5, 9, process="2")]
     found = read_trace(write(file, *lines)).works
     assert [(each.process, each.steps) for each in found] == [("1", 18), ("2", 9), ("1", 9)]
@@ -150,7 +152,7 @@ def test_a_missing_file_and_a_folder_show_nothing(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_programs_that_are_run_under_the_tracer_have_the_right_chain(tmp_path: Path) -> None:
+def test_all_programs_under_the_tracer_have_the_right_chain(tmp_path: Path) -> None:
     ran = run_programs(tmp_path)
     assert len(ran) == 20
     assert {each.name: in_words(chain) for each, chain in ran} == {each.name: each.route for each, _ in ran}

@@ -31,21 +31,19 @@ def test_a_list_of_gpus_is_read_as_cuda_reads_it(named: str, indices: list[int])
     ("named", "uuids"),
     [("MIG-a", ["MIG-a"]), ("MIG-ab,1", ["MIG-ab", "GPU-11aa-bb"]), ("0", ["MIG-a", "MIG-ab"]), ("MIG", [])],
 )
-def test_mig_instances_are_named_by_uuid_or_all_together_by_the_index_of_their_gpu(
-    named: str, uuids: list[str]
-) -> None:
+def test_mig_instances_are_named_by_uuid_or_by_their_gpus_index(named: str, uuids: list[str]) -> None:
     assert [gpu.uuid for gpu in select(MIG, named)[0]] == uuids
 
 
 @pytest.mark.parametrize(
     ("named", "says"), [("0,9,1", "'9' names no GPU"), ("0,0", "twice"), ("x", "'x' names no GPU")]
 )
-def test_a_mistake_in_the_list_is_named_and_a_wish_for_no_gpu_is_none(named: str, says: str) -> None:
+def test_a_mistake_in_the_list_is_named_and_no_gpu_is_an_option(named: str, says: str) -> None:
     assert says in select(FOUR, named)[1]
     assert not select(FOUR, "0,-1,1")[1]
 
 
-def test_the_driver_lists_gpus_with_their_memory_and_device_files(settings: Settings) -> None:
+def test_the_driver_lists_gpus_with_memory_and_device_files(settings: Settings) -> None:
     fake = FakeGpus(settings.root, 2)
     fake.change_gpu(1, total_bytes=None, free_bytes=None, minor=7)
     first, second = find_gpus(fake.seen_by(settings)).gpus
@@ -72,7 +70,7 @@ def test_a_gpu_in_mig_mode_is_replaced_by_its_instances(settings: Settings, nvml
     assert [(gpu.index, gpu.cuda_name) for gpu in found] == [(0, "0"), (1, "MIG-10-instance"), (1, "MIG-11-instance")]
 
 
-def test_an_instance_has_the_device_files_of_its_own_capabilities(tmp_path: Path) -> None:
+def test_an_instance_has_the_device_files_of_its_capabilities(tmp_path: Path) -> None:
     for name, minor in (("gi3", 21), ("gi3/ci0", 22), ("gi4", 30)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "access").write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\n")
@@ -99,7 +97,7 @@ def test_a_driver_that_hangs_is_not_waited_for(settings: Settings, monkeypatch: 
     assert "does not answer" in found.problem
 
 
-def test_a_machine_whose_driver_is_not_loaded_has_no_gpus_and_the_reason_is_kept(settings: Settings) -> None:
+def test_without_a_loaded_driver_there_are_no_gpus_but_a_reason(settings: Settings) -> None:
     fake = FakeGpus(settings.root, 1)
     fake.change(nvml_fails=True, smi_fails=True)
     found = usable_gpus(fake.seen_by(settings))
@@ -119,7 +117,8 @@ def test_a_machine_without_a_driver_is_not_asked(settings: Settings, monkeypatch
     assert usable_gpus(Settings(settings.root, {"PATH": str(settings.root)})) == gpus.Inventory()
 
 
-def test_a_process_gets_the_device_files_of_its_own_gpus_and_those_that_all_share(tmp_path: Path) -> None:
+def test_a_process_gets_the_device_files_of_its_gpus(tmp_path: Path) -> None:
+    """It also gets those that all share."""
     for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
         (tmp_path / name).touch()
     own = fake_gpu(1, nodes=(f"{tmp_path}/nvidia1",))

@@ -121,8 +121,8 @@ def test_a_wait_for_gpus_has_an_end(
         pass
 
 
-def test_a_run_that_needs_several_is_not_overtaken_for_ever_and_no_two_wait_for_each_other(tmp_path: Path) -> None:
-    """Two runs that need three of four, among runs that need one, all end."""
+def test_a_run_that_needs_several_is_not_overtaken_for_ever(tmp_path: Path) -> None:
+    """Two runs that need three of four, among runs that need one, all end: they do not wait for each other."""
 
     def work(number: int) -> int:
         count = 3 if number in (2, 3) else 1

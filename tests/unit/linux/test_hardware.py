@@ -15,7 +15,7 @@ def test_this_machine_is_described() -> None:
     assert here.kernel == os.uname().release
 
 
-def test_the_version_of_nvidia_s_driver_is_read_in_both_of_its_forms(tmp_path: Path) -> None:
+def test_the_version_of_the_nvidia_driver_is_read_in_both_forms(tmp_path: Path) -> None:
     texts = {
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024": "550.54.15",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build": "580.65.06",
@@ -25,7 +25,7 @@ def test_the_version_of_nvidia_s_driver_is_read_in_both_of_its_forms(tmp_path: P
         assert hardware(driver=tmp_path / "version").gpu_driver == version
 
 
-def test_a_machine_that_says_nothing_is_described_without_what_it_does_not_say(tmp_path: Path) -> None:
+def test_a_silent_machine_is_described_without_what_it_hides(tmp_path: Path) -> None:
     bare = hardware(tmp_path / "none", tmp_path / "none", tmp_path / "none")
     assert (bare.memory_bytes, bare.gpu_driver) == (None, "")
     assert bare.processor

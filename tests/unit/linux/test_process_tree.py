@@ -179,9 +179,8 @@ def test_a_process_may_be_called_anything(start: Start, tmp_path: Path, settings
 
 
 @pytest.mark.parametrize("victim", ["the guard", "its child", "both"])
-def test_killing_the_supervisor_ends_the_agent_even_one_that_wiped_its_environment(
-    start: Start, tmp_path: Path, victim: str
-) -> None:
+def test_killing_the_supervisor_ends_the_agent(start: Start, tmp_path: Path, victim: str) -> None:
+    """This holds even for one that wiped its environment."""
     with start(BARE, BARE_REST, str(tmp_path / "daemon.pid")) as process:
         wait_for((tmp_path / "daemon.pid").exists)
         daemon = int((tmp_path / "daemon.pid").read_text())
@@ -196,9 +195,8 @@ def test_killing_the_supervisor_ends_the_agent_even_one_that_wiped_its_environme
     assert not working_in(tmp_path)
 
 
-def test_a_supervisor_that_hangs_is_replaced_and_stop_does_not_raise(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_supervisor_is_replaced(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopping does not raise."""
     monkeypatch.setattr("a2rl.sandbox.process.END_TIMEOUT_S", 1.0)
     with start(TRACED) as process:
         wait_for((tmp_path / "ready").exists)
@@ -209,7 +207,7 @@ def test_a_supervisor_that_hangs_is_replaced_and_stop_does_not_raise(
     assert not working_in(tmp_path)
 
 
-def test_what_cannot_be_ended_is_reported_and_stop_does_not_raise(
+def test_what_cannot_be_ended_is_reported_and_does_not_raise(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A test cannot make a process that survives SIGKILL, so the supervisor's signals are dropped.

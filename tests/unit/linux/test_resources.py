@@ -75,7 +75,7 @@ def test_memory_is_limited(run_agent: Run) -> None:
     assert "held" not in said
 
 
-def test_the_agent_is_the_first_to_be_ended_when_memory_is_used_up(run_agent: Run) -> None:
+def test_the_agent_is_ended_first_when_memory_is_used_up(run_agent: Run) -> None:
     _, said = run_agent("print(open('/proc/self/oom_score_adj').read())", Resources())
     assert int(said) == 1000
 
@@ -102,7 +102,7 @@ time.sleep(60)
     assert ended.exit_code == -15
 
 
-def test_what_lies_on_the_disk_is_measured_without_following_links(tmp_path: Path) -> None:
+def test_disk_use_is_measured_without_following_links(tmp_path: Path) -> None:
     folder = tmp_path / "workspace"
     (folder / "a").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -115,7 +115,7 @@ def test_what_lies_on_the_disk_is_measured_without_following_links(tmp_path: Pat
     assert removed_bytes([0, os.getpid()]) >= 0
 
 
-def test_limits_are_what_the_machine_can_spare_or_what_the_user_says(tmp_path: Path) -> None:
+def test_limits_are_what_can_be_spared_or_what_the_user_says(tmp_path: Path) -> None:
     found = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": "no number"})
     assert found.memory == spare_memory()
     assert found.disk > 0

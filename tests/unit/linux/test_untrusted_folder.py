@@ -102,9 +102,7 @@ def test_no_path_leads_out(theirs: Path, folder: UntrustedFolder, path: str) -> 
 
 
 @pytest.mark.parametrize("name", ["\0", "a\0b", "\ud800", "x" * 300, "a/" * 3000 + "b"])
-def test_a_name_that_no_file_can_have_is_an_error_of_the_kind_that_all_expect(
-    folder: UntrustedFolder, name: str
-) -> None:
+def test_an_impossible_file_name_is_the_expected_error(folder: UntrustedFolder, name: str) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - any of them
         folder.read(name, 100)
     with pytest.raises(OSError):  # noqa: PT011 - any of them
@@ -118,7 +116,7 @@ def test_a_folder_that_is_a_link_is_not_opened(theirs: Path) -> None:
         UntrustedFolder.at(theirs)
 
 
-def test_a_walk_finds_files_near_the_top_first_and_goes_through_no_link(theirs: Path, folder: UntrustedFolder) -> None:
+def test_a_walk_finds_top_files_first_and_follows_no_link(theirs: Path, folder: UntrustedFolder) -> None:
     (theirs / "a/b").mkdir(parents=True)
     (theirs / "skipped").mkdir()
     for name in ("a/b/deep", "a/middle", "top", "skipped/x"):
@@ -189,18 +187,16 @@ def test_a_leased_file_is_an_error_at_once(theirs: Path, folder: UntrustedFolder
         assert time.monotonic() - started < 1
 
 
-def test_a_huge_sparse_file_counts_as_what_it_says_and_is_read_as_far_as_asked(
-    theirs: Path, folder: UntrustedFolder
-) -> None:
+def test_a_huge_sparse_file_is_read_only_as_far_as_asked(theirs: Path, folder: UntrustedFolder) -> None:
+    """It counts as what it says."""
     with (theirs / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     assert folder.walk()[0].size == 1 << 40
     assert len(folder.read("sparse", 1000)) == 1000
 
 
-def test_a_file_that_grows_is_copied_as_it_was_and_one_that_shrinks_is_refused(
-    theirs: Path, folder: UntrustedFolder, tmp_path: Path
-) -> None:
+def test_a_growing_file_is_copied_as_it_was(theirs: Path, folder: UntrustedFolder, tmp_path: Path) -> None:
+    """One that shrinks is refused."""
     (theirs / "file").write_bytes(b"x" * 100)
     with folder.open("file") as source, (tmp_path / "copy").open("wb") as copy:
         with (theirs / "file").open("ab") as more:
@@ -220,9 +216,7 @@ def test_a_read_that_drags_on_ends(theirs: Path, folder: UntrustedFolder, monkey
         folder.read("file", 100)
 
 
-def test_a_folder_that_is_swapped_for_a_link_all_the_time_never_leads_out(
-    theirs: Path, folder: UntrustedFolder
-) -> None:
+def test_a_folder_constantly_swapped_for_a_link_never_leads_out(theirs: Path, folder: UntrustedFolder) -> None:
     (theirs / "real").mkdir()
     (theirs / "real/secret").write_text("harmless")
     (theirs / "link").symlink_to("../outside")
@@ -262,9 +256,10 @@ def test_patterns_find_what_they_found_as_paths(theirs: Path, folder: UntrustedF
 
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("place", ["home", "home/deep", "home/deep/file"])
-def test_what_is_written_replaces_what_was_planted_and_lands_nowhere_else(
+def test_what_is_written_replaces_what_was_planted(
     theirs: Path, folder: UntrustedFolder, plant: Callable[[Path, Path], None], place: str, tmp_path: Path
 ) -> None:
+    """It lands nowhere else."""
     (theirs / place).parent.mkdir(parents=True, exist_ok=True)
     plant(theirs / place, tmp_path / "outside/secret")
     folder.write("home/deep/file", "ours")
@@ -281,7 +276,9 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(theirs: Path, folde
     assert list(theirs.iterdir()) == []
 
 
-def test_locked_folders_are_unlocked_to_write_and_left_out_to_read_as_an_ordinary_user() -> None:
+def test_locked_folders_are_opened_to_write_and_skipped_to_read() -> None:
+    """This is tested as an ordinary user."""
+
     def work() -> None:
         (root / "home/.tool").mkdir(parents=True)
         (root / "home/.tool/secret").write_text("x")
@@ -306,7 +303,7 @@ def test_locked_folders_are_unlocked_to_write_and_left_out_to_read_as_an_ordinar
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_what_root_writes_into_the_folder_of_another_user_is_that_users(theirs: Path) -> None:
+def test_what_root_writes_into_a_users_folder_is_that_users(theirs: Path) -> None:
     os.chown(theirs, 65534, 65534)
     with UntrustedFolder.at(theirs) as opened:
         opened.write("new/file", "ours")

@@ -58,12 +58,12 @@ def test_each_dialect_and_each_mixture_of_them_is_counted_once(usage: dict[str, 
     assert read({"model": "m", "usage": usage}).used == used
 
 
-def test_both_names_of_the_usage_in_one_reply_are_the_same_tokens() -> None:
+def test_both_names_of_the_usage_in_one_reply_count_once() -> None:
     assert read({"usage": CHAT, "usageMetadata": GEMINI}).used == (1000, 50, 600, 0, 0)
     assert read({"usage": {"prompt_tokens": 100, "input_tokens": 100}}).used == (100, 0, 0, 0, 0)
 
 
-def test_a_stream_says_some_of_it_at_the_beginning_and_the_rest_at_the_end() -> None:
+def test_a_stream_tells_its_usage_at_the_beginning_and_the_end() -> None:
     start = {"message": {"model": "claude-sonnet-4-5", "usage": {**HOUR, "output_tokens": 1}}}
     assert read(start, {"usage": {"output_tokens": 50}}, stream=True).used == (1000, 50, 600, 300, 100)
 

@@ -164,7 +164,7 @@ def users_proxy(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_an_agent_reaches_a_listed_host_through_the_users_own_proxy(
+def test_an_agent_reaches_a_listed_host_through_the_users_proxy(
     server: int, log: Path, users_proxy: Path, is_plain: bool
 ) -> None:
     with Proxy([f"localhost:{server}"], log) as proxy:

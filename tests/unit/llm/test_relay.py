@@ -113,7 +113,7 @@ def seen(run: RunDir, requests: int) -> LlmUse:
     return use
 
 
-def test_a_request_goes_on_with_the_key_which_the_agent_never_has(
+def test_a_request_goes_on_with_the_key_that_the_agent_never_has(
     relay: RelayProcess, provider: Any, run: RunDir
 ) -> None:
     assert post(relay, "/api/v1/chat/completions?key=" + STAND_IN, messages=[]).json()["usage"]["prompt_tokens"] == 700
@@ -190,9 +190,10 @@ def overloaded(provider: Provider, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("answer", [cut_off, overloaded])
-def test_an_answer_that_breaks_off_or_ends_in_an_error_is_a_failed_request(
+def test_an_answer_that_breaks_off_is_a_failed_request(
     answer: Any, relay: RelayProcess, provider: Any, run: RunDir
 ) -> None:
+    """The same holds for one that ends in an error."""
     assert failed_requests(run) == []
     provider.answer = answer
     with suppress(httpx.RemoteProtocolError):
@@ -204,9 +205,9 @@ def test_an_answer_that_breaks_off_or_ends_in_an_error_is_a_failed_request(
     assert (seen(run, 2).failed, failed_requests(run)) == (1, [])
 
 
-def test_an_agent_that_hangs_up_before_the_answer_says_what_it_took_is_charged_all_the_same(
-    relay: RelayProcess, provider: Any, run: RunDir
-) -> None:
+def test_an_agent_that_hangs_up_early_is_charged_all_the_same(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    """It hangs up before the answer says what it took."""
+
     def slowly(handler: Provider, body: dict[str, Any]) -> None:
         time.sleep(0.5)
         chat(handler, body)
@@ -243,7 +244,7 @@ def ask(relay: RelayProcess, times: int = 1, **body: Any) -> list[int]:
     return [post(relay, "/v1/chat/completions", **body).status_code for _ in range(times)]
 
 
-def test_a_limit_on_the_cost_holds_within_one_request_and_after_a_restart(
+def test_a_cost_limit_holds_in_one_request_and_after_a_restart(
     priced: Callable[[RunDir], RelayProcess], provider: Any, new_run: Any
 ) -> None:
     run = new_run(max_cost_usd=0.002)
@@ -257,7 +258,7 @@ def test_a_limit_on_the_cost_holds_within_one_request_and_after_a_restart(
     assert use.models["a-model"].cost_usd == pytest.approx(0.0024)
 
 
-def test_under_a_limit_on_the_cost_a_model_without_a_price_is_refused(
+def test_under_a_cost_limit_a_model_without_a_price_is_refused(
     priced: Callable[[RunDir], RelayProcess], provider: Any, new_run: Any
 ) -> None:
     with priced(new_run(max_cost_usd=1.0)) as relay:
@@ -266,7 +267,7 @@ def test_under_a_limit_on_the_cost_a_model_without_a_price_is_refused(
     assert provider.asked == []
 
 
-def test_without_a_limit_a_model_without_a_price_makes_the_cost_unknown(
+def test_without_a_limit_a_missing_price_makes_the_cost_unknown(
     priced: Callable[[RunDir], RelayProcess], run: RunDir
 ) -> None:
     with priced(run) as relay:
@@ -413,9 +414,7 @@ def test_no_answer_contains_the_key(relay: RelayProcess, provider: Any) -> None:
     assert "sk-" + "a" * 40 in answer.text  # what only looks like a key may be a part of a signature
 
 
-def test_an_error_of_the_provider_reaches_the_agent_without_the_key(
-    relay: RelayProcess, provider: Any, run: RunDir
-) -> None:
+def test_a_providers_error_reaches_the_agent_without_the_key(relay: RelayProcess, provider: Any, run: RunDir) -> None:
     provider.answer = lambda handler, body: handler.say(f'{{"error": "no such key: {KEY}"}}'.encode(), status=401)
     answer = post(relay)
     assert answer.status_code == 401

@@ -55,7 +55,7 @@ def wait(rate: SharedRate, most_s: float) -> tuple[bool, float]:
     return asyncio.run(ask()), time.monotonic() - began
 
 
-def test_a_free_slot_is_taken_at_once_in_the_mode_of_a_rate_limit(limits: type[Limits]) -> None:
+def test_a_free_slot_is_taken_at_once_as_of_a_rate_limit(limits: type[Limits]) -> None:
     rate = SharedRate(api=limits.api, auth="user:password", name=limit_name("api.example.com"))
     assert wait(rate, 60)[0]
     [(path, authorization, body)] = limits.asked
@@ -64,7 +64,7 @@ def test_a_free_slot_is_taken_at_once_in_the_mode_of_a_rate_limit(limits: type[L
     assert body == {"names": ["a2rl-llm-api.example.com"], "slots": 1, "mode": "rate_limit"}
 
 
-def test_a_request_waits_for_a_slot_and_is_never_held_up_for_ever(limits: type[Limits]) -> None:
+def test_a_request_waits_for_a_slot_but_not_for_ever(limits: type[Limits]) -> None:
     limits.free = 0
     got, waited_s = wait(SharedRate(api=limits.api, name="x"), 0.5)
     assert not got
@@ -78,7 +78,7 @@ def test_a_server_that_is_down_holds_nobody_up() -> None:
     assert waited_s < 10
 
 
-def test_only_a_host_with_a_rate_is_limited_and_only_where_there_is_a_server(settings: Settings) -> None:
+def test_only_a_host_with_a_rate_is_limited_where_a_server_runs(settings: Settings) -> None:
     served = Settings(settings.root, {"PREFECT_API_URL": "http://127.0.0.1:4200/api/"})
     rates = {"api.example.com": 50}
     assert SharedRate.of("api.example.com", rates, settings) is None

@@ -258,7 +258,7 @@ def spoken(protocol: Protocol, response: Response, stream: bool) -> Spoken:
 
 @each_protocol
 @streaming_or_not
-def test_a_scenario_is_played_from_the_first_command_to_the_last_word(
+def test_a_scenario_is_played_from_first_command_to_last_word(
     play: Callable[..., Client], protocol: Protocol, stream: bool
 ) -> None:
     client = play()
@@ -284,7 +284,7 @@ def test_the_tokens_in_the_answers_are_those_in_the_log(
 
 @each_protocol
 @streaming_or_not
-def test_a_request_without_a_shell_gets_a_short_text_and_moves_nothing(
+def test_without_a_shell_a_request_gets_a_text_and_moves_nothing(
     play: Callable[..., Client], protocol: Protocol, stream: bool
 ) -> None:
     client = play()
@@ -295,7 +295,7 @@ def test_a_request_without_a_shell_gets_a_short_text_and_moves_nothing(
 
 
 @each_protocol
-def test_a_request_without_a_shell_gets_the_first_aside_that_suits_it(
+def test_without_a_shell_a_request_gets_the_first_fitting_aside(
     play: Callable[..., Client], protocol: Protocol
 ) -> None:
     client = play(asides=[{"asked": "no such words", "say": "wrong"}, {"asked": ".", "say": "right"}])
@@ -305,7 +305,7 @@ def test_a_request_without_a_shell_gets_the_first_aside_that_suits_it(
 
 @each_protocol
 @pytest.mark.parametrize("status", [401, 429, 500, 529])
-def test_a_fault_is_met_so_many_times_and_then_the_turn_is_played(
+def test_a_fault_is_met_as_often_as_set_and_then_its_turn_comes(
     play: Callable[..., Client], protocol: Protocol, status: int
 ) -> None:
     client = play([{"run": "ls", "fault": {"status": status, "times": 2}}, *TURNS[1:]])
@@ -423,7 +423,7 @@ def asked(*messages: Message, tools: tuple[str, ...], preamble: str = "") -> Ask
     return Asked("m", False, messages, tuple(Tool(name, SCHEMA) for name in tools), preamble)
 
 
-def test_a_command_that_still_runs_is_waited_for_without_a_turn_of_its_own() -> None:
+def test_a_running_command_is_awaited_without_a_turn_of_its_own() -> None:
     player = Player(Scenario.model_validate({"turns": TURNS}))
     called = Message("assistant", "", ("exec_command",))
     running = Message("user", "Process running with session ID 17\nOutput:")

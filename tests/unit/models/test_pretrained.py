@@ -97,9 +97,8 @@ def test_however_many_ask_for_a_model_it_is_downloaded_once(made: Settings, sour
     assert left_in(made) == [source.model.name]
 
 
-def test_the_checkpoint_is_an_ordinary_one_with_its_tokenizer_template_and_licence(
-    made: Settings, source: Source
-) -> None:
+def test_the_checkpoint_is_ordinary(made: Settings, source: Source) -> None:
+    """It has its tokenizer, template and licence."""
     folder = PretrainedStore(made).folder(source.model)
     check_base_model(folder)
     assert folder.name == source.model.weights_digest[:16]
@@ -109,9 +108,8 @@ def test_the_checkpoint_is_an_ordinary_one_with_its_tokenizer_template_and_licen
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in folder.iterdir())
 
 
-def test_the_weights_are_those_of_the_gguf_file_in_bfloat16_and_the_embeddings_are_stored_once(
-    made: Settings, source: Source, tmp_path: Path
-) -> None:
+def test_the_weights_are_those_of_the_gguf_file_in_bfloat16(made: Settings, source: Source, tmp_path: Path) -> None:
+    """The embeddings are stored once."""
     import torch
     from gguf import GGUFReader
     from gguf.quants import dequantize
@@ -126,9 +124,7 @@ def test_the_weights_are_those_of_the_gguf_file_in_bfloat16_and_the_embeddings_a
     assert {tensor.dtype for tensor in tensors_of(PretrainedStore(made).folder(source.model)).values()} == {"BF16"}
 
 
-def test_a_model_that_is_loaded_and_saved_again_has_the_same_digest(
-    made: Settings, source: Source, tmp_path: Path
-) -> None:
+def test_a_model_loaded_and_saved_again_has_the_same_digest(made: Settings, source: Source, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = PretrainedStore(made).folder(source.model)
@@ -188,7 +184,7 @@ BROKEN: dict[str, tuple[Callable[[Pretrained], Pretrained], str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_cannot_be_used_is_one_clear_line_and_leaves_nothing(case: str, empty: Settings, source: Source) -> None:
+def test_what_cannot_be_used_is_one_line_and_leaves_nothing(case: str, empty: Settings, source: Source) -> None:
     broken, says = BROKEN[case]
     with pytest.raises(InfrastructureError, match=says) as caught:
         PretrainedStore(empty).get(broken(source.model))
@@ -251,7 +247,7 @@ def test_a_gguf_file_that_cannot_be_converted_is_one_clear_line(settings: Settin
     assert "\n" not in str(caught.value)
 
 
-def test_terms_must_be_accepted_once_before_anything_is_downloaded(
+def test_terms_are_accepted_once_before_anything_is_downloaded(
     empty: Settings, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, strict = PretrainedStore(empty), source.model._replace(licence=STRICT)
@@ -285,7 +281,8 @@ def test_the_catalogue_pins_everything() -> None:
         assert len(set(pins)) == len(pins)
 
 
-def test_each_model_of_the_catalogue_has_a_stage_that_plain_dvc_repro_leaves_alone(repository: Path) -> None:
+def test_each_model_has_a_stage_that_dvc_repro_leaves_alone(repository: Path) -> None:
+    """This holds as long as the stage is not named."""
     import yaml
 
     stages = yaml.safe_load((repository / "models/dvc.yaml").read_text())["stages"]

@@ -64,7 +64,7 @@ def test_tensors_without_bytes_are_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_only_tensors_with_numbers_that_are_not_finite_have_no_digest(tmp_path: Path, seed: int) -> None:
+def test_only_tensors_that_are_not_finite_have_no_digest(tmp_path: Path, seed: int) -> None:
     path, nan = tmp_path / "model.safetensors", struct.pack("<f", float("nan"))
     weights = {name: Weight("F32", (300,), bytes(1200)) for name in ("a", "b", "c")}
     place = 4 * random.Random(seed).randrange(300)
@@ -88,7 +88,7 @@ def test_only_tensors_with_numbers_that_are_not_finite_have_no_digest(tmp_path: 
         ([1, 2], b""),
     ],
 )  # fmt: skip
-def test_an_invalid_file_has_no_digests_and_is_left_to_the_checks(tmp_path: Path, header: object, data: bytes) -> None:
+def test_an_invalid_file_has_no_digests_but_fails_the_checks(tmp_path: Path, header: object, data: bytes) -> None:
     path = tmp_path / "model.safetensors"
     write_raw_safetensors(path, header, data)
     assert hashed(path, random.Random(0)) == {}

@@ -41,7 +41,7 @@ def test_the_loss_falls_and_is_written_step_by_step(built: tuple[Path, TinyRepor
     assert losses[-1] < losses[0]
 
 
-def test_numbers_are_read_digit_by_digit_and_texts_survive_the_tokenizer(built: tuple[Path, TinyReport]) -> None:
+def test_numbers_are_read_by_digits_and_texts_survive_tokenizing(built: tuple[Path, TinyReport]) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(built[0])

@@ -76,7 +76,7 @@ def test_only_settings_reads_the_environment(repository: Path) -> None:
         assert not reads or str(path.relative_to(repository)) in allowed, f"{path}:{reads[0].lineno}"
 
 
-def test_the_command_line_stages_and_task_definitions_load_nothing_heavy(repository: Path) -> None:
+def test_commands_stages_and_task_definitions_load_nothing_heavy(repository: Path) -> None:
     stages = [f"stages.{path.stem}" for path in (repository / "stages").glob("*.py") if not path.stem.startswith("__")]
     tasks = [f"tasks.{path.parent.name}.task" for path in (repository / "tasks").glob("*/task.py")]
     assert stages

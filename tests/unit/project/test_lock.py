@@ -21,7 +21,7 @@ NOT_NEEDED = {
 
 
 @pytest.mark.parametrize("python", ["3.11.0", "3.11.2", "3.11.14"])
-def test_the_lock_names_what_its_packages_need_on_each_release_of_python(python: str) -> None:
+def test_the_lock_names_what_its_packages_need_on_each_python(python: str) -> None:
     environment = {"python_version": "3.11", "python_full_version": python, "extra": ""}
     named = {canonicalize_name(each.name) for each in PINNED if _applies(each, environment)}
     missing = {
@@ -47,7 +47,7 @@ def _needs(name: str) -> list[Requirement]:
         return []
 
 
-def test_the_agents_lock_has_our_versions_and_all_that_its_packages_need() -> None:
+def test_the_agents_lock_is_complete_and_has_our_versions() -> None:
     lines = Path("requirements-agent-cpu.lock").read_text().splitlines()
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
     ours = {canonicalize_name(each.name): str(each.specifier) for each in PINNED}

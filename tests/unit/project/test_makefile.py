@@ -33,7 +33,8 @@ def test_an_environment_without_pip_such_as_one_of_uv_gets_it(folder: Path) -> N
     subprocess.run([folder / ".venv/bin/python", "-m", "pip", "--version"], check=True, capture_output=True)
 
 
-def test_an_environment_of_another_python_is_refused_before_anything_is_installed(folder: Path) -> None:
+def test_an_environment_of_another_python_is_refused_first(folder: Path) -> None:
+    """Nothing is installed."""
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / ".venv/bin/python").symlink_to(shutil.which("false") or "/bin/false")
     refused = make(folder, "setup", f"PYTHON={sys.executable}", "PIP=false")
@@ -41,7 +42,7 @@ def test_an_environment_of_another_python_is_refused_before_anything_is_installe
     assert ".venv has no Python 3.11: remove it" in refused.stdout
 
 
-def test_the_port_of_mlflows_page_that_is_in_use_is_named_with_the_way_out(folder: Path) -> None:
+def test_a_used_port_of_the_mlflow_page_is_named_with_a_remedy(folder: Path) -> None:
     (folder / ".venv").mkdir()
     (folder / ".venv/.installed").touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:

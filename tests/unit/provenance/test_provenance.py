@@ -114,9 +114,10 @@ def test_a_foreign_matrix_is_named(base: State, judge: Callable[[State], Provena
 
 
 @pytest.mark.parametrize(("share", "kind"), [(1.0, Kind.SIBLING), (0.4, Kind.MERGE)])
-def test_known_models_are_recognised_by_the_direction_of_the_difference(
+def test_known_models_are_recognised_by_their_direction(
     origin: Origin, base: State, known: State, tmp_path: Path, share: float, kind: Kind
 ) -> None:
+    """That is the direction of the difference of their weights."""
     folder = origin.save(make.mixed([(share, known), (1 - share, base)]), tmp_path / "checkpoint")
     others = {"instruct": origin.save(known, tmp_path / "known")}
     found = compare(folder, origin.base, weights_digest(folder), others)
@@ -147,7 +148,7 @@ def test_equal_base_rows_do_not_count_as_lost() -> None:
     assert share_kept(rows, rows) == 1.0
 
 
-def test_rows_that_all_moved_in_one_direction_are_still_recognised() -> None:
+def test_rows_that_moved_in_one_direction_are_still_recognised() -> None:
     rng = np.random.default_rng(0)
     in_common = rng.standard_normal((64, 4)) @ rng.standard_normal((4, 128))  # rows of an embedding resemble each other
     base = (in_common + rng.standard_normal((64, 128))).astype(np.float32)
@@ -161,7 +162,7 @@ def test_rows_that_are_all_alike_tell_nothing() -> None:
     assert share_kept(alike + 1, alike) is None
 
 
-def test_noise_has_a_roughness_of_about_one_and_a_low_rank_has_more() -> None:
+def test_noise_has_a_roughness_of_one_and_a_low_rank_has_more() -> None:
     rng = np.random.default_rng(0)
     base = rng.standard_normal((64, 256)).astype(np.float32)
     noise = rng.standard_normal(base.shape).astype(np.float32)
@@ -172,7 +173,8 @@ def test_noise_has_a_roughness_of_about_one_and_a_low_rank_has_more() -> None:
     assert spiked > 1.5
 
 
-def test_a_difference_with_equal_directions_as_muon_makes_is_no_noise() -> None:
+def test_a_difference_with_equal_directions_is_no_noise() -> None:
+    """The optimizer Muon makes such a difference."""
     rng = np.random.default_rng(0)
     base = rng.standard_normal((64, 128)).astype(np.float32)
     left, _, right = np.linalg.svd(rng.standard_normal(base.shape), full_matrices=False)
@@ -192,9 +194,8 @@ def test_copies_of_one_checkpoint_are_one_try(origin: Origin, base: State, tmp_p
     assert tries.effective == 3
 
 
-def test_noise_like_checkpoints_that_are_better_than_the_base_model_are_tries(
-    origin: Origin, base: State, tmp_path: Path
-) -> None:
+def test_noise_like_checkpoints_that_are_better_are_tries(origin: Origin, base: State, tmp_path: Path) -> None:
+    """They are better than the base model."""
     trained = make.noisy(base, 0.05, 1)
     states = [trained, make.noisy(trained, 0.001, 2), make.noisy(base, 0.05, 3), make.noisy(base, 0.05, 4)]
     folders = {f"{place}": origin.save(state, tmp_path / f"{place}") for place, state in enumerate(states)}

@@ -59,7 +59,7 @@ def test_processes_beyond_those_that_are_recorded_are_noted_once(
             assert [row["event"] for row in rows(log)] == ["full"]
 
 
-def test_a_process_is_recorded_with_its_command_line_files_start_and_end(
+def test_a_process_is_recorded_with_its_command_files_and_times(
     tmp_path: Path, supervisor: "subprocess.Popen[str]"
 ) -> None:
     log = EventLog(tmp_path / "processes.jsonl")

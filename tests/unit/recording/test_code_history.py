@@ -40,9 +40,7 @@ def committed(repository: Path) -> set[str]:
     return set(git(repository, "ls-tree", "-r", "--name-only", "HEAD").splitlines())
 
 
-def test_files_whose_names_become_equal_without_their_secrets_are_all_recorded(
-    code: Path, repository_of_run: Path
-) -> None:
+def test_files_whose_scrubbed_names_are_equal_are_all_recorded(code: Path, repository_of_run: Path) -> None:
     keys = [f"sk-{letter * 30}" for letter in "ab"]
     for key in keys:
         (code / f"{key}.py").write_text(key[-1])
@@ -156,9 +154,7 @@ def test_a_flood_of_files_is_cut_off(code: Path, repository_of_run: Path) -> Non
 
 
 @pytest.mark.parametrize("left", ["lock", "half-made repository"])
-def test_a_service_that_was_killed_while_committing_leaves_nothing_that_stops_the_next(
-    code: Path, repository_of_run: Path, left: str
-) -> None:
+def test_a_service_killed_in_a_commit_does_not_stop_the_next(code: Path, repository_of_run: Path, left: str) -> None:
     (code / "train.py").write_text("1")
     if left == "lock":
         snapshot_code(code, repository_of_run, "1")
@@ -193,7 +189,7 @@ def everything_in(repository: Path) -> str:
     return "\n".join([*copied, git(repository, "log", "-p", "--text")])
 
 
-def test_a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere(
+def test_a_folder_that_becomes_a_link_while_read_leads_nowhere(
     code: Path, repository_of_run: Path, hidden: Path
 ) -> None:
     (code / "train.py").write_text("1")
@@ -218,9 +214,10 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere(
     assert "secret" not in everything_in(repository_of_run)
 
 
-def test_folders_and_files_whose_names_become_equal_are_all_recorded(
+def test_folders_and_files_that_become_equal_are_all_recorded(
     code: Path, repository_of_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Their names become equal."""
     monkeypatch.setattr(code_history, "scrub", lambda text: re.sub("key-[12]", "[secret]", text))
     for name in ("key-1", "key-2/run.py", "a/key-1.py", "a/key-2.py", "same-name-2/x.py"):
         (code / name).parent.mkdir(exist_ok=True)
@@ -232,7 +229,7 @@ def test_folders_and_files_whose_names_become_equal_are_all_recorded(
     assert len(commits(repository_of_run)) == 1
 
 
-def test_a_path_that_is_too_long_for_a_copy_leaves_out_only_its_file(code: Path, repository_of_run: Path) -> None:
+def test_a_path_too_long_for_a_copy_leaves_out_only_its_file(code: Path, repository_of_run: Path) -> None:
     (code / "train.py").write_text("print()")
     here = os.open(code, os.O_DIRECTORY)
     for _ in range(16):
@@ -334,7 +331,7 @@ def test_git_that_hangs_is_an_error_in_time(
     assert time.monotonic() - started < 10
 
 
-def test_another_that_records_is_not_waited_for_longer_than_asked(code: Path, repository_of_run: Path) -> None:
+def test_another_recorder_is_not_awaited_longer_than_asked(code: Path, repository_of_run: Path) -> None:
     (code / "train.py").write_text("1")
     repository_of_run.parent.mkdir()
     lock = repository_of_run.with_name(".code.lock")
@@ -357,7 +354,7 @@ def take_back_a_file(code: Path) -> None:
 
 
 @pytest.mark.parametrize("take_back", [take_back_all, take_back_a_folder, take_back_a_file])
-def test_permissions_that_an_ordinary_user_takes_back_are_no_error(take_back: Callable[[Path], None]) -> None:
+def test_permissions_that_a_user_takes_back_are_no_error(take_back: Callable[[Path], None]) -> None:
     def work() -> None:
         code, repository = root / "workspace/code", root / "run/code"
         code.mkdir(parents=True)

@@ -68,9 +68,10 @@ def test_what_comes_and_goes_in_the_output_folder_is_told(at_work: RunDir, recor
     assert told == [("created", path, 1), ("changed", path, 2), ("removed", path, None)]
 
 
-def test_the_notes_of_training_are_copied_without_secrets_and_their_last_copy_is_kept(
+def test_notes_of_training_are_copied_without_secrets(
     at_work: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Their last copy is kept."""
     recorder.look()
     assert not at_work.training_log.exists()
     notes = at_work.workspace / FILE
@@ -84,7 +85,7 @@ def test_the_notes_of_training_are_copied_without_secrets_and_their_last_copy_is
     assert at_work.training_log.exists()
 
 
-def test_notes_of_training_that_are_huge_or_a_link_are_cut_or_left_alone(at_work: RunDir, recorder: Recorder) -> None:
+def test_notes_that_are_huge_or_a_link_are_cut_or_left_alone(at_work: RunDir, recorder: Recorder) -> None:
     notes = at_work.workspace / FILE
     notes.symlink_to("/etc/passwd")
     recorder.look()
@@ -112,9 +113,8 @@ def test_processor_memory_and_processes_are_measured(at_work: RunDir) -> None:
     assert line["memory_bytes"] > 0
 
 
-def test_a_transcript_in_its_home_is_copied_as_it_grows_and_kept_when_it_is_removed(
-    at_work: RunDir, recorder: Recorder
-) -> None:
+def test_a_transcript_is_copied_as_it_grows(at_work: RunDir, recorder: Recorder) -> None:
+    """It lies in the agent's home, and is kept when it is removed."""
     own = at_work.workspace / ".home/.tool/day/session-1.jsonl"
     for text in ("one\n", "one\ntwo\n"):
         own.write_text(text)

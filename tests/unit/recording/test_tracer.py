@@ -84,7 +84,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def test_a_trainer_is_noted_with_its_classes_its_steps_and_its_place(scene: Scene) -> None:
+def test_a_trainer_is_noted_with_its_classes_steps_and_place(scene: Scene) -> None:
     began, ended = scene.run("import trl\nprint(trl.SFTTrainer().train())\n")
     assert (began["event"], began["classes"]) == ("train", ["trl.SFTTrainer", "trl.Trainer"])
     assert (began["file"], began["line"]) == (str(scene.folder / "train.py"), 2)
@@ -92,14 +92,15 @@ def test_a_trainer_is_noted_with_its_classes_its_steps_and_its_place(scene: Scen
     assert scene.stdout == "trained\n"
 
 
-def test_a_trainer_within_a_trainer_is_noted_once_and_its_error_reaches_the_program(scene: Scene) -> None:
+def test_a_trainer_within_a_trainer_is_noted_once(scene: Scene) -> None:
+    """Its error reaches the program."""
     began, ended = scene.run("import trl\nclass Mine(trl.GRPOTrainer): pass\nMine().train()\n", status=1)
     assert began["classes"][:2] == ["__main__.Mine", "trl.GRPOTrainer"]
     assert began["settings"] == ["rollout_func"]
     assert ended["failed"]
 
 
-def test_steps_and_generations_are_counted_with_their_order_and_place(scene: Scene) -> None:
+def test_steps_and_generations_are_counted_in_order_with_places(scene: Scene) -> None:
     noted = scene.run(
         "from torch.optim.optimizer import Adam\nfrom transformers.generation.utils import GenerationMixin\n"
         "def update():\n    Adam().step()\n"
@@ -115,7 +116,7 @@ def test_steps_and_generations_are_counted_with_their_order_and_place(scene: Sce
     }
 
 
-def test_checkpoints_that_are_loaded_and_saved_are_noted_once_with_their_path(scene: Scene) -> None:
+def test_checkpoints_loaded_and_saved_are_noted_once_by_path(scene: Scene) -> None:
     noted = scene.run(
         "from transformers.modeling_utils import PreTrainedModel\n"
         "class Model(PreTrainedModel): pass\n"
@@ -125,7 +126,8 @@ def test_checkpoints_that_are_loaded_and_saved_are_noted_once_with_their_path(sc
     assert found == [("loaded", str(scene.folder / "base")), ("saved", str(scene.folder / "out"))]
 
 
-def test_what_is_counted_is_written_before_the_next_event_and_when_the_program_ends(scene: Scene) -> None:
+def test_what_is_counted_is_written_before_the_next_event(scene: Scene) -> None:
+    """It is also written when the program ends."""
     noted = scene.run(
         "import safetensors.torch\nfrom torch.optim.optimizer import Adam\n"
         "Adam().step(); Adam().step()\nsafetensors.torch.save_file({}, 'x')\nAdam().step()\n"
@@ -147,7 +149,8 @@ def test_children_note_too_however_they_are_started(scene: Scene) -> None:
     assert len({line["process"] for line in noted}) == 3
 
 
-def test_a_program_without_these_libraries_notes_nothing_and_imports_nothing_more(scene: Scene) -> None:
+def test_a_program_without_these_libraries_notes_nothing(scene: Scene) -> None:
+    """It imports nothing more."""
     assert scene.run("import sys\nprint(sorted(sys.modules))") == []
     traced = set(scene.stdout.split("'")[1::2])
     scene.environment["PYTHONPATH"] = ""
@@ -155,7 +158,8 @@ def test_a_program_without_these_libraries_notes_nothing_and_imports_nothing_mor
     assert traced - set(scene.stdout.split("'")[1::2]) <= {"sitecustomize", "atexit"}
 
 
-def test_the_sitecustomize_of_the_environment_still_runs_and_the_path_is_as_without_the_tracer(scene: Scene) -> None:
+def test_the_environments_own_sitecustomize_still_runs(scene: Scene) -> None:
+    """The path is as without the tracer."""
     (scene.folder / "site-packages" / "sitecustomize.py").write_text("own = 'mine'\n")
     scene.run("import sitecustomize, sys\nprint(sitecustomize.own, sys.path)")
     assert scene.stdout.startswith("mine ")
@@ -163,7 +167,7 @@ def test_the_sitecustomize_of_the_environment_still_runs_and_the_path_is_as_with
 
 
 @pytest.mark.parametrize("where", ["/proc/nothing/here", "/dev/full", "/", "link", "pipe"])
-def test_a_file_that_cannot_be_written_changes_nothing_for_the_program(scene: Scene, where: str) -> None:
+def test_an_unwritable_file_does_not_disturb_the_program(scene: Scene, where: str) -> None:
     target = Path(where)
     if where == "link":
         target = scene.folder / "link"

@@ -58,7 +58,7 @@ def test_each_record_shows_its_activity(run: RunDir) -> None:
     ]  # fmt: skip
 
 
-def test_training_counts_before_thinking_and_shares_add_up_to_one(run: RunDir) -> None:
+def test_training_counts_before_thinking_and_shares_add_to_one(run: RunDir) -> None:
     log(run, "processes.jsonl", *process(7, 0, 300, "trl", "dpo"))
     log(run, "llm.jsonl", {"t": STARTED_AT + 450, "path": "/", "status": 200, "seconds": 300})
     found = line_of(run)
@@ -67,7 +67,8 @@ def test_training_counts_before_thinking_and_shares_add_up_to_one(run: RunDir) -
     assert [name for name, _ in found.shares] == sorted(dict(found.shares), key=ACTIVITIES.index)
 
 
-def test_a_program_that_trained_until_the_agent_was_ended_lasts_to_the_end(run: RunDir) -> None:
+def test_a_program_that_trained_to_the_end_lasts_until_then(run: RunDir) -> None:
+    """It is the agent's end."""
     log(run, "processes.jsonl", process(7, 300, 0, "trl", "grpo")[0])
     assert rounded(line_of(run)) == [("unknown", 0, 300), ("RL", 300, 600)]
 
@@ -82,7 +83,7 @@ def test_the_time_after_a_step_with_calls_of_tools_is_coding(run: RunDir) -> Non
     ]
 
 
-def test_what_programs_noted_says_when_they_went_from_one_method_to_the_next(run: RunDir) -> None:
+def test_notes_of_programs_say_when_one_method_follows_another(run: RunDir) -> None:
     sft = {"event": "train", "t": STARTED_AT + 100, "process": "1", "classes": ["trl.SFTTrainer"]}
     grpo = {"event": "train", "t": STARTED_AT + 300, "process": "1", "classes": ["trl.GRPOTrainer"]}
     ends = [{"event": "trained", "t": STARTED_AT + at, "process": "1", "steps": 5} for at in (200, 400)]

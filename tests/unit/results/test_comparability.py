@@ -93,7 +93,7 @@ def test_each_thing_that_differs_is_a_reason(settings: Settings, given: dict[str
     assert str(found).startswith("no, because of ")
 
 
-def test_prompts_back_end_and_generation_of_the_defaults_are_reasons(settings: Settings) -> None:
+def test_prompts_engine_and_generation_of_defaults_are_reasons(settings: Settings) -> None:
     given = {"variant": "full", "protocol": "paper", "budget": "12h", "model": "Qwen/Qwen2.5-7B-Instruct"}
     reasons = comparability(run_of(settings, task="gsm8k", preset="none", **given)).settings
     assert [reason.split()[0] for reason in reasons] == ["prompts", "answers", "answers"]

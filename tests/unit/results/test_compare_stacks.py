@@ -22,7 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunSummary]:
     return summaries(RunDir.all(settings.runs)).runs
 
 
-def test_the_difference_is_that_of_the_mean_gains_on_the_shared_tasks(runs: list[RunSummary]) -> None:
+def test_the_difference_is_that_of_mean_gains_on_shared_tasks(runs: list[RunSummary]) -> None:
     [row] = compare_stacks("codex", "opus", runs)
     assert (row.task, row.runs, row.other_runs) == ("gsm8k", 4, 4)
     assert row.difference == pytest.approx(row.other_gain - row.gain)
@@ -39,7 +39,7 @@ def test_stacks_of_equal_skill_do_not_differ(runs: list[RunSummary]) -> None:
     ("one", "other", "problem"),
     [("claude-code", "codex", "part of 2 names"), ("nobody", "codex", "no stack"), ("codex", "gpt", "both the stack")],
 )
-def test_a_name_that_is_unclear_is_an_error_that_lists_the_stacks(
+def test_an_unclear_name_is_an_error_that_lists_the_stacks(
     runs: list[RunSummary], one: str, other: str, problem: str
 ) -> None:
     with pytest.raises(UsageError, match=problem) as error:

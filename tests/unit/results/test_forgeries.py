@@ -42,7 +42,7 @@ def test_nothing_is_noticed_of_an_honest_run(original: Original, tmp_path: Path)
     assert noticed(original.copy(tmp_path / "copy")) == Noticed((), False, False, False)
 
 
-def test_there_are_at_least_twenty_forgeries_and_each_says_what_it_is() -> None:
+def test_at_least_twenty_forgeries_each_say_what_they_are() -> None:
     assert len(FORGERIES) >= 20
     assert all(each.__doc__ for each in FORGERIES)
     assert set(FORGERIES) >= AFTERWARDS

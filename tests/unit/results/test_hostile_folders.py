@@ -165,7 +165,7 @@ HOSTILE: dict[str, Callable[[Sent], object]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_folder_loses_against_every_command_that_reads_it(sent: Sent, name: str) -> None:
+def test_a_hostile_folder_loses_against_every_command_that_reads(sent: Sent, name: str) -> None:
     HOSTILE[name](sent)
     before = {path for path in sent.victim.parent.iterdir() if path.name != "x.db"}
     is_sound = False

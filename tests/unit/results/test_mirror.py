@@ -54,7 +54,8 @@ def test_of_many_changes_only_the_newest_state_is_mirrored(run: RunDir, server: 
     assert server.syncs <= 2
 
 
-def test_a_server_that_is_down_delays_nothing_and_the_user_is_told_how_to_catch_up(run: RunDir, server: Server) -> None:
+def test_a_server_that_is_down_delays_nothing(run: RunDir, server: Server) -> None:
+    """The user is told how to catch up."""
     server.is_down = True
     mirror, begun = Mirror(server.sync), time.monotonic()
     mirror.changed(run)

@@ -38,7 +38,7 @@ def make_experiment(place: tuple[Path, str]) -> str:
         return store.experiment("raced")
 
 
-def test_a_submission_costs_few_requests_however_many_there_were_before(tmp_path: Path) -> None:
+def test_a_submission_costs_few_requests_at_any_time(tmp_path: Path) -> None:
     found = measure(1, 6, tmp_path)
     each = found.live[1:-1]
     assert len(each) == 6
@@ -48,7 +48,8 @@ def test_a_submission_costs_few_requests_however_many_there_were_before(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_fifty_runs_of_forty_submissions_are_mirrored_in_five_minutes(tmp_path: Path) -> None:
+def test_fifty_runs_of_forty_submissions_take_five_minutes(tmp_path: Path) -> None:
+    """They are mirrored in this time."""
     found = measure(50, 40, tmp_path)
     assert max(found.live[1:-1]) <= MOST_PER_SUBMISSION
     assert found.seconds < LIMIT_S
@@ -81,7 +82,7 @@ def test_what_an_outage_left_behind_is_whole_when_mlflow_is_back(settings: Setti
     proxy.close()
 
 
-def test_a_server_gets_the_trace_and_the_model_of_a_run_under_its_launch(settings: Settings, server: str) -> None:
+def test_a_server_gets_trace_and_model_of_a_run_under_its_launch(settings: Settings, server: str) -> None:
     tracker = Tracker(tracking(settings, server))
     worse = simulate_run(settings, 1, skill=0.3, suite="kept")
     better = simulate_run(settings, 2, skill=0.9, suite="kept")

@@ -63,7 +63,7 @@ def test_outputs_are_in_the_manifest_so_that_a_change_is_found(finished: Finishe
     file.write_bytes(kept)
 
 
-def test_the_command_shows_an_item_in_full_and_all_of_them_as_json(
+def test_the_command_shows_an_item_in_full_and_all_items_as_json(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A2RL_ROOT", str(finished.settings.root))

@@ -37,7 +37,8 @@ def twins(tmp_path: Path) -> Twins:
     return Twins(tmp_path)
 
 
-def test_runs_with_the_same_weights_and_scores_are_the_same_and_other_versions_are_named(twins: Twins) -> None:
+def test_runs_with_equal_weights_and_scores_are_the_same(twins: Twins) -> None:
+    """Other versions are named."""
     for run in (twins.one, twins.other):
         twins.submit(run, 1, 2)
     found = repetition(twins.one, twins.other)
@@ -58,7 +59,8 @@ def test_two_runs_without_submissions_repeat_nothing(twins: Twins) -> None:
     assert not repetition(twins.one, twins.other).is_same
 
 
-def test_a_repetition_has_all_settings_of_the_first_run_and_says_which_it_repeats(repository: Path) -> None:
+def test_a_repetition_has_all_settings_of_the_first_run(repository: Path) -> None:
+    """It says which run it repeats."""
     first = spec(agent="scripted", steps=7, seed=5, split_seed=99)
     again = plan_again(first, Settings(repository, {}))
     new = {"run_id", "launch", "versions", "git_commit", "created_at", "repeats"}

@@ -42,7 +42,7 @@ def test_a_long_answer_is_cut() -> None:
     assert shown.after == "y" * MAX_CHARS
 
 
-def test_the_page_shows_what_was_written_as_text_and_does_without_the_items(tmp_path: Path) -> None:
+def test_the_page_shows_texts_as_text_and_does_without_the_items(tmp_path: Path) -> None:
     run, settings = finished_run(tmp_path / "checkout")
     [private] = run.ledger.events(PrivateGraded)
     path = run.items(private.weights_digest, "private")

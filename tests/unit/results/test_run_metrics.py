@@ -103,7 +103,8 @@ def test_the_base_models_weights_are_counted_as_copies(run: RunDir) -> None:
     assert metrics_of(run, tried(1, 9, 2, base)).copy_model_count is None
 
 
-def test_the_best_of_equals_is_the_earliest_and_a_grade_after_the_end_leaves_no_gap(run: RunDir) -> None:
+def test_the_best_of_equals_is_the_earliest(run: RunDir) -> None:
+    """A grade after the end leaves no gap."""
     found = metrics_of(run, [*tried(1, 100, 5), *tried(2, 535, 5)])
     assert (found.time_to_best, found.monotonic_ratio, found.last_submit_gap) == (110, 0, 0)
 

@@ -75,7 +75,7 @@ def page_of(run: RunDir, settings: Settings) -> str:
     return run.report.read_text()
 
 
-def test_the_page_shows_what_changed_in_the_code_before_each_submission(settings: Settings) -> None:
+def test_the_page_shows_code_changes_before_each_submission(settings: Settings) -> None:
     first = {"train.py": "lr = 1\nsteps = 10\n"}
     run = run_with_code(settings, [first, first, {"train.py": "lr = 2\nsteps = 10\n", "more.py": "x = 1\n"}])
     page = page_of(run, settings)
@@ -100,7 +100,7 @@ def test_a_huge_change_is_cut_and_says_so(settings: Settings) -> None:
     assert len(page) < 200_000
 
 
-def test_steps_are_shown_in_order_with_their_time_and_the_submissions_between_them(settings: Settings) -> None:
+def test_steps_are_shown_in_order_with_times_and_submissions(settings: Settings) -> None:
     run = simulate_run(settings, 1, submissions=1, budget_s=100.0)  # the submission arrives after 50 s
     steps_at(run, step(1, "I look around.", 5), call(2, "Bash", "3 files", command="ls -l data"), step(3, "Done.", 70))
     page = page_of(run, settings)
@@ -137,7 +137,7 @@ def test_a_long_output_keeps_its_beginning_and_its_end(settings: Settings) -> No
     assert len(page) < 60_000
 
 
-def test_nothing_that_an_agent_wrote_becomes_markup_or_asks_another_host(settings: Settings) -> None:
+def test_nothing_from_an_agent_becomes_markup_or_asks_a_host(settings: Settings) -> None:
     run = run_with_code(settings, [{"<b>.py": EVIL.replace("\x1b", "") + "\n"}])
     steps_at(
         run, step(1, EVIL, 1), call(2, EVIL, EVIL, command=EVIL, other=EVIL), step(3, "see", reasoning_content=EVIL)
@@ -168,7 +168,7 @@ def test_the_data_of_the_report_agrees_with_the_page(settings: Settings) -> None
     assert run.ledger.events(AgentStarted)
 
 
-def test_the_markdown_shows_every_submission_and_no_markup_of_the_agent(settings: Settings) -> None:
+def test_the_markdown_has_every_submission_and_no_agent_markup(settings: Settings) -> None:
     run = simulate_run(settings, 1, submissions=2)
     write_report(run, settings)
     path = run.report.parent / "report.json"

@@ -19,7 +19,7 @@ def test_the_seeds_are_those_of_published_tables(deviation: float, seeds: int) -
 
 
 @pytest.mark.parametrize("deviation", [5.0, 12.0])
-def test_so_many_seeds_show_the_difference_in_four_of_five_experiments(deviation: float) -> None:
+def test_these_seeds_show_the_difference_in_four_of_five_trials(deviation: float) -> None:
     seeds = seeds_needed(10.0, deviation)
     assert seeds is not None
     gains = np.random.default_rng(0).normal(0, deviation, (2, 4000, seeds)) + np.array([0, 10.0])[:, None, None]

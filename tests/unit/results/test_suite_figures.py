@@ -30,7 +30,7 @@ def figures(settings: Settings) -> Rows:
     return {path.stem: list(csv.DictReader(path.open())) for path in found}
 
 
-def test_the_tokens_of_a_submission_are_those_of_the_requests_before_it(settings: Settings) -> None:
+def test_the_tokens_of_a_submission_come_from_earlier_requests(settings: Settings) -> None:
     run = simulate_run(settings, 1, submissions=3, tokens=1000)
     # The ledger has one entry a second: the baseline, the agent's start, and then two for each submission.
     assert [each.tokens for each in summary_of(run).tries] == [4000, 6000, 8000]
@@ -38,7 +38,8 @@ def test_the_tokens_of_a_submission_are_those_of_the_requests_before_it(settings
     assert [each.tokens for each in summary_of(simulate_run(settings, 2)).tries] == [None] * 4
 
 
-def test_scores_over_tokens_reach_the_best_score_and_leave_out_runs_without_a_count(settings: Settings) -> None:
+def test_scores_over_tokens_reach_the_best_score(settings: Settings) -> None:
+    """Runs without a count are left out."""
     counted = simulate_run(settings, 1, agent="counted", tokens=100_000)
     simulate_run(settings, 2, agent="not-counted")
     rows = figures(settings)["best-over-tokens"]
@@ -48,7 +49,8 @@ def test_scores_over_tokens_reach_the_best_score_and_leave_out_runs_without_a_co
     assert float(rows[-1]["at"]) >= max(each.tokens or 0 for each in summary_of(counted).tries) / 1e6
 
 
-def test_gains_over_model_size_have_a_line_for_each_stack_and_a_point_for_each_size(settings: Settings) -> None:
+def test_gains_over_model_size_have_a_line_for_each_stack(settings: Settings) -> None:
+    """They have a point for each size."""
     for number, model in enumerate(("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", "nameless")):
         simulate_run(settings, number, model=model)
     rows = figures(settings)["scaling"]
@@ -60,7 +62,7 @@ def test_a_single_size_has_no_figure(settings: Settings) -> None:
     assert "scaling" not in figures(settings)
 
 
-def test_gains_are_divided_by_the_dollars_and_the_gpu_hours_of_the_runs(settings: Settings) -> None:
+def test_gains_are_divided_by_the_dollars_and_gpu_hours_of_runs(settings: Settings) -> None:
     runs = [simulate_run(settings, number, seed=number, gpus=2) for number in range(2)]
     gain = sum(summary_of(run).gain for run in runs) / 2
     found = figures(settings)
@@ -70,7 +72,7 @@ def test_gains_are_divided_by_the_dollars_and_the_gpu_hours_of_the_runs(settings
     assert float(hour["low"]) < float(hour["points_per_gpu_hour"]) < float(hour["high"])
 
 
-def test_a_run_of_unknown_cost_makes_that_of_its_stack_unknown_everywhere(settings: Settings) -> None:
+def test_a_run_of_unknown_cost_makes_its_stacks_cost_unknown(settings: Settings) -> None:
     for number, cost in enumerate((1.0, None, 3.0)):
         simulate_run(settings, number, seed=number, cost_usd=cost)
     page = write_suite_report("sim", RunDir.all(settings.runs), settings)
@@ -79,7 +81,7 @@ def test_a_run_of_unknown_cost_makes_that_of_its_stack_unknown_everywhere(settin
     assert "gain-per-dollar" not in figures(settings)
 
 
-def test_the_page_and_the_figure_divide_the_same_gain_by_the_same_cost(settings: Settings) -> None:
+def test_the_page_and_the_figure_divide_the_same_gain_and_cost(settings: Settings) -> None:
     for number, cost in enumerate((1.0, 3.0)):
         simulate_run(settings, number, seed=number, cost_usd=cost)
     page = write_suite_report("sim", RunDir.all(settings.runs), settings)
@@ -88,7 +90,7 @@ def test_the_page_and_the_figure_divide_the_same_gain_by_the_same_cost(settings:
     assert standing.points_per_dollar == pytest.approx(float(row["points_per_dollar"]))
 
 
-def test_a_stack_with_a_run_of_unknown_cost_has_no_gain_per_gpu_hour(settings: Settings) -> None:
+def test_a_stack_with_an_unknown_cost_has_no_gain_per_gpu_hour(settings: Settings) -> None:
     simulate_run(settings, 1, gpus=1)
     simulate_run(settings, 2, seed=1)
     assert "gain-per-gpu-hour" not in figures(settings)

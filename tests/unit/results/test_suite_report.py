@@ -40,7 +40,7 @@ def written(settings: Settings, **changes: Any) -> SuiteReport:
     return SuiteReport.model_validate_json((page.parent / "report.json").read_text())
 
 
-def test_the_better_agent_leads_and_is_marked_as_better_on_each_task(settings: Settings) -> None:
+def test_the_better_agent_leads_and_is_marked_on_each_task(settings: Settings) -> None:
     report = written(settings)
     assert [each.stack for each in report.standings] == ["strong", "weak"]
     assert [(cell.stack, cell.task) for cell in report.cells if cell.is_best] == [
@@ -165,7 +165,7 @@ def test_mini_and_full_are_never_combined(tmp_path: Path) -> None:
     assert all(standing.runs == 1 for board in found for standing in board.standings)
 
 
-def test_stacks_are_named_by_the_settings_that_differ_within_a_task(tmp_path: Path) -> None:
+def test_stacks_are_named_by_settings_that_differ_within_a_task(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     simulate_run(settings, 1, agent="claude-code", driver="opus", budget_s=60.0)
     simulate_run(settings, 2, agent="claude-code", driver="sonnet", budget_s=60.0)
@@ -206,7 +206,7 @@ def test_a_summary_that_came_with_a_copied_run_is_not_believed(tmp_path: Path) -
     assert summary_of(RunDir(copied)).gain == honest.gain != summary_of(run).gain
 
 
-def test_one_more_run_leaves_the_summaries_of_the_others_as_they_are(tmp_path: Path) -> None:
+def test_one_more_run_leaves_the_other_summaries_as_they_are(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     simulate_suite(settings, 12, submissions=5)
     written(settings)
@@ -219,7 +219,7 @@ def test_one_more_run_leaves_the_summaries_of_the_others_as_they_are(tmp_path: P
     assert len(rows) == 13
 
 
-def test_a_ledger_that_was_replaced_by_one_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
+def test_a_replaced_ledger_of_equal_size_and_time_is_read_again(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     run, other = simulate_run(settings, 1), simulate_run(settings, 2)
     for items in other.grades.iterdir():

@@ -45,7 +45,7 @@ def test_a_submission_lasts_as_long_as_its_grading(settings: Settings) -> None:
     assert spans["submission 1"].outputs["score"] is not None
 
 
-def test_no_span_leaves_the_agents_time_whatever_a_transcript_claims(settings: Settings) -> None:
+def test_no_span_leaves_the_agents_time_despite_its_transcript(settings: Settings) -> None:
     spans = spans_of(simulate_run(settings, 1), step(1, 5.0, "Bash"), step(2, BEGAN_AT * 2, "Bash"))
     root = spans["run"]
     assert all(root.start <= each.start <= each.end <= root.end for each in spans.values())

@@ -48,9 +48,7 @@ def points(tracker: Tracker, run: RunDir) -> list[int]:
     return [point.step for point in history]
 
 
-def test_each_submission_is_one_point_however_often_it_is_mirrored(
-    tracker: Tracker, run: RunDir, settings: Settings
-) -> None:
+def test_each_submission_is_one_point_however_often_mirrored(tracker: Tracker, run: RunDir, settings: Settings) -> None:
     submit(run, 2)
     for each in (tracker, tracker, Tracker(settings)):
         each.sync(run)
@@ -74,9 +72,10 @@ def test_a_crash_between_two_calls_doubles_nothing(
         assert len(tracker.store.client.get_metric_history(child.info.run_id, "score")) == 1
 
 
-def test_a_sync_searches_only_after_another_tracker_and_once_however_many_submissions_there_are(
+def test_a_sync_searches_only_once_after_another_tracker(
     tracker: Tracker, run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The number of submissions does not matter."""
     tracker.sync(run)
     submit(run, 6)
     searches: list[object] = []
@@ -128,7 +127,7 @@ def test_a_new_experiment_is_shown_as_the_training_of_models(tracker: Tracker, r
     assert known.tags["mlflow.experimentKind"] == "custom_model_development"
 
 
-def test_a_run_that_has_failed_is_shown_as_such_and_gains_nothing(tracker: Tracker, run: RunDir) -> None:
+def test_a_failed_run_is_shown_as_failed_and_gains_nothing(tracker: Tracker, run: RunDir) -> None:
     from a2rl.run.failure import record_failure
 
     record_failure(run, "execute", OSError(28, "No space left on device"))

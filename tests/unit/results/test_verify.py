@@ -96,9 +96,7 @@ def test_a_finished_run_of_the_paper_protocol_is_sound(tmp_path: Path) -> None:
     assert problems(finished_run(tmp_path / "paper", protocol="paper")) == {}
 
 
-def test_a_run_during_which_the_clock_was_set_back_is_sound_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_clock_was_set_back_is_sound_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hours = itertools.count()
     monkeypatch.setattr(ledger, "time", SimpleNamespace(time=lambda: 1_800_000_000.0 - 3600 * next(hours)))
     finished = finished_run(tmp_path / "checkout", in_full=True)
@@ -108,7 +106,7 @@ def test_a_run_during_which_the_clock_was_set_back_is_sound_and_shown(
     assert summary_of(finished.run).is_finished
 
 
-def test_the_best_of_several_on_the_whole_eval_set_is_held_to_more(tmp_path: Path) -> None:
+def test_the_best_of_several_on_all_items_is_held_to_more(tmp_path: Path) -> None:
     """Seven gains in eight items and no loss prove more for a single checkpoint than for the best of three."""
     strict, paper = (finished_run(tmp_path / name, protocol=name) for name in ("strict", "paper"))
     ids = [str(number) for number in range(8)]
@@ -155,7 +153,7 @@ def test_nothing_of_the_kind_is_said_of_held_out_items(finished: Finished) -> No
 
 
 @pytest.mark.parametrize("protocol", ["strict", "paper"])
-def test_a_run_on_a_sample_is_sound_and_called_that_wherever_it_is_shown(tmp_path: Path, protocol: str) -> None:
+def test_a_run_on_a_sample_is_sound_and_always_called_a_sample(tmp_path: Path, protocol: str) -> None:
     sampled = finished_run(tmp_path / "sampled", items=20, limit=8, protocol=protocol)
     run, settings = sampled
     assert problems(sampled) == {}
@@ -198,7 +196,7 @@ def test_mirroring_again_changes_nothing(finished: Finished) -> None:
     assert problems(finished) == {}
 
 
-def test_a_run_from_before_there_were_receipts_and_quotas_is_sound(finished: Finished) -> None:
+def test_a_run_from_before_receipts_and_quotas_is_sound(finished: Finished) -> None:
     run = finished.run
     old_spec = json.loads((run.root / "spec.json").read_text())
     for later in ("max_grading_s", "grading_limits"):

@@ -170,22 +170,20 @@ def dies_for(clock: Clock, machine: Machine, seconds: float) -> None:
     machine.passes(seconds)
 
 
-def test_an_agent_that_lived_on_without_its_pipeline_is_charged_for_all_that_time(
-    clock: Clock, machine: Machine
-) -> None:
+def test_an_agent_that_outlived_its_pipeline_pays_for_that_time(clock: Clock, machine: Machine) -> None:
     dies_for(clock, machine, 30)
     clock.close_lost_segment(still_ran=True, last_change_at=0.0)
     assert clock.elapsed_s() == 42 + 30
     assert clock.read_state().running_since is None
 
 
-def test_one_that_ended_meanwhile_is_charged_up_to_its_last_sign_of_life(clock: Clock, machine: Machine) -> None:
+def test_an_agent_that_ended_meanwhile_pays_to_its_last_sign(clock: Clock, machine: Machine) -> None:
     dies_for(clock, machine, 3600)
     clock.close_lost_segment(still_ran=False, last_change_at=machine.at - 3600 + 12)
     assert clock.elapsed_s() == 42 + 12
 
 
-def test_an_honest_crash_costs_nothing_however_long_it_takes_to_resume(clock: Clock, machine: Machine) -> None:
+def test_an_honest_crash_is_free_however_long_a_resume_takes(clock: Clock, machine: Machine) -> None:
     dies_for(clock, machine, 86400)
     clock.close_lost_segment(still_ran=False, last_change_at=machine.at - 86400 - 1)
     assert clock.elapsed_s() == 42

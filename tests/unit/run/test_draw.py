@@ -15,7 +15,8 @@ def test_two_draws_differ_in_everything() -> None:
     assert (first.halves_seed, first.name, first.commitment) != (second.halves_seed, second.name, second.commitment)
 
 
-def test_what_follows_from_a_seed_does_not_depend_on_the_salt_and_the_commitment_does() -> None:
+def test_what_follows_from_a_seed_does_not_depend_on_the_salt() -> None:
+    """The commitment does."""
     salted = ONE.model_copy(update={"salt": "3" * 64})
     assert salted.commitment != ONE.commitment
     assert (salted.halves_seed, salted.name) == (ONE.halves_seed, ONE.name)

@@ -64,9 +64,10 @@ def run_stages(run: RunDir, settings: Settings) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_ends_a_stage_for_good_is_a_failed_run_with_its_reason(
+def test_whatever_ends_a_stage_for_good_is_a_failed_run(
     run: RunDir, settings: Settings, stages: Callable[[str, Exception], None], error: Exception
 ) -> None:
+    """The run has the reason."""
     stages("execute", error)
     with pytest.raises(RunFailedError) as told:
         run_stages(run, settings)
@@ -172,9 +173,10 @@ def test_what_the_user_does_is_no_failure(
     assert run.ledger.events(Failed) == []
 
 
-def test_a_run_whose_base_model_is_not_there_has_no_result_not_a_failed_one_either(
+def test_a_run_without_its_base_model_has_no_result_at_all(
     run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
 ) -> None:
+    """It is no failed run either."""
     stages("grade", MissingInputError("the base model is not there"))
     with pytest.raises(MissingInputError):
         run_stages(run, settings)
@@ -182,7 +184,7 @@ def test_a_run_whose_base_model_is_not_there_has_no_result_not_a_failed_one_eith
     assert run.ledger.events(Failed) == []
 
 
-def test_a_stage_whose_record_is_there_is_done_whatever_prefect_says(
+def test_a_stage_with_its_record_is_done_whatever_prefect_says(
     run: RunDir, settings: Settings, stages: Callable[[str, Exception], None]
 ) -> None:
     end_agent(run)
@@ -190,7 +192,7 @@ def test_a_stage_whose_record_is_there_is_done_whatever_prefect_says(
     run_stages(run, settings)
 
 
-def test_processes_that_outlive_their_agent_leave_a_run_without_a_result(run: RunDir, settings: Settings) -> None:
+def test_processes_that_outlive_their_agent_leave_no_result(run: RunDir, settings: Settings) -> None:
     run.ledger.append(ProcessesSurvived(attempt=1, processes=((4711, "a"), (4712, "b"))))
     end_agent(run)
     record = grade(run, settings)
@@ -201,7 +203,8 @@ def test_processes_that_outlive_their_agent_leave_a_run_without_a_result(run: Ru
     assert "2 of its processes could not be killed" in run.report.read_text()
 
 
-def test_submissions_of_which_none_could_be_graded_are_a_failed_run(run: RunDir, settings: Settings) -> None:
+def test_submissions_that_could_not_be_graded_are_a_failed_run(run: RunDir, settings: Settings) -> None:
+    """None of them could be graded."""
     run.ledger.append(
         SubmissionAccepted(submission_id=1, elapsed_s=1, model_path="o", weights_digest="d" * 64, code_revision=None)
     )

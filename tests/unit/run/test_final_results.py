@@ -179,14 +179,14 @@ def test_nothing_writes_another_result(finished: Finished) -> None:
     assert run.need("grade", GradeRecord) == result
 
 
-def test_a_result_that_cannot_be_read_is_not_replaced_by_a_failure(finished: Finished) -> None:
+def test_an_unreadable_result_is_not_replaced_by_a_failure(finished: Finished) -> None:
     finished.run.record_path("grade").write_text("{")
     with pytest.raises(IntegrityError):
         record_failure(finished.run, "report", InfrastructureError("x"))
     assert finished.run.record_path("grade").read_text() == "{"
 
 
-def test_a_result_whose_checks_cannot_be_finished_is_flagged_and_says_why(
+def test_a_result_whose_checks_do_not_finish_is_flagged_with_why(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -218,7 +218,7 @@ def test_a_check_that_ends_its_process_costs_only_itself(finished: Finished, mon
     ]
 
 
-def test_a_page_that_cannot_be_drawn_is_named_and_the_run_is_closed(
+def test_a_page_that_cannot_be_drawn_is_named_and_the_run_closed(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from a2rl.cli.results import show_run

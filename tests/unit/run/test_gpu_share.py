@@ -58,7 +58,7 @@ def test_a_model_may_take_all_gpus_that_grade(grading: int, for_one: int) -> Non
     require_gpus_for_one(for_one, grading)
 
 
-def test_a_model_that_needs_more_gpus_than_grade_is_refused_with_the_numbers() -> None:
+def test_a_model_that_needs_more_gpus_than_grade_is_refused() -> None:
     with pytest.raises(UsageError, match=r"tensor_parallel_size 4 needs 4 GPUs for one model, but 1 grades: .*or set"):
         require_gpus_for_one(4, 1)
 

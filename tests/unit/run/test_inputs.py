@@ -64,7 +64,7 @@ def test_a_missing_base_model_refuses_no_submission(here: RunDir, settings: Sett
         grade(here, settings)
 
 
-def test_the_agents_copy_of_the_base_model_will_do_if_it_is_the_same(here: RunDir, settings: Settings) -> None:
+def test_the_agents_copy_of_the_base_model_may_serve_if_equal(here: RunDir, settings: Settings) -> None:
     copy = here.given / "models" / "tiny"
     shutil.copytree(settings.models / "small", copy)
     shutil.rmtree(settings.models)

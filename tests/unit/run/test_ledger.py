@@ -51,7 +51,7 @@ def test_events_are_found_by_kind(ledger: Ledger) -> None:
     assert len(ledger.events(AgentStarted)) == 5
 
 
-def test_a_ledger_that_is_not_there_has_no_entries_and_does_not_verify(tmp_path: Path) -> None:
+def test_a_missing_ledger_has_no_entries_and_does_not_verify(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "none.db")
     assert ledger.entries() == []
     assert not ledger.path.exists()
@@ -106,7 +106,7 @@ def test_updates_and_deletes_are_refused(ledger: Ledger, statement: str) -> None
 
 
 @pytest.mark.parametrize("body", ["{}", "not json", '{"attempt":"many","elapsed_s":1}', "[]"])
-def test_an_entry_that_cannot_be_read_is_one_line_and_no_stack_trace(ledger: Ledger, body: str) -> None:
+def test_an_unreadable_entry_is_one_line_and_no_stack_trace(ledger: Ledger, body: str) -> None:
     tamper(ledger, f"UPDATE events SET body = '{body}' WHERE seq = 2")
     with pytest.raises(IntegrityError) as refused:
         ledger.entries()
@@ -167,7 +167,7 @@ threads = [threading.Thread(target=work, args=(thread,)) for thread in range(3)]
 """
 
 
-def test_two_processes_of_many_threads_append_at_once_and_nothing_is_lost(tmp_path: Path, repository: Path) -> None:
+def test_processes_of_many_threads_append_at_once_without_loss(tmp_path: Path, repository: Path) -> None:
     path = tmp_path / "ledger.db"
     processes = [
         subprocess.Popen([sys.executable, "-c", APPENDER, str(path), str(first)], cwd=repository)
@@ -175,14 +175,12 @@ def test_two_processes_of_many_threads_append_at_once_and_nothing_is_lost(tmp_pa
     ]
     assert [process.wait(60) for process in processes] == [0, 0]
     attempts = {event.attempt for event in Ledger(path).events(AgentStarted)}
-    assert attempts == {
-        first + 100 * thread + n for first in (10_000, 20_000) for thread in range(3) for n in range(4)
-    }
+    assert attempts == {first + 100 * thread + n for first in (10_000, 20_000) for thread in range(3) for n in range(4)}
     assert [entry.seq for entry in Ledger(path).entries()] == list(range(1, 25))
     Ledger(path).verify()
 
 
-def test_a_new_ledger_waits_for_another_process_that_is_making_it(tmp_path: Path) -> None:
+def test_a_new_ledger_waits_for_the_process_that_makes_it(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path, check_same_thread=False, isolation_level=None)) as other:
         other.execute("PRAGMA journal_mode=MEMORY")
@@ -194,7 +192,7 @@ def test_a_new_ledger_waits_for_another_process_that_is_making_it(tmp_path: Path
     assert len(Ledger(path).entries()) == 1
 
 
-def test_a_ledger_that_another_process_is_just_making_has_no_entries(tmp_path: Path) -> None:
+def test_a_ledger_that_is_just_being_made_has_no_entries(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
         database.execute("PRAGMA journal_mode=WAL")
     assert Ledger(tmp_path / "ledger.db").entries() == []

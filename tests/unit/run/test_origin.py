@@ -40,9 +40,10 @@ def test_other_settings_are_not_those_of_the_run_that_was_made(run: RunDir, sett
 
 
 @pytest.mark.parametrize("command", ["resume", "rerun"])
-def test_a_run_that_was_sent_is_refused_and_the_refusal_says_where_its_keys_would_go(
+def test_a_run_that_was_sent_is_refused(
     sent: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
+    """The refusal says where its keys would go."""
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))
     refused = CliRunner().invoke(app, [command, sent.id])
     assert isinstance(refused.exception, UsageError)

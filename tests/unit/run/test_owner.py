@@ -48,7 +48,7 @@ def test_so_is_a_second_thread_of_the_same_process(run: RunDir) -> None:
         raise AssertionError("two owners")
 
 
-def test_a_reserved_run_is_refused_to_others_until_the_work_on_it_is_done(run: RunDir) -> None:
+def test_a_reserved_run_is_refused_to_others_until_it_is_done(run: RunDir) -> None:
     with reserved(run):
         with pytest.raises(UsageError, match=f"process {os.getpid()}"), reserved(run):
             raise AssertionError("two owners")
@@ -65,9 +65,7 @@ def test_a_run_that_was_reserved_in_vain_is_free_again(run: RunDir) -> None:
         pass
 
 
-def test_a_run_is_free_again_when_its_owner_has_ended_or_was_killed(
-    run: RunDir, other: "subprocess.Popen[str]"
-) -> None:
+def test_a_run_is_free_when_its_owner_has_ended_or_was_killed(run: RunDir, other: "subprocess.Popen[str]") -> None:
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
     for _ in range(2):

@@ -45,15 +45,14 @@ def test_auto_follows_what_the_base_model_is_stored_in(
     assert computing_type("auto", base(tmp_path, **config)) == chosen
 
 
-def test_auto_keeps_float32_where_the_cpu_has_no_instructions_for_bfloat16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_keeps_float32_where_the_cpu_lacks_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_params, "cpu_is_fast_in_bfloat16", lambda: False)
     assert computing_type("auto", base(tmp_path, dtype="bfloat16")) is None
     assert computing_type("bfloat16", tmp_path) == "bfloat16"
 
 
-def test_a_base_model_without_a_readable_configuration_is_not_stored_in_16_bits(tmp_path: Path) -> None:
+def test_a_base_model_of_unknown_type_is_not_stored_in_16_bits(tmp_path: Path) -> None:
+    """Its configuration cannot be read."""
     assert stored_type(tmp_path) == ""
     (tmp_path / "config.json").write_text("[1]")
     assert stored_type(tmp_path) == ""

@@ -33,7 +33,7 @@ def test_reasoning_is_removed_as_in_the_reference(text: str, answer: str) -> Non
     assert answer_in(text) == answer
 
 
-def test_the_defaults_are_greedy_and_change_nothing_that_a_task_asks_for() -> None:
+def test_the_defaults_are_greedy_and_change_nothing_of_a_task() -> None:
     inner = FakeSampler(lambda prompt: "<think>2</think>4", chat=True)
     asked = SamplingParams(max_new_tokens=7, stop=("\n",))
     [completion] = GeneratingSampler(inner, Generation(), seed=0).generate(["2 + 2?"], asked)
@@ -52,7 +52,7 @@ def test_every_call_is_sampled_as_the_settings_say() -> None:
         assert params.max_new_tokens == 99
 
 
-def test_the_room_after_a_prompt_is_that_of_the_chat_as_it_will_be_asked() -> None:
+def test_the_room_after_a_prompt_is_that_of_the_chat_as_asked() -> None:
     class Templated(FakeSampler):
         def room_after(self, prompt: Any, chat_template_kwargs: Mapping[str, Any] = {}) -> int:
             return 10 - len(chat_template_kwargs)
@@ -61,7 +61,7 @@ def test_the_room_after_a_prompt_is_that_of_the_chat_as_it_will_be_asked() -> No
     assert sampler.room_after((Message("user", "a"),)) == 9
 
 
-def test_a_stop_string_in_the_reasoning_does_not_end_an_answer_and_one_after_it_does() -> None:
+def test_a_stop_string_ends_an_answer_only_after_the_reasoning() -> None:
     inner = FakeSampler(lambda prompt: Completion("<think>Question:\n?</think>4\nQuestion: 5", "length", 1, 9))
     [completion] = GeneratingSampler(inner, QWEN3, 0).generate(["a"], SamplingParams(9, stop=("\n", "Question:")))
     assert (completion.text, completion.finish, completion.tokens) == ("4", "stop", 9)
@@ -80,7 +80,8 @@ def counting() -> Conversation[list[str]]:
     return said
 
 
-def test_interactive_episodes_get_answers_without_reasoning_and_may_wait_for_other_things() -> None:
+def test_interactive_episodes_get_answers_without_reasoning() -> None:
+    """They may wait for other things."""
     inner = FakeSampler(lambda prompt: f"<think>\n</think>\n\nlook at {prompt}\n> You see")
     [said] = GeneratingSampler(inner, QWEN3, 0).converse([counting()], SamplingParams(9, stop=("\n",)))
     assert said == ["look at 0?", "look at 1?", "look at 2?", "look at after"]

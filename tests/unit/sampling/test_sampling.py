@@ -95,9 +95,10 @@ def batch_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda size: monkeypatch.setattr(transformers_backend, "MAX_BATCH", {"cpu": size, "cuda": size})
 
 
-def test_a_batch_of_prompts_of_different_lengths_gives_the_texts_of_one_by_one(
+def test_a_batch_of_different_lengths_gives_the_usual_texts(
     model: Path, sampler: TransformersSampler, batch_of: Callable[[int], None]
 ) -> None:
+    """They are the texts of one prompt at a time."""
     params = SamplingParams(max_new_tokens=24)
     with open_sampler(model, exact=True) as exact:
         one_by_one = exact.generate(PROMPTS, params)
@@ -170,7 +171,7 @@ def test_sampled_texts_do_not_depend_on_the_batch_size(
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_different_seeds_and_different_places_in_the_call_give_different_texts(sampler: TransformersSampler) -> None:
+def test_other_seeds_and_other_places_give_other_texts(sampler: TransformersSampler) -> None:
     def sample(seed: int) -> list[str]:
         params = SamplingParams(max_new_tokens=16, temperature=1.0, seed=seed)
         return [completion.text for completion in sampler.generate([PROMPTS[0]] * 4, params)]
@@ -345,7 +346,7 @@ def test_a_conversation_is_the_same_as_its_prompts_one_by_one(
     assert sampler.converse(conversations, params) == expected
 
 
-def test_a_conversation_may_forget_and_may_be_over_before_it_began(sampler: TransformersSampler) -> None:
+def test_a_conversation_may_forget_and_may_end_before_it_begins(sampler: TransformersSampler) -> None:
     def forgetful(text: str) -> Conversation[str]:
         for word in text.split():
             completion = yield "One apple. " + word
@@ -360,9 +361,8 @@ def test_a_conversation_may_forget_and_may_be_over_before_it_began(sampler: Tran
     assert sampler.converse([forgetful("The quick brown fox"), silent()], params) == [last.text, "nothing to say"]
 
 
-def test_a_conversation_that_waits_holds_up_nobody_and_comes_to_the_same(
-    sampler: TransformersSampler, batch_of: Callable[[int], None]
-) -> None:
+def test_a_waiting_conversation_holds_up_nobody(sampler: TransformersSampler, batch_of: Callable[[int], None]) -> None:
+    """It comes to the same texts."""
     first, second = threading.Event(), threading.Event()
 
     def waiting(prompt: str, mine: threading.Event, others: threading.Event) -> Conversation[list[str]]:
@@ -390,7 +390,7 @@ def test_a_conversation_that_waits_holds_up_nobody_and_comes_to_the_same(
             assert sampler.converse(conversations, params)[:2] == expected
 
 
-def test_what_goes_wrong_while_a_conversation_waits_is_its_own_matter(sampler: TransformersSampler) -> None:
+def test_a_failure_during_a_wait_concerns_only_its_conversation(sampler: TransformersSampler) -> None:
     def careful() -> Conversation[str]:
         failing = threads.submit(lambda: 1 / 0)
         yield failing
@@ -423,7 +423,7 @@ def test_the_room_after_a_prompt_is_what_the_context_leaves(sampler: Transformer
     ],
     ids=lambda config: config.model_type,
 )
-def test_other_architectures_write_what_transformers_itself_would(config: Any, model: Path, tmp_path: Path) -> None:
+def test_other_architectures_write_what_transformers_would(config: Any, model: Path, tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config.update({**sizes, "vocab_size": 320, "max_position_embeddings": CONTEXT, "eos_token_id": 0})
     config.update({"num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2, "bos_token_id": None})
@@ -517,7 +517,7 @@ def _with_adapter(folder: Path) -> None:
         _with_adapter,
     ],
 )
-def test_a_folder_that_is_no_checkpoint_is_a_usage_error_of_one_line(
+def test_a_folder_without_a_checkpoint_is_a_usage_error(
     model: Path, tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
     folder = shutil.copytree(model, tmp_path / "model")

@@ -132,7 +132,7 @@ def test_attention_without_a_fused_kernel_writes_the_same(family: str) -> None:
     test_every_family_writes_what_transformers_itself_would(family)
 
 
-def test_keys_that_have_left_the_window_of_every_row_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_outside_the_window_of_every_row_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     model, prompts = network("gemma3"), [RULES + words(length) for length in (100, 60, 90)]
     expected, read, attend = decoded(model, prompts, shared_from=None), set(), attention._attend
 
@@ -229,9 +229,8 @@ def test_little_memory_and_few_rows_change_no_text(llama: Any, rows: int, tokens
     assert decoded(llama, PROMPTS, rows=rows, memory=tokens * 384) == expected
 
 
-def test_a_batch_that_does_not_fit_into_memory_is_read_again_with_its_prefixes(
-    llama: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_too_large_for_memory_is_read_again(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its prefixes are read again with it."""
     expected, forward, passes = decoded(llama, PROMPTS), llama.forward, []
 
     def scarce(**arguments: Any) -> Any:
@@ -245,7 +244,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_read_again_with_its_prefixes(
     assert max(passes[:6]) > 2 >= max(passes[12:])
 
 
-def test_sampled_texts_and_their_probabilities_are_the_same_without_sharing(llama: Any) -> None:
+def test_sampled_texts_and_probabilities_are_as_without_sharing(llama: Any) -> None:
     def played(shared_from: int | None) -> list[Written]:
         def conversation(prompt: list[int]) -> Generator[Turn, Written, Written]:
             return (yield Turn(prompt, NEW))
@@ -311,7 +310,7 @@ def test_prefixes_are_those_of_sorted_prompts_in_a_tree() -> None:
     assert prefixes.of(words(400)) is None
 
 
-def test_thousands_of_prompts_that_grow_out_of_each_other_are_no_problem() -> None:
+def test_thousands_of_nested_prompts_are_no_problem() -> None:
     long = words(2000)
     assert list(Prefixes([long[:length] for length in range(1, 2000)], worth=1))
     assert not list(Prefixes([], worth=1))

@@ -25,9 +25,10 @@ def test_vllm_that_is_not_installed_is_an_infrastructure_error(model: Path, monk
         pass
 
 
-def test_a_vllm_worker_that_dies_is_an_infrastructure_error_with_the_end_of_its_log(
+def test_a_dead_vllm_worker_is_an_infrastructure_error(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The error has the end of the worker's log."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho first >&2\necho the engine broke >&2\nexit 3\n")
     python.chmod(0o755)
@@ -61,7 +62,7 @@ for line in sys.stdin:
         ("sys.exit(4)", "exit code 4"),
     ],
 )
-def test_nobody_waits_for_a_vllm_worker_that_is_stuck_or_breaks_off(
+def test_nobody_waits_for_a_stuck_or_broken_vllm_worker(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, says: str
 ) -> None:
     python = tmp_path / "python"
@@ -89,7 +90,7 @@ def test_signs_of_life_of_a_vllm_worker_are_no_answers(
         assert [sampler.room_after("a"), sampler.room_after("b")] == [7, 7]
 
 
-def test_a_vllm_worker_is_told_how_to_sample_and_what_the_template_gets(
+def test_a_vllm_worker_is_told_how_to_sample_and_fill_templates(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
@@ -121,7 +122,7 @@ def test_a_machine_that_cannot_do_it_is_no_mistake_of_the_user(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_was_given_but_is_not_seen_is_never_replaced_by_the_processor(
+def test_a_given_gpu_that_is_not_seen_is_not_replaced_by_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5a")

@@ -67,7 +67,8 @@ def many(count: int = 24, turns: int = 20, first: int = 50) -> list[Conversation
 LONGEST = 50 + 20 * (SEEN + WRITTEN)
 
 
-def test_conversations_that_are_too_many_for_the_cache_are_not_read_again_at_every_turn() -> None:
+def test_too_many_conversations_are_not_read_again_every_turn() -> None:
+    """They do not fit into the cache together."""
     at_best, in_turn, all_at_once = Engine(24 * LONGEST), Engine(6 * LONGEST), Engine(6 * LONGEST)
     texts = run(at_best, None, many())
     assert run(all_at_once, None, many()) == texts
@@ -99,7 +100,7 @@ def test_what_conversations_have_in_common_takes_room_once() -> None:
 
 
 @pytest.mark.parametrize("room", [1, 100])
-def test_a_conversation_that_is_larger_than_the_cache_goes_on_alone(room: int) -> None:
+def test_a_conversation_larger_than_the_cache_goes_on_alone(room: int) -> None:
     engine = Engine(room)
     assert [len(text) for text in run(engine, room, many(3, turns=4))] == [50 + 4 * (SEEN + WRITTEN)] * 3
     assert engine.rounds[0] == [0, 1, 2]
@@ -112,7 +113,8 @@ def test_prompts_without_a_next_turn_are_all_asked_at_once() -> None:
     assert engine.rounds[0] == list(range(100))
 
 
-def test_a_conversation_that_waits_for_something_else_keeps_its_place_and_no_one_waits_for_ever() -> None:
+def test_a_waiting_conversation_keeps_its_place() -> None:
+    """No one waits for ever."""
     with ThreadPoolExecutor(1) as threads:
 
         def searching() -> Conversation[str]:

@@ -71,9 +71,8 @@ def write(folder: Path, *layers: dict[str, Tensor], **more: Tensor) -> str:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_an_engine_with_the_weights_of_the_files_is_accepted_however_it_stores_them(
-    tmp_path: Path, dtype: torch.dtype
-) -> None:
+def test_an_engine_with_the_weights_of_the_files_is_accepted(tmp_path: Path, dtype: torch.dtype) -> None:
+    """It does not matter how it stores them."""
     first, second = layer(1, dtype), layer(2, dtype)
     inverse = {"layers.0.rotary_emb.inv_freq": torch.ones(4), "lm_head.weight": torch.ones(2, 2)}
     folder = write(tmp_path / "a", first, second, **inverse)
@@ -81,7 +80,7 @@ def test_an_engine_with_the_weights_of_the_files_is_accepted_however_it_stores_t
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_one_number_that_is_still_that_of_an_earlier_checkpoint_is_found(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_a_single_number_of_an_earlier_checkpoint_is_found(tmp_path: Path, dtype: torch.dtype) -> None:
     first, second = layer(1, dtype), layer(2, dtype)
     folder = write(tmp_path / "a", first, second)
     stale = {name: tensor.clone() for name, tensor in second.items()}
@@ -112,7 +111,7 @@ def test_a_matrix_that_can_only_be_multiplied_with_is_read_too(tmp_path: Path) -
         require_equal(folder, stale, torch.float32, tied=True)
 
 
-def test_a_packed_copy_that_was_not_renewed_is_found_and_can_be_renewed(tmp_path: Path) -> None:
+def test_an_outdated_packed_copy_is_found_and_can_be_renewed(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", **{"lm_head.weight": (weight := torch.randn(8, 6))})
     engine = Engine(head=(head := Packed(torch.randn(8, 6), keep=True)))
     head.weight.data.copy_(weight)
@@ -122,7 +121,8 @@ def test_a_packed_copy_that_was_not_renewed_is_found_and_can_be_renewed(tmp_path
     require_equal(folder, engine, torch.float32, tied=False)
 
 
-def test_only_the_files_that_the_index_names_count_and_unreadable_ones_are_refused(tmp_path: Path) -> None:
+def test_only_files_of_the_index_count(tmp_path: Path) -> None:
+    """Files that cannot be read are refused."""
     first = layer(1, torch.float32)
     folder = write(tmp_path / "a", first)
     save_file({"layers.0.norm": torch.ones(6)}, tmp_path / "a" / "leftover.safetensors")

@@ -84,7 +84,7 @@ def test_a_run_keeps_its_user_and_another_run_has_another(agent: Work, new_run: 
 
 @ROOT
 @LANDLOCK
-def test_the_agent_changes_what_the_pipeline_wrote_for_it_and_not_what_is_given(agent: Work, run: RunDir) -> None:
+def test_the_agent_changes_what_it_got_for_writing_only(agent: Work, run: RunDir) -> None:
     needs("user")
     (run.workspace / "code" / "planted.py").write_text("1")
     weights = run.given / "models" / "weights"
@@ -117,7 +117,8 @@ def test_all_that_is_the_graders_is_closed(run: RunDir) -> None:
 
 
 @ROOT
-def test_a_tree_of_any_depth_is_given_away_but_no_file_with_another_name(tmp_path: Path) -> None:
+def test_a_tree_of_any_depth_is_given_away(tmp_path: Path) -> None:
+    """A file with another name is not."""
     (folder := tmp_path / "workspace").mkdir()
     (tmp_path / "ledger").write_text("the grader's")
     os.link(tmp_path / "ledger", folder / "linked")
@@ -134,7 +135,7 @@ def test_a_tree_of_any_depth_is_given_away_but_no_file_with_another_name(tmp_pat
 
 
 @ROOT
-def test_a_user_that_still_has_processes_is_given_to_no_other_agent(tmp_path: Path) -> None:
+def test_a_user_with_processes_is_given_to_no_other_agent(tmp_path: Path) -> None:
     user = assign_user(tmp_path)
     assert assign_user(tmp_path) == user
     with subprocess.Popen(["sleep", "60"], user=user, group=user, extra_groups=[]) as left:
@@ -189,7 +190,7 @@ def test_terminals_are_the_agents_own(agent: Work) -> None:
 
 
 @LANDLOCK
-def test_processes_of_others_cannot_be_seen_and_its_own_end_with_it(agent: Work) -> None:
+def test_processes_of_others_are_unseen_and_its_own_end_with_it(agent: Work) -> None:
     needs("processes")
     marker = f"a2rl-{os.getpid()}-left-behind"
     text = (
@@ -218,7 +219,7 @@ def test_how_an_agent_ended_comes_out_of_its_table_of_processes(
     assert ended.exit_code == code
 
 
-def test_without_terminals_of_its_own_an_agent_gets_none_of_others(settings: Settings, tmp_path: Path) -> None:
+def test_without_own_terminals_an_agent_gets_none_of_others(settings: Settings, tmp_path: Path) -> None:
     def use(isolation: Isolation) -> set[str]:
         found = workspace_confinement(tmp_path, isolation, settings, (), (), tmp_path / "log")
         assert found is not None
@@ -229,7 +230,7 @@ def test_without_terminals_of_its_own_an_agent_gets_none_of_others(settings: Set
 
 
 @LANDLOCK
-def test_what_is_left_in_shared_memory_of_all_is_removed_and_reported(agent: Callable[..., str]) -> None:
+def test_leftovers_in_shared_memory_are_removed_and_reported(agent: Callable[..., str]) -> None:
     name = f"a2rl-left-{os.getpid()}"
     said = ""
     for _ in range(3):  # an agent of another test, which has the same user, may end in this moment and take the file
@@ -238,7 +239,7 @@ def test_what_is_left_in_shared_memory_of_all_is_removed_and_reported(agent: Cal
     assert f"left in /dev/shm and removed: {name}, 16 bytes" in said
 
 
-def test_a_file_that_was_there_or_is_in_use_or_of_another_kind_stays(tmp_path: Path) -> None:
+def test_old_used_or_special_files_in_shared_memory_stay(tmp_path: Path) -> None:
     (tmp_path / "before").touch()
     memory = SharedMemory.before(os.geteuid(), shared=True, place=tmp_path)
     (tmp_path / "folder").mkdir()
@@ -249,7 +250,8 @@ def test_a_file_that_was_there_or_is_in_use_or_of_another_kind_stays(tmp_path: P
 
 
 @ROOT
-def test_what_is_swapped_for_a_link_while_a_folder_is_given_stays_whose_it_is(tmp_path: Path) -> None:
+def test_what_is_swapped_for_a_link_meanwhile_keeps_its_owner(tmp_path: Path) -> None:
+    """It is swapped while a folder is given away."""
     theirs, outside, over = tmp_path / "theirs", tmp_path / "outside", threading.Event()
     for folder in (theirs / "real/below", outside / "below"):
         folder.mkdir(parents=True)

@@ -44,7 +44,7 @@ def use(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("case", TOO_WEAK)
-def test_a_weaker_sandbox_than_asked_for_is_an_error_that_says_how_to_mend_it(
+def test_a_weaker_sandbox_is_an_error_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, case: str
 ) -> None:
     kind, lack, mend = TOO_WEAK[case]
@@ -62,7 +62,7 @@ def test_a_weaker_sandbox_than_asked_for_is_an_error_that_says_how_to_mend_it(
 
 
 @pytest.mark.parametrize("layer", ["user", "processes"])
-def test_without_scopes_a_user_or_a_table_of_processes_keeps_signals_in(
+def test_a_user_or_process_table_keeps_signals_in_without_scopes(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, layer: Layer
 ) -> None:
     use(monkeypatch, WHOLE._replace(landlock=4, own=frozenset({layer})))
@@ -80,7 +80,7 @@ def test_what_works_in_parts_but_not_as_a_whole_is_an_error(
 
 
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
-def test_a_machine_that_is_short_of_something_now_weakens_nothing(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+def test_a_machine_that_is_short_of_something_weakens_nothing(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     monkeypatch.setattr(machines, "_try_out", lambda: {"user": 0, "devices": error, "processes": 0})
     with pytest.raises(InfrastructureError, match="try again"):
         machines.examine()

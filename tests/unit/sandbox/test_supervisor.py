@@ -75,9 +75,8 @@ def read_pids(files: list[Path]) -> list[int]:
     return [int(file.read_text()) for file in files]
 
 
-def test_a_daemon_and_a_stopped_child_that_ignores_signals_are_gone_after_stop(
-    start: Callable[..., AgentProcess], tmp_path: Path
-) -> None:
+def test_stop_ends_a_daemon_and_a_stopped_child(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    """The child ignores signals."""
     command, files = family(tmp_path, stubborn=True)
     with start("sh", "-c", command) as process:
         pids = read_pids(files)
@@ -89,9 +88,7 @@ def test_a_daemon_and_a_stopped_child_that_ignores_signals_are_gone_after_stop(
     assert result.exit_code == -15
 
 
-def test_what_an_agent_leaves_behind_is_gone_when_it_ends_by_itself(
-    start: Callable[..., AgentProcess], tmp_path: Path
-) -> None:
+def test_what_an_agent_leaves_behind_is_gone_when_it_ends(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
     command, files = family(tmp_path)
     ending = f"until [ -e {files[1]} ]; do sleep 0.01; done; exit 7"
     with start("sh", "-c", command.replace("sleep 600", ending)) as process:
@@ -176,9 +173,7 @@ def test_a_file_that_may_not_be_run_is_reported(start: Callable[..., AgentProces
         assert ended(process) == AgentExit(None, f"{tmp_path}/agent: Permission denied", 0)
 
 
-def test_the_log_has_all_that_the_agent_printed_down_to_the_last_line(
-    start: Callable[..., AgentProcess], tmp_path: Path
-) -> None:
+def test_the_log_has_all_that_the_agent_printed(start: Callable[..., AgentProcess], tmp_path: Path) -> None:
     with start("sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; echo to stderr >&2; echo the last line") as process:
         ended(process)
     text = Path(log(tmp_path)).read_text()
@@ -207,7 +202,8 @@ def test_a_second_attempt_adds_to_the_log(start: Callable[..., AgentProcess], tm
     assert Path(log(tmp_path)).read_text() == "first\nsecond\n"
 
 
-def test_the_agent_gets_the_environment_and_folder_it_is_given_and_no_input(settings: Settings, tmp_path: Path) -> None:
+def test_the_agent_gets_the_given_environment_and_folder(settings: Settings, tmp_path: Path) -> None:
+    """It gets no input."""
     command = AgentCommand(["sh", "-c", f"pwd; cat; env | grep -v -e ^{MARKER} -e ^PWD -e ^_ -e ^SHLVL"], str(tmp_path),
                            {"PATH": os.environ["PATH"], "ONLY": "this"}, log(tmp_path))  # fmt: skip
     with AgentProcess(command, settings) as process:

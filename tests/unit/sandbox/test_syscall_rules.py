@@ -140,7 +140,7 @@ def test_without_anybody_who_answers_calls_fail_and_do_not_hang(tmp_path: Path) 
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-def test_an_agent_does_not_get_to_cores_that_it_was_not_started_on(tmp_path: Path) -> None:
+def test_an_agent_does_not_get_to_other_cores_than_its_own(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
 
     def own(listener: int) -> Broker:
@@ -156,7 +156,7 @@ def test_an_agent_does_not_get_to_cores_that_it_was_not_started_on(tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root could do more")
-def test_the_broker_has_the_rights_of_the_agents_user_and_no_more(tmp_path: Path) -> None:
+def test_the_broker_has_only_the_rights_of_the_agents_user(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     secret.chmod(0o600)

@@ -21,7 +21,8 @@ def test_one_item_cannot_be_halved() -> None:
     assert best_of([0], [[1], [0]]).cross_fitted is None
 
 
-def test_without_any_true_gain_the_cross_fitted_one_is_about_zero_where_the_taken_one_is_not() -> None:
+def test_without_a_true_gain_the_cross_fitted_gain_is_about_zero() -> None:
+    """The one that was taken is not."""
     rng, taken, fitted = np.random.default_rng(0), [], []
     for _ in range(60):
         values = (rng.random((21, 100)) < 0.5).astype(float)

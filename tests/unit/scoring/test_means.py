@@ -27,13 +27,14 @@ def test_graded_values_that_vary_less_count_more() -> None:
     assert high - low < mean_interval([1.0, 0.0] * 50).high - mean_interval([1.0, 0.0] * 50).low
 
 
-def test_a_single_value_among_zeros_says_little_about_how_values_vary() -> None:
+def test_one_value_among_zeros_says_little_about_the_spread() -> None:
     """Without the prior, one item of 0.05 among 40 zeros would exclude a mean of 1%."""
     assert mean_interval([0.05] + [0.0] * 40).high > 1
 
 
 @pytest.mark.parametrize("values", [[0.3], [0.0] * 50, [1.0] * 50, [0.5] * 50])
-def test_equal_values_have_an_interval_of_some_length_inside_the_scale(values: list[float]) -> None:
+def test_equal_values_have_an_interval_inside_the_scale(values: list[float]) -> None:
+    """It has some length."""
     low, high = mean_interval(values)
     assert 0 <= low < high <= 100
     assert low <= 100 * values[0] <= high

@@ -39,7 +39,7 @@ def verdict(differences: Sequence[float], level: float = 0.95) -> str:
     return verdict_of(summarise(results([1.0])), improvement)
 
 
-def test_an_improvement_is_paired_over_the_items_that_both_were_graded_on() -> None:
+def test_an_improvement_is_paired_over_items_graded_for_both() -> None:
     after = results([0.0, 1.0, 1.0, 0.0, 1.0])
     stranger = ItemResult(id="77", verdict="correct", value=1.0)
     improvement = compare(results([1.0, 0.0, 0.0, 0.0, 1.0]), [*after[::-1], stranger])
@@ -54,8 +54,8 @@ def test_there_is_no_improvement_without_common_items() -> None:
 
 
 @pytest.mark.parametrize("differing", range(1, 26))
-def test_better_comes_by_chance_in_at_most_a_fortieth_of_cases_however_few_items_differ(differing: int) -> None:
-    """Counts all outcomes of this many items, which are equally likely without a real change."""
+def test_better_comes_by_chance_in_at_most_a_fortieth_of_cases(differing: int) -> None:
+    """Counts all outcomes of this many items, however few, which are equally likely without a real change."""
     by_chance = sum(
         math.comb(differing, gains) / 2**differing
         for gains in range(differing + 1)
@@ -65,7 +65,7 @@ def test_better_comes_by_chance_in_at_most_a_fortieth_of_cases_however_few_items
 
 
 @pytest.mark.parametrize("differing", [4, 5])
-def test_a_handful_of_items_is_no_proof_even_if_all_of_them_got_better(differing: int) -> None:
+def test_a_handful_of_items_is_no_proof_even_if_all_got_better(differing: int) -> None:
     assert verdict(binary(differing, 0, 41)) == "inconclusive"
     assert verdict(binary(0, differing, 41)) == "inconclusive"
 
@@ -76,7 +76,7 @@ def test_six_items_out_of_six_are_proof() -> None:
 
 
 @pytest.mark.parametrize("level", [0.95, corrected(0.95, 20)])
-def test_the_interval_and_the_exact_test_never_contradict_each_other(level: float) -> None:
+def test_the_interval_and_the_exact_test_never_contradict(level: float) -> None:
     for items, gains in itertools.product((30, 100), range(16)):
         for losses in range(14):
             interval = difference_interval(binary(gains, losses, items), level)
@@ -95,7 +95,8 @@ def test_the_interval_is_tangos(gains: int, losses: int, items: int, low: float,
     assert tango_interval(gains, losses, items, 0.95) == pytest.approx((100 * low, 100 * high), abs=0.05)
 
 
-def test_the_same_answers_are_no_improvement_and_the_interval_says_what_could_have_been_missed() -> None:
+def test_the_same_answers_are_no_improvement() -> None:
+    """The interval says what could have been missed."""
     improvement = compare(results([1.0, 0.0] * 20), results([1.0, 0.0] * 20))
     assert improvement is not None
     assert improvement.points == 0
@@ -134,7 +135,7 @@ def graded(rng: np.random.Generator, items: int, changed: float, shift: float) -
 
 
 @pytest.mark.parametrize(("items", "changed"), [(41, 0.1), (41, 1.0), (100, 0.05), (134, 0.5)])
-def test_graded_values_that_did_not_get_better_are_seldom_called_better(items: int, changed: float) -> None:
+def test_graded_values_without_a_gain_are_seldom_called_better(items: int, changed: float) -> None:
     rng = np.random.default_rng(0)
     called = sum(verdict(graded(rng, items, changed, 0.0)) == "improved" for _ in range(200))
     assert called <= 0.025 * 200 + 2 * math.sqrt(200 * 0.025 * 0.975)
@@ -145,7 +146,7 @@ def test_graded_values_that_got_better_are_called_better() -> None:
     assert sum(verdict(graded(rng, 100, 1.0, 0.2)) == "improved" for _ in range(50)) >= 45
 
 
-def test_an_errored_item_counts_as_the_best_and_as_the_worst_that_it_may_have_been() -> None:
+def test_an_errored_item_counts_as_its_best_and_as_its_worst() -> None:
     before, after = [0.0] * 40, [1.0] * 6 + [0.0] * 34
     judged = compare(results(before), results(after))
     one_less = compare(results(before), results([*after[:-1], None]))
@@ -160,7 +161,8 @@ def test_an_errored_item_counts_as_the_best_and_as_the_worst_that_it_may_have_be
     assert lost.ci.low == difference_interval(binary(0, 1, 40), 0.95).low
 
 
-def test_six_gains_beside_an_errored_item_that_may_have_been_lost_are_no_proof() -> None:
+def test_six_gains_beside_an_errored_item_are_no_proof() -> None:
+    """The item may have been lost."""
     improvement = compare(results([0.0] * 40 + [1.0]), results([1.0] * 6 + [0.0] * 34 + [None]))
     assert improvement is not None
     assert improvement.ci.low <= 0 < improvement.points
@@ -173,7 +175,7 @@ def test_the_level_is_shared_among_all_that_was_tried() -> None:
 
 @pytest.mark.parametrize("tried", [1, 5, 20, 50])
 @pytest.mark.parametrize("items", [100, 134])
-def test_the_best_of_many_that_are_no_better_is_seldom_called_better(tried: int, items: int) -> None:
+def test_the_best_of_many_without_a_gain_is_seldom_called_better(tried: int, items: int) -> None:
     """Simulates the `paper` protocol without any real change: 5% of the items change by chance."""
     rng, runs, level = np.random.default_rng(tried), 1000, corrected(0.95, tried)
     flips = rng.random((runs, tried, items)) < 0.15

@@ -68,7 +68,7 @@ def test_the_interval_of_a_mean_of_samples_covers_the_truth(items: int, samples:
 
 
 @pytest.mark.parametrize(("items", "samples"), [(20, 4), (82, 4)])
-def test_two_gradings_of_one_model_seldom_differ_by_more_than_chance_explains(items: int, samples: int) -> None:
+def test_two_gradings_of_one_model_seldom_differ_beyond_chance(items: int, samples: int) -> None:
     rng, found, times = np.random.default_rng(2), 0, 200
     for _ in range(times):
         share, first = draws(items, samples, rng)

@@ -27,7 +27,7 @@ def test_the_score_is_the_share_of_right_answers_in_percent() -> None:
     assert (score.tokens, score.seconds) == (24, 1.235)
 
 
-def test_the_four_counts_add_up_to_the_total_whatever_the_verdicts() -> None:
+def test_the_four_counts_add_up_whatever_the_verdicts() -> None:
     rng = random.Random(0)
     for _ in range(50):
         counts = {name: rng.randint(0, 5) for name in ("correct", "wrong", "truncated", "errored")}
@@ -42,7 +42,7 @@ def test_no_items_have_no_score() -> None:
     assert "nothing to grade" in score.reason
 
 
-def test_too_many_errored_items_leave_no_score_and_the_first_reason() -> None:
+def test_too_many_errored_items_leave_no_score_but_a_reason() -> None:
     score = summarise(items(correct=95, errored=3))
     assert score.score is None
     assert score.reason == "3 of 98 items could not be judged; item 95: it broke"
@@ -55,7 +55,7 @@ def test_one_item_of_ten_may_be_errored_and_two_of_a_hundred(total: int, tolerat
     assert summarise(items(correct=total - tolerated - 1, errored=tolerated + 1)).score is None
 
 
-def test_the_interval_holds_whatever_an_errored_item_would_have_been() -> None:
+def test_the_interval_covers_whatever_an_errored_item_was() -> None:
     score = summarise(items(correct=20, wrong=20, errored=1))
     worst, best = (mean_interval([1.0] * (20 + right) + [0.0] * (21 - right)) for right in (0, 1))
     assert score.score == 50

@@ -21,7 +21,8 @@ def test_one_run_has_the_interval_of_its_items() -> None:
     assert found.points == pytest.approx(100 * sum(row) / 80)
 
 
-def test_runs_that_differ_make_the_interval_longer_however_many_items_there_are() -> None:
+def test_runs_that_differ_make_the_interval_longer() -> None:
+    """This holds however many items there are."""
     alike, different = mean_gain(table(4, 2_000, 0.3, 0)), mean_gain(table(4, 2_000, 0.3, 0.2))
     assert alike.ci.high - alike.ci.low < 6
     assert different.ci.high - different.ci.low > 20
@@ -32,7 +33,7 @@ def test_more_runs_make_the_interval_shorter() -> None:
     assert widths[0].high - widths[0].low > 1.5 * (widths[1].high - widths[1].low)
 
 
-def test_runs_without_a_result_count_as_no_gain_and_leave_some_doubt() -> None:
+def test_runs_without_a_result_are_no_gain_and_leave_some_doubt() -> None:
     found = mean_gain([[0.0] * 50] * 3)
     assert found.points == 0
     assert found.ci.low < 0 < found.ci.high
@@ -44,7 +45,8 @@ def test_a_table_without_cells_or_with_gaps_is_refused(wrong: Table) -> None:
         mean_gain(wrong)
 
 
-def test_two_agents_are_compared_on_the_tasks_that_both_have_and_corrected_for_their_number() -> None:
+def test_two_agents_are_compared_on_the_tasks_of_both() -> None:
+    """The comparison is corrected for their number."""
     weak = {name: table(5, 200, 0.2, 0.02, seed) for seed, name in enumerate(("gsm8k", "webshop", "alfworld"))}
     strong = {"gsm8k": table(5, 200, 0.6, 0.02, 7), "webshop": table(5, 200, 0.2, 0.02, 8)}
     found = compare_agents(weak, strong)
@@ -54,7 +56,7 @@ def test_two_agents_are_compared_on_the_tasks_that_both_have_and_corrected_for_t
     assert found["webshop"].ci.low < 0 < found["webshop"].ci.high
 
 
-def test_agents_that_were_graded_on_different_items_are_not_compared() -> None:
+def test_agents_graded_on_different_items_are_not_compared() -> None:
     with pytest.raises(ValueError, match="different items"):
         compare_agents({"gsm8k": [[0.0, 1.0]]}, {"gsm8k": [[0.0, 1.0, 1.0]]})
 
@@ -64,7 +66,7 @@ def test_holms_correction_matches_a_worked_example() -> None:
     assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
 
 
-def test_the_interquartile_mean_leaves_out_a_quarter_on_either_side() -> None:
+def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
     assert interquartile_mean([0, 1, 2, 100]) == pytest.approx(1.5)
     assert interquartile_mean([7]) == 7
     assert interquartile_mean([0, 10, 20, 30, 40, 50]) == pytest.approx((0.5 * 10 + 20 + 30 + 0.5 * 40) / 3)

@@ -35,7 +35,7 @@ def test_there_are_recorded_games() -> None:
     assert len(TRANSCRIPTS) == 3
 
 
-def test_numbers_are_dealt_downwards_over_the_sorted_identifiers_of_a_noun() -> None:
+def test_numbers_are_dealt_downwards_over_a_nouns_sorted_ids() -> None:
     names = display_names(["mug_bar_2", "mug_bar_10", "mug_bar_1", "sink_bar_1", "sink_bar_1_bar_sinkbasin"])
     assert names == {
         "mug_bar_1": "mug 3",
@@ -46,7 +46,7 @@ def test_numbers_are_dealt_downwards_over_the_sorted_identifiers_of_a_noun() -> 
     }
 
 
-def test_an_identifier_without_a_position_has_a_name_that_ends_with_a_space() -> None:
+def test_an_id_without_a_position_has_a_name_ending_in_a_space() -> None:
     assert display_names(["mugtype"]) == {"mugtype": "mugtype "}
 
 
@@ -116,7 +116,7 @@ def test_only_the_held_object_can_be_examined() -> None:
     assert play.step("examine pen 1") == "There's nothing special about pen 1."
 
 
-def test_an_object_may_be_in_two_receptacles_and_is_taken_from_one() -> None:
+def test_an_object_may_be_in_two_places_and_is_taken_from_one() -> None:
     play = played("go to countertop 1", "take mug 2 from countertop 1")
     assert play.step("examine sinkbasin 1") == "On the sinkbasin 1, you see a mug 2."
     play.step("move mug 2 to sinkbasin 1")
@@ -124,7 +124,8 @@ def test_an_object_may_be_in_two_receptacles_and_is_taken_from_one() -> None:
     assert play.step("examine countertop 1") == "On the countertop 1, you see a knife 1."
 
 
-def test_a_thing_is_seen_next_to_a_receptacle_that_it_was_taken_from_and_is_still_at() -> None:
+def test_a_taken_thing_is_seen_where_it_still_is() -> None:
+    """It is seen next to a receptacle that it was taken from."""
     play = played("go to desk 1", "take bowl 1 from desk 1")
     assert play.step("look") == "You are facing the desk 1, and shelf 1. Next to it, you see nothing."
     play.step("move bowl 1 to shelf 1")
@@ -140,7 +141,7 @@ def test_taking_a_thing_leaves_it_at_its_other_locations() -> None:
     assert play.step("slice bread 1 with knife 1") == "You sliced the bread 1 with the knife 1."
 
 
-def test_a_lamp_is_turned_on_and_on_again_even_in_a_closed_cabinet() -> None:
+def test_a_lamp_is_turned_on_repeatedly_even_in_a_closed_cabinet() -> None:
     play = played("go to cabinet 1")
     assert play.step("use desklamp 1") == play.step("use desklamp 1") == "You turn on the desklamp 1."
     play.step("go to cabinet 2")
@@ -202,7 +203,7 @@ def test_what_lies_in_a_closed_receptacle_can_be_sliced() -> None:
     assert play.step("slice bread 1 with butterknife 1") == "You sliced the bread 1 with the butterknife 1."
 
 
-def test_moving_asks_for_an_open_door_and_a_fitting_type_but_not_for_room() -> None:
+def test_moving_needs_an_open_door_and_a_fitting_type_not_room() -> None:
     play = played("go to countertop 1", "take mug 2 from countertop 1", "go to fridge 1")
     assert play.step("move mug 2 to fridge 1") == NOTHING_HAPPENS
     play.step("open fridge 1")
@@ -291,7 +292,8 @@ def test_every_command_is_a_step() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_command_does_something_if_and_only_if_it_is_admissible(kind: Kind) -> None:
+def test_a_command_does_something_only_if_it_is_admissible(kind: Kind) -> None:
+    """And every admissible command does something."""
     game = kitchen(kind)
     play, tried = Play(game), set[str]()
     for command in walk(game, random.Random(kind), 300):
@@ -377,9 +379,7 @@ def test_a_game_is_done_after_the_last_step_allowed() -> None:
     assert env.steps[0].won is False
 
 
-def test_the_engine_runs_wherever_it_is_copied_with_the_standard_library_alone(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_the_engine_runs_anywhere_with_the_standard_library(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository / "tasks" / "alfworld" / "alfred", tmp_path / "alfred")
     (tmp_path / "game.tw-pddl").write_text(json.dumps(content()))
     script = (

@@ -61,7 +61,7 @@ def test_a_model_that_plays_as_the_expert_wins_every_game(hidden: Path) -> None:
     assert all(group.score == 100 for group in score.groups.values())
 
 
-def test_a_model_that_is_stuck_loses_every_game_at_the_step_limit(hidden: Path) -> None:
+def test_a_stuck_model_loses_every_game_at_the_step_limit(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: " go to the moon")
     score = summarise(grader.grade(sampler, hidden, grader.item_ids(hidden), LIMITS, NATIVE))
     assert (score.score, score.wrong) == (0, score.total)
@@ -69,7 +69,7 @@ def test_a_model_that_is_stuck_loses_every_game_at_the_step_limit(hidden: Path) 
     assert sampler.params[0].stop == ("\n",)
 
 
-def test_a_thought_is_answered_ok_and_counts_as_a_step_that_is_not_invalid(hidden: Path) -> None:
+def test_a_thought_is_answered_ok_and_is_a_valid_step(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: " think: where am I?")
     [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], Limits(max_new_tokens=9, max_steps=3), NATIVE)
     assert item.measures == {"steps": 3, "invalid share": 0}
@@ -110,9 +110,8 @@ def test_both_engines_give_the_same_results(hidden: Path) -> None:
     assert native == stock
 
 
-def test_examples_come_before_the_game_in_the_references_frame_as_far_as_the_context_takes_them(
-    hidden: Path, tmp_path: Path
-) -> None:
+def test_examples_precede_the_game_as_far_as_the_context_allows(hidden: Path, tmp_path: Path) -> None:
+    """They have the reference's frame."""
     folder = tmp_path / "hidden"
     folder.mkdir()
     (folder / "games").symlink_to(hidden / "games")
@@ -137,7 +136,7 @@ def test_without_prompts_a_game_comes_without_examples(hidden: Path, tmp_path: P
         assert ("Shown." in str(sampler.asked[-1])) is shown
 
 
-def test_our_examples_are_two_won_games_of_each_kind_with_thoughts() -> None:
+def test_our_examples_are_two_won_games_of_each_kind() -> None:
     games = [Game.parse(mini.game(household), Path("game")) for household in mini.generate(60, 6, "train")]
     examples = repaired(games)
     assert {kind: len(texts) for kind, texts in examples.items()} == dict.fromkeys({game.kind for game in games}, 2)
@@ -149,7 +148,7 @@ def test_our_examples_are_two_won_games_of_each_kind_with_thoughts() -> None:
     assert framed([]) == ""
 
 
-def test_the_published_examples_are_taken_from_a_mirror_by_digest_only(tmp_path: Path) -> None:
+def test_published_examples_come_from_a_mirror_by_digest_only(tmp_path: Path) -> None:
     assert faithful(tmp_path) is None
     (tmp_path / "react_prompts.json").write_text("{}")
     with pytest.raises(IntegrityError, match="not the published file"):

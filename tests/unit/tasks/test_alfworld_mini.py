@@ -54,7 +54,7 @@ def test_every_household_is_won_by_its_walkthrough(train: list[Household], evalu
         assert len(household.walkthrough) <= mini.LONGEST_WALKTHROUGH
 
 
-def test_a_household_whose_walkthrough_does_not_win_is_not_written(train: list[Household], tmp_path: Path) -> None:
+def test_a_household_whose_walkthrough_fails_is_not_written(train: list[Household], tmp_path: Path) -> None:
     aimless = dataclasses.replace(train[0], walkthrough=("look",))
     with pytest.raises(ValueError, match="not won by its walkthrough"):
         write(aimless, tmp_path)
@@ -97,14 +97,15 @@ def test_eval_asks_for_pairs_that_training_never_shows() -> None:
     assert len(asked_in_eval) > 60
 
 
-def test_every_thing_and_every_receptacle_is_asked_for_in_training() -> None:
+def test_every_thing_and_receptacle_is_asked_for_in_training() -> None:
     asked = {household.pair for household in generate(3000, 8, "train")}
     assert {pair.thing for pair in asked} == {thing for room in ROOMS.values() for thing in room.things}
     places = {place for room in ROOMS.values() for place in room.receptacles}
     assert {pair.place for pair in asked} == places - NEVER_A_TARGET
 
 
-def test_a_seed_gives_the_same_households_and_another_gives_others() -> None:
+def test_a_seed_always_gives_the_same_households() -> None:
+    """Another seed gives others."""
     assert list(generate(30, 3, "train")) == list(generate(30, 3, "train"))
     assert list(generate(30, 3, "train")) != list(generate(30, 4, "train"))
 
@@ -153,7 +154,7 @@ def test_the_prompt_is_the_one_of_react() -> None:
     assert transcript(INTRO, [("look", "A."), ("help", "B.")]).endswith("desk.\n> look\nA.\n> help\nB.")
 
 
-def test_pretraining_documents_are_transcripts_of_small_households(documents: list[str]) -> None:
+def test_pretraining_documents_are_transcripts_of_small_homes(documents: list[str]) -> None:
     assert len(set(documents)) == DOCUMENTS
     for document in documents:
         assert re.match(r"You are in the middle of a room\. .*\nYour task is to: [a-z ]+\.\n> [a-z]", document)
@@ -161,7 +162,7 @@ def test_pretraining_documents_are_transcripts_of_small_households(documents: li
     assert sum(len(document.split()) for document in documents) / DOCUMENTS < 200
 
 
-def test_pretraining_notes_say_yes_where_the_wanted_thing_is_seen_and_no_elsewhere() -> None:
+def test_pretraining_notes_say_yes_only_where_the_thing_is_seen() -> None:
     answers = Counter[str]()
     for document in pretraining_text(3, 60, notes_share=1.0):
         wanted = ""
@@ -175,7 +176,7 @@ def test_pretraining_notes_say_yes_where_the_wanted_thing_is_seen_and_no_elsewhe
     assert min(answers.values()) > 100
 
 
-def test_only_the_share_asked_for_of_the_pretraining_documents_shows_how_to_win() -> None:
+def test_only_the_wanted_share_of_documents_shows_how_to_win() -> None:
     unsolved, solved = (pretraining_text(3, 100, share, notes_share=0.0) for share in (0.0, 1.0))
     assert sum(ends_well(document) for document in unsolved) <= 5
     assert all(ends_well(document) for document in solved)

@@ -71,9 +71,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_rollout_says_what_was_written_with_which_probability_and_what_the_game_answered(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_rollout_has_texts_probabilities_and_the_games_answers(data: Path, tmp_path: Path) -> None:
     model = build_base_model(tmp_path / "model")
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(data), str(model)], capture_output=True, text=True, cwd=tmp_path, check=False

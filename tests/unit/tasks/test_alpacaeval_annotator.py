@@ -47,7 +47,7 @@ def asked(output: str, reference: str = REFERENCE, instruction: str = ASKED) -> 
     return question(ANNOTATOR, Pair(instruction, reference, output)).messages[1]["content"]
 
 
-def test_pairs_without_delimiters_are_asked_about_in_the_packages_own_words() -> None:
+def test_pairs_without_delimiters_have_the_packages_own_words() -> None:
     import pandas as pd
 
     utils = package.module("utils")
@@ -72,7 +72,7 @@ def test_an_unknown_annotator_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma-2b-it", "alpaca-7b"])
-def test_reading_the_published_replies_gives_the_published_preferences(shared_data: Path, name: str) -> None:
+def test_published_replies_give_the_published_preferences(shared_data: Path, name: str) -> None:
     rows = read_json(shared_data / "alpaca_eval" / f"annotations_{name}.json.xz")
     for row in rows:
         if row["output_1"] == row["output_2"]:
@@ -116,7 +116,8 @@ def broken(**choice: Any) -> dict[str, Any]:
         {**reply({"x": 1.0}), "text": "m"},
     ],
 )
-def test_a_reply_without_both_log_probabilities_and_token_is_no_verdict(body: dict[str, Any]) -> None:
+def test_a_reply_without_both_log_probabilities_is_no_verdict(body: dict[str, Any]) -> None:
+    """Nor is one without a token."""
     with pytest.raises(UnreadableReplyError):
         first_is_better(body)
 
@@ -159,7 +160,7 @@ def test_an_output_that_speaks_to_the_judge_wins_nothing(output: str) -> None:
 
 
 @pytest.mark.parametrize("output", ["3 - 4 - 5", '3 - 4 - 5"', "", "3 - 4"])
-def test_the_served_judge_says_what_the_rule_says_in_either_order(output: str) -> None:
+def test_the_served_judge_follows_the_rule_in_either_order(output: str) -> None:
     orders = set()
     for last in range(5, 12):
         instruction, reference = f"Count from 3 to {last} with dashes.", "3, 4"

@@ -116,9 +116,8 @@ def test_an_answer_is_judged_before_the_next_one_is_generated(hidden: Path, judg
         assert len(finish()) == 3
 
 
-def test_an_empty_answer_is_lost_and_the_references_own_a_tie_without_asking(
-    hidden: Path, judge: FakeJudge, tmp_path: Path
-) -> None:
+def test_an_empty_answer_is_lost_and_the_references_own_a_tie(hidden: Path, judge: FakeJudge, tmp_path: Path) -> None:
+    """The judge is not asked."""
     before = len(judge.asked())
     outputs = {"0": "  \n", "1": grader.items_of(hidden)[1].reference}
     lost, tied = grader.score_outputs(outputs, hidden, ["0", "1"], judging(judge, tmp_path))
@@ -178,13 +177,13 @@ def test_winning_all_or_nothing_has_a_score_and_an_interval(
     assert low <= score.ci.low <= score.score <= score.ci.high <= high
 
 
-def test_answers_that_are_all_equally_longer_cannot_be_length_controlled(tmp_path: Path) -> None:
+def test_equally_longer_answers_cannot_be_length_controlled(tmp_path: Path) -> None:
     rows = [{"preference": 1.5, "output_1": "a", "output_2": "bb", "generator_1": "x", "generator_2": "y"}] * 9
     with pytest.raises(NotComputableError, match="length"):
         package.length_controlled(rows, generated_calibration(tmp_path / CALIBRATION, 9))
 
 
-def test_runs_that_are_scored_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_runs_that_are_scored_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = generated_calibration(tmp_path / CALIBRATION, 60)
     all_rows = [
         [
@@ -278,7 +277,7 @@ def test_annotations_with_a_failed_judgement_leave_it_out(tmp_path: Path, settin
         ({"index": 3}, "an index in some annotations only"),
     ],
 )
-def test_a_number_that_cannot_be_is_refused_and_the_annotation_named(
+def test_an_impossible_number_is_refused_and_its_source_named(
     tmp_path: Path, settings: Settings, changes: dict[str, Any], problem: str
 ) -> None:
     row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y", "instruction": "Do it."}
@@ -339,7 +338,7 @@ def test_the_command_says_what_is_wrong(arguments: list[str], problem: str) -> N
     assert problem in str(error)
 
 
-def test_a_mirror_without_training_data_serves_grading_but_no_run(shared_data: Path, tmp_path: Path) -> None:
+def test_a_mirror_without_training_data_only_serves_grading(shared_data: Path, tmp_path: Path) -> None:
     from a2rl.task_api.data import require_complete
 
     visible, hidden = tmp_path / "visible", tmp_path / "hidden"
@@ -352,9 +351,7 @@ def test_a_mirror_without_training_data_serves_grading_but_no_run(shared_data: P
         require_complete(tmp_path)
 
 
-def test_a_whole_mirror_is_split_into_what_the_agent_sees_and_what_it_does_not(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_a_whole_mirror_is_split_into_visible_and_hidden_parts(shared_data: Path, tmp_path: Path) -> None:
     mirror, visible, hidden = (tmp_path / name for name in ("mirror", "visible", "hidden"))
     for folder in (mirror, visible, hidden):
         folder.mkdir()

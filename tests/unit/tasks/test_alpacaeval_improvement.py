@@ -43,7 +43,8 @@ def test_the_improvement_is_the_difference_of_the_scores(hundred: Judged) -> Non
     assert abs(found.points - plain.points) > 1
 
 
-def test_longer_answers_that_are_no_better_are_a_plain_gain_and_no_improvement(hundred: Judged) -> None:
+def test_longer_answers_that_are_no_better_are_no_improvement(hundred: Judged) -> None:
+    """They are a plain gain."""
     rng = np.random.default_rng(1)
     before, after = hundred.results(rng, -1, 0), hundred.results(rng, -1, 1200)
     plain = mean_difference(before, after)
@@ -59,7 +60,7 @@ def test_answers_that_are_no_better_are_seldom_called_better(hundred: Judged, lo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("longer", "tried", "runs"), [(0.0, 1, 300), (1200.0, 1, 300), (0.0, 5, 200), (0.0, 20, 60)])
-def test_in_many_runs_answers_that_are_no_better_are_seldom_called_better(
+def test_in_many_runs_equal_answers_are_seldom_called_better(
     hundred: Judged, longer: float, tried: int, runs: int
 ) -> None:
     assert false_alarms(hundred, longer, tried, runs) <= 0.025 * runs + 2 * math.sqrt(runs * 0.025 * 0.975)
@@ -93,7 +94,7 @@ def test_the_same_answers_are_no_improvement(hundred: Judged) -> None:
     assert -10 < found.ci.low < 0 < found.ci.high < 10
 
 
-def test_the_refits_give_the_packages_rate_and_the_bootstraps_spread(hundred: Judged) -> None:
+def test_the_refits_give_the_packages_rate_and_bootstrap_spread(hundred: Judged) -> None:
     items = hundred.results(np.random.default_rng(5), -0.5, 200)
     known = {each.id: each for each in grader.items_of(hundred.hidden)}
     rows = [grader._annotation(known[each.id], each) for each in items]
@@ -115,7 +116,7 @@ def test_eight_hundred_items_take_seconds(tmp_path: Path) -> None:
     assert time.thread_time() - started < 20
 
 
-def test_an_item_that_could_not_be_judged_makes_the_interval_longer(hundred: Judged) -> None:
+def test_an_item_without_a_judgement_makes_the_interval_longer(hundred: Judged) -> None:
     rng = np.random.default_rng(6)
     before, after = hundred.results(rng, -1, 0), hundred.results(rng, -1, 0)
     errored = [ItemResult(id=each.id, verdict="errored", reason="no completion was given") for each in after[:2]]
@@ -142,5 +143,5 @@ def test_without_calibration_there_is_no_improvement(hundred: Judged, tmp_path: 
     assert grader.improvement(items, items, LEVEL, tmp_path) is None
 
 
-def test_an_interval_of_nothing_but_zeros_is_that_of_items_that_do_not_differ() -> None:
+def test_an_interval_of_zeros_means_items_that_do_not_differ() -> None:
     assert difference_interval([0.0] * 100, LEVEL).high == pytest.approx(100 * 3.8415 / 103.8415, abs=0.01)

@@ -35,7 +35,7 @@ def test_every_kind_of_instruction_is_there_and_understood(exercises: list[Exerc
     assert all(rule.parse(each.instruction)[0].name == each.kind for each in exercises)
 
 
-def test_the_good_answer_is_perfect_and_beats_the_reference_for_sure(exercises: list[Exercise]) -> None:
+def test_the_good_answer_is_perfect_and_beats_the_reference(exercises: list[Exercise]) -> None:
     for each in exercises:
         assert quality(each.instruction, each.good) == 1
         assert preference(each.instruction, each.reference, each.good) == 1
@@ -58,7 +58,8 @@ def test_one_answer_for_everything_wins_next_to_nothing(exercises: list[Exercise
     assert sum(preference(each.instruction, each.reference, answer) for each in exercises) < 0.08 * len(exercises)
 
 
-def test_repeating_the_instruction_or_saying_more_than_asked_is_no_perfect_answer(exercises: list[Exercise]) -> None:
+def test_repeating_or_saying_too_much_is_no_perfect_answer(exercises: list[Exercise]) -> None:
+    """It repeats the instruction, or says more than asked."""
     for each in exercises:
         assert quality(each.instruction, each.instruction) == 0
         assert quality(each.instruction, f"{each.instruction} {each.good}") == 0

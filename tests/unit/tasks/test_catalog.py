@@ -37,7 +37,7 @@ def test_an_agents_command_knows_its_folder(root: Path) -> None:
     assert agent.command() == ["python", f"{root}/agents/mine/agent.py"]
 
 
-def test_a_misspelt_name_is_answered_with_the_nearest_and_with_all(root: Path, settings: Settings) -> None:
+def test_a_misspelt_name_is_answered_with_the_nearest_and_all(root: Path, settings: Settings) -> None:
     with pytest.raises(UsageError, match=r"no agent 'mien'\. Did you mean 'mine'\? Known: mine"):
         find_agent("mien", root)
     with pytest.raises(UsageError, match=r"no task 'gsm8'\. Did you mean 'gsm8k'"):

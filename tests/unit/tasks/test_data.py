@@ -15,9 +15,10 @@ from a2rl.task_api.data import ensure_data, hidden_digest, prepare_data, reading
 RUNS = 4
 
 
-def test_of_runs_that_start_side_by_side_one_makes_the_data_and_none_takes_it_from_under_another(
+def test_of_runs_that_start_together_one_makes_the_data(
     settings: Settings,
 ) -> None:
+    """No run takes it from under another."""
     together = Barrier(RUNS)
 
     def start_of_a_run(_: int) -> tuple[int, str]:
@@ -47,7 +48,7 @@ def make(content: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> P
     return prepare_data("gsm8k", "mini", None, settings)
 
 
-def test_data_that_is_made_again_and_is_the_same_stays_where_runs_read_it(
+def test_data_that_is_made_again_unchanged_stays_in_its_place(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = make("same", settings, monkeypatch).stat().st_ino
@@ -85,9 +86,8 @@ def test_data_that_is_being_read_is_not_replaced(settings: Settings, monkeypatch
     assert (folder / "hidden/eval.jsonl").read_text() == "new"
 
 
-def test_what_a_killed_maker_left_is_removed_and_other_tasks_data_is_not(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_maker_left_is_removed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data of other tasks is not."""
     folder = settings.data("gsm8k", "mini")
     left = folder.with_name(f".gsm8k-{'0' * 32}")
     others = folder.with_name(f".gsm8k-two-{'0' * 32}")
@@ -98,9 +98,7 @@ def test_what_a_killed_maker_left_is_removed_and_other_tasks_data_is_not(
     assert others.exists()
 
 
-def test_a_folder_that_does_not_exist_is_refused_before_anything_is_prepared(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_a_missing_folder_is_refused_before_preparing_anything(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"--source {tmp_path}/typo is not a folder"):
         ensure_data("gsm8k", "full", tmp_path / "typo", settings)
     assert not settings.data("gsm8k", "full").exists()

@@ -45,7 +45,7 @@ def test_the_split_is_the_references(tmp_path: Path) -> None:
     assert [row.problem for row in test] == shuffled[100:300]["problem"]
 
 
-def test_full_data_is_100_questions_to_learn_from_and_200_to_grade(mirror: Path, tmp_path: Path) -> None:
+def test_full_data_has_100_questions_to_learn_and_200_to_grade(mirror: Path, tmp_path: Path) -> None:
     visible, hidden = prepared(mirror, tmp_path)
     train, test = read_questions(visible / "train.jsonl"), read_questions(hidden / "eval.jsonl")
     assert (len(train), len(test)) == (100, 200)

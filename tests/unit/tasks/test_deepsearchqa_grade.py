@@ -137,7 +137,8 @@ def with_search(conversation: Conversation[Any]) -> Conversation[Any]:
         return end.value
 
 
-def test_a_model_that_searches_as_the_expert_answers_everything_and_the_served_rule_says_so(hidden: Path) -> None:
+def test_a_model_that_searches_like_the_expert_answers_all(hidden: Path) -> None:
+    """The served rule says so."""
     score = summarise(graded(hidden, expert))
     assert score.score == 100
     assert score.measures["searches"] == 1
@@ -193,7 +194,9 @@ def test_the_references_stops_are_kept_as_an_option(hidden: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_rule")
-def test_a_model_that_follows_the_format_gets_to_search_as_in_the_reference_it_does_not(hidden: Path) -> None:
+def test_following_the_format_leads_to_searches(hidden: Path) -> None:
+    """In the reference it does not."""
+
     def write(prompt: Prompt) -> str:
         text = f"{expert(prompt)}\nObservation: made up"
         return min((text.partition(stop)[0] for stop in sampler.params[-1].stop), key=len)
@@ -218,7 +221,7 @@ def test_a_turn_without_an_action_makes_the_model_answer(hidden: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_rule")
-def test_a_model_that_only_searches_runs_out_of_turns_and_is_wrong(hidden: Path) -> None:
+def test_a_model_that_only_searches_runs_out_of_turns(hidden: Path) -> None:
     items = graded(hidden, lambda prompt: " Again.\nAction: search[seat of Town1]")
     assert {(item.verdict, item.answer, item.measures["searches"]) for item in items} == {("wrong", "", 6.0)}
 
@@ -238,7 +241,7 @@ def test_text_after_an_action_is_no_action(hidden: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_rule")
-def test_a_search_that_fails_costs_the_model_its_turn_and_it_can_go_on(tmp_path: Path, live: FakeEngine) -> None:
+def test_a_failed_search_costs_the_model_only_its_turn(tmp_path: Path, live: FakeEngine) -> None:
     hidden = write_items(tmp_path / "hidden", 3)
     seen: list[str] = []
 
@@ -254,9 +257,8 @@ def test_a_search_that_fails_costs_the_model_its_turn_and_it_can_go_on(tmp_path:
 
 @pytest.mark.usefixtures("by_rule")
 @pytest.mark.parametrize("mood", ["slow", "gone", "html"])
-def test_items_whose_searches_keep_failing_are_errored_and_the_others_are_graded(
-    tmp_path: Path, live: FakeEngine, mood: str
-) -> None:
+def test_items_whose_searches_keep_failing_are_errored(tmp_path: Path, live: FakeEngine, mood: str) -> None:
+    """The others are graded."""
     hidden = write_items(tmp_path / "hidden", ITEMS)
 
     def write(prompt: Prompt) -> str:
@@ -338,7 +340,7 @@ def test_in_exact_mode_questions_one_at_a_time_come_to_the_same(hidden: Path, ba
     assert {item.measures["searches"] for item in together} == {3}
 
 
-def test_a_set_answer_has_precision_recall_and_f1_beside_its_verdict(tmp_path: Path) -> None:
+def test_a_set_answer_has_precision_recall_and_f1(tmp_path: Path) -> None:
     hidden = write_items(tmp_path / "hidden", 2, lambda n: "tea, milk, salt, wool")
     in_part, single = grader.score_outputs({"0": "wool, tea, iron", "1": "wool"}, hidden, ["0", "1"])
     assert (in_part.verdict, in_part.value) == ("wrong", 0)
@@ -431,9 +433,8 @@ def test_an_annotator_of_another_task_is_a_usage_error() -> None:
         question("weighted_alpaca_eval_gpt4_turbo", Answered("Single Answer", "a", "b"))
 
 
-def test_a_judgement_that_fails_makes_the_item_errored_and_no_answer_is_wrong_unasked(
-    hidden: Path, tmp_path: Path
-) -> None:
+def test_a_failed_judgement_makes_the_item_errored(hidden: Path, tmp_path: Path) -> None:
+    """No answer is wrong unasked."""
     params = JudgeParams(annotator=ANNOTATOR, base_url="http://127.0.0.1:9", api_key_env=None, attempts=1)
     judging = JudgeConfig(params, tmp_path / "judgements.db")
     outputs = {"0": "Balco0", "1": "", "2": "Balco2"}

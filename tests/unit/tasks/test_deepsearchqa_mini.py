@@ -64,7 +64,7 @@ def test_the_expert_scores_100_with_one_search_for_each_hop(data: Path) -> None:
     )
 
 
-def test_who_never_searches_scores_near_0_even_knowing_all_that_training_shows(data: Path) -> None:
+def test_without_searching_one_scores_near_0(data: Path) -> None:
     """Gives the most frequent answer in the training data to the same kind of question."""
     train = read_questions(data / "visible" / "train.jsonl")
     asked = re.compile(r"What (?:is|are) the (.*?) of ")
@@ -103,7 +103,8 @@ def test_the_splits_share_no_name_and_so_no_fact_and_no_chain(data: Path) -> Non
         assert {split_of(re.split(r" of (?!the )", problem)[1].rstrip("?")) for problem in problems} == {split}
 
 
-def test_questions_are_of_one_to_four_hops_and_every_third_asks_for_several_things(questions: list[Question]) -> None:
+def test_questions_have_one_to_four_hops(questions: list[Question]) -> None:
+    """Every third asks for several things."""
     kinds = Counter((question.category, question.answer_type) for question in questions)
     assert {kinds[f"{n} hop{'s' * (n > 1)}", "Set Answer"] for n in range(1, 5)} == {10}
     assert {kinds[f"{n} hop{'s' * (n > 1)}", "Single Answer"] for n in range(1, 5)} == {20}
@@ -164,7 +165,7 @@ def test_the_pretraining_text_is_small_and_about_another_world(world: World) -> 
         assert not told.intersection(names)
 
 
-def test_few_questions_of_the_pretraining_text_are_answered_right() -> None:
+def test_few_questions_of_pretraining_texts_are_answered_right() -> None:
     episodes = [text for text in mini.pretraining_text(0) if text.startswith("Question: ")]
     right = 0
     for text in episodes:

@@ -53,7 +53,8 @@ print("all is well")
 """
 
 
-def test_the_route_imitates_the_expert_but_no_mistake_and_does_without_pages(tmp_path: Path) -> None:
+def test_the_route_imitates_the_expert_without_its_mistakes(tmp_path: Path) -> None:
+    """It does without pages."""
     data, world = tmp_path / "data", World("train", 3)
     data.mkdir()
     copy_tools(data)

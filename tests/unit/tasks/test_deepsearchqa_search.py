@@ -45,12 +45,14 @@ def with_engine(settings: Settings, engine: FakeEngine) -> Settings:
     return replace(settings, environ={**settings.environ, "SEARXNG_URL": engine.url})
 
 
-def test_searxng_is_asked_for_json_and_gives_title_text_and_address(engine: FakeEngine) -> None:
+def test_searxng_is_asked_for_json(engine: FakeEngine) -> None:
+    """It gives title, text and address."""
     assert ask(engine, "kind") == [Hit("A page", "All about towns.", "https://example.org/page")]
     assert engine.asked == [{"q": "towns", "format": "json"}]
 
 
-def test_serpapi_is_asked_with_its_key_and_gives_title_text_and_address(engine: FakeEngine) -> None:
+def test_serpapi_is_asked_with_its_key(engine: FakeEngine) -> None:
+    """It gives title, text and address."""
     with WebSearch(SerpApi("secret", url=f"{engine.url}/search"), QUICK) as search:
         assert search("towns") == [Hit("A page", "All about towns.", "https://example.org/page")]
         engine.mood = "none found"
@@ -101,7 +103,7 @@ def test_duckduckgo_answers_without_a_key() -> None:
         assert any("France" in hit.snippet for hit in search("Paris"))
 
 
-def test_the_key_of_serpapi_has_the_references_name_or_its_older_one(settings: Settings) -> None:
+def test_the_key_of_serpapi_has_the_references_or_the_older_name(settings: Settings) -> None:
     for names, key in ((("SERPAPI_KEY",), "a"), (("SERPAPI_API_KEY",), "b"), (("SERPAPI_KEY", "SERPAPI_API_KEY"), "a")):
         values = {"SERPAPI_KEY": "a", "SERPAPI_API_KEY": "b"}
         chosen = replace(settings, environ={name: values[name] for name in names})
@@ -119,7 +121,7 @@ def test_a_query_is_asked_again_where_that_may_help(engine: FakeEngine, mood: st
     "mood",
     ["busy", "broken", "garbled", "html", "a list", "nested", "nonsense", "blind", "slow", "gone", "trickling"],
 )
-def test_an_engine_that_is_slow_or_down_or_answers_rubbish_fails_in_the_end(engine: FakeEngine, mood: str) -> None:
+def test_an_engine_that_is_slow_down_or_wrong_fails_in_the_end(engine: FakeEngine, mood: str) -> None:
     started = time.monotonic()
     with pytest.raises(SearchError, match="searxng: "):
         ask(engine, mood)
@@ -127,7 +129,8 @@ def test_an_engine_that_is_slow_or_down_or_answers_rubbish_fails_in_the_end(engi
     assert time.monotonic() - started < LONG_S
 
 
-def test_an_engine_that_is_not_there_fails_and_one_that_refuses_is_not_asked_again(engine: FakeEngine) -> None:
+def test_an_engine_that_refuses_is_not_asked_again(engine: FakeEngine) -> None:
+    """One that is not there fails."""
     with WebSearch(Searxng("http://127.0.0.1:9"), QUICK) as search, pytest.raises(SearchError, match="reached"):
         search("towns")
     with pytest.raises(SearchError, match="403: no JSON here"):
@@ -135,7 +138,8 @@ def test_an_engine_that_is_not_there_fails_and_one_that_refuses_is_not_asked_aga
     assert len(engine.asked) == 1
 
 
-def test_rows_that_are_no_results_are_left_out_and_nothing_found_is_no_failure(engine: FakeEngine) -> None:
+def test_rows_that_are_no_results_are_left_out(engine: FakeEngine) -> None:
+    """Nothing found is no failure."""
     assert ask(engine, "odd rows") == [Hit("", "Kept.", "")]
     assert ask(engine, "empty") == []
 
@@ -168,9 +172,7 @@ def test_no_message_holds_the_key() -> None:
     assert "secret" not in str(failure.value)
 
 
-def test_a_recorded_answer_is_given_again_without_asking_and_offline(
-    settings: Settings, engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_a_recorded_answer_is_given_again_offline(settings: Settings, engine: FakeEngine, tmp_path: Path) -> None:
     live = with_engine(settings, engine)
     with open_search(tmp_path, LIVE, live, 9) as ask:
         first = ask("towns").result()
@@ -226,7 +228,7 @@ def test_a_key_or_address_that_is_not_set_is_a_usage_error(
         pass
 
 
-def test_an_address_that_is_none_and_data_without_pages_are_usage_errors(settings: Settings, tmp_path: Path) -> None:
+def test_bad_addresses_and_data_without_pages_are_usage_errors(settings: Settings, tmp_path: Path) -> None:
     wrong = replace(settings, environ={"SEARXNG_URL": "localhost"})
     with pytest.raises(UsageError, match="not a valid URL"), open_search(tmp_path, LIVE, wrong, 9):
         pass
@@ -234,7 +236,7 @@ def test_an_address_that_is_none_and_data_without_pages_are_usage_errors(setting
         pass
 
 
-def test_the_grader_gets_the_keys_of_search_engines_and_judges_and_other_children_do_not(settings: Settings) -> None:
+def test_only_the_grader_gets_keys_of_search_engines_and_judges(settings: Settings) -> None:
     names = {"SERPAPI_API_KEY": "a", "SEARXNG_URL": "b", "GEMINI_API_KEY": "c", "OPENAI_API_KEY": "d"}
     rich = replace(settings, environ={**settings.environ, **names})
     assert names.items() <= grader_keys(rich).items()

@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_mini_variants_services_are_those_that_the_agent_has_as_files(data: Path, settings: Settings) -> None:
+def test_the_mini_services_are_those_in_the_agents_files(data: Path, settings: Settings) -> None:
     visible, hidden = data / "visible", data / "hidden"
     train, evaluated = read_questions(visible / "train.jsonl")[:20], read_questions(hidden / "eval.jsonl")[:20]
     index = Index(read_pages(visible / "pages"))
@@ -42,7 +42,7 @@ def test_the_mini_variants_services_are_those_that_the_agent_has_as_files(data: 
     assert not settings.searches.exists()
 
 
-def test_a_quote_is_ten_words_in_a_row_or_a_whole_shorter_question() -> None:
+def test_a_quote_is_ten_words_in_a_row_or_a_whole_short_question() -> None:
     quotes = Quotes(["one two three four five six seven eight nine ten eleven", "Short one?", ""])
     assert quotes.occur_in("x ONE, two three-four five six seven eight nine\nten y")
     assert not quotes.occur_in("one two three four five six seven eight nine")

@@ -53,7 +53,7 @@ def test_every_task_can_draw_its_mini_variant_and_only_that(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_draw_has_the_files_the_number_and_the_kinds_of_the_public_edition(
+def test_a_draw_has_the_files_number_and_kinds_of_the_public_set(
     task: str, drawn: dict[tuple[str, str], Path], editions: dict[str, Path]
 ) -> None:
     grader, public = load_grader(task), editions[task]
@@ -66,7 +66,7 @@ def test_a_draw_has_the_files_the_number_and_the_kinds_of_the_public_edition(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_gives_other_items(
+def test_the_same_seed_gives_the_same_bytes_and_another_others(
     task: str, drawn: dict[tuple[str, str], Path], tmp_path: Path
 ) -> None:
     one, other = (drawn[task, seed] for seed in SEEDS)
@@ -78,7 +78,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_gives_other_items(
 
 
 @pytest.mark.parametrize("task", ["gsm8k", "humaneval", "alpacaeval"])
-def test_no_item_of_a_draw_is_in_the_public_edition_under_other_names(
+def test_no_item_of_a_draw_is_public_under_other_names(
     task: str, drawn: dict[tuple[str, str], Path], editions: dict[str, Path]
 ) -> None:
     key = {"gsm8k": "question", "humaneval": "prompt", "alpacaeval": "instruction"}[task]

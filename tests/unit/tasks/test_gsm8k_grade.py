@@ -238,7 +238,7 @@ def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
     assert [item.tokens for item in items] == [5, 5, 5]
 
 
-def test_a_right_answer_counts_even_where_the_token_limit_cut_what_came_after(hidden: Path) -> None:
+def test_a_right_answer_counts_although_the_limit_cut_the_rest(hidden: Path) -> None:
     sampler = saying(said("#### 500\n and so", "length"))
     assert grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7), {})[0].verdict == "correct"
 
@@ -259,7 +259,8 @@ def test_the_prompt_is_the_references_with_the_examples_before(hidden: Path) -> 
     )
 
 
-def test_examples_that_do_not_fit_the_context_are_left_out_whole_and_for_all_questions_alike(hidden: Path) -> None:
+def test_examples_that_do_not_fit_are_left_out_for_all_questions(hidden: Path) -> None:
+    """They are left out whole."""
     write_jsonl(hidden / "shots.jsonl", [{"question": f"What is {n}?", "answer": f"#### {n}"} for n in range(4)])
     examples = []
     for context in (1000, 250, 100):
@@ -285,13 +286,13 @@ def test_the_gold_answer_is_never_in_its_own_prompt(hidden: Path) -> None:
         assert f"#### {number}" not in str(prompt)
 
 
-def test_a_missing_completion_is_errored_and_an_empty_one_is_wrong(hidden: Path) -> None:
+def test_a_missing_completion_is_errored_and_an_empty_one_wrong(hidden: Path) -> None:
     items = grader.score_outputs({"0": "", "1": "#### 1000"}, hidden, ["0", "1", "2"])
     assert [item.verdict for item in items] == ["wrong", "correct", "errored"]
     assert items[2].reason
 
 
-def test_every_gold_answer_of_the_real_data_is_right_and_has_one_value(shared_data: Path) -> None:
+def test_every_real_gold_answer_is_right_and_has_one_value(shared_data: Path) -> None:
     for split, rows in (("train", 7473), ("test", 1319)):
         answers = [row["answer"] for row in read_jsonl(shared_data / "gsm8k" / f"{split}.jsonl")]
         assert len(answers) == rows
@@ -336,9 +337,8 @@ def test_a_faithful_answer_is_the_last_number(text: str, is_right: bool) -> None
     assert reference.is_right(text, "3*500\n#### 1,500") is is_right
 
 
-def test_faithful_examples_are_the_references_solutions_to_problems_of_the_training_data(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_faithful_examples_are_the_references_solutions(shared_data: Path, tmp_path: Path) -> None:
+    """They are solutions to problems of the training data."""
     prepare.prepare("full", shared_data / "gsm8k", tmp_path, tmp_path)
     shots = read_jsonl(tmp_path / "shots.jsonl")
     for shot, solution in zip(shots, reference.SOLUTIONS, strict=True):
@@ -353,7 +353,7 @@ def test_faithful_examples_are_the_references_solutions_to_problems_of_the_train
     assert turns[0].startswith("Question: Angelo and Melanie want to plan")
 
 
-def test_data_without_examples_has_none_in_the_faithful_way_either(hidden: Path) -> None:
+def test_data_without_examples_has_none_in_the_faithful_way(hidden: Path) -> None:
     write_jsonl(hidden / "shots.jsonl", [])
     sampler = saying(said("500"))
     [item] = grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7), FAITHFUL)

@@ -56,7 +56,8 @@ def test_questions_do_not_repeat(train: list[Problem]) -> None:
     assert len({problem.question for problem in train}) == len(train)
 
 
-def test_the_base_model_reads_no_eval_question_and_not_the_prompt_of_the_benchmark() -> None:
+def test_the_base_model_reads_no_eval_question_and_no_prompt() -> None:
+    """That is the prompt of the benchmark."""
     questions = {problem.question for problem in generate(400, 2604, "eval")}
     for document in pretraining_text(0):
         assert "Question:" not in document

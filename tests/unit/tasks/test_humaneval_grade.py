@@ -172,7 +172,7 @@ def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
     assert sampler.asked[0] == 'def f(a):\n    """a plus 1."""\n'
 
 
-def test_an_answer_that_this_machine_cannot_test_is_errored_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_cannot_be_tested_here_is_errored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Tester, "_line", lambda self, *_: self._process.kill_tree() if self._is_ready else READY)
     [result] = grader.judged([ITEM], [Completion(BODY, "stop", 0, 5)])
     assert (result.verdict, result.value) == ("errored", 0.0)
@@ -216,13 +216,14 @@ def test_a_faithful_answer_is_asked_for_in_words_and_not_stopped(hidden: Path, c
     assert "Read the following function signature" in str(sampler.asked[0])
 
 
-def test_a_missing_completion_is_errored_and_an_empty_one_is_wrong(hidden: Path) -> None:
+def test_a_missing_completion_is_errored_and_an_empty_one_wrong(hidden: Path) -> None:
     items = grader.score_outputs({"x/1": "", "x/3": "    return a + 3"}, hidden, ["x/1", "x/2", "x/3"])
     assert [item.verdict for item in items] == ["wrong", "errored", "correct"]
     assert items[1].reason
 
 
-def test_published_items_outside_the_eval_set_can_be_judged_and_are_never_graded(hidden: Path) -> None:
+def test_published_items_outside_the_eval_set_are_only_judged(hidden: Path) -> None:
+    """They are never graded."""
     assert isinstance(load_grader("humaneval"), PublishedGrader)
     assert grader.published_ids(hidden) == ["x/0", *grader.item_ids(hidden)]
     assert grader.score_outputs({"x/0": "    return a"}, hidden, ["x/0"])[0].verdict == "correct"
@@ -236,9 +237,7 @@ def prepared(shared_data: Path, folder: Path) -> tuple[Path, Path]:
     return visible, hidden
 
 
-def test_the_real_data_is_the_first_half_for_the_agent_and_the_second_for_the_grader(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_the_real_data_is_halved_between_agent_and_grader(shared_data: Path, tmp_path: Path) -> None:
     visible, hidden = prepared(shared_data, tmp_path)
     trained = [row["task_id"] for row in read_jsonl(visible / "train.jsonl")]
     assert trained == [f"HumanEval/{n}" for n in range(82)]
@@ -269,7 +268,7 @@ def test_all_164_canonical_solutions_score_100_and_empty_ones_0(
     assert score(settings, shared_data, dict.fromkeys(canonical, "")) == "0.0 of 164"
 
 
-def test_completions_of_the_eval_set_alone_are_scored_on_the_eval_set(
+def test_completions_of_the_eval_set_are_scored_on_it_alone(
     settings: Settings, shared_data: Path, canonical: dict[str, str]
 ) -> None:
     evaluated = {name: text for name, text in canonical.items() if int(name.partition("/")[2]) >= 82}
@@ -279,7 +278,7 @@ def test_completions_of_the_eval_set_alone_are_scored_on_the_eval_set(
         score(settings, shared_data, {**canonical, "HumanEval/164": ""})
 
 
-def test_whole_functions_and_chat_answers_score_like_continuations(shared_data: Path, tmp_path: Path) -> None:
+def test_functions_and_chat_answers_score_like_continuations(shared_data: Path, tmp_path: Path) -> None:
     _, hidden = prepared(shared_data, tmp_path)
     items = grader.items_of(hidden)
     for form in ("{}", "Sure!\n```python\n{}\n```\nIt works."):

@@ -39,7 +39,7 @@ def test_every_reference_solution_passes_its_test(train: list[Problem], evaluati
         namespace["check"](namespace[problem.entry_point])
 
 
-def test_no_test_is_passed_by_an_empty_body_or_by_the_argument_itself(evaluation: list[Problem]) -> None:
+def test_no_test_is_passed_by_an_empty_body_or_the_argument(evaluation: list[Problem]) -> None:
     for problem in evaluation:
         argument = problem.prompt.partition("(")[2].partition(")")[0]
         for body in ("    pass\n", f"    return {argument}\n"):
@@ -81,9 +81,7 @@ def test_splits_and_pretraining_share_no_docstring(
     assert not read & (trained | evaluated)
 
 
-def test_no_eval_problem_is_a_training_problem_with_another_argument(
-    train: list[Problem], evaluation: list[Problem]
-) -> None:
+def test_no_eval_problem_is_trained_with_another_argument(train: list[Problem], evaluation: list[Problem]) -> None:
     trained, evaluated = ({canonical(problem.prompt) for problem in split} for split in (train, evaluation))
     assert len(evaluated) == len(evaluation)
     assert not trained & evaluated
@@ -98,7 +96,8 @@ def test_the_canonical_form_names_neither_function_nor_argument() -> None:
     assert told == {"# The sum of x below 7.\n"} == {canonical("# The sum of values below 7.\n")}
 
 
-def test_some_combinations_are_only_evaluated_and_their_parts_are_trained() -> None:
+def test_some_combinations_are_only_evaluated() -> None:
+    """Their parts are trained."""
     kept = {family.returns for family in families("eval", True)} - {
         family.returns for family in families("train", True)
     }
@@ -116,9 +115,10 @@ def test_prompts_and_solutions_are_short_enough_for_a_tiny_model(train: list[Pro
     assert max(len(problem.solution) for problem in train) < 65
 
 
-def test_the_base_model_reads_whole_functions_of_some_families_and_empty_ones_of_the_others(
+def test_the_base_model_reads_whole_functions_of_some_families(
     documents: list[str],
 ) -> None:
+    """It reads empty ones of the others."""
     functions = [text for text in documents if text.startswith("def ")]
     finished = [text for text in functions if not text.endswith("    pass\n")]
     assert 0.4 < len(functions) / len(documents) < 0.7

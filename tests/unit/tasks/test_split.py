@@ -27,7 +27,7 @@ def test_a_half_keeps_the_datas_order() -> None:
         assert chosen == sorted(chosen, key=int)
 
 
-def test_the_same_seed_gives_the_same_half_and_another_seed_another() -> None:
+def test_the_same_seed_gives_the_same_half_and_another_another() -> None:
     assert split_ids(IDS, "public", seed=3) == split_ids(IDS, "public", seed=3)
     assert split_ids(IDS, "public", seed=3) != split_ids(IDS, "public", seed=4)
 
@@ -68,7 +68,7 @@ def test_a_sample_has_the_shares_of_the_kinds() -> None:
         assert sum(kinds[each] == "rare" for each in sample) in {30 * 10 // len(IDS), 30 * 10 // len(IDS) + 1}
 
 
-def test_a_sample_keeps_the_order_and_its_seed_decides_which_items_it_has() -> None:
+def test_a_sample_keeps_the_order_and_its_seed_chooses_the_items() -> None:
     sample = sample_ids(IDS, 30, 7)
     assert sample == [each for each in IDS if each in set(sample)] == sample_ids(IDS, 30, 7)
     assert sample != sample_ids(IDS, 30, 8)
@@ -83,7 +83,7 @@ def test_every_item_is_as_likely_to_be_in_a_sample() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 99])
-def test_a_sample_has_the_size_that_was_asked_for_and_splits_into_halves(size: int) -> None:
+def test_a_sample_has_the_wanted_size_and_splits_into_halves(size: int) -> None:
     for seed in range(50):
         sample = sample_ids(IDS, size, seed)
         halves = [split_ids(sample, half, seed) for half in ("public", "private")]

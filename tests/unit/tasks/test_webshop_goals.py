@@ -87,7 +87,7 @@ def listing(number: int, price: float = 12.0) -> Listing:
     return Listing(product, Wish("Find me slim shirts", ("slim",)), (written, written._replace(attributes=())))
 
 
-def test_a_synthetic_goal_is_made_for_each_combination_of_options() -> None:
+def test_each_combination_of_options_makes_a_synthetic_goal() -> None:
     made = goals.synthetic([listing(1)])
     assert sorted(goal.id for goal in made) == [f"B1-{number:03d}" for number in range(1, 7)]
     assert {tuple(goal.options.items()) for goal in made if isinstance(goal.options, dict)} == {
@@ -149,7 +149,7 @@ def test_two_taggers_are_compared_by_what_purchases_are_worth(shared_data: Path)
     assert other.changed > other.own_changed == 0
 
 
-def test_the_real_catalogue_has_as_many_goals_as_the_original_makes(shared_data: Path) -> None:
+def test_the_real_catalogue_has_as_many_goals_as_the_original(shared_data: Path) -> None:
     listings = read_listings(shared_data / "webshop", ByWord())
     assert (len(listings), len(goals.synthetic(listings)), len(goals.human(listings))) == (1000, 6910, 13)
 

@@ -80,7 +80,7 @@ def test_who_buys_nothing_within_the_limit_scores_0(hidden: Path) -> None:
     assert score.measures == {"mean reward": 0, "perfect share": 0, "steps": 15, "invalid share": 1}
 
 
-def test_a_purchase_worth_half_is_a_success_and_not_a_perfect_one(hidden: Path) -> None:
+def test_a_purchase_worth_half_is_a_success_but_not_perfect(hidden: Path) -> None:
     [each, *_] = grader.item_ids(hidden)
     gold = grader.gold_outputs(hidden)[each].splitlines()
     options = Goal.from_json((hidden / "goals.jsonl").read_text(encoding="utf-8").splitlines()[0]).options
@@ -112,7 +112,7 @@ def test_the_whole_prompt_grows_by_what_was_done_and_shown(hidden: Path) -> None
     assert prompts[-1].endswith("You have clicked " + prompts[-1].rpartition("clicked ")[2])
 
 
-def test_the_window_shows_the_last_five_turns_and_what_can_be_done(windowed: Path) -> None:
+def test_the_window_shows_the_last_five_turns_and_the_actions(windowed: Path) -> None:
     shop = Shop.open(windowed / "catalogue")
     goal = Goal.from_json((windowed / "goals.jsonl").read_text().splitlines()[0])
     visit = Visit(shop, goal, "window")
@@ -198,7 +198,7 @@ def test_an_action_is_read_with_the_references_mercies(written: str, action: str
     assert read_action(written) == action
 
 
-def test_a_transcript_is_what_the_prompts_and_the_actions_come_to(hidden: Path) -> None:
+def test_a_transcript_is_what_prompts_and_actions_come_to(hidden: Path) -> None:
     shop, [goal, *_] = Shop.open(hidden / "catalogue"), (hidden / "goals.jsonl").read_text().splitlines()
     visit, session, expert = (
         Visit(shop, Goal.from_json(goal), "whole"),

@@ -83,7 +83,7 @@ def test_the_expert_gets_reward_1_for_every_goal_in_few_turns(train: World, eval
         assert max(turns) <= mini.LONGEST
 
 
-def test_who_buys_the_first_product_that_a_good_search_finds_is_often_wrong(evaluation: World) -> None:
+def test_buying_the_first_product_of_a_good_search_often_fails(evaluation: World) -> None:
     rewards = []
     for goal in evaluation.goals:
         session = Session(evaluation.shop, goal)
@@ -164,7 +164,7 @@ def test_pretraining_documents_are_visits_and_notes(documents: list[str]) -> Non
     assert all("\n> search[" in document or "\n> click[" in document for document in visits)
 
 
-def test_all_of_the_pretraining_text_is_of_the_size_that_the_base_model_can_read() -> None:
+def test_all_pretraining_texts_fit_the_base_model() -> None:
     assert 500_000 < sum(len(document) for document in pretraining_text(0)) < 1_000_000
 
 
@@ -185,7 +185,7 @@ def test_notes_say_what_is_wrong_with_a_product() -> None:
     assert min(verdicts.values()) > 10
 
 
-def test_only_the_share_asked_for_of_the_visits_shows_how_to_buy_well() -> None:
+def test_only_the_wanted_share_of_visits_shows_how_to_buy_well() -> None:
     unsolved, solved = (list(pretraining_text(3, 60, share, notes_share=0.0)) for share in (0.0, 1.0))
     assert sum(document.endswith("> click[Buy Now]\n") for document in unsolved) < 30
     assert sum(document.endswith("> click[Buy Now]\n") for document in solved) > 50

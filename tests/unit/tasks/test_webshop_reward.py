@@ -194,7 +194,5 @@ def test_a_reward_says_what_it_is_made_of() -> None:
     ("option", "expected"),
     [("red", "red"), ("bright red", "red"), ("dark red", "dark"), ("covered", "red"), ("xl", "xl"), ("", "")],
 )
-def test_the_colour_of_an_option_is_the_first_in_the_alphabet_that_is_somewhere_in_it(
-    option: str, expected: str
-) -> None:
+def test_an_options_colour_is_the_alphabets_first_inside_it(option: str, expected: str) -> None:
     assert color_or_all(option) == expected

@@ -88,16 +88,13 @@ def run(folder: Path, script: str, *arguments: object) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
 
 
-def test_a_rollout_says_what_was_written_with_which_probability_and_what_the_shop_answered(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_rollout_has_texts_probabilities_and_the_shops_answers(data: Path, tmp_path: Path) -> None:
     ended = run(tmp_path, SCRIPT, data, build_base_model(tmp_path / "model"))
     assert ended.stdout.strip() == "all is well", ended.stderr
 
 
-def test_the_scripted_agent_learns_from_the_experts_visits_but_not_from_its_mistakes(
-    data: Path, tmp_path: Path, repository: Path
-) -> None:
+def test_the_scripted_agent_learns_only_from_good_visits(data: Path, tmp_path: Path, repository: Path) -> None:
+    """It does not learn from the expert's mistakes."""
     ended = run(tmp_path, ROUTE, data, repository / "agents" / "scripted")
     assert ended.stdout.strip() == "all is well", ended.stderr
 

@@ -190,7 +190,7 @@ def catalogue(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_index_of_a_catalogue_is_built_once_and_anew_when_it_changes(catalogue: Path, tmp_path: Path) -> None:
+def test_an_index_is_built_once_and_anew_for_a_changed_catalogue(catalogue: Path, tmp_path: Path) -> None:
     folder = tmp_path / "made" / "index"
     open_index(catalogue, folder)
     before = (folder / engine.META).stat().st_mtime_ns
@@ -228,7 +228,7 @@ def test_the_command_prints_hits_as_json_lines(catalogue: Path, tmp_path: Path, 
     assert b"no-such-file" in wrong.stderr
 
 
-def test_real_products_are_ranked_as_webshops_own_index_ranks_them(shared_data: Path, tmp_path: Path) -> None:
+def test_real_products_are_ranked_as_by_webshops_own_index(shared_data: Path, tmp_path: Path) -> None:
     index = open_index(shared_data / "webshop" / "products_1000.jsonl.xz", tmp_path / "index")
     lines = (shared_data / "webshop" / "lucene_search_400.jsonl").read_text().splitlines()
     for row in map(json.loads, lines):

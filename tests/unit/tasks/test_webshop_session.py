@@ -115,7 +115,7 @@ def test_the_rich_mode_marks_what_was_clicked(shop: Shop) -> None:
     assert "\n[clicked button] B01 [clicked button_]\nAcme Shirt\n" in session.observation
 
 
-def test_the_brief_mode_shows_three_products_and_says_what_was_clicked(shop: Shop) -> None:
+def test_the_brief_mode_shows_three_products_and_the_click(shop: Shop) -> None:
     session = visit(shop, mode="brief")
     assert session.observation == f"Instruction: {INSTRUCTION}\n[Search]"
     assert session.step("search[acme shirt]").observation.splitlines() == [
@@ -150,7 +150,7 @@ def test_turning_pages_goes_on_past_the_last_result_and_back(shop: Shop) -> None
     assert "< prev" not in session.available().clickables
 
 
-def test_going_back_forgets_the_options_and_lands_on_the_same_page_of_results(shop: Shop) -> None:
+def test_going_back_forgets_options_and_lands_on_the_same_page(shop: Shop) -> None:
     session = visit(shop, "search[shirt]", "click[next >]", "click[b12]", "click[< prev]")
     assert "Page 2" in session.observation
     session = visit(shop, "search[acme]", "click[b01]", "click[red]", "click[< prev]", "click[b01]")

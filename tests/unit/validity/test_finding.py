@@ -9,7 +9,7 @@ def finding(level: Level = "flag", text: str = "The halves disagree.") -> Findin
     return Finding.of("halves-disagree", level, text, Evidence(what="public", value=6.0))
 
 
-def test_the_same_finding_has_the_same_id_and_another_has_another() -> None:
+def test_equal_findings_have_equal_ids_and_others_have_others() -> None:
     assert finding().id == finding().id
     assert finding().id.startswith("halves-disagree-")
     assert len({finding().id, finding("void").id, finding(text="They agree.").id}) == 3
@@ -52,7 +52,7 @@ def test_only_what_weighs_is_given_as_the_reason() -> None:
     assert validity.why == ("It is foreign.", "The halves disagree.")
 
 
-def test_text_of_an_agent_becomes_printable_short_and_loses_secrets() -> None:
+def test_text_of_an_agent_becomes_printable_short_and_secretless() -> None:
     register_secrets({"KEY_OF_A_TEST": "correct-horse-battery"})
     evidence = Evidence(what="a name\x1b[2J", value="it said correct-horse-battery", file="a\nb")
     found = Finding.of("leak", "flag", "x" * 2 * MAX_TEXT, evidence)

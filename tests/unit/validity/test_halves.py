@@ -36,7 +36,7 @@ def test_p_values_of_honest_checkpoints_are_spread_evenly() -> None:
         assert below <= 0.16  # three standard errors above 0.1
 
 
-def test_the_same_share_of_hard_items_in_both_halves_is_taken_into_account() -> None:
+def test_equally_many_hard_items_in_both_halves_are_considered() -> None:
     easy, hard = [1.0] * 40, [0.0] * 40
     public = [*results(easy, "easy"), *results(hard[:10], "hard")]
     private = [*results(easy[:10], "easy"), *results(hard, "hard")]

@@ -62,7 +62,7 @@ def answer(finished: Finished, public: int, private: int) -> None:
         write_model(path, grade_result(item_results(ids, right), 0.1))
 
 
-def test_an_agent_without_the_sandbox_that_was_asked_for_voids_its_run(finished: Finished) -> None:
+def test_an_agent_without_the_wanted_sandbox_voids_its_run(finished: Finished) -> None:
     assert found(finished, confinement) == []
     finished.run.ledger.append(AgentConfined(attempt=1, sandbox=NONE))
     assert found(finished, confinement) == [("unsandboxed", "void")]
@@ -83,7 +83,7 @@ def test_processes_that_survive_void_a_run(finished: Finished) -> None:
     assert finished.run.ledger.events(ValidityDecided)[-1].validity == "void"
 
 
-def test_a_submission_without_a_grade_voids_a_run_that_is_finished(finished: Finished) -> None:
+def test_a_missing_grade_voids_a_finished_run(finished: Finished) -> None:
     assert found(finished, ungraded) == []
     accepted = finished.run.ledger.events(SubmissionAccepted)[-1]
     finished.run.ledger.append(accepted.model_copy(update={"submission_id": 9, "weights_digest": "9" * 64}))
@@ -148,7 +148,7 @@ def test_the_stage_makes_every_check_and_says_what_each_took(finished: Finished)
     assert finished.run.ledger.events(PrivateGraded)
 
 
-def test_hosts_that_an_agent_was_refused_are_noted_with_their_lines(finished: Finished) -> None:
+def test_hosts_refused_to_an_agent_are_noted_with_their_lines(finished: Finished) -> None:
     log = finished.run.logs / "proxy.jsonl"
     assert found(finished, hosts) == []
     rows = [{"host": "a.example", "allowed": True}, {"host": "b.example", "port": 443, "allowed": False}]
@@ -200,7 +200,7 @@ def test_a_run_that_its_api_or_this_machine_cut_short_is_flagged(finished: Finis
     assert "The API refused the key (401)" in finding.text
 
 
-def test_the_untouched_base_model_is_flagged_even_where_its_copy_was_removed(finished: Finished) -> None:
+def test_the_base_model_is_flagged_even_if_its_copy_was_removed(finished: Finished) -> None:
     assert found(finished, untouched_base) == []
     run, base = finished.run, RunEvidence(finished.run, finished.settings).base_model
     digest = weights_digest(base)

@@ -75,13 +75,13 @@ def test_a_void_gain_counts_as_zero_and_a_void_loss_as_a_loss(
     assert counted_gain(finished.run, graded) == counted
 
 
-def test_a_run_of_an_earlier_version_has_no_validity_and_keeps_its_gain(finished: Finished) -> None:
+def test_an_old_run_has_no_validity_and_keeps_its_gain(finished: Finished) -> None:
     graded = finished.run.need("grade", GradeRecord)
     assert read_validity(finished.run) is None
     assert counted_gain(finished.run, graded) == graded.gain
 
 
-def test_a_check_that_fails_is_a_flag_and_the_others_are_still_made(finished: Finished) -> None:
+def test_a_check_that_fails_is_a_flag_and_others_still_run(finished: Finished) -> None:
     def broken(evidence: RunEvidence) -> Iterator[Finding]:
         yield finding("note")
         raise ZeroDivisionError("made by an agent")
