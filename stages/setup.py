@@ -15,8 +15,8 @@ from a2rl.core.settings import Settings
 from a2rl.execution.workspace import build_workspace
 from a2rl.grading.base_trial import BaseTrial, try_base_model
 from a2rl.grading.job import ids_of_run
-from a2rl.grading.judge_check import check_judge_of
 from a2rl.grading.prompt_check import check_prompts
+from a2rl.grading.run_judge import check_judge_of
 from a2rl.linux.hardware import hardware
 from a2rl.models.base_model import SMALL_FILES, TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir

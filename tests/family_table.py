@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from transformers.utils import logging
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.grading.validation import copy_submission
+from a2rl.grading.submission_checks import copy_submission
 from a2rl.models.checkpoint import check_base_model, weights_digest
 from a2rl.sampling import SamplingParams, open_sampler
 from tests.model_families import FAMILIES, FORMERLY_REFUSED

@@ -20,16 +20,13 @@ from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserEr
 from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
 from a2rl.execution.compute import TreeLoad
-from a2rl.execution.deadline import TICK_S, WatchResult, watch
+from a2rl.execution.deadline import TICK_S, Meter, WatchResult, watch
 from a2rl.execution.gpu import GpuWatch
-from a2rl.execution.last_change import last_change
 from a2rl.execution.launch import launch
 from a2rl.execution.messages import Conversation
-from a2rl.execution.meter import Meter
-from a2rl.execution.observer_process import Observer
+from a2rl.execution.observer import Observer, TranscriptSummary, read_summary
 from a2rl.execution.prompt import StartContext, render_prompt
-from a2rl.execution.transcript_summary import TranscriptSummary, read_summary
-from a2rl.execution.workspace import write_into_workspace
+from a2rl.execution.workspace import last_change, write_into_workspace
 from a2rl.grading.server_process import GradingServer
 from a2rl.linux.orphans import ProcessTrace, end_orphans, has_orphans
 from a2rl.llm.gateway import PROXY_LOG, Gateway

@@ -1,33 +1,166 @@
-"""`python -P -m a2rl.execution.observer`: the process that reads the files that an agent writes.
+"""The observer: the process that reads the files that an agent writes, and its owner in the stage `execute`
+(`Observer`).
 
-    watch RUN ATTEMPT SUPERVISOR SINCE_NS    records the attempt until stdin closes; prints `answered`
-    summary RUN ATTEMPT                      prints a summary of the attempt's transcript, as JSON
+    python -P -m a2rl.execution.observer watch RUN ATTEMPT SUPERVISOR SINCE_NS    records the attempt until stdin closes
+    python -P -m a2rl.execution.observer summary RUN ATTEMPT    prints a summary of its transcript, as JSON
 
-It is a separate process because the agent can make its files slow or harmful to read: the clock must not wait for
-that, and the run must not fail. The process may be killed at any time.
+It is a separate process because the agent can make its files slow or harmful to read, in any amount of time and memory:
+the clock must not wait for that, and the run must not fail. The process may be killed at any time.
 """
 
 import os
 import resource
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from types import TracebackType
+
+from pydantic import BaseModel, ConfigDict
 
 from a2rl.agent_systems.catalog import find_agent
 from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.installation import Installation
+from a2rl.agent_systems.transcripts.ending import Account
 from a2rl.core.background import Background
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.event_log import log_failure
+from a2rl.core.processes import Child, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.execution.messages import AnswerListener
-from a2rl.execution.transcript_summary import summarise_transcript
 from a2rl.linux.process_tree import die_with_parent
-from a2rl.llm.keys import receive_keys
+from a2rl.llm.keys import keys_message, receive_keys
 from a2rl.recording.recorder import Recorder
-from a2rl.recording.trajectory import transcript_path
+from a2rl.recording.trajectory import last_message, read_attempt, transcript_path, write_trajectory
 from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.records import Usage
 
+SUMMARY_TIMEOUT_S = 120.0
+MAX_MESSAGE_CHARS = 20_000
+OBSERVER = "a2rl.execution.observer"
+MAX_RESTARTS = 5
+LAST_LOOK_TIMEOUT_S = 30.0
+"""The time for the observer to examine the workspace for the last time, after the agent has ended."""
 POLL_INTERVAL_S = 0.5
 MAX_MEMORY_BYTES = 6 << 30
 """The limit of the address space. A transcript that needs more is not read."""
 ANSWERED = "answered"
+
+
+class TranscriptSummary(BaseModel):
+    """What a transcript reports. Fields are empty if it does not report them or cannot be read."""
+
+    model_config = ConfigDict(frozen=True)
+
+    account: Account | None = None
+    """What it says about the end of the attempt."""
+    last_message: str = ""
+    """The end of what the agent said."""
+    session: str | None = None
+    """The session id with which the agent system can continue."""
+    usage: Usage | None = None
+    """The use of all attempts so far."""
+
+
+def read_summary(run: RunDir, agent: Agent, settings: Settings, attempt: int) -> TranscriptSummary:
+    """Reads the transcript in a child process, which also writes `trajectory.json`.
+
+    It never raises and returns within `SUMMARY_TIMEOUT_S`; the summary is empty if reading failed.
+    """
+    if agent.transcript is None:
+        return TranscriptSummary()
+    command = module_command(OBSERVER, "summary", str(run.root), str(attempt))
+    try:
+        done = subprocess.run(
+            command, cwd=settings.root, env=child_environment(settings), input=keys_message({}).encode(),
+            capture_output=True, timeout=SUMMARY_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise InfrastructureError((done.stderr.decode(errors="replace").splitlines() or ["it was killed"])[-1])
+        return TranscriptSummary.model_validate_json(done.stdout)
+    except (OSError, ValueError, InfrastructureError, subprocess.TimeoutExpired) as error:
+        log_failure(pipeline_log(run), "the transcript could not be read", error)
+        return TranscriptSummary()
+
+
+def summarise_transcript(run: RunDir, agent: Agent, settings: Settings, attempt: int) -> TranscriptSummary:
+    """Reads the transcript in this process and writes `trajectory.json`; called by the child process."""
+    reading = read_attempt(run, agent, attempt)
+    return TranscriptSummary(
+        account=reading.account(),
+        last_message=last_message(reading)[-MAX_MESSAGE_CHARS:],
+        session=reading.session_id,
+        usage=write_trajectory(run, agent, Installation(agent, settings).version),
+    )
+
+
+class Observer:
+    """Owns the observer's process.
+
+    Args:
+        run: The run.
+        settings: The settings of this checkout.
+        attempt: The number of the attempt.
+        supervisor: Process id of the agent's supervisor.
+    """
+
+    def __init__(self, run: RunDir, settings: Settings, attempt: int, supervisor: int) -> None:
+        self._run = run
+        self._settings = settings
+        self._arguments = ("watch", str(run.root), str(attempt), str(supervisor), str(time.time_ns()))
+        self._reported: set[str] = set()
+        self._starts = 0
+        self._process = self._start()
+
+    @property
+    def has_heard_an_answer(self) -> bool:
+        """Whether the agent has answered the messages sent to it."""
+        return ANSWERED in self._reported
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the observer has died too often, so that the attempt is no longer recorded."""
+        return self._starts > MAX_RESTARTS and self._is_dead
+
+    def keep_alive(self) -> None:
+        """Restarts the observer if it has died, up to `MAX_RESTARTS` times; call it often."""
+        if self._is_dead and not self.is_given_up:
+            self._note("it has died")
+            self._process = self._start()
+
+    def __enter__(self) -> "Observer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and not self._process.end(LAST_LOOK_TIMEOUT_S):
+            self._note(f"its last look took more than {LAST_LOOK_TIMEOUT_S:.0f} s")
+
+    @property
+    def _is_dead(self) -> bool:
+        return self._process is None or not self._process.is_alive
+
+    def _start(self) -> Child | None:
+        self._starts += 1
+        log = self._run.logs / "observer.log"
+        try:
+            child = Child.of_module(OBSERVER, *self._arguments, settings=self._settings, log=log, answers=True)
+        except OSError as error:
+            self._note(f"it cannot be started: {error}")
+            return None
+        child.tell(keys_message({}))
+        threading.Thread(target=self._listen, args=(child.answers,), daemon=True).start()
+        return child
+
+    def _listen(self, words: Iterable[bytes]) -> None:
+        for word in words:
+            self._reported.add(word.decode("utf-8", "replace").strip())
+
+    def _note(self, problem: str) -> None:
+        log_failure(pipeline_log(self._run), "the observer", InfrastructureError(problem))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from a2rl.config.params import load_params
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.execution.confinement import definition_of
+from a2rl.execution.launch import definition_of
 from a2rl.execution.preflight_probes import check_gpus_in_sandbox, check_program, check_python, check_torch
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
@@ -214,7 +214,7 @@ def _judge_key(spec: RunSpec, here: Here) -> str:
 def _judge(spec: RunSpec, here: Here) -> str:
     if spec.judge is None or (spec.judge.api_key_env and not here.settings.environ.get(spec.judge.api_key_env)):
         return ""  # the key has a check of its own
-    from a2rl.grading.judge_check import check_judge_of  # takes a tenth of a second, and few runs need it
+    from a2rl.grading.run_judge import check_judge_of  # takes a tenth of a second, and few runs need it
 
     check_judge_of(spec, here.settings)
     return spec.judge.model

@@ -1,4 +1,8 @@
-"""The prompt of an LLM agent: one template (prompt.md) for all agent systems, rendered for each start."""
+"""What an agent is told: the instructions in its workspace, and the prompt of each start of an LLM agent.
+
+Both are templates (instructions.md, prompt.md) for all agent systems. Numbers and rules in them come from the settings
+of the run and from a2rl/run/rules.yaml.
+"""
 
 import time
 from pathlib import Path
@@ -7,15 +11,28 @@ from typing import Literal, NamedTuple
 from jinja2 import StrictUndefined, Template
 
 from a2rl.agent_systems.definition import Agent
+from a2rl.config.provision import Provision
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
-from a2rl.execution.workspace import MODE_RULES
 from a2rl.grading.quota import quota_in_words, usual_s
+from a2rl.models.base_model import reference_name
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
+from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.rules import rules
+from a2rl.run.sample import sample_note
+from a2rl.run.spec import Mode
 
+MODE_RULES: dict[Mode, str] = {
+    "free": "Any way of training is allowed: SFT, DPO, GRPO, PPO, online RL, or several in turn.",
+    "sft-only": "Supervised fine-tuning only: no reward, no preference and no policy-gradient training.",
+    "multi": "Any way of training is allowed. You may be started several times, each time with the results so far.",
+    "rl-oriented": "Reinforcement learning, which may begin with a supervised warm-up: the checkpoint that counts must"
+    " have been improved by a reward.",
+    "rl-only": "Reinforcement learning only, directly from the base model: no supervised training on any answers.",
+}
 MAX_MESSAGE_CHARS = 1500
 MAX_BEST, MAX_NEWEST = 5, 20
 """The number of the best submissions, and of the newest ones, that are listed."""
@@ -67,6 +84,31 @@ def render_prompt(run: RunDir, agent: Agent, remaining_s: float, context: StartC
         submissions=_submissions(entries),
     )
     return text.strip().encode()[:MAX_PROMPT_BYTES].decode(errors="ignore")
+
+
+def render_instructions(run: RunDir, provision: Provision | None) -> str:
+    """Renders the instructions in the workspace, with what the agent gets in addition."""
+    spec = run.spec
+    template = Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")
+    text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(
+        base_model=reference_name(spec.model),
+        mode=spec.mode,
+        rules=rules().told,
+        mode_rule=MODE_RULES[spec.mode],
+        budget=format_duration(spec.budget_s),
+        refunds=spec.protocol == "strict",
+        strict=spec.protocol == "strict",
+        sample=sample_note(run),
+        answers=spec.generation.in_words(),
+        answers_note=spec.generation.note,
+        quota=quota_in_words(run),
+        waiting=MAX_WAITING,
+        merge_adapters=spec.merge_adapters,
+        python=provision.python if provision else "",
+        read=provision.read if provision else (),
+        hosts=provision.hosts if provision else (),
+    )
+    return text
 
 
 def _printable_message(message: str) -> str:

@@ -4,12 +4,11 @@ The layout, file names and variables are those of the reference (rdagent/scenari
 core/instructions.md), so that an agent written for the reference runs unchanged.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from jinja2 import StrictUndefined, Template
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.config.provision import Provision, provision_of
@@ -17,32 +16,20 @@ from a2rl.core.errors import SpoiledWorkspaceError
 from a2rl.core.files import MACHINE_ERRORS, machine_failure
 from a2rl.core.processes import OPENMP_SPIN_COUNT
 from a2rl.core.settings import Settings
+from a2rl.execution.prompt import render_instructions
 from a2rl.grading.agent_services import JUDGE, SEARCH
-from a2rl.grading.quota import quota_in_words
 from a2rl.linux.gpus import Gpu
+from a2rl.linux.openat import open_beneath
 from a2rl.linux.placing import place_folder
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.models.base_model import reference_name
 from a2rl.recording import tracer
-from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import share_of
-from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.inputs import given_model
-from a2rl.run.rules import rules
-from a2rl.run.sample import sample_note
-from a2rl.run.spec import Mode
 from a2rl.sandbox.isolation import NONE, Isolation
 from a2rl.task_api.catalog import load_task
 
-MODE_RULES: dict[Mode, str] = {
-    "free": "Any way of training is allowed: SFT, DPO, GRPO, PPO, online RL, or several in turn.",
-    "sft-only": "Supervised fine-tuning only: no reward, no preference and no policy-gradient training.",
-    "multi": "Any way of training is allowed. You may be started several times, each time with the results so far.",
-    "rl-oriented": "Reinforcement learning, which may begin with a supervised warm-up: the checkpoint that counts must"
-    " have been improved by a reward.",
-    "rl-only": "Reinforcement learning only, directly from the base model: no supervised training on any answers.",
-}
 TRACER = "tracer"
 """The folder with what the agent's Python programs load: see a2rl/recording/tracer.py."""
 BASIC_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
@@ -56,6 +43,8 @@ QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
+MAX_ENTRIES = 1_000_000
+"""The number of files and folders that are examined."""
 
 
 def build_workspace(
@@ -91,7 +80,7 @@ def build_workspace(
     for name in ("data", "models"):
         (making / name).symlink_to(Path("..", run.given.name, name))
     shutil.copyfile(description, making / "description.md")
-    (making / "instructions.md").write_text(_instructions(run, provision), encoding="utf-8")
+    (making / "instructions.md").write_text(render_instructions(run, provision), encoding="utf-8")
     making.rename(run.workspace)
 
 
@@ -203,25 +192,41 @@ def _services(task: str, grading_url: str, settings: Settings) -> dict[str, str]
     return {"SEARCH_URL": f"{grading_url}{SEARCH}", "JUDGE_URL": f"{grading_url}{JUDGE}"}
 
 
-def _instructions(run: RunDir, provision: Provision | None) -> str:
-    spec = run.spec
-    template = Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")
-    text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(
-        base_model=reference_name(spec.model),
-        mode=spec.mode,
-        rules=rules().told,
-        mode_rule=MODE_RULES[spec.mode],
-        budget=format_duration(spec.budget_s),
-        refunds=spec.protocol == "strict",
-        strict=spec.protocol == "strict",
-        sample=sample_note(run),
-        answers=spec.generation.in_words(),
-        answers_note=spec.generation.note,
-        quota=quota_in_words(run),
-        waiting=MAX_WAITING,
-        merge_adapters=spec.merge_adapters,
-        python=provision.python if provision else "",
-        read=provision.read if provision else (),
-        hosts=provision.hosts if provision else (),
-    )
-    return text
+def last_change(workspace: Path) -> float:
+    """Returns when something below the workspace was last changed, in Unix seconds.
+
+    It reads ctime, which the kernel sets and no process can choose. Folders are opened relative to the open workspace
+    and links are not followed, so that nothing outside of it is read, whatever processes change meanwhile.
+
+    Returns:
+        The time; infinite if the agent left more entries than can be examined, or some that cannot be opened.
+    """
+    try:
+        root = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return math.inf
+    try:
+        return _last_change_below(root)
+    except (OSError, ValueError):
+        return math.inf
+    finally:
+        os.close(root)
+
+
+def _last_change_below(root: int) -> float:
+    latest, seen, folders = 0.0, 0, ["."]
+    while folders:
+        path = folders.pop()
+        folder = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    latest = max(latest, entry.stat(follow_symlinks=False).st_ctime)
+                    seen += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(f"{path}/{entry.name}")
+        finally:
+            os.close(folder)
+        if seen > MAX_ENTRIES:
+            return math.inf
+    return latest

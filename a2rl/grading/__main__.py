@@ -18,14 +18,13 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.event_log import EventLog
 from a2rl.core.serving import serve_for_parent
 from a2rl.core.settings import Settings
-from a2rl.grading.agent_gpus import describe_gpus, kept_share
 from a2rl.grading.agent_services import services_of
 from a2rl.grading.app import create_app
-from a2rl.grading.devices import devices_of
+from a2rl.grading.devices import describe_gpus, devices_of, kept_share
 from a2rl.grading.http_limits import MAX_HEAD_BYTES, Connection
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.refusals import MAX_REASON
 from a2rl.grading.service import GradingService
+from a2rl.grading.throttling import MAX_REASON
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
 from a2rl.run.directory import RunDir

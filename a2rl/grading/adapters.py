@@ -2,10 +2,15 @@
 
 Nothing of an adapter's configuration reaches a library. Modules and ranks are read from the tensors' names and shapes,
 and PEFT gets a configuration that is made from those. `base_model_name_or_path` is never followed.
+
+The process is `python -m a2rl.grading.adapters <base model> <adapter> <target>`. The adapter's folder has the weights
+and `checked.json`, a checked `Adapter`. If the adapter does not fit the base model, the process writes `refusal.txt`
+there; otherwise it saves the merged model in the target folder.
 """
 
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,17 +18,17 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
-from a2rl.core.files import write_model
+from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.caps import MAX_ADAPTER_CONFIG_BYTES, MAX_RANK, Caps
 from a2rl.models.checkpoint import BYTES, Tensor, blocks_of, tensors_in, tensors_of
 from a2rl.models.finite import require_finite
 from a2rl.models.json_object import read_json
 from a2rl.models.tensor_names import WRAPPERS, find_embedding, find_head, refuse_placeholders, resize_recipe
 
-PROCESS = "a2rl.grading.adapter_merge"
 RECIPE = (
     "merge it yourself: model = model.merge_and_unload(); model.save_pretrained(path); tokenizer.save_pretrained(path)"
 )
@@ -45,8 +50,6 @@ WITHOUT_EFFECT = frozenset({
 PLAIN_STARTS = (None, True, False, "gaussian", "true", "false")
 """Values of `init_lora_weights` with which the base model's weights stay as they are. Others (PiSSA, OLoRA, LoftQ ...)
 change them, so that the adapter belongs to another model than the base."""
-
-
 Patterns = Mapping[str, tuple[int, Any]]
 
 
@@ -112,7 +115,7 @@ class AdapterMerger:
         write_model(adapter / "checked.json", checked)
         arguments = [str(base_model), str(adapter), str(target)]
         timeout_s = ModelSize.of(base_model).timeout_s
-        failure = run_model_process(PROCESS, arguments, adapter / "log", timeout_s, self._settings)
+        failure = run_model_process(__name__, arguments, adapter / "log", timeout_s, self._settings)
         if (refusal := adapter / "refusal.txt").exists():
             raise InvalidSubmissionError(f"the adapter cannot be merged: {refusal.read_text()}; {RECIPE}")
         if failure:
@@ -250,3 +253,83 @@ def _number(module: str, key: str, patterns: Patterns, config: Mapping[str, Any]
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e6:
         raise InvalidSubmissionError(f"{key} in adapter_config.json is not a sensible number; save the adapter again")
     return float(found)
+
+
+def main(base_model: Path, folder: Path, target: Path) -> None:
+    """Merges the adapter, or says why it cannot be merged, in the process for that."""
+    from a2rl.models.loading import first_line, load_model
+
+    adapter = read_model(folder / "checked.json", Adapter)
+    model = load_model(base_model, dtype="auto")
+    try:
+        _check_modules(model, adapter)
+        merged = _merge(model, adapter, folder / ADAPTER_WEIGHTS)
+    except (InvalidSubmissionError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        (folder / "refusal.txt").write_text(first_line(error)[:1000], encoding="utf-8")
+        return
+    merged.save_pretrained(target)
+
+
+def _check_modules(model: Any, adapter: Adapter) -> None:
+    """Checks that each layer is a linear layer of the base model, of the adapter's shape, with weights of its own."""
+    import torch
+
+    modules = dict(model.named_modules())
+    head = model.get_output_embeddings()
+    is_tied = head is not None and head.weight is model.get_input_embeddings().weight
+    for name, each in adapter.modules.items():
+        layer = modules.get(name)
+        if layer is None:
+            raise InvalidSubmissionError(f"the base model has no layer {name[:200]}")
+        if type(layer) is not torch.nn.Linear:
+            raise InvalidSubmissionError(f"{name} is not a linear layer but {type(layer).__name__}")
+        if tuple(layer.weight.shape) != (each.outputs, each.inputs):
+            raise InvalidSubmissionError(
+                f"{name} has shape {tuple(layer.weight.shape)}, the adapter fits {(each.outputs, each.inputs)}"
+            )
+        if is_tied and layer is head:
+            raise InvalidSubmissionError(f"{name} is tied to the embedding, which would change as well")
+
+
+def _merge(model: Any, adapter: Adapter, weights: Path) -> Any:
+    import torch
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from peft.tuners.lora import LoraLayer
+    from safetensors.torch import load_file
+
+    config = LoraConfig(
+        r=max(each.rank for each in adapter.modules.values()),
+        target_modules=sorted(adapter.modules),
+        rank_pattern={f"^{name}": each.rank for name, each in adapter.modules.items()},
+        alpha_pattern={f"^{name}": each.alpha for name, each in adapter.modules.items()},
+        use_rslora=adapter.use_rslora,
+        use_dora=adapter.use_dora,
+        init_lora_weights=True,
+    )
+    with torch.no_grad():
+        tuned = get_peft_model(model, config)
+        adapted = {
+            name.removeprefix("base_model.model.")
+            for name, module in tuned.named_modules()
+            if isinstance(module, LoraLayer)
+        }
+        if adapted != adapter.modules.keys():
+            raise InvalidSubmissionError("its layers are not those that PEFT would adapt")
+        state = {_plain(name): tensor for name, tensor in load_file(weights).items()}
+        loaded = set_peft_model_state_dict(tuned, state)
+        if loaded.unexpected_keys or any("lora_" in name for name in loaded.missing_keys):
+            raise InvalidSubmissionError("PEFT does not recognise its tensors")
+        return tuned.merge_and_unload(safe_merge=True)
+
+
+def _plain(name: str) -> str:
+    """Returns the name of a tensor as PEFT stores it."""
+    name = ".".join(part for part in name.split(".") if part not in WRAPPERS)
+    match = NAME.fullmatch(name)
+    is_magnitude = match is not None and match["magnitude"]
+    return name.removesuffix(".weight") if is_magnitude else name
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main(*map(Path, sys.argv[1:4]))

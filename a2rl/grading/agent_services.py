@@ -23,8 +23,8 @@ from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
 from a2rl.grading.http_limits import problem
-from a2rl.grading.judge_check import judge_of_run
-from a2rl.grading.refusals import TokenBucket
+from a2rl.grading.run_judge import judge_of_run
+from a2rl.grading.throttling import TokenBucket
 from a2rl.judge.account import Account, Kind, SpendLimitError
 from a2rl.judge.params import JudgeConfig
 from a2rl.run.directory import RunDir

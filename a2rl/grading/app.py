@@ -28,14 +28,14 @@ from starlette.types import Scope
 
 from a2rl.core.errors import A2rlError, InvalidSubmissionError
 from a2rl.core.event_log import EventLog
-from a2rl.grading.agent_gpus import AgentGpu
 from a2rl.grading.agent_services import USAGES, CountedServices, add_services
 from a2rl.grading.answers import State, SubmissionList, SubmissionStatus, SubmitAnswer, TimeAnswer
+from a2rl.grading.devices import AgentGpu
 from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
 from a2rl.grading.pool import named_devices
-from a2rl.grading.refusals import bounded
 from a2rl.grading.service import GradingService, Outcome
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
+from a2rl.grading.throttling import bounded
 from a2rl.run.events import Claims, SubmissionReceived
 from a2rl.run.grading_limits import MAX_WAITING
 

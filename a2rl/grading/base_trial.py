@@ -1,22 +1,27 @@
 """Tries once whether trained copies of a base model can be submitted, before an agent spends hours on one.
 
-A process of its own loads the base model, saves it with save_pretrained, and checks the result as a submission is
-checked. The outcome is kept under the model's digest, so a second run with the same model does not repeat it.
+A process of its own (`python -m a2rl.grading.base_trial <base model> <empty folder>`) loads the base model, saves it
+with save_pretrained, and checks the result as a submission is checked. It writes `result.json` (a `BaseTrial`) last.
+The outcome is kept under the model's digest, so a second run with the same model does not repeat it.
 """
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
+from a2rl.grading.submission_checks import check_tied_head, is_tied, keep, set_aside
+from a2rl.linux.process_tree import die_with_parent
+from a2rl.models.caps import MAX_CONFIG_BYTES
+from a2rl.models.json_object import read_json
 
-PROCESS = "a2rl.grading.base_trial_process"
 EDITION = "1"
 """Part of the outcome's file name: a later edition of the trial repeats what earlier ones found."""
 
@@ -52,7 +57,7 @@ def try_base_model(folder: Path, digest: str, settings: Settings) -> BaseTrial:
     known = settings.base_trials / f"{digest}-{EDITION}.json"
     trial = _read(known)
     if trial is None:
-        trial = _try(folder, settings)
+        trial = _try_apart(folder, settings)
         if not trial.not_tried:
             write_model(known, trial)
     if trial.problem:
@@ -69,7 +74,7 @@ def _read(path: Path) -> BaseTrial | None:
         return None
 
 
-def _try(folder: Path, settings: Settings) -> BaseTrial:
+def _try_apart(folder: Path, settings: Settings) -> BaseTrial:
     model = ModelSize.of(folder)
     settings.base_trials.mkdir(parents=True, exist_ok=True)
     if why := model.lack_of_memory:
@@ -79,5 +84,52 @@ def _try(folder: Path, settings: Settings) -> BaseTrial:
     with tempfile.TemporaryDirectory(dir=settings.base_trials, prefix=".trial-") as name:
         scratch = Path(name)
         arguments = [str(folder), str(scratch)]
-        failure = run_model_process(PROCESS, arguments, scratch / "log", model.timeout_s, settings)
+        failure = run_model_process(__name__, arguments, scratch / "log", model.timeout_s, settings)
         return _read(scratch / "result.json") or BaseTrial(not_tried=failure or "its process left no result")
+
+
+def main(folder: Path, scratch: Path) -> None:
+    """Tries the base model, in the process for that."""
+    from a2rl.models.loading import UNLOADABLE, first_line
+
+    complete: dict[str, Any] = {}
+    problem = ""
+    try:
+        complete = _complete_config(folder)
+        _try(folder, scratch / "saved", complete)
+    except InvalidSubmissionError as error:
+        problem = str(error)
+    except (*UNLOADABLE, RuntimeError) as error:
+        problem = f"transformers cannot load or save it: {first_line(error)}"
+    write_model(scratch / "result.json", BaseTrial(complete_config=complete, problem=problem))
+
+
+def _complete_config(folder: Path) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    config: dict[str, Any] = AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    ).to_dict()
+    return config
+
+
+def _try(folder: Path, saved: Path, complete: dict[str, Any]) -> None:
+    """Saves the model as an agent would, and checks the result as a submission is checked.
+
+    Raises:
+        InvalidSubmissionError: It would be refused.
+    """
+    from a2rl.models.loading import load_model, load_tokenizer
+
+    config = read_json(folder / "config.json", "config.json", MAX_CONFIG_BYTES)
+    check_tied_head(folder, is_tied(config, complete))
+    model = load_model(folder, dtype="auto")
+    model.save_pretrained(saved)
+    load_tokenizer(folder).save_pretrained(saved)
+    set_aside(saved)
+    keep(saved, folder, complete)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

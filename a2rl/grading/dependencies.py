@@ -27,7 +27,7 @@ from a2rl.models.base_model import model_digest, resolve_model
 from a2rl.sampling.engine_params import cpu_flags
 from a2rl.sampling.generation import Generation
 
-RUNS_JOBS = "a2rl.grading.parts"
+RUNS_JOBS = "a2rl.grading.job"
 OURS = ("a2rl", "tasks")
 MODULE = re.compile(rf"\b(?:{'|'.join(OURS)})(?:\.\w+)+")
 WITHOUT_IMPORT = ("tokenizers",)

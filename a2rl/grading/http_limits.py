@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from a2rl.core.event_log import EventLog
-from a2rl.grading.refusals import TokenBucket, bounded
+from a2rl.grading.throttling import TokenBucket, bounded
 
 MAX_CONNECTIONS = 128
 """The number of simultaneous connections of a run. A request that waits for its grade keeps one open."""

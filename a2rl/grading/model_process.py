@@ -3,15 +3,20 @@
 The service and the stages never load a model themselves: it takes memory, libraries and time.
 """
 
+import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from pydantic import BaseModel
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.files import write_model
 from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import CPU
+from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.checkpoint import BYTES, tensors_of
 
 START_S, MIN_BYTES_PER_S = 300.0, 20 << 20
@@ -75,3 +80,42 @@ def run_model_process(
         return ""
     lines = log.read_text(errors="replace").strip()[-LOG_CHARS:].splitlines()
     return f"its process ended with exit code {status}: {lines[-1] if lines else 'it wrote nothing'}"
+
+
+class MissingWeights(BaseModel):
+    """What a checkpoint lacks."""
+
+    names: list[str]
+    """In the words of transformers."""
+
+
+def require_complete(folder: Path, settings: Settings) -> None:
+    """Refuses a checkpoint that lacks weights. Only the headers of its files are read, in a process of its own.
+
+    vLLM stores some matrices of a model as one. If the files lack one of them, it computes with what was in the memory.
+    (The transformers back end refuses such a checkpoint when it loads it, and submissions are compared with their base
+    model.) A checkpoint that transformers cannot load passes: vLLM knows models that transformers does not know.
+
+    Raises:
+        InvalidSubmissionError: It lacks weights.
+        InterruptedByUserError: The user stopped the pipeline meanwhile.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        result, log = Path(name, "result.json"), Path(name, "log")
+        if run_model_process(__name__, [str(folder), str(result)], log, START_S, settings):
+            return
+        missing = MissingWeights.model_validate_json(result.read_bytes()).names
+    if missing:
+        raise InvalidSubmissionError(f"{folder} lacks weights: {', '.join(missing[:3])} ...")
+
+
+def main(folder: Path, result: Path) -> None:
+    """Writes a `MissingWeights`; an error of transformers ends the process."""
+    from a2rl.models.loading import missing_weights
+
+    write_model(result, MissingWeights(names=missing_weights(folder)))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -17,8 +17,7 @@ from a2rl.core.files import read_model
 from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError, devices_here, lost_gpu
-from a2rl.grading.job import GradeJob, GradeResult
-from a2rl.grading.parts import merged, parts_of
+from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of
 from a2rl.grading.progress import OnProgress, ignore_progress, joint_progress, progress_path
 from a2rl.grading.worker_process import OUT_OF_MEMORY, WORKER, StuckError, WorkerProcess
 

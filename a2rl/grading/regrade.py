@@ -22,7 +22,7 @@ from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.pool import grade_now
 from a2rl.grading.progress import OnProgress, ignore_progress
 from a2rl.grading.service import grade_job
-from a2rl.grading.validation import as_graded
+from a2rl.grading.submission_checks import as_graded
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir

@@ -26,9 +26,8 @@ from a2rl.grading.answers import (
 )
 from a2rl.grading.grades import Grades
 from a2rl.grading.job import EngineChoice, GradeJob
-from a2rl.grading.judge_check import require_known
-from a2rl.grading.judge_money import judge_allowance_usd
 from a2rl.grading.pool import GraderPool
+from a2rl.grading.run_judge import judge_allowance_usd, require_known
 from a2rl.grading.submission_states import is_agent_at_work, ungraded
 from a2rl.grading.submissions import NO_CLAIMS, Submissions
 from a2rl.linux.untrusted_folder import UntrustedFolder

@@ -20,10 +20,9 @@ from a2rl.grading.adapters import AdapterMerger
 from a2rl.grading.frozen_sources import FrozenSources, Source
 from a2rl.grading.pruning import mark_unneeded, pruned, sweep
 from a2rl.grading.quota import quota_left
-from a2rl.grading.refusals import MAX_PATH, MAX_REASON, Refusals, bounded
+from a2rl.grading.submission_checks import Kept, copy_submission
 from a2rl.grading.submission_states import is_agent_at_work, open_receipts
-from a2rl.grading.turns import Turns
-from a2rl.grading.validation import Kept, copy_submission
+from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, Turns, bounded
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir

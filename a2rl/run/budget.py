@@ -5,7 +5,7 @@ is one small file in the run directory, so that the grading service and the stag
 clock.
 
 Under the strict protocol, time in which the agent waits for a grade without computing is refunded
-(a2rl/execution/refund.py measures it). Overlapping waits count once, and the refund is limited.
+(a2rl/execution/deadline.py measures it). Overlapping waits count once, and the refund is limited.
 """
 
 import math

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading.validation import copy_submission
+from a2rl.grading.submission_checks import copy_submission
 from tests.bench.measured import Row
 
 BASE_TENSORS = 100_000

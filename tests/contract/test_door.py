@@ -19,15 +19,15 @@ from httpx2 import Response
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading import frozen_sources, refusals, submissions
+from a2rl.grading import frozen_sources, submissions
 from a2rl.grading import http_limits as door
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.refusals import BURST, MAX_PATH, MAX_REASON, Refusals, TokenBucket
 from a2rl.grading.service import GradingService
+from a2rl.grading.submission_checks import Kept, copy_submission
 from a2rl.grading.submission_states import invalid_transition, open_receipts, ungraded
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
-from a2rl.grading.validation import Kept, copy_submission
+from a2rl.grading.throttling import BURST, INTERVAL_S, MAX_PATH, MAX_REASON, Refusals, TokenBucket
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
@@ -484,7 +484,7 @@ def test_of_a_flood_of_refusals_the_ledger_keeps_few(run: RunDir) -> None:
         now[0] = second / 60
         turned_away.note(1.0, "output/absent", "there is no such folder")
     assert len(run.ledger.events(SubmissionRefused)) == BURST
-    now[0] += refusals.INTERVAL_S
+    now[0] += INTERVAL_S
     turned_away.flush(only_if_due=True)
     written = run.ledger.events(SubmissionRefused)
     assert len(written) == BURST + 1

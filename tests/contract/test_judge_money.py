@@ -13,8 +13,8 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.grading.app import create_app
 from a2rl.grading.job import GradeJob, GradeResult, run_job
-from a2rl.grading.judge_money import is_judge_unpaid, judge_allowance_usd
 from a2rl.grading.pool import GraderPool, GradingError
+from a2rl.grading.run_judge import is_judge_unpaid, judge_allowance_usd
 from a2rl.grading.service import GradingService, grade_job
 from a2rl.judge.account import Account, SpendLimitError
 from a2rl.judge.client import DOLLARS

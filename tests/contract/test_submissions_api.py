@@ -18,8 +18,8 @@ from a2rl.grading.app import MAX_KEY, create_app
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.progress import progress_path
 from a2rl.grading.service import GradingService
+from a2rl.grading.submission_checks import Kept, copy_submission
 from a2rl.grading.submission_states import invalid_transition
-from a2rl.grading.validation import Kept, copy_submission
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Claims, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import MAX_WAITING

@@ -15,8 +15,7 @@ from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts
 from a2rl.execution.compute import Sample
-from a2rl.execution.deadline import WatchResult, watch
-from a2rl.execution.meter import Meter
+from a2rl.execution.deadline import Meter, WatchResult, watch
 from a2rl.grading.server_process import GradingServer
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import Graded, SubmissionAccepted

@@ -14,7 +14,7 @@ import pytest
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.execution import attempt as module
-from a2rl.execution import last_change
+from a2rl.execution import workspace
 from a2rl.execution.gpu import GpuWatch
 from a2rl.execution.launch import launch
 from a2rl.linux.orphans import MARKER, ProcessTrace
@@ -199,9 +199,9 @@ def test_one_that_ended_meanwhile_pays_up_to_its_last_change(work: Callable[...,
 
 def test_more_than_can_be_looked_at_is_no_way_out(work: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     run = work("")
-    assert last_change.last_change(run.workspace) <= time.time()
-    monkeypatch.setattr(last_change, "MAX_ENTRIES", 2)
-    assert last_change.last_change(run.workspace) == float("inf")
+    assert workspace.last_change(run.workspace) <= time.time()
+    monkeypatch.setattr(workspace, "MAX_ENTRIES", 2)
+    assert workspace.last_change(run.workspace) == float("inf")
 
 
 TRAINS_ON = """

@@ -8,10 +8,10 @@ import pytest
 
 from a2rl.agent_systems.catalog import find_agent
 from a2rl.core.settings import Settings
-from a2rl.execution import confinement
-from a2rl.execution.confinement import confinement_of
+from a2rl.execution import launch
+from a2rl.execution.launch import confinement_of
 from a2rl.execution.workspace import agent_environment
-from a2rl.grading.agent_gpus import describe_gpus, kept_share
+from a2rl.grading.devices import describe_gpus, kept_share
 from a2rl.linux.gpus import driver_nodes
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import GpuShare, dealt_gpus
@@ -50,7 +50,7 @@ def test_the_agent_never_sees_the_gpu_that_grades(settings: Settings, monkeypatc
     fake = FakeGpus(settings.root, 2)
     seen, run = fake.seen_by(settings), new_run(settings, 1, gpus_per_run=1, grading_gpus=1)
     agent, isolation = find_agent("noop", settings.root), select_sandbox("landlock", settings)
-    monkeypatch.setattr(confinement, "driver_nodes", lambda gpus: driver_nodes(gpus, Path("/nowhere")))
+    monkeypatch.setattr(launch, "driver_nodes", lambda gpus: driver_nodes(gpus, Path("/nowhere")))
     with dealt_gpus(run, seen) as share:
         environment = agent_environment(run, agent, URL, seen)
         confined = confinement_of(run, agent, seen, isolation, connect=())

@@ -12,10 +12,9 @@ import pytest
 
 from a2rl.agent_systems.definition import Agent, TranscriptSource
 from a2rl.core.settings import Settings
-from a2rl.execution import observer_process, transcript_summary
+from a2rl.execution import observer as observer_module
 from a2rl.execution.messages import AnswerListener, Conversation
-from a2rl.execution.observer_process import MAX_RESTARTS, Observer
-from a2rl.execution.transcript_summary import TranscriptSummary, read_summary
+from a2rl.execution.observer import MAX_RESTARTS, Observer, TranscriptSummary, read_summary
 from a2rl.run.directory import RunDir
 from tests.run_maker import kill, wait_for
 
@@ -95,7 +94,7 @@ def test_one_that_is_killed_is_started_again_and_then_given_up(
 def test_one_that_hangs_is_not_waited_for(
     observed: Callable[..., RunDir], watching: Callable[[RunDir], Observer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer_process, "LAST_LOOK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(observer_module, "LAST_LOOK_TIMEOUT_S", 0.2)
     run = observed()
     observer, begun = watching(run), time.monotonic()
     os.kill(pid_of(observer), signal.SIGSTOP)
@@ -141,7 +140,7 @@ def test_a_hostile_transcript_cannot_fail_the_run(
 def test_one_that_takes_too_long_is_left_unread(
     observed: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transcript_summary, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(observer_module, "SUMMARY_TIMEOUT_S", 0.01)
     run = observed(RESULT)
     assert read_summary(run, claude(), settings, 1) == TranscriptSummary()
     assert "could not be read" in (run.logs / "pipeline.jsonl").read_text()

@@ -287,7 +287,7 @@ def test_a_judge_that_refuses_is_a_problem_before_the_run(
     def refuse(run: RunSpec, here: Settings) -> None:
         raise InfrastructureError("the judge answered 401: check the key")
 
-    monkeypatch.setattr("a2rl.grading.judge_check.check_judge_of", refuse)
+    monkeypatch.setattr("a2rl.grading.run_judge.check_judge_of", refuse)
     judge = JudgeParams(api_key_env=None, model="a-judge")
     assert problems([ready(judge=judge)], settings) == {"judge answers": "the judge answered 401: check the key"}
 

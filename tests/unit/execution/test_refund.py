@@ -1,6 +1,6 @@
 """Tests that time spent waiting for a grade is refunded, but only time in which the agent did not compute."""
 
-from a2rl.execution.refund import Refund
+from a2rl.execution.deadline import Refund
 from a2rl.run.events import Event, Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import GENESIS, Entry
 from a2rl.scoring.score import summarise

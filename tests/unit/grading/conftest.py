@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.grading.validation import copy_submission
+from a2rl.grading.submission_checks import copy_submission
 from a2rl.models.checkpoint import weights_digest
 from tests.small_model import trained_copy
 

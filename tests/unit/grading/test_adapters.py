@@ -11,7 +11,7 @@ import pytest
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
 from a2rl.grading.adapters import AdapterMerger, _number, check_adapter
-from a2rl.grading.validation import Kept, copy_submission
+from a2rl.grading.submission_checks import Kept, copy_submission
 from a2rl.models.checkpoint import weights_digest
 from tests.run_maker import checkout
 from tests.small_model import HEAD, HEADS, HIDDEN, INNER, Weight, build_base_model, edit_json, write_safetensors

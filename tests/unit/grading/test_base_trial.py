@@ -8,7 +8,7 @@ import pytest
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading import base_trial, model_process
-from a2rl.grading.base_trial import PROCESS, try_base_model
+from a2rl.grading.base_trial import try_base_model
 from a2rl.grading.model_process import run_model_process
 from a2rl.models.checkpoint import tensors_of
 from tests.run_maker import checkout
@@ -98,12 +98,12 @@ def test_a_machine_without_the_memory_says_so_and_may_try_again(
 
 
 def test_a_process_that_takes_too_long_is_ended(base: Path, settings: Settings, tmp_path: Path) -> None:
-    failure = run_model_process(PROCESS, [str(base), str(tmp_path)], tmp_path / "log", 0.0, settings)
+    failure = run_model_process(base_trial.__name__, [str(base), str(tmp_path)], tmp_path / "log", 0.0, settings)
     assert failure == "it took longer than 0 s"
 
 
 def test_a_process_that_fails_leaves_its_last_words(settings: Settings, tmp_path: Path) -> None:
-    failure = run_model_process(PROCESS, [], tmp_path / "log", 60.0, settings)
+    failure = run_model_process(base_trial.__name__, [], tmp_path / "log", 60.0, settings)
     assert failure.startswith("its process ended with exit code 1: IndexError")
 
 

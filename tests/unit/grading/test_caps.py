@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
+from a2rl.grading.submission_checks import copy_submission
 from a2rl.grading.submitted_files import SubmittedFiles
-from a2rl.grading.validation import copy_submission
 from a2rl.models import checkpoint
 from a2rl.models.caps import CHECK_S, MAX_JSON_VALUES, Caps
 from a2rl.models.checkpoint import tensors_of

@@ -14,8 +14,8 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.grading import submitted_files
+from a2rl.grading.submission_checks import copy_submission
 from a2rl.grading.submitted_files import FREE_DISK_MARGIN
-from a2rl.grading.validation import copy_submission
 from a2rl.linux import untrusted_folder
 from a2rl.linux.untrusted_folder import copy_open_file
 from a2rl.models.checkpoint import weights_digest

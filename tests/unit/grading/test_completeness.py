@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading.completeness import require_complete
+from a2rl.grading.model_process import require_complete
 
 FUSED = "model.layers.0.mlp.up_proj.weight"
 """vLLM stores it with another matrix as one."""

@@ -93,9 +93,9 @@ def test_variant_and_judge_count(key: Key) -> None:
     ("task", "path"),
     [
         *((each, f"a2rl/{path}") for each in TASKS for path in (
-            "grading/job.py", "grading/parts.py", "scoring/score.py", "scoring/samples.py", "scoring/means.py",
+            "grading/job.py", "scoring/score.py", "scoring/samples.py", "scoring/means.py",
             "sampling/transformers_backend.py", "sampling/decoder/engine.py", "sampling/vllm_worker.py",
-            "sampling/vllm_weights.py", "sampling/generation.py", "tasks/split.py",
+            "sampling/vllm_weights.py", "sampling/generation.py", "task_api/split.py",
         )),
         *((each, f"tasks/{each}/{path}.py") for each in TASKS for path in ("grade", "task")),
         *(("humaneval", f"a2rl/code_execution/{path}.py") for path in ("pool", "tester", "cell", "values")),
@@ -129,7 +129,7 @@ def test_a_grade_does_not_depend_on_what_does_not_grade(task: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_all_our_code_that_grading_loads_is_found(task: str) -> None:
     script = (
-        "import sys, a2rl.grading.parts\n"
+        "import sys, a2rl.grading.job\n"
         "import a2rl.sampling.transformers_backend, a2rl.sampling.vllm_backend\n"
         f"import tasks.{task}.grade, tasks.{task}.task\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] in ('a2rl', 'tasks')), sep='\\n')\n"

@@ -16,7 +16,7 @@ import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.grading.adapters import check_adapter
-from a2rl.grading.validation import copy_submission
+from a2rl.grading.submission_checks import copy_submission
 from tests.small_model import read_weights, write_safetensors
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
-from a2rl.grading.job import GradeJob, GradeResult, selected_ids
-from a2rl.grading.parts import merged, parts_of
+from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of, selected_ids
 from a2rl.grading.pool import grade_now
 from a2rl.grading.progress import joint_progress
 from tests.run_maker import grade_result, item_results, make_hidden

@@ -13,7 +13,7 @@ import pytest
 
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.grading.judge_check import check_judge_of
+from a2rl.grading.run_judge import check_judge_of
 from a2rl.judge.check import check_judge
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.run.spec import RunSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError, UsageError
-from a2rl.grading.validation import copy_submission
+from a2rl.grading.submission_checks import copy_submission
 from a2rl.models.checkpoint import check_base_model, tensors_in, tensors_of, weights_digest
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.small_model import Weight, edit_json, random_weights, read_weights, trained_copy, write_safetensors

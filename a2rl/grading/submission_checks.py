@@ -1,4 +1,14 @@
-"""Copies submissions out of the agent's reach and checks them against the base model.
+"""Checks a submission against the base model, and copies it out of the agent's reach. This is where most are refused.
+
+What cannot be graded is refused: the submission gets no score, which is not a score of zero, and the agent is told why
+and what to do (`InvalidSubmissionError`). The reasons, in the order in which a submission meets them:
+
+- it comes too late, or a quota is used up (submissions.py);
+- the folder or its files are missing, unreadable, links, too large, or of another format (submitted_files.py, which
+  asks other_formats.py for the command that makes a checkpoint of them);
+- it is an adapter that cannot be merged (adapters.py);
+- its architecture, settings, tensors or tokenizer are not those of the base model, or a number is not finite (here,
+  with a2rl/models/arithmetic.py, tensor_names.py and finite.py).
 
 The copy is graded, so later changes in the agent's folder do not matter. Only the weights come from the agent. The
 configuration, tokenizer and chat template of the copy are those of the base model, so that a submission cannot bring
