@@ -3,13 +3,14 @@
 prefect deployment run a2rl/full-bench --param variant=full --param model=Qwen/Qwen2.5-7B
 """
 
+import inspect
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import flow, tags
 from prefect.futures import PrefectFuture
@@ -18,6 +19,7 @@ from prefect.runtime import flow_run
 from a2rl.anchor.follower import Anchor, mark_anchor_behind
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
+from a2rl.config.suite import SUITE_SETTINGS, Setting
 from a2rl.core.errors import A2rlError, InterruptedByUserError, RunFailedError
 from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
@@ -27,9 +29,32 @@ from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
 from a2rl.run.origin import create_run, require_made_here
 from flows.artifacts import EVERY_S, FlowPage, tags_of
-from flows.parameters import with_suite_parameters
 from flows.policies import benchmark_run, shares_of_cores
 from flows.submission import declare_rates, require_ready_here, submit_runs
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_suite_parameters(function: Function) -> Function:
+    """Replaces `**given` in a function's signature by one parameter for each setting of a suite.
+
+    The function gets the values by the suite's keys. None keeps the suite's value.
+    """
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = [*own, *map(_parameter, SUITE_SETTINGS)]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    described = "\n".join(f"    {each.suite_key}: {each.field.description}" for each in SUITE_SETTINGS)
+    function.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{described}"  # Prefect takes its descriptions from there
+    return function
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    """Returns the parameter for a setting. Its value is None or one value; for an axis it may be a list of values."""
+    value: Any = str if setting.is_duration else setting.value_type  # a duration such as 12h
+    several = value | list[value] if setting.is_axis else value
+    return inspect.Parameter(setting.suite_key, inspect.Parameter.KEYWORD_ONLY, annotation=several | None, default=None)
 
 
 def _name() -> str:

@@ -17,9 +17,8 @@ from a2rl.run.events import PrivateGraded
 from a2rl.run.failure import failed, why_no_result
 from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import check_inputs
-from a2rl.run.judge_record import judge_record
 from a2rl.run.ranking import best_submission, chosen_among
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, verdict_of
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, judge_record, verdict_of
 
 
 def grade(run: RunDir, settings: Settings) -> GradeRecord:

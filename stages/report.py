@@ -8,7 +8,7 @@ import time
 from a2rl.core.errors import InterruptedByUserError
 from a2rl.core.event_log import log_failure
 from a2rl.core.settings import Settings
-from a2rl.labels.labelling import write_labels
+from a2rl.labels.records import write_labels
 from a2rl.results.manifest import close_run
 from a2rl.results.report import draw_report
 from a2rl.run.directory import RunDir, pipeline_log

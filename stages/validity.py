@@ -8,12 +8,11 @@ from a2rl.core.settings import Settings
 from a2rl.grading.pruning import prune
 from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
-from a2rl.run.reveal import reveal_draw
 from a2rl.validity.checks import Check, Checked, run_checks, run_checks_apart
 from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, untouched_base
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.halves import halves_agree
-from a2rl.validity.record import STAGE, ValidityRecord, decide
+from a2rl.validity.record import STAGE, ValidityRecord, decide, reveal_draw
 from a2rl.validity.rules_check import hosts, teachers
 from a2rl.validity.traces import code, full_records, leaked_keys
 

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from a2rl.agent_systems.catalog import find_agent
 from a2rl.agent_systems.transcripts import read_transcript
-from a2rl.labels.classify import classify
+from a2rl.labels.commands import code_in_steps
 from a2rl.labels.routes import ROUTES, in_words
-from a2rl.labels.transcript_code import code_in_steps
+from a2rl.labels.run_labels import classify
 from tests.labels.corpus import HALVES, half
 from tests.labels.traced_programs import programs, run_programs
 

@@ -12,10 +12,9 @@ import time
 import httpx
 
 from a2rl.anchor.signature import Head
-from a2rl.core.bounded_reply import read_body
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
-from a2rl.core.retries import RetryableError
+from a2rl.core.retries import RetryableError, read_body
 from a2rl.run.directory import RunDir
 
 FILE = "published.jsonl"

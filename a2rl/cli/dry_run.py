@@ -17,7 +17,7 @@ from a2rl.results.suite.seed_plan import SeedPlan, seed_plan
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSettings
-from a2rl.scoring.power import MOST_SEEDS, POWER
+from a2rl.scoring.seeds import MOST_SEEDS, POWER
 
 ALWAYS_SHOWN = ("task", "agent", "budget_s")
 GIB = 2**30

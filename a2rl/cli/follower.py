@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.text import Text
 
-from a2rl.cli.grading_progress import GradingProgress
+from a2rl.cli.progress import GradingProgress
 from a2rl.cli.results import sandbox_warning
 from a2rl.core.background import PeriodicThread
 from a2rl.core.errors import A2rlError

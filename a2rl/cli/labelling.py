@@ -48,8 +48,8 @@ def label(
 
 def _labelled(run: "RunDir", settings: Settings, judge: str | None, max_usd: float) -> "LabelsRecord":
     from a2rl.config.params import load_params
-    from a2rl.labels.labelling import write_labels
     from a2rl.labels.rater import rate
+    from a2rl.labels.records import write_labels
 
     record = write_labels(run, settings)
     if judge is None:

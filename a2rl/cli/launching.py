@@ -10,7 +10,7 @@ from a2rl.cli.options import Json, with_replaced_settings, with_settings
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.spec import RunSpec
-from a2rl.scoring.power import DIFFERENCE
+from a2rl.scoring.seeds import DIFFERENCE
 
 if TYPE_CHECKING:
     from a2rl.run.directory import RunDir

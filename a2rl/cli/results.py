@@ -14,9 +14,8 @@ from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import PIPELINE_LOG, RunDir
 from a2rl.run.events import SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import refusal
-from a2rl.run.ranking import selection_note
+from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
-from a2rl.run.sample import sample_note
 from a2rl.sandbox.isolation import Isolation
 from a2rl.validity.finding import Validity
 from a2rl.validity.record import counted_gain, read_validity

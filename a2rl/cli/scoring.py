@@ -22,7 +22,7 @@ from a2rl.grading.prompt_check import check_prompts
 from a2rl.models.base_model import resolve_model
 from a2rl.models.finite import require_finite_weights
 from a2rl.results.outputs import graded_outputs
-from a2rl.run.sample import in_words
+from a2rl.run.ranking import sample_in_words
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
@@ -150,7 +150,7 @@ def grade_checkpoint(
     computed = {"computed in": engine.dtype} if engine.dtype else {}
     depends_on = {**job.options, "answers": job.generation.in_words(), **computed, **about(data)}
     depends_on["data digest"] = hidden_digest(data)[:16]
-    return Graded(score, depends_on, in_words(wanted.limit, items), problem)
+    return Graded(score, depends_on, sample_in_words(wanted.limit, items), problem)
 
 
 def _write_outputs(result: Path, target: Path) -> str:

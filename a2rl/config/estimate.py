@@ -14,10 +14,10 @@ from a2rl.models.checkpoint import parameters_in_name
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.disk import most_kept
 from a2rl.run.grading_limits import TYPICAL_SUBMISSIONS
-from a2rl.run.sample import in_words
+from a2rl.run.ranking import sample_in_words
 from a2rl.run.spec import Protocol, RunSettings
 from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
-from a2rl.scoring.power import POWER
+from a2rl.scoring.seeds import POWER
 from a2rl.task_api.catalog import load_task
 from a2rl.task_api.contract import Task, Variant
 
@@ -180,7 +180,7 @@ def resolution(task: Task, variant: Variant, protocol: Protocol, limit: int | No
         variant=variant,
         protocol=protocol,
         items=items,
-        sample=in_words(limit, whole),
+        sample=sample_in_words(limit, whole),
         smallest_gain=smallest_gain(items),
         likely_gain=likely_gain(items),
         is_approximate=task.level == 2,

@@ -1,4 +1,4 @@
-"""Retries of HTTP requests with exponential backoff.
+"""HTTP requests that may fail: retries with exponential backoff, and replies within limits.
 
     reply = retry_request(lambda: request(...), attempts=4, backoff_s=1.0, pause=closing.wait)
 
@@ -9,7 +9,7 @@ to wait, because the endpoint's `Retry-After` has to be respected, and the wait 
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -102,3 +102,26 @@ def retry_after_s(header: str) -> float:
         return float(header) if header.isdigit() else parsedate_to_datetime(header).timestamp() - time.time()
     except ValueError:
         return 0.0
+
+
+def read_body(blocks: Iterable[bytes], max_bytes: int, timeout_s: float) -> bytes:
+    """Returns the whole body of a reply from a server that may send too much, too slowly, or without end.
+
+    The timeout of an HTTP client is that of one read: a server that sends a byte now and then would never exceed it.
+
+    Args:
+        blocks: The pieces of the body.
+        max_bytes: The largest body.
+        timeout_s: The longest time for all pieces together.
+
+    Raises:
+        RetryableError: The body is too large or takes too long.
+    """
+    deadline, body = time.monotonic() + timeout_s, bytearray()
+    for block in blocks:
+        body += block
+        if time.monotonic() > deadline:
+            raise RetryableError(f"its reply is not complete after {timeout_s:g} s")
+        if len(body) > max_bytes:
+            raise RetryableError("its reply is too large")
+    return bytes(body)

@@ -26,8 +26,7 @@ from a2rl.sampling.engine_params import Dtype, DtypeSetting, VllmParams, computi
 from a2rl.sampling.generation import GeneratingSampler, Generation
 from a2rl.sampling.vllm_backend import engine_start_of
 from a2rl.sampling.vllm_process import EngineLease, EngineStart
-from a2rl.scoring.samples import mean_of_samples
-from a2rl.scoring.score import ItemResult, TaskScore, errors_tolerated, mean_value, summarise
+from a2rl.scoring.score import ItemResult, TaskScore, errors_tolerated, mean_of_samples, mean_value, summarise
 from a2rl.task_api.catalog import load_grader, load_task
 from a2rl.task_api.contract import Grader, HeadlineGrader, JudgedGrader, KindsGrader, Limits, Split, Variant
 from a2rl.task_api.split import check_limit, sample_ids, split_ids

@@ -18,10 +18,9 @@ from typing import Any
 
 import httpx
 
-from a2rl.core.bounded_reply import read_body
 from a2rl.core.files import digest_of
 from a2rl.core.printable import printable
-from a2rl.core.retries import RetryableError, is_retryable_status, retry_after_s, retry_request
+from a2rl.core.retries import RetryableError, is_retryable_status, read_body, retry_after_s, retry_request
 from a2rl.judge.account import Account
 from a2rl.judge.cache import AnswerCache
 from a2rl.judge.noise import noise_measures

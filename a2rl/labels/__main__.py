@@ -1,7 +1,7 @@
 """`python -P -m a2rl.labels RUN`: prints the labels of a run as JSON.
 
 It is a separate process because it parses what the agent wrote, which can take any amount of memory or crash a parser:
-`labelling.py` limits it.
+`write_labels` in records.py limits it.
 """
 
 import sys

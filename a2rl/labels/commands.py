@@ -1,11 +1,15 @@
-"""Command lines: which program of an agent they start, and what tools that train by themselves are told to do."""
+"""Command lines: which program of an agent they start, and what tools that train by themselves are told to do.
+
+They were seen as processes, or stand in a transcript, which also has the files that an agent wrote by its tools.
+"""
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from a2rl.agent_systems.transcripts.atif import Step, ToolCall
 from a2rl.labels.routes import Route
 
 PYTHON = re.compile(r"python[0-9.]*$")
@@ -21,6 +25,12 @@ STAGES: dict[str, Route] = {
 }  # fmt: skip
 STAGE = re.compile(r"^[^\S\n]*[\"']?(?:stage|rl|algorithm)[\"']?\s*[:=]\s*[\"']?(\w+)", re.MULTILINE)
 ESTIMATORS: dict[str, Route] = {"gae": "PPO", "reinforce_plus_plus": "PPO", "reinforce": "PPO"}
+PATHS = ("file_path", "path", "filePath", "absolute_path")
+TEXTS = ("content", "file_text", "text", "contents")
+COMMANDS = ("command", "cmd", "script", "code")
+"""Arguments of tools that hold a path, a text to write, or a command."""
+MAX_COMMANDS = 500
+"""Commands that are read in a transcript."""
 GROUPED = ("grpo", "rloo", "remax", "group_norm", "opo", "dr_grpo")
 
 
@@ -66,6 +76,31 @@ def _parts(line: str) -> list[str]:
         return [" ".join(part) for part in parts if part]
     except ValueError:
         return SEPARATORS.split(line)
+
+
+def code_in_steps(steps: Iterable[Step]) -> tuple[dict[str, str], list[list[str]]]:
+    """Returns the files that were written, by path, and the command lines that were run, in order."""
+    files: dict[str, str] = {}
+    commands: list[list[str]] = []
+    for call in (call for step in steps for call in step.tool_calls or ()):
+        path, text = _first(call, PATHS), _first(call, TEXTS)
+        if path and text is not None:
+            files[path.removeprefix("/workspace/").lstrip("/")] = text
+        commands += _commands(call)
+    return files, commands[:MAX_COMMANDS]
+
+
+def _commands(call: ToolCall) -> Iterator[list[str]]:
+    for name in COMMANDS:
+        given: Any = call.arguments.get(name)
+        if isinstance(given, str):
+            yield from lines_of(given)
+        elif isinstance(given, list) and given and all(isinstance(each, str) for each in given):
+            yield list(given)
+
+
+def _first(call: ToolCall, names: tuple[str, ...]) -> str | None:
+    return next((value for name in names if isinstance(value := call.arguments.get(name), str)), None)
 
 
 def started(words: Sequence[str], files: dict[str, str]) -> Started:

@@ -6,14 +6,15 @@ do not run under a Python that loads our tracer.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
+from a2rl.agent_systems.transcripts.atif import Trajectory
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import read_jsonl
-from a2rl.labels.classify import classify, phases_in
-from a2rl.labels.commands import started
+from a2rl.labels.code_walk import TooLargeError, Walk
+from a2rl.labels.commands import code_in_steps, started
 from a2rl.labels.failures import failures_of
 from a2rl.labels.logs import signs_in
 from a2rl.labels.phases import Phase, chain_of, traced_phase
@@ -21,7 +22,6 @@ from a2rl.labels.program import Program
 from a2rl.labels.records import LabelsRecord, ProgramRun, SubmissionRoute
 from a2rl.labels.routes import UNKNOWN, Chain, Evidence, Route, RouteLabel, training_type
 from a2rl.labels.traces import Work, read_trace
-from a2rl.labels.transcript_code import code_in_steps
 from a2rl.recording.code_reading import code_at, states
 from a2rl.run.budget import BudgetClock
 from a2rl.run.directory import RunDir
@@ -198,8 +198,6 @@ class _Labels:
 
 def _of_transcript(run: RunDir) -> Chain:
     """Returns the route in the agent's transcript, for agents that left no code in the folder for it."""
-    from a2rl.agent_systems.transcripts.atif import Trajectory
-
     try:
         steps = Trajectory.model_validate_json(run.trajectory.read_bytes()).steps
     except (OSError, ValueError):
@@ -236,3 +234,35 @@ def _is_own(words: Sequence[str], program: Program) -> bool:
     """Says whether a command line runs code of the agent, or a tool that trains."""
     what = started(words, program.files)
     return what.route is not None or bool(what.script and program.file(what.script))
+
+
+def classify(files: Mapping[str, str], commands: Sequence[Sequence[str]] = (), commit: str = "") -> Chain:
+    """Returns the route that the code of a program shows, without running it.
+
+    Args:
+        files: Its files: text by path.
+        commands: The command lines with which it was started, if they are known.
+        commit: The commit of the files, for the evidence.
+    """
+    return chain_of(phases_in(Program(files), commands, commit))
+
+
+def phases_in(program: Program, commands: Sequence[Sequence[str]] | None = (), commit: str = "") -> list[Phase]:
+    """Returns the phases that the code of a program shows; none if there is too much of it.
+
+    Args:
+        program: Its files.
+        commands: The command lines with which it was started; empty if they are not known. None: all that is in the
+            files, whether or not something seems to run it.
+        commit: The commit of the files, for the evidence.
+    """
+    try:
+        walk = Walk(program)
+        if commands is None:
+            walk.run_all()
+        else:
+            walk.run(commands)
+    except (TooLargeError, RecursionError, MemoryError):
+        return []
+    of_commit = {"commit": commit}
+    return [each._replace(evidence=each.evidence.model_copy(update=of_commit)) for each in walk.result]

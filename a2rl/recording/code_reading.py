@@ -1,10 +1,12 @@
-"""Reads the recorded states of an agent's code from the run's git repository `code/`.
+"""Reads the recorded states of an agent's code, and their differences, from the run's git repository `code/`.
 
-Git only lists and prints objects here: no work tree, attributes, filters or hooks are used.
+Git only lists, prints and compares objects here: no work tree, attributes, filters, hooks, external programs or
+conversions are used. Names and lines are those of the agent, so they are hostile text.
 """
 
 import hashlib
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,13 @@ from a2rl.recording.code_history import CODE, GIT_TIMEOUT_S, git_environment
 
 MAX_FILE_BYTES = 400_000
 MAX_FILES = 400
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+"""Git's name for a folder without files."""
+REVISION = re.compile(r"[0-9a-f]{40}")
+MAX_DIFF_BYTES = 256 << 10
+"""What is read of one diff."""
+DIFF_TIMEOUT_S = 20
+DIFF_OPTIONS = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--unified=3")
 
 
 class State(NamedTuple):
@@ -102,3 +111,42 @@ def _git(repository: Path, *arguments: str) -> bytes:
     except (OSError, subprocess.SubprocessError):
         return b""
     return done.stdout if done.returncode == 0 else b""
+
+
+class CodeDiff(NamedTuple):
+    """The difference between two states of the code."""
+
+    lines: tuple[str, ...]
+    """As git prints it."""
+    is_whole: bool
+    """False if there is more than was read."""
+
+
+def code_diff(repository: Path, before: str | None, after: str) -> CodeDiff | None:
+    """Returns what changed from one revision to another; None if git cannot tell, as after the code was deleted."""
+    names = (before or EMPTY_TREE, after)
+    if not all(REVISION.fullmatch(name) for name in names) or not (repository / ".git").is_dir():
+        return None
+    environment = git_environment(repository / ".git")
+    command = ["git", "--no-replace-objects", "diff", *DIFF_OPTIONS, *names, "--"]
+    try:
+        with subprocess.Popen(
+            command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            return _read_diff(process)
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _read_diff(process: "subprocess.Popen[bytes]") -> CodeDiff | None:
+    """Reads so much of the diff as is kept, and ends git if there is more."""
+    assert process.stdout is not None
+    try:
+        data = process.stdout.read(MAX_DIFF_BYTES + 1)
+        if len(data) <= MAX_DIFF_BYTES and process.wait(DIFF_TIMEOUT_S) != 0:
+            return None
+    finally:
+        process.kill()
+    text = data[:MAX_DIFF_BYTES].decode("utf-8", "replace")
+    return CodeDiff(tuple(text.split("\n")[: -1 if text.endswith("\n") else None]), len(data) <= MAX_DIFF_BYTES)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from a2rl.config.preset import Preset, load_preset
 from a2rl.run.budget import format_duration, parse_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.sample import sample_note
+from a2rl.run.ranking import sample_note
 from a2rl.run.spec import RunSpec
 from a2rl.sampling.generation import Generation
 

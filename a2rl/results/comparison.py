@@ -13,8 +13,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
-from a2rl.scoring.best_of import best_of
-from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, mean_difference
+from a2rl.scoring.paired import LEVEL, Improvement, best_of, compare, corrected, mean_difference
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.catalog import load_grader
 from a2rl.task_api.contract import HeadlineGrader

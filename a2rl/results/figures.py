@@ -15,9 +15,8 @@ from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import Entry
-from a2rl.run.ranking import selection_note
+from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
-from a2rl.run.sample import sample_note
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.score import TaskScore
 from a2rl.validity.record import counted_gain, read_validity

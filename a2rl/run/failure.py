@@ -13,8 +13,7 @@ from a2rl.core.event_log import log_failure
 from a2rl.core.files import write_atomically
 from a2rl.run.directory import PIPELINE_LOG, RunDir, pipeline_log
 from a2rl.run.events import ProcessesSurvived, RunFailed
-from a2rl.run.judge_record import judge_record
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, judge_record
 from a2rl.scoring.score import TaskScore
 
 MAX_REASON = 2000

@@ -1,4 +1,5 @@
-"""Ranks submissions: one rule for the answer to the agent, the final result and its verification."""
+"""Ranks submissions: one rule for the answer to the agent, the final result and its verification. Also the remarks that
+stand wherever the figures of the result do."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,7 +7,7 @@ from typing import NamedTuple
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry, Ledger, grades_among
-from a2rl.run.records import GradeRecord
+from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.scoring.score import TaskScore
 
 
@@ -56,3 +57,21 @@ def selection_note(run: RunDir) -> str:
     if graded is None or graded.cross_fitted is None:
         return note
     return f"{note} (cross-fitted, the gain is {graded.cross_fitted:+.1f} points)"
+
+
+def sample_in_words(limit: int | None, items: int | None) -> str:
+    """Returns the remark for a sample, such as `sample of 64 of 1,319`; empty for a whole eval set.
+
+    Args:
+        limit: The number of items in the sample; None: all.
+        items: The number of items in the eval set; None: unknown.
+    """
+    if limit is None or limit == items:
+        return ""
+    return f"sample of {limit:,}" + ("" if items is None else f" of {items:,}")
+
+
+def sample_note(run: RunDir) -> str:
+    """Returns the remark that belongs next to a run's figures wherever they are shown; empty for a whole eval set."""
+    ready = run.read("setup", SetupRecord)
+    return sample_in_words(run.spec.limit, ready.eval_items if ready else None)

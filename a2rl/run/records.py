@@ -1,17 +1,19 @@
 """The records of the stages: what each stage writes for later stages, the tracker and the report."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.agent_systems.transcripts.ending import Responsible
+from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of
+from a2rl.judge.account import Account, Use
+from a2rl.judge.noise import JudgeNoise, noise_of
 from a2rl.linux.hardware import Hardware
-from a2rl.run.directory import Record
-from a2rl.run.judge_record import JudgeRecord
+from a2rl.run.directory import Record, RunDir
 from a2rl.sandbox.isolation import Isolation
 from a2rl.scoring.means import Interval
 from a2rl.scoring.paired import Improvement
@@ -187,6 +189,31 @@ class ExecuteRecord(Record):
         return self.usage.cost_usd if self.usage else None
 
 
+class JudgeRecord(BaseModel):
+    """The judge of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    model: str
+    annotator: str
+    use: Use
+    """All requests of the run; answers from the cache are none."""
+    for_agent: Use = Use()
+    """Those among them that the agent made for its own rollouts."""
+    searches: int = 0
+    """The agent's searches."""
+    limit_usd: float | None = None
+    noise: JudgeNoise | None = None
+    """On the items of the final grade, if the run asked twice."""
+
+    def __str__(self) -> str:
+        limit = f" of ${self.limit_usd:.2f}" if self.limit_usd is not None else ""
+        asked = f"{self.use.requests:,} requests, ${self.use.dollars:.2f}{limit}"
+        noise = f"; {self.noise}" if self.noise else ""
+        return f"judge {self.name or self.model} ({self.annotator}): {asked}{noise}"
+
+
 class GradeRecord(Record):
     """The result of the run."""
 
@@ -210,7 +237,7 @@ class GradeRecord(Record):
     chosen_among: int = 1
     """How many distinct checkpoints the result was chosen among on these items; 1 under the strict protocol."""
     cross_fitted: float | None = None
-    """The improvement without the bias of choosing the best on the items that measure it; see a2rl/scoring/best_of.py.
+    """The improvement without the bias of choosing the best on the items that measure it; see a2rl/scoring/paired.py.
     None if there was no such choice, and in records of earlier versions."""
 
     judge: JudgeRecord | None = None
@@ -231,3 +258,29 @@ class ReportRecord(Record):
     """The location of the report."""
 
     path: Path
+
+
+def judge_record(run: RunDir, measures: Sequence[Mapping[str, float]] = ()) -> JudgeRecord | None:
+    """Returns the record of a run's judge; None if the run has no judge or its account cannot be read.
+
+    Args:
+        run: The run.
+        measures: The measures of the items of the final grade.
+    """
+    spec, account = run.spec, Account(run.account)
+    if spec.judge is None:
+        return None
+    try:
+        use, for_agent, searches = account.paid(), account.use("agent's judgement"), account.use("agent's search")
+    except A2rlError:
+        return None
+    return JudgeRecord(
+        name=spec.judge.name,
+        model=spec.judge.model,
+        annotator=spec.judge.annotator,
+        use=use,
+        for_agent=for_agent,
+        searches=searches.requests,
+        limit_usd=spec.max_judge_usd,
+        noise=noise_of(measures),
+    )

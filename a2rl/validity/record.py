@@ -2,8 +2,8 @@
 
 from a2rl.core.files import digest_of
 from a2rl.run.directory import Record, RunDir
-from a2rl.run.events import ValidityDecided
-from a2rl.run.records import GradeRecord
+from a2rl.run.events import DrawRevealed, ValidityDecided
+from a2rl.run.records import ExecuteRecord, GradeRecord
 from a2rl.validity.checks import Checked, CheckRun
 from a2rl.validity.finding import Finding, Validity
 from a2rl.validity.rules_check import weighed
@@ -75,3 +75,16 @@ def counted_gain(run: RunDir, graded: GradeRecord) -> float:
 
 def _digest(graded: GradeRecord) -> str:
     return digest_of(graded.model_dump(mode="json", exclude={"seconds"}))
+
+
+def may_reveal(run: RunDir) -> bool:
+    """Returns whether the agent's work has ended for good: a run that a machine's failure stopped may go on."""
+    graded = run.read("grade", GradeRecord)
+    return graded is not None and graded.failed_stage is None and run.read("execute", ExecuteRecord) is not None
+
+
+def reveal_draw(run: RunDir) -> None:
+    """Writes the seed and its salt into the ledger, once, if they may be known."""
+    if run.spec.draw is not None and may_reveal(run):
+        revealed = DrawRevealed(seed=run.spec.draw.seed, salt=run.spec.draw.salt)
+        run.ledger.append_unless(revealed, lambda _: True)

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from a2rl.core.bounded_reply import read_body
-from a2rl.core.retries import RetryableError, is_retryable_status, retry_after_s, retry_request
+from a2rl.core.retries import RetryableError, is_retryable_status, read_body, retry_after_s, retry_request
 from tasks.deepsearchqa.research import Hit
 from tasks.deepsearchqa.research.episode import LONGEST_QUERY
 

@@ -28,8 +28,7 @@ from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeParams
 from a2rl.run.directory import RunDir
-from a2rl.run.judge_record import judge_record
-from a2rl.run.records import SetupRecord
+from a2rl.run.records import SetupRecord, judge_record
 from tasks.deepsearchqa import search as searching
 from tasks.deepsearchqa.prepare import copy_tools
 from tasks.deepsearchqa.task import TASK

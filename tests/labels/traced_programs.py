@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import yaml
 
-from a2rl.labels.classify import phases_in
 from a2rl.labels.phases import chain_of, traced_phase
 from a2rl.labels.program import Program
 from a2rl.labels.routes import Chain
+from a2rl.labels.run_labels import phases_in
 from a2rl.labels.traces import read_trace
 from a2rl.recording import tracer
 from tests.labels.corpus import Labelled

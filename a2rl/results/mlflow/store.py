@@ -25,7 +25,6 @@ from a2rl.core.locks import file_lock
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
-from a2rl.results.mlflow.views import EXPERIMENT_TAGS
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -55,6 +54,28 @@ SIDE_BY_SIDE = 4
 LOCAL_UI = "http://127.0.0.1:5000"
 """Where `make ui` shows the local database."""
 _CONNECT_LOCK = threading.Lock()
+VIEW_KEY = "a2rl-results"
+"""Names the saved view `Results`, a tag of the experiment in the form in which MLflow's pages save views. It lists the
+runs without launches and submissions, by their gain; its charts draw the scores over the seconds of the budget."""
+VIEW_COLUMNS = (
+    "params.`agent`", "params.`driver`", "params.`task`", "params.`mode`", "metrics.`score`", "metrics.`gain`",
+    "tags.`verdict`", "tags.`validity`",
+)  # fmt: skip
+_STATE = {
+    "selectedColumns": VIEW_COLUMNS,
+    "columnOrder": VIEW_COLUMNS,
+    "searchFilter": "tags.`a2rl.run_id` LIKE '%'",
+    "orderByKey": "metrics.`gain`",
+    "orderByAsc": False,
+}
+_VIEW = {"name": "Results", "createdAt": 1, "updatedAt": 1, "state": json.dumps(_STATE)}
+EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    f"mlflow.sharedViewState.{VIEW_KEY}": json.dumps(_VIEW),
+}
+"""The tags of an experiment that decide how it is shown."""
+TRAINING = "workflowType=machine_learning"
+"""In a URL: shows the pages for the training of models, whatever the browser showed last."""
 
 
 class TrackingError(InfrastructureError):
@@ -184,7 +205,7 @@ class MlflowStore:
                 f"its experiment {suite!r} was deleted: restore it, or choose another name for the suite"
             )
         for name, value in EXPERIMENT_TAGS.items():
-            if name not in known.tags:  # it was made by hand, or by an earlier version
+            if name not in known.tags:  # it was made by hand
                 self.client.set_experiment_tag(known.experiment_id, name, value)
         return str(known.experiment_id)
 
@@ -304,3 +325,13 @@ def quiet_mlflow() -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # we report a server that is down ourselves
     yield
+
+
+def run_url(server: str, experiment: str, run_id: str) -> str:
+    """Returns the page of an MLflow run."""
+    return f"{server}/#/experiments/{experiment}/runs/{run_id}?{TRAINING}"
+
+
+def results_url(server: str, experiment: str) -> str:
+    """Returns the page with the results of an experiment."""
+    return f"{server}/#/experiments/{experiment}/runs?{TRAINING}&viewStateShareKey={VIEW_KEY}"

@@ -2,12 +2,15 @@
 
 The root is the agent's whole work. Below it are its steps with their tool calls (`trajectory.json`), its requests to
 the LLM (`logs/llm.jsonl`) and its submissions (the ledger). A transcript has one time for each step, the moment when
-the LLM had answered; its calls are taken to last until the next request begins. All texts are cut.
+the LLM had answered; its calls are taken to last until the next request begins. All texts are cut. The id of a trace
+follows from the run's, so writing it again replaces it.
 """
 
+import hashlib
+import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from a2rl.agent_systems.transcripts.atif import Step, Trajectory
 from a2rl.core.errors import A2rlError
@@ -15,9 +18,13 @@ from a2rl.core.files import read_model
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.llm.relay.request_log import Request, RequestLogReader, request_log_path
+from a2rl.results.mlflow.store import MlflowStore, short_text
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, Graded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import Entry
+
+if TYPE_CHECKING:
+    from mlflow.entities import Span
 
 MAX_FILE_BYTES = 16 << 20
 """A larger trajectory is not read: it would take more than a quarter of a GiB in the process of the pipeline."""
@@ -28,6 +35,7 @@ MAX_VALUES = 50
 """Arguments of a call, and calls of a step."""
 
 SpanKind = Literal["AGENT", "CHAIN", "LLM", "TOOL", "EVALUATOR"]
+SPANS_PER_REQUEST = 400
 
 
 class SpanData(NamedTuple):
@@ -173,3 +181,78 @@ def _value(value: Any) -> Any:
 def _text(text: str) -> str:
     """Returns a text for the trace: printable, without secrets, and not too long."""
     return printable(scrub(text), MAX_CHARS, lines=True)
+
+
+def trace_id_of(name: str) -> str:
+    """Returns the id of the trace of a run."""
+    return "tr-" + _hex(name, 32)
+
+
+def log_trace(store: MlflowStore, suite: str, run_id: str, name: str, spans: Sequence[SpanData]) -> None:
+    """Writes a trace and links it to an MLflow run. Two requests, and one more for each further 400 spans.
+
+    Args:
+        store: The connected store.
+        suite: The suite of the run, whose experiment gets the trace.
+        run_id: The MLflow run.
+        name: The run's own id, which is the session of the trace.
+        spans: The spans, the root first.
+    """
+    from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
+    from mlflow.tracing.client import TracingClient
+
+    root, experiment = spans[0], store.experiment(suite)
+    client = TracingClient(store.uri)
+    info = TraceInfo(
+        trace_id=trace_id_of(name),
+        trace_location=TraceLocation.from_experiment_id(experiment),
+        request_time=int(root.start * 1000),
+        execution_duration=int((root.end - root.start) * 1000),
+        state=TraceState.OK,
+        request_preview=short_text(json.dumps(root.inputs)),
+        response_preview=short_text(json.dumps(root.outputs)),
+        trace_metadata={"mlflow.sourceRun": run_id, "mlflow.trace.session": name, "mlflow.traceInputs": "{}"},
+        tags={"mlflow.traceName": short_text(root.title)},
+    )
+    client.start_trace(info)
+    made = [Span.from_dict(_span(each, name)) for each in spans]
+    for first in range(0, len(made), SPANS_PER_REQUEST):
+        _log(client, experiment, made[first : first + SPANS_PER_REQUEST])
+
+
+def _log(client: Any, experiment: str, spans: "list[Span]") -> None:
+    try:
+        client.log_spans(experiment, spans)
+    except NotImplementedError:
+        return  # a server from before MLflow 3.4 keeps no spans
+
+
+def _span(span: SpanData, name: str) -> dict[str, Any]:
+    """Returns a span in the form that MLflow reads."""
+    attributes: dict[str, Any] = {"mlflow.traceRequestId": trace_id_of(name), "mlflow.spanType": span.kind}
+    if span.inputs is not None:
+        attributes["mlflow.spanInputs"] = span.inputs
+    if span.outputs is not None:
+        attributes["mlflow.spanOutputs"] = span.outputs
+    if span.model:
+        attributes["mlflow.llm.model"] = span.model
+    if span.tokens is not None:
+        prompt, answer = span.tokens
+        tokens = {"input_tokens": prompt, "output_tokens": answer, "total_tokens": prompt + answer}
+        attributes["mlflow.chat.tokenUsage"] = tokens
+    start = int(span.start * 1e9)
+    return {
+        "trace_id": trace_id_of(name),
+        "span_id": _hex(f"{name} {span.key}", 16),
+        "parent_span_id": _hex(f"{name} {span.parent}", 16) if span.parent else None,
+        "name": span.title,
+        "start_time_unix_nano": start,
+        "end_time_unix_nano": max(start, int(span.end * 1e9)),
+        "status": {"code": "STATUS_CODE_ERROR" if span.problem else "STATUS_CODE_OK", "message": span.problem},
+        "attributes": {key: json.dumps(value) for key, value in attributes.items()},
+        "events": [],
+    }
+
+
+def _hex(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

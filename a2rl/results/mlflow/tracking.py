@@ -3,7 +3,8 @@
 The ledger is authoritative. `sync` brings MLflow up to date with it. It may be called at any time and repeatedly, also
 by several processes: entries that exist are left unchanged, and repeated metrics have the time stored in the ledger, so
 that a crash between two requests neither loses nor duplicates anything. A tracker remembers what MLflow has of a run,
-so a submission costs the same few requests however many there were before.
+so a submission costs the same few requests however many there were before. The figures of a launch follow from those of
+its runs, so whoever writes them last is right.
 """
 
 import json
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import IntegrityError
@@ -31,19 +33,15 @@ from a2rl.results.figures import (
     told,
 )
 from a2rl.results.manifest import changed_files, read_manifest
-from a2rl.results.mlflow.launches import launch_of, sync_launch
-from a2rl.results.mlflow.lineage import best_checkpoint, data_of
-from a2rl.results.mlflow.models import log_model, register
-from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point
-from a2rl.results.mlflow.trace import trace_of
-from a2rl.results.mlflow.traces import log_trace, trace_id_of
-from a2rl.results.mlflow.views import results_url, run_url
+from a2rl.results.mlflow.models import best_checkpoint, data_of, log_model, register
+from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, results_url, run_url
+from a2rl.results.mlflow.trace import log_trace, trace_id_of, trace_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, sum_known
 
-HEAD_TAG, TRACE_TAG, MODEL_TAG = "a2rl.ledger_head", "a2rl.trace", "a2rl.model"
+HEAD_TAG, TRACE_TAG, MODEL_TAG, LAUNCH_TAG = "a2rl.ledger_head", "a2rl.trace", "a2rl.model", "a2rl.launch_id"
 LOCK_TIMEOUT_S = 30
 TABLE = "items.json"
 SHOWN_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
@@ -182,7 +180,7 @@ class Tracker:
     def _launch(self, run: RunDir, entries: Sequence[Entry]) -> str:
         launch = run.spec.launch
         if launch not in self._launches:
-            self._launches[launch] = launch_of(self.store, run, _begun(run, entries), self._settings)
+            self._launches[launch] = _launch_of(self.store, run, _begun(run, entries), self._settings)
         return self._launches[launch]
 
     def _describe(self, run: RunDir, known: _Known) -> None:
@@ -244,7 +242,7 @@ class Tracker:
         known.tags |= tags
         known.result = (metrics, {name: tags[name] for name in tags if name not in (TRACE_TAG, MODEL_TAG)})
         if known.launch:
-            sync_launch(self.store, run.spec.suite, known.launch, at)
+            _sync_launch(self.store, run.spec.suite, known.launch, at)
 
     def _outputs(self, run: RunDir, known: _Known, result: GradeRecord, entries: list[Entry]) -> dict[str, str]:
         """Writes the trace and the model of a run that has ended; returns the tags that name them."""
@@ -348,3 +346,38 @@ def _mirrored(found: Any) -> Mirrored:
 
 def _child(found: Any) -> _Child:
     return _Child(found.info.run_id, found.info.artifact_uri, found.info.status in ("FINISHED", "FAILED"))
+
+
+def _launch_of(store: MlflowStore, run: RunDir, at: float, settings: Settings) -> str:
+    """Returns the MLflow run of a run's launch, which is created on first use; empty if it has none. Two requests."""
+    suite, launch = run.spec.suite, run.spec.launch
+    if not launch:
+        return ""
+    meanwhile = "another process makes the run of a launch in MLflow"
+    with file_lock(settings.mlruns / ".launches.lock", meanwhile, LOCK_TIMEOUT_S, heeds_stop=False):
+        found = store.find(LAUNCH_TAG, launch, suite)
+        if found is None:
+            tags = {LAUNCH_TAG: launch}
+            found = store.create(suite, f"{suite} {launch}", at, tags)
+    return str(found.info.run_id)
+
+
+def _sync_launch(store: MlflowStore, suite: str, launch: str, at: float) -> None:
+    """Brings the figures of a launch up to date, after one of its runs has ended. Three requests."""
+    runs = list(store.children(suite, launch).values())
+    ended = [each for each in runs if each.info.status in ("FINISHED", "FAILED")]
+    gains = [gain for each in ended if (gain := each.data.metrics.get("gain")) is not None]
+    improved = sum(each.data.tags.get("verdict") == "improved" for each in ended)
+    figures: dict[str, float] = {"runs": len(runs), "runs_ended": len(ended), "runs_improved": improved}
+    figures |= {"gain": fmean(gains)} if gains else {}
+    figures |= _cost(ended)
+    tags = {"verdict": f"{improved} of {len(runs)} improved"}
+    store.log(launch, [Point(name, value, at, len(ended)) for name, value in figures.items()], tags=tags)
+    store.end(launch, at)
+
+
+def _cost(runs: list[Any]) -> dict[str, float]:
+    """Returns the cost of all runs that had a driver; nothing if that of one of them is unknown."""
+    driven = [each.data.metrics for each in runs if "tokens" in each.data.metrics]
+    cost = sum_known(each.get("cost_usd") for each in driven)
+    return {"cost_usd": cost} if driven and cost is not None else {}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from a2rl.recording.code_diff import CodeDiff, code_diff
+from a2rl.recording.code_reading import CodeDiff, code_diff
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 

@@ -1,4 +1,5 @@
-"""The data of a run's report, `report/report.json`, for programs. Its JSON schema is docs/run-report.schema.json."""
+"""The data of a run's report, `report/report.json`, for programs, with what happened in sentences. Its JSON schema is
+docs/run-report.schema.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -7,15 +8,23 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import UsageError
 from a2rl.results.comparability import comparability
-from a2rl.results.report.story import story
-from a2rl.results.report.submissions import short_path
+from a2rl.results.report.tables import short_path
 from a2rl.results.run_metrics import RunMetrics, run_metrics
 from a2rl.run.directory import RunDir
-from a2rl.run.events import BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.events import (
+    AgentEnded,
+    AgentStarted,
+    BaselineKnown,
+    Graded,
+    ProcessesSurvived,
+    RunFailed,
+    RunInterrupted,
+    SubmissionAccepted,
+    SubmissionRefused,
+)
 from a2rl.run.ledger import Entry, grades_among
-from a2rl.run.ranking import selection_note
-from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, RunVerdict, Usage
-from a2rl.run.sample import sample_note
+from a2rl.run.ranking import sample_note, selection_note
+from a2rl.run.records import VERDICTS, ExecuteRecord, GradeRecord, LlmUse, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import TaskScore
@@ -163,3 +172,46 @@ def _submitted(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: i
                 code_revision=event.code_revision, reason=result.reason if result else "",
                 is_result=event.submission_id == counts,
             )  # fmt: skip
+
+
+def verdict_in_words(grade: GradeRecord | None) -> str:
+    """Returns the verdict with its reason."""
+    if grade is None:
+        return "the run is not finished"
+    return VERDICTS[grade.verdict] + (f" ({grade.reason})" if grade.reason else "")
+
+
+def story(entries: Sequence[Entry]) -> list[str]:
+    """Returns sentences on how the agent ended and on everything unusual."""
+    starts = [entry.event for entry in entries if isinstance(entry.event, AgentStarted)]
+    sentences: list[str] = []
+    trials = starts[-1].trial if starts else 1
+    if trials > 1:
+        sentences.append(f"It made {trials} attempts, each with a summary of the previous ones.")
+    if len(starts) > trials:
+        sentences.append(f"The agent was started {len(starts)} times, because the run was resumed.")
+    for event in (entry.event for entry in entries):
+        if isinstance(event, RunInterrupted):
+            sentences.append("It was interrupted by the user.")
+        elif isinstance(event, ProcessesSurvived):
+            listing = ", ".join(f"{pid} {name}" for pid, name in event.processes[:20])
+            sentences.append(f"{len(event.processes)} of its processes could not be killed ({listing}).")
+        elif isinstance(event, RunFailed):
+            sentences.append(f"The run failed: {event.reason}.")
+        elif isinstance(event, AgentEnded):
+            sentences.append(_sentence_on_end(event))
+    return sentences
+
+
+def _sentence_on_end(event: AgentEnded) -> str:
+    status = f" with exit code {event.exit_code}" if event.exit_code is not None else ""
+    sentence = {
+        "finished": "The agent ended by itself",
+        "crashed": f"The agent crashed{status}" if event.exit_code != 0 else "The agent failed, with exit code 0",
+        "deadline": "The agent worked until the deadline and was then ended",
+        "quota": "The agent was ended",
+        "unavailable": "The agent could not be started",
+        "lost": "The pipeline failed while the agent was running, and the agent was ended",
+        "interrupted": "The agent was ended",
+    }[event.reason]
+    return f"{sentence}: {event.why}." if event.why else f"{sentence}."

@@ -15,21 +15,27 @@ from a2rl.results.comparability import comparability
 from a2rl.results.report.activities import time_line
 from a2rl.results.report.chart import draw
 from a2rl.results.report.code_changes import code_changes
-from a2rl.results.report.data import gather, need_baseline
+from a2rl.results.report.data import gather, need_baseline, story, verdict_in_words
 from a2rl.results.report.examples import examples_of
-from a2rl.results.report.llm import remarks, seen_figures
 from a2rl.results.report.markdown import as_markdown
 from a2rl.results.report.steps import read_steps
-from a2rl.results.report.story import story, verdict_in_words
-from a2rl.results.report.submissions import points, rows
-from a2rl.results.report.tables import judge_figures, kinds, measures, settings_and_versions, usage_figures
+from a2rl.results.report.tables import (
+    judge_figures,
+    kinds,
+    measures,
+    points,
+    remarks,
+    rows,
+    seen_figures,
+    settings_and_versions,
+    usage_figures,
+)
 from a2rl.results.report.template import load_template
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Entry, grades_among
-from a2rl.run.ranking import selection_note
+from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
-from a2rl.run.sample import sample_note
 from a2rl.task_api.catalog import load_task
 from a2rl.validity.record import read_validity
 

@@ -1,10 +1,19 @@
-"""The smaller tables of a run's report: names with values."""
+"""The tables of a run's page: its submissions, what the LLM and the judge were asked, kinds of items, settings."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from a2rl.results.report.chart import Point
+from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.records import GradeRecord, SetupRecord, Usage
+from a2rl.run.events import Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.ledger import Entry
+from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Usage
 from a2rl.scoring.score import Group
+
+UNSEEN = "Its requests to the LLM could not be measured: the token counts are those that the agent system reports."
+WORTH_A_REMARK = 1.05
+"""The report mentions a ratio of measured to reported tokens that is larger than this."""
 
 
 class Compared(NamedTuple):
@@ -99,3 +108,116 @@ def settings_and_versions(run: RunDir, ready: SetupRecord) -> list[tuple[str, st
         **spec.versions,
     }
     return list(shown.items())
+
+
+class Row(NamedTuple):
+    """A row in the table of submissions."""
+
+    number: str
+    after: str
+    model_path: str
+    score: str
+    gain: str
+    note: str
+    counts: bool
+
+
+def points(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: int | None) -> list[Point]:
+    """Returns the scored submissions; `counts` is the one that the result comes from."""
+    return [
+        Point(event.submission_id, event.elapsed_s, result.score, result.ci, event.submission_id == counts)
+        for event in (entry.event for entry in entries)
+        if isinstance(event, SubmissionAccepted)
+        and (grade := grades.get(event.weights_digest)) is not None
+        and (result := grade.result).score is not None
+    ]
+
+
+def rows(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: int | None) -> list[Row]:
+    """Returns all submissions, also those that were refused."""
+    found = []
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionRefused):
+            what = "refused" if event.count == 1 else f"{event.count} refused"
+            found.append(Row("-", format_duration(event.elapsed_s), event.model_path, what, "", event.reason, False))
+        elif isinstance(event, SubmissionAccepted):
+            grade = grades.get(event.weights_digest)
+            gain = f"{grade.improvement:+.1f}" if grade and grade.improvement is not None else ""
+            code = f"code {event.code_revision[:8]}" if event.code_revision else ""
+            merged = f"{event.adapter}, merged by the grader" if event.adapter else ""
+            note = "; ".join(each for each in (code, merged) if each)
+            found.append(
+                Row(
+                    str(event.submission_id),
+                    format_duration(event.elapsed_s),
+                    short_path(event.model_path),
+                    str(grade.result) if grade else "not graded",
+                    gain,
+                    note,
+                    event.submission_id == counts,
+                )
+            )
+    return found
+
+
+def short_path(path: str) -> str:
+    """Returns the path of a checkpoint below the workspace."""
+    return path.rpartition("/workspace/")[2]
+
+
+def seen_figures(seen: LlmUse | None) -> list[tuple[str, str]]:
+    """Returns the rows of the table: names and values."""
+    if seen is None:
+        return []
+    counts = {
+        "requests": seen.requests,
+        "tokens in": seen.prompt_tokens,
+        "of which cached": seen.cached_tokens,
+        "tokens out": seen.completion_tokens,
+        "refused by a2rl": seen.refused,
+        "answered with an error": seen.failed,
+        "tokens estimated": seen.estimated,
+    }
+    figures = [(name, f"{value:,}") for name, value in counts.items() if value or name.startswith(("req", "tokens "))]
+    figures.append(("cost at list prices", dollars(seen.cost_usd)))
+    models = [
+        (
+            name,
+            f"{use.requests:,} requests, {use.prompt_tokens:,} tokens in, {use.completion_tokens:,} out, "
+            f"{dollars(use.cost_usd)}",
+        )
+        for name, use in seen.models.items()
+    ]
+    return [*figures, *models]
+
+
+def dollars(cost: float | None) -> str:
+    """Returns a cost in words."""
+    return "price unknown" if cost is None else f"${cost:.4f}"
+
+
+def remarks(executed: ExecuteRecord | None, driver: str | None, calls_llm: bool) -> list[str]:
+    """Returns the remarks that a reader must know, one sentence each."""
+    if executed is None or not calls_llm:
+        return []
+    seen = executed.seen
+    if seen is None:
+        return [UNSEEN]
+    sentences = []
+    if others := seen.other_models(driver):
+        sentences.append(f"It also used models other than its driver {driver}: {', '.join(others)}.")
+    for requested, answered in seen.answered.items():
+        sentences.append(f"It requested {requested}, but the provider answered with {answered}.")
+    if seen.server_tools:
+        tools = ", ".join(f"{name} ({count:,} requests)" for name, count in seen.server_tools.items())
+        sentences.append(f"It asked for more than text of the provider, outside of the sandbox: {tools}.")
+    reported = _reported(executed.usage)
+    if reported is not None and seen.tokens > WORTH_A_REMARK * reported:
+        sentences.append(f"It reports {reported:,} tokens, but {seen.tokens:,} were measured.")
+    return sentences
+
+
+def _reported(usage: Usage | None) -> int | None:
+    if usage is None or (usage.prompt_tokens is None and usage.completion_tokens is None):
+        return None
+    return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)

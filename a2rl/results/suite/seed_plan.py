@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.results.suite.leaderboard import boards
 from a2rl.results.suite.run_summary import RunSummary
-from a2rl.scoring.power import seeds_needed
+from a2rl.scoring.seeds import seeds_needed
 from a2rl.task_api.contract import Variant
 
 ASSUMED_DEVIATION = 10.0

@@ -5,7 +5,6 @@ results, and the choice of the best submission. It compares all of these with th
 """
 
 from a2rl.results.verify.check import NOTHING, Away, Check
-from a2rl.results.verify.run import verify_run
-from a2rl.results.verify.trust import Trust, read_published, trust_of
+from a2rl.results.verify.run import Trust, read_published, trust_of, verify_run
 
 __all__ = ["NOTHING", "Away", "Check", "Trust", "read_published", "trust_of", "verify_run"]

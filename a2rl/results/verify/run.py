@@ -1,22 +1,69 @@
-"""All checks of a run, in order."""
+"""All checks of a run, in order, and whom a reader trusts besides the run's own files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 from a2rl.anchor.check import check_signatures
-from a2rl.core.errors import InfrastructureError
-from a2rl.core.files import digest_of
+from a2rl.anchor.history import SignedHistory
+from a2rl.anchor.keys import load_public_key
+from a2rl.anchor.signature import Head
+from a2rl.config.params import load_params
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.files import digest_of, read_jsonl
+from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify.check import NOTHING, Away, Check, NotCheckedError, made, require
 from a2rl.results.verify.files import check_checkpoints, check_code, check_files, check_inputs, check_report
 from a2rl.results.verify.mirrored import check_mlflow
-from a2rl.results.verify.records import check_records
+from a2rl.results.verify.records import check_draw, check_records, check_validity
 from a2rl.results.verify.scores import check_baseline, check_items
-from a2rl.results.verify.trust import NOBODY, Trust
-from a2rl.results.verify.validity import check_draw, check_validity
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened
 from a2rl.run.records import ExecuteRecord
+
+
+class Trust(NamedTuple):
+    """The keys and the heads that a reader trusts."""
+
+    keys: frozenset[str] = frozenset()
+    """The public keys whose signatures count. If there is one, the run must be signed."""
+    history: SignedHistory | None = None
+    """What this checkout's own key has signed."""
+    published: tuple[Head, ...] = ()
+    """Heads of the run that the reader knows from elsewhere, such as from time stamps."""
+
+
+NOBODY = Trust()
+
+
+def trust_of(settings: Settings, public_keys: Iterable[Path] = ()) -> Trust:
+    """Returns whom a checkout trusts: the keys given here, or else those of params.yaml, and what its own key signed.
+
+    Raises:
+        UsageError: A key cannot be read.
+    """
+    params = load_params(settings.root).anchor
+    paths = list(public_keys) or [settings.root / path for path in params.public_keys]
+    history = SignedHistory.beside(settings.root / params.key) if params.key else None
+    return Trust(frozenset(map(load_public_key, paths)), history if history and history.path.exists() else None)
+
+
+def read_published(path: Path, run_id: str) -> tuple[Head, ...]:
+    """Reads the published heads of a run from a file with one JSON object in each line.
+
+    Raises:
+        UsageError: The file cannot be read, or names no head of the run.
+    """
+    try:
+        rows = [row for row in read_jsonl(path) if row.get("run") == run_id]
+        heads = tuple(Head(seq=row["seq"], hash=row["hash"]) for row in rows)
+    except (OSError, ValueError, KeyError, IntegrityError) as error:
+        raise UsageError(f"{path} does not have published heads, one JSON object in each line: {error}") from error
+    if not heads:
+        raise UsageError(f"{path} has no head of run {run_id}")
+    return heads
 
 
 def verify_run(run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away: Away = NOTHING) -> list[Check]:

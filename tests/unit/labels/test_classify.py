@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.labels.classify import classify
 from a2rl.labels.commands import lines_of, started
 from a2rl.labels.routes import in_words
+from a2rl.labels.run_labels import classify
 from tests.label_table import Rated, confusion, transcripts
 from tests.labels.corpus import HALVES, half
 

@@ -13,8 +13,7 @@ from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
-from a2rl.labels.labelling import write_labels
-from a2rl.labels.records import LabelsRecord, SecondRating, labels_of
+from a2rl.labels.records import LabelsRecord, SecondRating, labels_of, write_labels
 from a2rl.labels.routes import in_words
 from a2rl.labels.run_labels import label_run
 from a2rl.recording.code_history import snapshot_code

@@ -18,7 +18,7 @@ from a2rl.cli import stored_runs
 from a2rl.core.errors import InfrastructureError, IntegrityError, RunFailedError
 from a2rl.core.processes import Reading
 from a2rl.core.settings import Settings
-from a2rl.labels import labelling
+from a2rl.labels import records as label_records
 from a2rl.labels.records import labels_of
 from a2rl.labels.run_labels import label_run
 from a2rl.recording.code_history import snapshot_code
@@ -40,10 +40,10 @@ from tests.simulated_runs import simulate_run
 
 Place = tuple[str, int]
 STAGES = ("stages.validity", "stages.report")
-SHOWING = ("stages.report", "a2rl.labels.labelling", "a2rl.results.manifest", "a2rl.results.report.page")
+SHOWING = ("stages.report", "a2rl.labels.records", "a2rl.results.manifest", "a2rl.results.report.page")
 DRAWING = (
     *(f"a2rl.results.report.{name}" for name in ("activities", "chart", "code_changes", "data", "markdown",
-    "steps", "submissions", "tables")), *(f"a2rl.labels.{name}" for name in ("classify", "program", "run_labels")),
+    "steps", "tables")), *(f"a2rl.labels.{name}" for name in ("program", "run_labels")),
 )  # fmt: skip
 JUDGING = ("stages.validity", "a2rl.validity.checks", "a2rl.validity.record")
 
@@ -65,7 +65,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finished:
         monkeypatch.setattr(policies, f"{name}_stage", lambda *_: None)
     monkeypatch.setattr(policies, "validity_stage", stages.validity.validity)
     monkeypatch.setattr(policies, "report_stage", stages.report.report)
-    for module in (labelling, page, checks):
+    for module in (label_records, page, checks):
         monkeypatch.setattr(module, "read_apart", here)
     monkeypatch.setattr(tracking.Tracker, "sync", lambda *_: None)
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))

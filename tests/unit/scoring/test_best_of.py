@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from a2rl.scoring.best_of import best_of
+from a2rl.scoring.paired import best_of
 
 
 def test_a_single_submission_has_the_same_gain_either_way() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from a2rl.scoring.means import mean_interval
 from a2rl.scoring.paired import compare
-from a2rl.scoring.samples import mean_of_samples
-from a2rl.scoring.score import ItemResult, Verdict, summarise
+from a2rl.scoring.score import ItemResult, Verdict, mean_of_samples, summarise
 
 
 def item(value: float, verdict: Verdict | None = None, **more: float) -> ItemResult:
