@@ -65,7 +65,6 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         spec_digest=digest_of(spec.model_dump(mode="json")),
         model_digest=record.model_digest,
         data_digest=record.data_digest,
-        closes=True,
         draw=spec.draw.commitment if spec.draw else "",
     )
     run.ledger.append_unless(opened, lambda _: True)

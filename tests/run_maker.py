@@ -65,6 +65,7 @@ def spec(**changes: Any) -> RunSpec:
         "run_id": "gsm8k-test-1", "suite": "tests", "task": "gsm8k", "variant": "mini", "agent": "noop", "driver": None,
         "mode": "free", "model": "small", "protocol": "strict", "seed": 0, "budget_s": 600.0, "max_submissions": None,
         "source": None, "backend": "transformers", "exact": False, "options": {}, "split_seed": 7, "grading_port": 0,
+        "sandbox": "none",
         "statistics": STATISTICS,
         "git_commit": "", "versions": {"a2rl": "0"}, "created_at": "2026-04-12T09:30:15+0000",
     }  # fmt: skip
@@ -127,7 +128,6 @@ def make_run(
             spec_digest=digest_of(run.spec.model_dump(mode="json")),
             model_digest=digest,
             data_digest=data_digest,
-            closes=True,
         )
     )
     _know_baseline(run, hidden)

@@ -117,7 +117,7 @@ def _events(
     run: RunDir, baseline: tuple[ItemResult, ...], tried: list[Tried], best: Tried | None, revisions: Sequence[str]
 ) -> Iterator[Event]:
     base = summarise(baseline)
-    yield BaselineKnown(key="k", public=base, private=base)
+    yield BaselineKnown(key="k", public=base, private=base, items_digest="i" * 64)
     yield AgentStarted(attempt=1, elapsed_s=0)
     for each in tried:
         yield SubmissionAccepted(
@@ -155,8 +155,8 @@ def _write_records(
             final=best.score, baseline=base, improvement=difference.points, improvement_ci=difference.ci,
         )  # fmt: skip
     ready = SetupRecord(
-        seconds=1, base_model=run.root, model_digest="m" * 64, hidden=run.root, data_digest="d" * 64,
-        eval_items=ITEMS, sandbox=NONE,
+        seconds=1, base_model=run.root, model_digest="m" * 64, small_files_digest="f" * 64, hidden=run.root,
+        data_digest="d" * 64, eval_items=ITEMS, sandbox=NONE,
     )  # fmt: skip
     _write(run.clock.path, ClockState(budget_s=run.spec.budget_s, refunds=False, consumed_s=run.spec.budget_s))
     records: dict[str, Record] = {"setup": ready, "baseline": known, "execute": executed, "grade": graded}

@@ -11,7 +11,6 @@ from a2rl.run.directory import RunDir
 
 ORDERS = ("run", "created", "suite", "task", "agent", "driver", "seed", "gain", "submissions")
 """What runs can be sorted by."""
-FILTERS = ("suite", "launch", "task", "agent", "driver", "mode", "state", "verdict", "validity")
 
 
 class Listed(NamedTuple):
@@ -54,7 +53,7 @@ COLUMNS = (
 
 
 def list_runs(runs: Iterable[RunDir], order: str = "run", reverse: bool = False, **wanted: str | None) -> list[Listed]:
-    """Returns the runs that have all wanted values (of `FILTERS`), sorted.
+    """Returns the runs that have all wanted values, sorted.
 
     Runs that cannot be read are at the end; they are left out if anything particular is wanted.
 

@@ -1,8 +1,8 @@
 """Labels a run from what it has recorded: what its programs noted while they trained, code states, processes, logs and
 the digests of weights.
 
-What was noted comes first. The code is read alone where nothing was: in runs of earlier versions, and for programs that
-do not run under a Python that loads our tracer.
+What was noted comes first. The code is read alone where nothing was: for programs that do not run under a Python that
+loads our tracer.
 """
 
 import time
@@ -207,7 +207,7 @@ def _of_transcript(run: RunDir) -> Chain:
 
 
 def processes_of(run: RunDir) -> list[Ran]:
-    """Returns the recorded processes of the agent in the order in which they started; none in older runs."""
+    """Returns the recorded processes of the agent in the order in which they started."""
     return sorted(_read_processes(run), key=lambda ran: ran.started_s)
 
 

@@ -15,7 +15,7 @@ from a2rl.core.errors import IntegrityError
 from a2rl.core.files import file_digest, read_model, write_model
 from a2rl.recording.code_history import commits
 from a2rl.run.directory import RunDir
-from a2rl.run.events import RunClosed, RunOpened
+from a2rl.run.events import RunClosed
 from a2rl.run.inputs import OF_OTHERS
 from a2rl.run.records import GradeRecord
 
@@ -135,8 +135,7 @@ def read_manifest(run: RunDir) -> Manifest | None:
     """
     closed = last_closing(run)
     if closed is None:
-        opened = run.ledger.events(RunOpened)
-        if opened and opened[0].closes and not run.ledger.events(RunClosed) and run.record_path("report").exists():
+        if not run.ledger.events(RunClosed) and run.record_path("report").exists():
             raise IntegrityError("the run has a report, but its ledger does not end with it: entries were cut off")
         return None
     path = run.root / FILE
@@ -167,6 +166,4 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", away: frozen
 
 
 def _must_stay(path: str, below: str) -> bool:
-    if path.startswith(f"{CODE}/"):
-        return False  # early manifests list them; the code's history is checked by itself
     return path.startswith(below) and not path.startswith(LAWFUL)

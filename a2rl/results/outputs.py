@@ -53,10 +53,7 @@ def outputs_of(run: RunDir, number: int | None = None, *, of_base_model: bool = 
         chosen, split = choose_grade(run, number)
         result, whose = run.items(chosen.weights_digest, split), f"submission {chosen.submission_id}"
     if not result.exists() or not outputs_path(result).exists():
-        raise UsageError(
-            f"the outputs of {whose} are not in run {run.id}: it has no grade there, or was graded by a version that "
-            "did not keep them"
-        )
+        raise UsageError(f"the outputs of {whose} are not in run {run.id}: it has no grade there, or they were removed")
     return graded_outputs(result)
 
 

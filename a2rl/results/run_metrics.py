@@ -34,7 +34,7 @@ class RunMetrics(BaseModel):
     monotonic_ratio: float | None = None
     """The share of scores that are better than the one before; None with fewer than two."""
     copy_model_count: int | None = None
-    """How many submissions have the weights of the base model; None in runs of earlier versions."""
+    """How many submissions have the weights of the base model."""
     time_used_ratio: float | None = None
     """The share of the budget that the agent used, without the time that was refunded."""
     last_submit_gap: float | None = None
@@ -65,7 +65,7 @@ def run_metrics(run: RunDir, entries: Sequence[Entry]) -> RunMetrics:
         time_to_best=max(scored, key=lambda each: each[0])[1] if scored else None,
         monotonic_ratio=_share(rises),
         copy_model_count=_copies(run, entries),
-        time_used_ratio=(executed.elapsed_s - (executed.refunded_s or 0)) / run.spec.budget_s if executed else None,
+        time_used_ratio=(executed.elapsed_s - executed.refunded_s) / run.spec.budget_s if executed else None,
         last_submit_gap=max(0.0, end_s - tried[-1].known_s) if tried and end_s is not None else None,
     )
 
@@ -86,7 +86,7 @@ def _share(facts: Sequence[bool]) -> float | None:
 
 def _copies(run: RunDir, entries: Sequence[Entry]) -> int | None:
     ready = run.read("setup", SetupRecord)
-    if ready is None or not ready.small_files_digest:
+    if ready is None:
         return None
     accepted = [entry.event for entry in entries if isinstance(entry.event, SubmissionAccepted)]
     return sum(ready.is_base_model(each.weights_digest) for each in accepted)

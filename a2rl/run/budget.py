@@ -148,9 +148,7 @@ class Clock:
             same_boot = state.boot == self.boot()
             passed_s = self.monotonic() - state.running_since if same_boot else self.wall() - state.beat_at
             ran_s = passed_s if still_ran else min(passed_s, last_change_at - state.beat_at)
-            # A clock file of an older version does not say when the clock last ran.
-            charged_s = max(0.0, ran_s) if state.boot else 0.0
-            self._write(state.consumed_s + charged_s, None)
+            self._write(state.consumed_s + max(0.0, ran_s), None)
 
     def stop_as_restored(self, at_least_s: float) -> None:
         """Ends the segment of a clock that was copied from another machine, which no longer works on the run.

@@ -23,10 +23,10 @@ class RunOpened(Event):
     spec_digest: str
     model_digest: str
     data_digest: str
-    closes: bool = False
-    """Whether the ledger ends with `run_closed`. Runs of earlier versions have no such event."""
+    closes: bool = True
+    """The ledger of a finished run ends with `run_closed`."""
     draw: str = ""
-    """SHA-256 over the secret seed and a salt: see a2rl/run/draw.py. Runs from before there was a draw have none."""
+    """SHA-256 over the secret seed and a salt: see a2rl/run/draw.py. Empty if nothing is drawn."""
 
 
 class BaselineKnown(Event):
@@ -36,8 +36,8 @@ class BaselineKnown(Event):
     key: str
     public: TaskScore
     private: TaskScore | None
-    items_digest: str = ""
-    """SHA-256 of the file with the per-item results. Runs of earlier versions have none here."""
+    items_digest: str
+    """SHA-256 of the file with the per-item results."""
 
 
 class AgentStarted(Event):
@@ -56,7 +56,7 @@ class AgentConfined(Event):
     attempt: int
     sandbox: Isolation
     gpus: tuple[str, ...] = ()
-    """The UUIDs of the GPUs that it may use. Runs from before they were dealt have none here."""
+    """The UUIDs of the GPUs that it may use."""
 
 
 class AgentEnded(Event):

@@ -107,7 +107,6 @@ def why_no_result(run: RunDir, executed: ExecuteRecord) -> str:
     survived = [each for event in run.ledger.events(ProcessesSurvived) for each in event.processes]
     if survived:
         listing = ", ".join(f"{pid} {name}" for pid, name in survived[:5])
-        # `a2rl verify` compares this text with the records of older runs, so it must not change.
         return f"{len(survived)} of the agent's processes could not be ended with it ({listing})"
     if executed.ended == "unavailable" and not executed.submissions:
         return f"the agent could not be started: {executed.why}"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError, MissingInputError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.models.base_model import TINY, local_folder, model_digest, model_name, reference_name, resolve_model
+from a2rl.models.base_model import TINY, local_folder, model_digest, reference_name, resolve_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
@@ -94,10 +94,8 @@ def how_to_get(model: str) -> str:
 
 
 def given_model(run: RunDir) -> Path:
-    """Returns the folder of the base model that the agent is given; in older runs its name lacks the organisation."""
-    models = run.given / "models"
-    names = [reference_name(run.spec.model), model_name(run.spec.model)]
-    return next((models / name for name in names if (models / name).is_dir()), models / names[0])
+    """Returns the folder of the base model that the agent is given."""
+    return run.given / "models" / reference_name(run.spec.model)
 
 
 def eval_set(spec: RunSpec, settings: Settings) -> Path | None:

@@ -22,14 +22,13 @@ from a2rl.scoring.score import TaskScore
 STAGES = ("setup", "baseline", "execute", "grade", "validity", "report")
 """The stages of a run, in order. Each writes a record of its name."""
 
-RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "failed", "no score"]
+RunVerdict = Literal["improved", "inconclusive", "worse", "no submission", "failed"]
 VERDICTS: dict[RunVerdict, str] = {
     "improved": "the model improved by more than chance explains",
     "inconclusive": "the difference from the base model is within evaluation noise",
     "worse": "the model got worse by more than chance explains",
     "no submission": "no valid submission was made",
     "failed": "the run failed",
-    "no score": "the submissions could not be scored",  # only in runs of earlier versions; now they are failed
 }
 
 
@@ -48,24 +47,24 @@ class SetupRecord(Record):
     base_model: Path
     """The folder. Like `hidden`, it is relative to the checkout if it is inside; a2rl/run/inputs.py finds both."""
     model_digest: str
-    small_files_digest: str = ""
-    """Of the configuration and tokenizer in it; empty in runs of earlier versions."""
+    small_files_digest: str
+    """Of the configuration and tokenizer in it."""
     complete_config: dict[str, Any] = Field(default_factory=dict)
     """The base model's configuration with all defaults, as transformers completes it; empty if it is not known."""
     base_not_tried: str = ""
     """Why setup could not try whether trained copies of the base model can be submitted; empty if it did."""
     hidden: Path
     data_digest: str
-    eval_items: int | None = None
-    """The number of items in the eval set, of which a run may grade a sample; None in runs from before samples."""
+    eval_items: int
+    """The number of items in the eval set, of which a run may grade a sample."""
     data_about: dict[str, str] = Field(default_factory=dict)
     """The task's description of its data."""
     sandbox: Isolation
     """The confinement, for reports. It is decided again at each start, and is never weaker than this."""
     hardware: Hardware | None = None
-    """What the run computed on when it began; None in runs of earlier versions."""
+    """What the run computed on when it began."""
     agent_python: str = ""
-    """The Python with which the agent trained, with its main packages; empty in runs of earlier versions."""
+    """The Python with which the agent trained, with its main packages."""
 
     def is_base_model(self, weights_digest: str) -> bool:
         """Says whether these are the weights of the base model, without reading any weights."""
@@ -172,8 +171,8 @@ class ExecuteRecord(Record):
     elapsed_s: float
     waited_s: float
     """The part of `elapsed_s` spent waiting for grades."""
-    refunded_s: float | None = None
-    """The part of `waited_s` that was refunded, because the agent did not compute. None in runs of older versions."""
+    refunded_s: float = 0.0
+    """The part of `waited_s` that was refunded, because the agent did not compute."""
     stood_still_s: float = 0.0
     """The part of `elapsed_s` in which the pipeline and the agent stood still; it was given back."""
     attempts: int
@@ -238,10 +237,9 @@ class GradeRecord(Record):
     """How many distinct checkpoints the result was chosen among on these items; 1 under the strict protocol."""
     cross_fitted: float | None = None
     """The improvement without the bias of choosing the best on the items that measure it; see a2rl/scoring/paired.py.
-    None if there was no such choice, and in records of earlier versions."""
-
+    None if there was no such choice."""
     judge: JudgeRecord | None = None
-    """What the judge was asked and what it cost; None for a task without one, and in runs of older versions."""
+    """What the judge was asked and what it cost; None for a task without one."""
 
     @property
     def is_final(self) -> bool:

@@ -43,7 +43,7 @@ class RunSettings(BaseModel):
 
     These fields are the options of `a2rl run` and `a2rl bench`, the parameters of the Prefect flow, the keys of the
     suites in params.yaml and the keys of spec.json, in this order and with these texts, bounds and defaults. To add a
-    setting, add a field with a default and use it as `run.spec.NAME`. Specs of earlier runs then load with the default.
+    setting, add a field with a default and use it as `run.spec.NAME`.
 
     The name of a duration ends in `_s` (seconds) here and in spec.json. Users leave that out: `--budget 12h`.
     """
@@ -169,15 +169,10 @@ class RunSpec(RunSettings):
     run_id: str
     suite: str
     launch: str = ""
-    """The id that all runs have in common that were started together. Runs from before it existed have none."""
+    """The id that all runs have in common that were started together."""
     trials: int = 1
-    sandbox: SandboxKind = "none"
-    """What should confine the agent; the setup record says what did. Runs from before it existed had no sandbox."""
     grading_limits: GradingLimits = GradingLimits()
     backend: Backend
-    dtype: DtypeSetting | None = None
-    """The type of numbers that models are computed with when they are graded. Runs from before it existed computed in
-    bfloat16 on a GPU and in float32 on a CPU."""
     vllm: VllmParams = VllmParams()
     exact: bool
     options: dict[str, str]
@@ -187,7 +182,7 @@ class RunSpec(RunSettings):
     split_seed: int
     """Decides, under the strict protocol, which items are public; the agent never sees it. It follows from the draw."""
     draw: Draw | None = None
-    """The secret that decides items and halves. Runs from before there was one used fixed seeds."""
+    """The secret that decides items and halves. Every planned run has one; without, nothing is drawn."""
     statistics: Statistics = STATISTICS
     git_commit: str
     versions: dict[str, str]

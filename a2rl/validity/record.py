@@ -21,7 +21,7 @@ class ValidityRecord(Record):
 
 
 def read_validity(run: RunDir) -> Validity | None:
-    """Returns the validity of a run's result; None if it was not decided, as in runs of earlier versions."""
+    """Returns the validity of a run's result; None if it was not decided."""
     record = run.read(STAGE, ValidityRecord)
     return record.validity if record else None
 

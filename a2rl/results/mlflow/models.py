@@ -105,8 +105,7 @@ def data_of(run: RunDir, ready: SetupRecord, settings: Settings) -> list[DataSet
     """
     spec = run.spec
     name, visible = f"{spec.task}-{spec.variant}", settings.data(spec.task, spec.variant) / "visible"
-    items = {} if ready.eval_items is None else {"items": ready.eval_items}
-    graded = DataSet(f"{name}-eval", ready.data_digest, f"{name}-eval", "evaluation", items)
+    graded = DataSet(f"{name}-eval", ready.data_digest, f"{name}-eval", "evaluation", {"items": ready.eval_items})
     if not visible.is_dir():
         return [graded]
     files = [path.stat().st_size for path in visible.rglob("*") if path.is_file()]

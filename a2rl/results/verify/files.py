@@ -19,7 +19,7 @@ from a2rl.task_api.data import hidden_digest
 
 SHOWN = 5
 """The number of changed files that are named."""
-NOT_CLOSED = "the run is not finished, or was made by a version that recorded no digests of files"
+NOT_CLOSED = "the run is not finished"
 
 
 def check_inputs(run: RunDir, away: Away) -> str:

@@ -113,9 +113,10 @@ def _check_improvement(run: RunDir, record: GradeRecord) -> None:
     claimed = (record.improvement, *(record.improvement_ci or (None, None)))
     require(all(map(same, claimed, found)), "the record's improvement does not follow from the items")
     require(record.chosen_among == chosen_among(run), "the record counts a different number of submissions")
-    if record.cross_fitted is not None:
-        problem = "the record's cross-fitted gain does not follow from the items"
-        require(same(record.cross_fitted, cross_fitted_gain(run)), problem)
+    require(
+        same(record.cross_fitted, cross_fitted_gain(run)),
+        "the record's cross-fitted gain does not follow from the items",
+    )
     require(
         verdict_of(final.score, difference) == record.verdict, "the record's verdict does not follow from the items"
     )

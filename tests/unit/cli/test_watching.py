@@ -51,7 +51,7 @@ def test_a_run_is_followed_from_waiting_to_its_end(settings: Settings) -> None:
     watcher = Watcher(settings.runs, belongs_to(()))
     [state] = watcher.look()
     assert (state.phase, state.best, state.submissions) == ("waiting", None, 0)
-    run.ledger.append(BaselineKnown(key="k", public=score(10.0), private=score(10.0)))
+    run.ledger.append(BaselineKnown(key="k", public=score(10.0), private=score(10.0), items_digest="i"))
     run.ledger.append(AgentStarted(attempt=1, elapsed_s=0))
     submit(run, 1, 30.0)
     submit(run, 2, 20.0)

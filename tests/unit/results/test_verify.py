@@ -196,23 +196,6 @@ def test_mirroring_again_changes_nothing(finished: Finished) -> None:
     assert problems(finished) == {}
 
 
-def test_a_run_from_before_receipts_and_quotas_is_sound(finished: Finished) -> None:
-    run = finished.run
-    old_spec = json.loads((run.root / "spec.json").read_text())
-    for later in ("max_grading_s", "grading_limits"):
-        del old_spec[later]
-    (run.root / "spec.json").write_text(json.dumps(old_spec))
-
-    def as_it_was(kind: str, event: dict[str, Any]) -> None:
-        event.pop("receipt", None)
-        if kind == "run_opened":
-            event["spec_digest"] = digest_of(old_spec)
-            del event["closes"]
-
-    forge(run, as_it_was, without={"submission_received", "run_closed"})
-    assert problems(finished).keys() == {MLFLOW}, "which holds the head of the chain as it is now"
-
-
 @pytest.mark.parametrize("kind", ["graded", "submission_received"])
 def test_a_chain_of_a_submission_that_lacks_an_event_is_found(finished: Finished, kind: str) -> None:
     forge(finished.run, lambda kind, event: None, without={kind})

@@ -233,12 +233,3 @@ def test_a_failure_that_the_ledger_does_not_know_is_found(run: RunDir, settings:
     record = record_failure(run, "execute", InfrastructureError("x"))
     run.write("grade", record.model_copy(update={"failed_stage": "baseline"}))
     assert "the ledger does not" in records_problem(run)
-
-
-def test_a_record_of_an_earlier_version_is_read(run: RunDir) -> None:
-    end_agent(run)
-    stored = json.loads(record_failure(run, "execute", InfrastructureError("x")).model_dump_json())
-    old = {name: value for name, value in stored.items() if name not in {"reason", "failed_stage"}}
-    run.record_path("grade").write_text(json.dumps(old | {"verdict": "no score"}))
-    assert run.need("grade", GradeRecord).verdict == "no score"
-    assert "could not be scored" in sentence(run)
