@@ -21,8 +21,8 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
 from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ranking import sample_note
 from a2rl.run.rules import rules
-from a2rl.run.sample import sample_note
 from a2rl.run.spec import Mode
 
 MODE_RULES: dict[Mode, str] = {

@@ -93,7 +93,7 @@ def test_variant_and_judge_count(key: Key) -> None:
     ("task", "path"),
     [
         *((each, f"a2rl/{path}") for each in TASKS for path in (
-            "grading/job.py", "scoring/score.py", "scoring/samples.py", "scoring/means.py",
+            "grading/job.py", "scoring/score.py", "scoring/means.py",
             "sampling/transformers_backend.py", "sampling/decoder/engine.py", "sampling/vllm_worker.py",
             "sampling/vllm_weights.py", "sampling/generation.py", "task_api/split.py",
         )),

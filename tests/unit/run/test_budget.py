@@ -269,11 +269,3 @@ def test_many_who_write_the_clock_at_once_lose_and_spoil_nothing(tmp_path: Path)
         list(threads.map(beat, range(8)))
     Clock(path).stop()
     assert 0 < Clock(path).elapsed_s() <= time.monotonic() - begun
-
-
-def test_a_clock_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "clock.json"
-    path.write_text('{"budget_s": 100, "refunds": true, "consumed_s": 7, "running_since": 12.5, "started_at": 3}')
-    assert Clock(path).elapsed_s() == 7
-    Clock(path).close_lost_segment(still_ran=True, last_change_at=0.0)
-    assert Clock(path).elapsed_s() == 7
