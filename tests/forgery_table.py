@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from a2rl.anchor.history import SignedHistory
 from a2rl.anchor.keys import load_public_key
+from a2rl.anchor.signing import SignedHistory
 from a2rl.core.errors import A2rlError
 from a2rl.grading import regrade as regrading
 from a2rl.results.mlflow.tracking import Tracker

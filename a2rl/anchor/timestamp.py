@@ -11,7 +11,7 @@ import time
 
 import httpx
 
-from a2rl.anchor.signature import Head
+from a2rl.anchor.signatures import Head
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
 from a2rl.core.retries import RetryableError, read_body

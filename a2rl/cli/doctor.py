@@ -24,9 +24,8 @@ from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.run.disk import disk_of_runs
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.isolation import LAYERS, Layer, SandboxKind
-from a2rl.sandbox.limits_probe import probe_limits
-from a2rl.sandbox.machine import Machine
 from a2rl.sandbox.selection import examine_machine, select_sandbox
+from a2rl.sandbox.support import Machine, probe_limits
 
 ENOUGH_DISK_GIB = 10
 

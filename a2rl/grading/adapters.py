@@ -23,10 +23,9 @@ from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from a2rl.linux.process_tree import die_with_parent
-from a2rl.models.caps import MAX_ADAPTER_CONFIG_BYTES, MAX_RANK, Caps
+from a2rl.models.caps import MAX_ADAPTER_CONFIG_BYTES, MAX_RANK, Caps, read_json
 from a2rl.models.checkpoint import BYTES, Tensor, blocks_of, tensors_in, tensors_of
 from a2rl.models.finite import require_finite
-from a2rl.models.json_object import read_json
 from a2rl.models.tensor_names import WRAPPERS, find_embedding, find_head, refuse_placeholders, resize_recipe
 
 RECIPE = (

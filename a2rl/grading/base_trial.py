@@ -19,8 +19,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.submission_checks import check_tied_head, is_tied, keep, set_aside
 from a2rl.linux.process_tree import die_with_parent
-from a2rl.models.caps import MAX_CONFIG_BYTES
-from a2rl.models.json_object import read_json
+from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 
 EDITION = "1"
 """Part of the outcome's file name: a later edition of the trial repeats what earlier ones found."""

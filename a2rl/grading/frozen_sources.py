@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InvalidSubmissionError
 from a2rl.grading.submitted_files import SubmittedFiles
-from a2rl.linux.file_clone import clone_file
+from a2rl.linux.placing import clone_file
 from a2rl.linux.untrusted_folder import FileId, file_id
 
 PREFIX, MAKING = ".received-", ".receiving-"

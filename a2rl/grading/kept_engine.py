@@ -15,7 +15,7 @@ from types import TracebackType
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of, file_digest
 from a2rl.grading.job import GradeJob
-from a2rl.models.weight_index import INDEX
+from a2rl.models.checkpoint import INDEX
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sampling.vllm_process import EngineLease, EngineProcess, engine_request
 

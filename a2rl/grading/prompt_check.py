@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError
 from a2rl.grading.job import GradeJob, selected_ids
-from a2rl.models.caps import MAX_CONFIG_BYTES
-from a2rl.models.json_object import read_json
+from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, T
 from a2rl.task_api.catalog import load_grader, load_task

@@ -13,9 +13,9 @@ from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.job import judge_of
 from a2rl.judge.account import Account
-from a2rl.judge.check import check_judge
 from a2rl.judge.client import DOLLARS
 from a2rl.judge.params import JudgeConfig, JudgeParams
+from a2rl.judge.trial import check_judge
 from a2rl.run.directory import RunDir
 from a2rl.run.records import BaselineRecord
 from a2rl.run.spec import RunSpec

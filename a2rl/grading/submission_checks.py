@@ -30,9 +30,10 @@ from a2rl.grading.submitted_files import ADAPTER_RECIPE, CHECKED, SubmittedFiles
 from a2rl.linux.placing import place_file
 from a2rl.linux.untrusted_folder import NO_LINKS, FileId
 from a2rl.models.arithmetic import first_difference
-from a2rl.models.caps import MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZER_SIZES, Caps
+from a2rl.models.caps import MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZER_SIZES, Caps, read_json
 from a2rl.models.checkpoint import (
     BYTES,
+    INDEX,
     Tensor,
     TensorDigests,
     digest_of_tensors,
@@ -42,10 +43,8 @@ from a2rl.models.checkpoint import (
     tensors_of,
 )
 from a2rl.models.finite import require_finite
-from a2rl.models.json_object import read_json
 from a2rl.models.stored_weights import keep_only
 from a2rl.models.tensor_names import Weights, find_embedding, find_head, find_weights
-from a2rl.models.weight_index import INDEX
 
 SHOWN_CHARS = 200
 NOTHING: Mapping[str, Any] = MappingProxyType({})

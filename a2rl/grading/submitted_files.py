@@ -18,7 +18,7 @@ from typing import IO, BinaryIO, NamedTuple
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.files import MACHINE_ERRORS
 from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS, what_is_there_instead
-from a2rl.linux.file_clone import clone_file
+from a2rl.linux.placing import clone_file
 from a2rl.linux.untrusted_folder import (
     NO_LINKS,
     FileChangedError,
@@ -35,8 +35,8 @@ from a2rl.models.caps import (
     MAX_INDEX_BYTES,
     MAX_JSON_BYTES,
 )
+from a2rl.models.checkpoint import INDEX, WHOLE, files_that_count, missing_file, parse_index
 from a2rl.models.tensor_digests import TensorHasher
-from a2rl.models.weight_index import INDEX, WHOLE, files_that_count, missing_file, parse_index
 
 FREE_DISK_MARGIN = 512 << 20
 CHECKED = {

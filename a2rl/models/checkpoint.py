@@ -1,6 +1,7 @@
 """Reads the headers of a checkpoint's safetensors files, and computes the digest that identifies its weights.
 
-Nothing except JSON is deserialised here.
+Nothing except JSON is deserialised here. An index (which tensor is in which file) may come from an agent, so nothing in
+it is believed: it must be short, and name files by plain names.
 """
 
 import hashlib
@@ -8,7 +9,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,18 +20,79 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, Strict, model
 
 from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.core.files import digest_of
-from a2rl.models.caps import MAX_DIMENSIONS, MAX_NAME_CHARS, MAX_NAME_PARTS, UNKNOWN_BASE, Caps
-from a2rl.models.json_object import parse_json
-from a2rl.models.weight_index import INDEX, WHOLE, files_that_count, missing_file, read_index
+from a2rl.models.caps import (
+    MAX_DIMENSIONS,
+    MAX_INDEX_BYTES,
+    MAX_NAME_CHARS,
+    MAX_NAME_PARTS,
+    UNKNOWN_BASE,
+    Caps,
+    parse_json,
+)
 
+INDEX = "model.safetensors.index.json"
+WHOLE = "model.safetensors"
+"""The file of a checkpoint that is not sharded."""
+OTHER_LAYOUTS = ("consolidated", "adapter_")
+"""Beginnings of the names of files that are no part of a transformers checkpoint: Mistral's own layout (the same
+weights under other names), and adapters."""
 BLOCK = 1 << 20
 SAFETENSORS_RECIPE = "save the weights with model.save_pretrained(path), which writes *.safetensors"
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The data types that weights may have, with the number of bytes per value."""
 IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", re.IGNORECASE)
 """The number of parameters in the name of a model, such as 7B or 0.5B."""
-
 Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
+
+
+def files_that_count(names: Collection[str]) -> list[str]:
+    """Returns the names of the files with weights, for a folder without an index."""
+    if WHOLE in names:
+        return [WHOLE]
+    return sorted(name for name in names if name.endswith(".safetensors") and not name.startswith(OTHER_LAYOUTS))
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Returns the file name of each tensor.
+
+    Raises:
+        InvalidSubmissionError: The index is not valid.
+    """
+    with path.open("rb") as file:
+        return parse_index(file.read(MAX_INDEX_BYTES + 1))
+
+
+def parse_index(text: bytes) -> dict[str, str]:
+    """Returns the file name of each tensor from the bytes of an index.
+
+    Raises:
+        InvalidSubmissionError: The index is not valid.
+    """
+    broken = InvalidSubmissionError(f"{INDEX} is not a valid index; save the model again with save_pretrained")
+    if len(text) > MAX_INDEX_BYTES:
+        raise InvalidSubmissionError(f"{INDEX} has more than {MAX_INDEX_BYTES >> 20} MiB; save the model again")
+    try:
+        index = parse_json(text)["weight_map"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise broken from error
+    if not isinstance(index, dict) or not index:
+        raise broken
+    for file in set(map(str, index.values())):
+        if "/" in file or "\0" in file or not file.endswith(".safetensors") or file.startswith("."):
+            raise InvalidSubmissionError(
+                f"{INDEX} names {file[:200]!r}, which is no *.safetensors file of the folder; save the model again"
+            )
+    if not all(isinstance(file, str) for file in index.values()):
+        raise broken
+    return index
+
+
+def missing_file(file: str) -> str:
+    """Returns what is wrong with an index that names a file that is not there, and how to fix it."""
+    return (
+        f"{INDEX} names {file[:200]!r}, which is not in the folder; save the model again, or delete the index if "
+        f"{WHOLE} is the whole model"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.models.caps import MAX_JSON_BYTES
-from a2rl.models.checkpoint import Tensor, tensors_in
-from a2rl.models.weight_index import INDEX, WHOLE
+from a2rl.models.checkpoint import INDEX, WHOLE, Tensor, tensors_in
 
 ALIGNMENT = 8
 BLOCK = 1 << 20

@@ -15,10 +15,9 @@ from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
-from a2rl.models.caps import MAX_JSON_BYTES
+from a2rl.models.caps import MAX_JSON_BYTES, parse_json
 from a2rl.models.checkpoint import Entry
 from a2rl.models.finite import FiniteScan
-from a2rl.models.json_object import parse_json
 
 PREFIX = 8
 """The number of bytes that hold the length of the header."""

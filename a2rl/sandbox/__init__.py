@@ -16,7 +16,7 @@ These layers need neither root nor an installation. They also hold if the agent 
   times, because the agent has its own user or everything else is mounted read-only (namespaces.py, bwrap.py). Calls
   that change these then do not go through the broker.
 
-If the machine supports more (machine.py finds out), the agent also gets its own /dev/shm and terminals, its own process
+If the machine supports more (support.py finds out), the agent also gets its own /dev/shm and terminals, its own process
 table (namespaces.py), and, if the pipeline runs as root, its own user (users.py). The folders above that user's files
 are made accessible, and the other contents of those folders are hidden. If the agent shares /dev/shm with other
 programs, the files that it leaves there are removed (shared_memory.py). With bwrap (bwrap.py), the agent also has its

@@ -11,13 +11,16 @@ Source: the manual's mount_namespaces(7), user_namespaces(7), pid_namespaces(7).
 """
 
 import ctypes
+import errno
 import fcntl
+import json
 import os
 import signal
 import socket
 import stat
 import struct
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -44,6 +47,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 MAX_PASSES = 8
 """How often `make_reachable` repeats: below a folder that was made accessible there may be another closed one."""
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TRY_NAMESPACES = "import sys; sys.path.insert(0, sys.argv[1]); from a2rl.sandbox.namespaces import try_all"
+TRY_NAMESPACES += "; try_all(int(sys.argv[2]))"
+"""A program: `python -I -S -c TRY_NAMESPACES <folder of a2rl> <user>`; see `try_all`."""
 
 
 def enter_namespaces(wanted: Confinement) -> int | None:
@@ -258,3 +264,37 @@ def _has_capability(number: int) -> bool:
         if line.startswith(b"CapEff:"):
             return bool(int(line.split()[1], 16) >> number & 1)
     return False
+
+
+def try_all(user: int) -> None:
+    """Tries which namespaces an agent can have on this machine.
+
+    It prints one line of JSON, with an errno for each of "user", "devices" and "processes"; 0: it is possible.
+
+    Args:
+        user: An unused user id to change to; 0: do not try this.
+    """
+    nothing = Confinement((), (), (), (), (), "")
+    found = {
+        "user": _error_of(lambda: switch_user(user)) if user else errno.EPERM,
+        "devices": _error_of(lambda: enter_namespaces(nothing._replace(devices=True))),
+        "processes": _error_of(lambda: _enter_table(nothing)),
+    }
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _enter_table(nothing: Confinement) -> None:
+    if (telling := enter_namespaces(nothing._replace(processes=True))) is not None:
+        os.write(telling, b"0")
+
+
+def _error_of(attempt: Callable[[], object]) -> int:
+    """Returns the errno of an attempt, made in a child process; 0 if it succeeded."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 0
+    try:
+        attempt()
+    except OSError as error:
+        code = error.errno or errno.EPERM
+    os._exit(code)

@@ -13,8 +13,8 @@ from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.linux import landlock
 from a2rl.sandbox.isolation import LAYERS, NONE, Isolation, SandboxKind
-from a2rl.sandbox.machine import Machine, examine
 from a2rl.sandbox.policy import python_folders
+from a2rl.sandbox.support import Machine, examine
 from a2rl.sandbox.trial import try_in_sandbox
 
 PROBE = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10).close()"

@@ -18,10 +18,10 @@ from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
 from a2rl.execution.launch import confinement_of
 from a2rl.run.directory import RunDir
-from a2rl.sandbox import namespace_probe
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.isolation import Isolation, Layer, SandboxKind
-from a2rl.sandbox.machine import examine
+from a2rl.sandbox.namespaces import TRY_NAMESPACES
+from a2rl.sandbox.support import examine
 from tests.run_maker import spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -79,7 +79,7 @@ class Scene:
         """Returns the best isolation of a kind for this user, which root examines in the user's place."""
         machine = examine()
         if self.user == "nobody":
-            command = [self.python, "-I", "-S", "-c", namespace_probe.START, str(self.root / "lib"), "0"]
+            command = [self.python, "-I", "-S", "-c", TRY_NAMESPACES, str(self.root / "lib"), "0"]
             errors = json.loads(subprocess.run(command, check=True, capture_output=True, **as_user("nobody")).stdout)
             machine = machine._replace(own=frozenset(layer for layer, error in errors.items() if not error))
         best = machine.isolation(kind)

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.anchor.check import check_signatures
-from a2rl.anchor.history import SignedHistory
 from a2rl.anchor.keys import load_public_key
-from a2rl.anchor.signature import Head
+from a2rl.anchor.signatures import Head, check_signatures
+from a2rl.anchor.signing import SignedHistory
 from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import digest_of, read_jsonl

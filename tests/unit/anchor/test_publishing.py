@@ -5,7 +5,7 @@ import json
 import pytest
 
 from a2rl.anchor import timestamp
-from a2rl.anchor.signature import Head
+from a2rl.anchor.signatures import Head
 from a2rl.anchor.timestamp import FILE, Publisher
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import MAX_BYTES

@@ -13,9 +13,8 @@ from a2rl.core.errors import InvalidSubmissionError
 from a2rl.grading.submission_checks import copy_submission
 from a2rl.grading.submitted_files import SubmittedFiles
 from a2rl.models import checkpoint
-from a2rl.models.caps import CHECK_S, MAX_JSON_VALUES, Caps
+from a2rl.models.caps import CHECK_S, MAX_JSON_VALUES, Caps, parse_json
 from a2rl.models.checkpoint import tensors_of
-from a2rl.models.json_object import parse_json
 from tests.small_model import Weight, write_safetensors
 from tests.submission_tools import INDEX, as_shards, index_of, rewrite
 from tests.unit.grading.test_adapters import LAYER, write_adapter, zeros

@@ -10,7 +10,7 @@ import pytest
 
 from a2rl.grading import submitted_files
 from a2rl.grading.submission_checks import copy_submission
-from a2rl.linux.file_clone import FICLONE, clone_file
+from a2rl.linux.placing import FICLONE, clone_file
 from a2rl.models.checkpoint import weights_digest
 from tests.small_model import enlarge, trained_copy
 

@@ -16,14 +16,14 @@ from a2rl.core.settings import Settings
 from a2rl.linux import landlock
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
-from a2rl.sandbox import machine as machines
 from a2rl.sandbox import selection
+from a2rl.sandbox import support as machines
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.confinement import Confinement
 from a2rl.sandbox.isolation import NONE, REQUIRED, Isolation, Layer, SandboxKind
-from a2rl.sandbox.machine import Machine
 from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.selection import reselect_sandbox, select_sandbox
+from a2rl.sandbox.support import Machine
 
 OWN: frozenset[Layer] = frozenset({"user", "devices", "processes"})
 WHOLE = Machine(landlock=7, seccomp=True, bwrap="/usr/bin/bwrap", own=OWN, why_not={})

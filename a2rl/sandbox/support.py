@@ -18,9 +18,10 @@ from typing import NamedTuple, cast
 import a2rl
 from a2rl.core.errors import InfrastructureError
 from a2rl.linux import landlock, seccomp
-from a2rl.sandbox import namespace_probe
+from a2rl.linux.cgroup import CONTROLLERS, ControlGroup
+from a2rl.linux.resources import GIB, Resources
 from a2rl.sandbox.isolation import Isolation, Layer, SandboxKind
-from a2rl.sandbox.namespaces import closed_parent, may_mount
+from a2rl.sandbox.namespaces import TRY_NAMESPACES, closed_parent, may_mount
 from a2rl.sandbox.users import unused_user
 
 TIMEOUT_S = 30
@@ -103,7 +104,7 @@ def _try_out() -> dict[Layer, int]:
     root, user = str(Path(a2rl.__file__).parent.parent), unused_user() if os.geteuid() == 0 else 0
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", namespace_probe.START, root, str(user)],
+            [sys.executable, "-I", "-S", "-c", TRY_NAMESPACES, root, str(user)],
             capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
         )  # fmt: skip
         return cast(dict[Layer, int], json.loads(done.stdout))
@@ -123,3 +124,37 @@ def _is_temporary(error: int) -> bool:
 def _closed(paths: Iterable[Path]) -> Path | None:
     user = unused_user()
     return next(filter(None, (closed_parent(path.resolve(), user) for path in paths if path.exists())), None)
+
+
+class LimitSupport(NamedTuple):
+    """The available mechanisms, as text for the user."""
+
+    ends_by: str
+    """How all processes of an agent are ended."""
+    limits: dict[str, str]
+    """The mechanism that limits each of memory, processes and cores."""
+    unlimited: tuple[str, ...]
+    """Which of memory, processes and cores cannot be limited."""
+
+
+def probe_limits() -> LimitSupport:
+    """Finds the mechanisms for an agent without bwrap, whose process table would end all its processes."""
+    group = ControlGroup.make(f"a2rl-{os.urandom(6).hex()}")
+    try:
+        held = group.limit(Resources(memory=GIB, processes=100)) if group is not None else []
+        ends_at_once = group is not None and group.ends_at_once
+    finally:
+        if group is not None:
+            group.remove()
+    limits = {each: "control group" for each in CONTROLLERS if each in held}
+    if "pids" not in limits and os.geteuid() != 0:
+        limits["pids"] = "RLIMIT_NPROC"
+    return LimitSupport(_end_mechanism(ends_at_once), limits, tuple(each for each in CONTROLLERS if each not in limits))
+
+
+def _end_mechanism(ends_at_once: bool) -> str:
+    if ends_at_once:
+        return "control group"
+    if landlock.abi() >= landlock.SCOPES_ABI:
+        return "signal scope"
+    return "stopping and killing"

@@ -14,8 +14,8 @@ import pytest
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.run_judge import check_judge_of
-from a2rl.judge.check import check_judge
 from a2rl.judge.params import JudgeConfig, JudgeParams
+from a2rl.judge.trial import check_judge
 from a2rl.run.spec import RunSpec
 from tasks.alpacaeval.grade import trial_question
 from tests.fake_judge import FakeJudge, fake_judge
