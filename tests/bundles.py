@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from a2rl.bundle.audit import Opened, open_bundle
+from a2rl.bundle.audit import OpenBundle, open_bundle
 from a2rl.core.settings import Settings
 from a2rl.run.ledger import SCHEMA
 
@@ -23,7 +23,7 @@ VIEW = f"CREATE VIEW events AS {FOREVER};"
 
 
 @contextmanager
-def opened(bundle: Path, settings: Settings) -> Iterator[Opened]:
+def opened(bundle: Path, settings: Settings) -> Iterator[OpenBundle]:
     """Unpacks a bundle in this process; it is removed at the end."""
     with tempfile.TemporaryDirectory() as scratch:
         yield open_bundle(bundle, Path(scratch), settings)

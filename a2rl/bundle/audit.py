@@ -177,7 +177,7 @@ def _validity(run: RunDir) -> Validity | None:
         return None  # the check of the records says why
 
 
-class Opened(NamedTuple):
+class OpenBundle(NamedTuple):
     """A bundle that was unpacked into a checkout of its own."""
 
     run: RunDir
@@ -185,7 +185,7 @@ class Opened(NamedTuple):
     away: Away
 
 
-def open_bundle(bundle: Path, scratch: Path, settings: Settings, max_bytes: int = MAX_BYTES) -> Opened:
+def open_bundle(bundle: Path, scratch: Path, settings: Settings, max_bytes: int = MAX_BYTES) -> OpenBundle:
     """Unpacks a bundle into an empty folder, beside links to the reader's code.
 
     Raises:
@@ -212,14 +212,14 @@ def open_bundle(bundle: Path, scratch: Path, settings: Settings, max_bytes: int 
     return opened
 
 
-def reopen_bundle(scratch: Path, settings: Settings) -> Opened:
+def reopen_bundle(scratch: Path, settings: Settings) -> OpenBundle:
     """Returns a bundle that was unpacked into this folder before."""
     return _opened(read_model(scratch / INDEX, Index), scratch / "checkout", settings)
 
 
-def _opened(index: Index, root: Path, settings: Settings) -> Opened:
+def _opened(index: Index, root: Path, settings: Settings) -> OpenBundle:
     away = Away(frozenset(index.weights_away), True, frozenset(index.left_out))
-    return Opened(RunDir(root / "runs" / index.run_id), Settings(root, settings.environ), away)
+    return OpenBundle(RunDir(root / "runs" / index.run_id), Settings(root, settings.environ), away)
 
 
 def _restore(run: RunDir, index: Index) -> None:

@@ -23,7 +23,7 @@ from a2rl.execution.compute import TreeLoad
 from a2rl.execution.deadline import TICK_S, Meter, WatchResult, watch
 from a2rl.execution.gpu import GpuWatch
 from a2rl.execution.launch import launch
-from a2rl.execution.messages import Conversation
+from a2rl.execution.messages import AgentMessages
 from a2rl.execution.observer import Observer, TranscriptSummary, read_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
@@ -184,14 +184,14 @@ class Attempts:
         gpus = GpuWatch([gpu.uuid for gpu in share_of(run, self.settings).all])
         load = TreeLoad(process.root, lambda: _control_groups(run), gpus.busy_pids)
         meter = Meter(run, load, reserved_s=shares.run_s - shares.attempt_s)
-        conversation = Conversation(self.agent, process.send, process.end_input, prompt, shares.attempt_s)
+        messages = AgentMessages(self.agent, process.send, process.end_input, prompt, shares.attempt_s)
 
         def on_tick() -> None:
             self.server.keep_alive()
             observer.keep_alive()
             if gpus.lost:  # whatever the agent does without it is not its result
                 raise InfrastructureError(f"{gpus.lost}; `a2rl resume {run.id}` continues on the GPUs that are left")
-            conversation.update(meter.left_s(), observer.has_heard_an_answer)
+            messages.update(meter.left_s(), observer.has_heard_an_answer)
 
         with ExitStack() as stack:
             stack.callback(gpus.close)

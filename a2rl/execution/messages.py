@@ -18,7 +18,7 @@ MAX_READ_BYTES = 4 << 20
 MAX_LINE_BYTES = 16 << 20
 
 
-class Conversation:
+class AgentMessages:
     """The messages of one attempt; it does nothing for agents that accept none.
 
     Args:

@@ -51,7 +51,7 @@ class CheckResult(NamedTuple):
     """The runs that it concerns."""
 
 
-class Here:
+class ThisMachine:
     """This machine, as far as several checks need it."""
 
     def __init__(self, settings: Settings) -> None:
@@ -92,20 +92,20 @@ class Check(NamedTuple):
 
     what: str
     depends_on: Callable[[RunSpec], Hashable]
-    look: Callable[[RunSpec, Here], str]
+    look: Callable[[RunSpec, ThisMachine], str]
     """Returns what it found, or raises A2rlError; empty if the run does not need it."""
     is_free: bool = True
     """Whether it needs neither the network nor money. `a2rl bench --dry-run` makes only such checks."""
 
 
-def _sandbox(spec: RunSpec, here: Here) -> str:
+def _sandbox(spec: RunSpec, here: ThisMachine) -> str:
     found = here.isolation(spec.sandbox)
     if isinstance(found, A2rlError):
         raise found
     return str(found)
 
 
-def _model(spec: RunSpec, here: Here) -> str:
+def _model(spec: RunSpec, here: ThisMachine) -> str:
     """Checks a model that is on this machine. Another one is checked when setup has downloaded it."""
     require_known(spec.model)
     folder = local_folder(spec.model, here.settings)
@@ -116,14 +116,14 @@ def _model(spec: RunSpec, here: Here) -> str:
     return str(resolve_model(spec.model, here.settings))
 
 
-def _data(spec: RunSpec, here: Here) -> str:
+def _data(spec: RunSpec, here: ThisMachine) -> str:
     """Checks the folder that data comes from before a model is downloaded; setup checks what is in it."""
     if spec.source:
         require_source(spec.task, spec.variant, Path(spec.source), here.settings)
     return spec.source or ""
 
 
-def _prompts(spec: RunSpec, here: Here) -> str:
+def _prompts(spec: RunSpec, here: ThisMachine) -> str:
     """Checks that a model that is on this machine can take the task's prompts; setup does so for others."""
     folder, hidden = local_folder(spec.model, here.settings), here.settings.data(spec.task, spec.variant) / "hidden"
     if folder is None or not folder.is_dir():
@@ -133,20 +133,20 @@ def _prompts(spec: RunSpec, here: Here) -> str:
     return check_prompts(spec, spec.model, folder, hidden, here.settings.root)
 
 
-def _disk(spec: RunSpec, here: Here) -> str:
+def _disk(spec: RunSpec, here: ThisMachine) -> str:
     """Checks the space for the checkpoints of one run. The size of a model that is not here yet comes from its name."""
     size = model_size(spec.model, here.settings).bytes
     return check_disk(spec, size, disk_of_runs(here.settings)) if size else ""
 
 
-def _key(spec: RunSpec, here: Here) -> str:
+def _key(spec: RunSpec, here: ThisMachine) -> str:
     agent = here.agent(spec)
     if missing := Installation(agent, here.settings).missing_key(spec.base_url):
         raise UsageError(f"{agent.title} has {missing}, or name an LLM of your own with --base-url")
     return "" if spec.base_url else ", ".join(here.settings.forwarded(agent.needs_one_of))
 
 
-def _price(spec: RunSpec, here: Here) -> str:
+def _price(spec: RunSpec, here: ThisMachine) -> str:
     """Checks that limits on tokens and cost can hold."""
     agent = here.agent(spec)
     limits = {"--max-tokens": spec.max_tokens, "--max-cost-usd": spec.max_cost_usd}
@@ -164,7 +164,7 @@ def _price(spec: RunSpec, here: Here) -> str:
     return unknown or "known"
 
 
-def _program(spec: RunSpec, here: Here) -> str:
+def _program(spec: RunSpec, here: ThisMachine) -> str:
     """Checks that the agent's program is installed and starts inside the sandbox."""
     installation = Installation(here.agent(spec), here.settings)
     if missing := installation.missing_program():
@@ -180,7 +180,7 @@ def _program(spec: RunSpec, here: Here) -> str:
     return check_program(installation, isolation, here.settings, provision.read)
 
 
-def _gpus(spec: RunSpec, here: Here) -> str:
+def _gpus(spec: RunSpec, here: ThisMachine) -> str:
     if wants_no_gpu(spec):
         return ""
     require_answer(here.gpus)
@@ -194,7 +194,7 @@ def _gpus(spec: RunSpec, here: Here) -> str:
     return f"{counts.agent} for the agent{of_grader}, of {total}: {total // sum(counts)} runs at a time"
 
 
-def _gpus_in_sandbox(spec: RunSpec, here: Here) -> str:
+def _gpus_in_sandbox(spec: RunSpec, here: ThisMachine) -> str:
     isolation = here.isolation(spec.sandbox)
     mine = here.gpus.gpus[: here.counts(spec).agent]
     if not mine or isinstance(isolation, A2rlError):
@@ -204,14 +204,14 @@ def _gpus_in_sandbox(spec: RunSpec, here: Here) -> str:
     return check_gpus_in_sandbox(mine, isolation, here.settings, provision.python.executable, read)
 
 
-def _judge_key(spec: RunSpec, here: Here) -> str:
+def _judge_key(spec: RunSpec, here: ThisMachine) -> str:
     if spec.judge is None:
         return ""
     JudgeConfig.by(spec.judge, here.settings)
     return f"{spec.judge.model}, key {spec.judge.api_key_env or 'not needed'}"
 
 
-def _judge(spec: RunSpec, here: Here) -> str:
+def _judge(spec: RunSpec, here: ThisMachine) -> str:
     if spec.judge is None or (spec.judge.api_key_env and not here.settings.environ.get(spec.judge.api_key_env)):
         return ""  # the key has a check of its own
     from a2rl.grading.run_judge import check_judge_of  # takes a tenth of a second, and few runs need it
@@ -220,12 +220,12 @@ def _judge(spec: RunSpec, here: Here) -> str:
     return spec.judge.model
 
 
-def _services(spec: RunSpec, here: Here) -> str:
+def _services(spec: RunSpec, here: ThisMachine) -> str:
     grader = load_grader(spec.task) if spec.options else None
     return grader.check_services(spec.options, here.settings, ask=False) if isinstance(grader, ServiceGrader) else ""
 
 
-def _services_answer(spec: RunSpec, here: Here) -> str:
+def _services_answer(spec: RunSpec, here: ThisMachine) -> str:
     try:
         if not _services(spec, here):
             return ""
@@ -235,7 +235,7 @@ def _services_answer(spec: RunSpec, here: Here) -> str:
     return grader.check_services(spec.options, here.settings, ask=True) if isinstance(grader, ServiceGrader) else ""
 
 
-def _anchor(spec: RunSpec, here: Here) -> str:
+def _anchor(spec: RunSpec, here: ThisMachine) -> str:
     return check_keys(load_params(here.settings.root).anchor, here.settings.root)
 
 
@@ -280,7 +280,7 @@ def examine_runs(specs: Sequence[RunSpec], settings: Settings, only_free: bool =
         settings: The settings of this checkout.
         only_free: Whether to leave out checks that use the network or cost money.
     """
-    here = Here(settings)
+    here = ThisMachine(settings)
     findings = []
     for check in CHECKS:
         if only_free and not check.is_free:
@@ -292,7 +292,7 @@ def examine_runs(specs: Sequence[RunSpec], settings: Settings, only_free: bool =
     return [each for each in findings if each.found or each.problem]
 
 
-def _result(check: Check, alike: Sequence[RunSpec], here: Here) -> CheckResult:
+def _result(check: Check, alike: Sequence[RunSpec], here: ThisMachine) -> CheckResult:
     runs = tuple(spec.run_id for spec in alike)
     try:
         return CheckResult(check.what, check.look(alike[0], here), "", runs)

@@ -52,7 +52,7 @@ change them, so that the adapter belongs to another model than the base."""
 Patterns = Mapping[str, tuple[int, Any]]
 
 
-class Module(BaseModel):
+class AdaptedLayer(BaseModel):
     """A layer with an adapter."""
 
     model_config = ConfigDict(frozen=True)
@@ -68,7 +68,7 @@ class Adapter(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    modules: dict[str, Module]
+    modules: dict[str, AdaptedLayer]
     """The layers by name."""
     use_rslora: bool
     use_dora: bool
@@ -80,7 +80,7 @@ class Adapter(BaseModel):
         return f"{kind} adapter of rank {shown} on {len(self.modules)} layers"
 
 
-class Parts(NamedTuple):
+class LayerTensors(NamedTuple):
     """The tensors of one layer's adapter."""
 
     a: Tensor
@@ -188,7 +188,7 @@ def _refuse_vocabulary(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]
         )
 
 
-def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Parts]:
+def _parts(tensors: Mapping[str, Tensor]) -> dict[str, LayerTensors]:
     """Sorts the tensors by layer."""
     found: dict[str, dict[str, Tensor]] = {}
     for stored, tensor in tensors.items():
@@ -207,10 +207,14 @@ def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Parts]:
             raise InvalidSubmissionError(f"the adapter of {module[:200]} lacks lora_A or lora_B; save it again")
     if not found:
         raise InvalidSubmissionError(f"the adapter holds no weights; save it again, or {RECIPE}")
-    return {module: Parts(layer["A"], layer["B"], layer.get("magnitude_vector")) for module, layer in found.items()}
+    return {
+        module: LayerTensors(layer["A"], layer["B"], layer.get("magnitude_vector")) for module, layer in found.items()
+    }
 
 
-def _module(name: str, parts: Parts, config: Mapping[str, Any], ranks: Patterns, alphas: Patterns) -> Module:
+def _module(
+    name: str, parts: LayerTensors, config: Mapping[str, Any], ranks: Patterns, alphas: Patterns
+) -> AdaptedLayer:
     """Checks the shapes of a layer's adapter."""
     use_dora = bool(config.get("use_dora"))
     if len(parts.a.shape) != 2 or len(parts.b.shape) != 2 or parts.a.shape[0] != parts.b.shape[1]:
@@ -226,7 +230,7 @@ def _module(name: str, parts: Parts, config: Mapping[str, Any], ranks: Patterns,
         )
     if (parts.magnitude is not None) != use_dora or (parts.magnitude and parts.magnitude.shape != (outputs,)):
         raise InvalidSubmissionError(f"the adapter of {name[:200]} does not fit use_dora = {use_dora}; save it again")
-    return Module(outputs=outputs, inputs=inputs, rank=rank, alpha=_number(name, "lora_alpha", alphas, config))
+    return AdaptedLayer(outputs=outputs, inputs=inputs, rank=rank, alpha=_number(name, "lora_alpha", alphas, config))
 
 
 def _patterns(key: str, config: Mapping[str, Any], caps: Caps) -> Patterns:

@@ -30,7 +30,7 @@ from a2rl.judge.params import JudgeConfig
 from a2rl.run.directory import RunDir
 from a2rl.run.inputs import hidden_of
 from a2rl.task_api.catalog import load_services, load_task
-from a2rl.task_api.contract import AgentServices, Asked, Found, NotForAgentError
+from a2rl.task_api.contract import AgentJudgement, AgentServices, NotForAgentError, SearchResults
 
 SEARCH, JUDGE = "/search", "/judge"
 USAGES = {
@@ -82,7 +82,7 @@ class CountedServices:
         """Answers POST /search."""
 
         def found() -> dict[str, Any]:
-            answer: Found = self._services.search(query)
+            answer: SearchResults = self._services.search(query)
             return {"hits": answer.hits, "blocked": answer.blocked}
 
         return await self._answer("agent's search", found, query=query[:SHOWN])
@@ -91,7 +91,7 @@ class CountedServices:
         """Answers POST /judge."""
 
         def judged() -> dict[str, Any]:
-            said: Asked = self._services.judge(question, answer)
+            said: AgentJudgement = self._services.judge(question, answer)
             return {"correct": said.verdict > RIGHT, "verdict": said.verdict}
 
         asked = {"question": question[:SHOWN], "answer": answer[:SHOWN]}
@@ -140,11 +140,11 @@ class UnavailableServices:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def search(self, query: str) -> Found:
+    def search(self, query: str) -> SearchResults:
         """Raises InfrastructureError."""
         raise InfrastructureError(self._reason)
 
-    def judge(self, problem: str, answer: str) -> Asked:
+    def judge(self, problem: str, answer: str) -> AgentJudgement:
         """Raises InfrastructureError."""
         raise InfrastructureError(self._reason)
 

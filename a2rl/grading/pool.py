@@ -44,12 +44,12 @@ def named_devices(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-class _Waiting(NamedTuple):
+class _QueuedJob(NamedTuple):
     """A job in the queue."""
 
     job: GradeJob
     future: "Future[GradeResult]"
-    on: frozenset[str]
+    devices: frozenset[str]
     """The devices of which one has to run it; any runs it if none of these is in service."""
     attempts: int = 1
     """How many attempts there are with the next one."""
@@ -63,10 +63,10 @@ class _Queue:
     def __init__(self, devices: Iterable[str]) -> None:
         self._changed = threading.Condition()
         self._in_service = list(devices)
-        self._jobs: list[_Waiting] = []
+        self._jobs: list[_QueuedJob] = []
         self._closed = False
 
-    def put(self, waiting: _Waiting) -> bool:
+    def put(self, waiting: _QueuedJob) -> bool:
         """Adds a job, one that is tried again as the first; False if the queue is closed."""
         with self._changed:
             if not self._closed:
@@ -74,12 +74,12 @@ class _Queue:
                 self._changed.notify_all()
             return not self._closed
 
-    def take(self, device: str) -> _Waiting | None:
+    def take(self, device: str) -> _QueuedJob | None:
         """Waits for a job for a device and removes it; None when the queue is closed, or the device out of service."""
         with self._changed:
             while not self._closed and device in self._in_service:
                 for waiting in self._jobs:
-                    if device in waiting.on or waiting.on.isdisjoint(self._in_service):
+                    if device in waiting.devices or waiting.devices.isdisjoint(self._in_service):
                         self._jobs.remove(waiting)
                         return waiting
                 self._changed.wait()
@@ -98,7 +98,7 @@ class _Queue:
             self._changed.notify_all()
             return True
 
-    def close(self) -> list[_Waiting]:
+    def close(self) -> list[_QueuedJob]:
         """Closes the queue and returns the jobs that are left."""
         with self._changed:
             self._closed = True
@@ -125,20 +125,20 @@ class GraderPool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: GradeJob, on: Iterable[str] = ()) -> "Future[GradeResult]":
+    def submit(self, job: GradeJob, devices: Iterable[str] = ()) -> "Future[GradeResult]":
         """Queues a job.
 
         Args:
             job: The job.
-            on: The devices of which one has to run it. If there are none, or none of these, any device runs it.
+            devices: The devices of which one has to run it. If there are none, or none of these, any device runs it.
 
         Returns:
             A future that always completes; it raises GradingError if the job cannot be graded on this machine.
         """
         future: Future[GradeResult] = Future()
-        wanted = frozenset(on)
+        wanted = frozenset(devices)
         chosen = frozenset(device for device in self.devices if named_devices(device) & wanted)
-        if not self._jobs.put(_Waiting(job, future, chosen)):
+        if not self._jobs.put(_QueuedJob(job, future, chosen)):
             future.set_exception(InterruptedByUserError("grading was stopped"))
         return future
 
@@ -169,7 +169,7 @@ class GraderPool:
                 return
             threading.Thread(target=self._grade, args=(slot, waiting), daemon=True).start()
 
-    def _grade(self, slot: "_Slot", waiting: _Waiting) -> None:
+    def _grade(self, slot: "_Slot", waiting: _QueuedJob) -> None:
         outcome: GradeResult | A2rlError
         try:
             outcome = slot.grade(waiting.job)

@@ -25,11 +25,11 @@ EPISODES = 3
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 
 
-class _SeenError(Exception):
+class _PromptsKnownError(Exception):
     """The prompts have been seen; nothing is generated."""
 
 
-class Seen(NamedTuple):
+class PromptNeeds(NamedTuple):
     """What a task asks of a model."""
 
     longest: int
@@ -58,22 +58,22 @@ class CountingSampler:
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
         """Keeps the prompts, and ends the grading."""
         self.prompts = list(prompts)
-        raise _SeenError
+        raise _PromptsKnownError
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """Keeps the first prompts, and ends the grading."""
         first = [next(each) for each in conversations]
         self.prompts = [each for each in first if not isinstance(each, Future)]
-        raise _SeenError
+        raise _PromptsKnownError
 
     def close(self) -> None:
         """See `Sampler`."""
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> PromptNeeds:
         """What the prompts ask of a model."""
         longest = max((self._count(each) for each in self.prompts), default=0)
-        return Seen(longest, any(not isinstance(each, str) for each in self.prompts))
+        return PromptNeeds(longest, any(not isinstance(each, str) for each in self.prompts))
 
     def _count(self, prompt: Prompt) -> int:
         texts = [prompt] if isinstance(prompt, str) else [message.content for message in prompt]
@@ -103,7 +103,7 @@ def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path
         _require_no_arguments(spec, name)
     if context is None:
         return ""
-    seen = Seen(0, False)
+    seen = PromptNeeds(0, False)
     if task.level != EPISODES:
         sampler = _asked(spec, limits, model, hidden, None)
         if sampler is None:
@@ -205,7 +205,7 @@ def _asked(
         grader: Any = load_grader(spec.task)
         unused = [None] if isinstance(grader, JudgedGrader) else []  # nothing is answered, so that no judge is asked
         grader.grade(sampler, hidden, chosen, limits, spec.options, *unused)
-    except _SeenError:
+    except _PromptsKnownError:
         return sampler
     except (A2rlError, OSError):  # of the data, which has checks of its own
         return None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from a2rl.grading.submission_states import ungraded
 from a2rl.run.directory import RunDir
-from a2rl.run.events import CheckpointPruned, PrivateGraded, SubmissionAccepted, ValidityDecided
+from a2rl.run.events import CheckpointPruned, SubmissionAccepted, ValidityDecided
 from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.ranking import best_among
 from a2rl.run.spec import RunSpec
@@ -27,15 +27,13 @@ def pruned(entries: Sequence[Entry]) -> set[str]:
 
 
 def unneeded(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
-    """Returns the digests of the checkpoints that can be removed now, in the order of their submission."""
-    is_open = not any(isinstance(entry.event, ValidityDecided) for entry in entries)
-    return _removable(spec, entries, is_open)
+    """Returns the digests of the checkpoints that can be removed now, in the order of their submission.
 
-
-def _removable(spec: RunSpec, entries: Sequence[Entry], is_open: bool) -> list[str]:
-    """Returns what can be removed; while the result is open, its checkpoint is needed with every setting."""
+    While the result is open, its checkpoint is needed with every setting.
+    """
     if spec.keep == "all":
         return []
+    is_open = not any(isinstance(entry.event, ValidityDecided) for entry in entries)
     grades, gone, waiting = grades_among(entries), pruned(entries), ungraded(entries)
     best = best_among(entries)
     kept = {best.submission.weights_digest} if best and (spec.keep == "best" or is_open) else set()
@@ -74,12 +72,8 @@ def prune(run: RunDir) -> None:
 def invalid_pruning(spec: RunSpec, entries: Sequence[Entry]) -> str:
     """Returns the first removal of a checkpoint that was still needed; empty if there is none."""
     for number, entry in enumerate(entries):
-        if not isinstance(entry.event, CheckpointPruned):
-            continue
-        past = entries[:number]
-        # Earlier versions removed a checkpoint when its last grade was there, before its weights were looked at.
-        is_open = spec.protocol == "strict" and not any(isinstance(each.event, PrivateGraded) for each in past)
-        if entry.event.weights_digest not in _removable(spec, past, is_open):
+        event = entry.event
+        if isinstance(event, CheckpointPruned) and event.weights_digest not in unneeded(spec, entries[:number]):
             return f"entry {entry.seq} removes a checkpoint that the run still needed, or that was not there"
     return ""
 

@@ -52,7 +52,7 @@ NO_DIGESTS: TensorDigests = MappingProxyType({})
 NO_TURN = nullcontext()
 
 
-class Kept(NamedTuple):
+class KeptCopy(NamedTuple):
     """What the grader has kept of a submission."""
 
     digest: str
@@ -74,7 +74,7 @@ def copy_submission(
     complete: Mapping[str, Any] = NOTHING,
     merge: Merge | None = None,
     turn: AbstractContextManager[None] = NO_TURN,
-) -> Kept:
+) -> KeptCopy:
     """Copies the weights of a submission into `target` and adds the base model's other files.
 
     All that the headers and the JSON files say is checked before the first byte is copied, and again with the copy,
@@ -144,7 +144,7 @@ def set_aside(saved: Path) -> None:
 
 def keep(
     copy: Path, base_model: Path, complete: Mapping[str, Any] = NOTHING, known: TensorDigests = NO_DIGESTS
-) -> Kept:
+) -> KeptCopy:
     """Checks the copy of a submission against the base model and gives it the base model's other files.
 
     Args:
@@ -164,7 +164,7 @@ def keep(
     _drop_tied_head(weights, digests)
     keep_only(copy, weights.tensors)
     _take_from_base(copy, base_model, config)
-    return Kept(digest_of_tensors(weights.tensors, digests))
+    return KeptCopy(digest_of_tensors(weights.tensors, digests))
 
 
 def _check(

@@ -20,9 +20,9 @@ from a2rl.grading.adapters import AdapterMerger
 from a2rl.grading.frozen_sources import FrozenSources, Source
 from a2rl.grading.pruning import mark_unneeded, pruned, sweep
 from a2rl.grading.quota import quota_left
-from a2rl.grading.submission_checks import Kept, copy_submission
+from a2rl.grading.submission_checks import KeptCopy, copy_submission
 from a2rl.grading.submission_states import is_agent_at_work, open_receipts
-from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, Turns, bounded
+from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, SubmissionQueue, bounded
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
@@ -88,14 +88,14 @@ class Submissions:
         self.copying: int | None = None
         """The receipt of the submission that is being copied now."""
         self._sources = FrozenSources(run.checkpoints)
-        self._turns = Turns(MAX_WAITING, now)
+        self._queue = SubmissionQueue(MAX_WAITING, now)
         self._now, self._mistakes, self._refused_s = now, 0, 0.0
         self.refusals = Refusals(run.ledger, now)
 
     @property
     def has_room(self) -> bool:
         """Whether another submission would be copied at once."""
-        return len(self._busy) < MAX_WAITING and not self._turns.are_paused
+        return len(self._busy) < MAX_WAITING and not self._queue.are_paused
 
     def receive(
         self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False, claims: Claims = NO_CLAIMS
@@ -153,7 +153,7 @@ class Submissions:
     def release(self, received: SubmissionReceived) -> None:
         """Ends the work of this process on a submission, which makes room for another."""
         self._busy.discard(received.receipt)
-        self._turns.end(received.receipt)
+        self._queue.end(received.receipt)
 
     def accept(self, received: SubmissionReceived, *, again: bool = False) -> SubmissionAccepted:
         """Copies and checks a received submission, when it is its turn.
@@ -167,7 +167,7 @@ class Submissions:
             InfrastructureError: The grader's machine failed. While the agent is running and can submit again, this is
                 recorded as a refusal, too; after its end, the receipt stays open for another try.
         """
-        self._turns.take(received.receipt)
+        self._queue.take(received.receipt)
         began = self._now()
         try:
             accepted = self._accept(received)
@@ -193,7 +193,7 @@ class Submissions:
 
     def end_pause(self) -> None:
         """Ends a delay; after the agent's end, it would only delay the end of the run."""
-        self._turns.pause(0.0)
+        self._queue.pause(0.0)
 
     def _note_mistake(self, seconds: float) -> None:
         with self._lock:
@@ -201,7 +201,7 @@ class Submissions:
             pause_s = self._mistakes / 10 if self._mistakes > MISTAKES else 0.0
             pause_s += seconds if self._refused_s > REFUSED_S else 0.0
         if pause_s and is_agent_at_work(self._run.ledger.entries()):
-            self._turns.pause(min(LONGEST_PAUSE_S, pause_s))
+            self._queue.pause(min(LONGEST_PAUSE_S, pause_s))
 
     def _check_path(self, model_path: str) -> None:
         """Refuses the most frequent mistakes of agents before they cost anything."""
@@ -281,7 +281,7 @@ class Submissions:
         finally:
             marks.unlink(missing_ok=True)
 
-    def _copy(self, received: SubmissionReceived, target: Path) -> Kept:
+    def _copy(self, received: SubmissionReceived, target: Path) -> KeptCopy:
         base_model = base_model_of(self._run)
         try:
             source = self._sources.find(received.receipt) or Source(self._run.workspace, received.model_path)
@@ -354,7 +354,7 @@ def _still_open(received: SubmissionReceived, entries: list[Entry]) -> list[Entr
 
 
 def _accepted(
-    received: SubmissionReceived, copied: Kept, revision: str | None, entries: list[Entry]
+    received: SubmissionReceived, copied: KeptCopy, revision: str | None, entries: list[Entry]
 ) -> SubmissionAccepted:
     return SubmissionAccepted(
         submission_id=1 + sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),

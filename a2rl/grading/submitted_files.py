@@ -63,7 +63,7 @@ NOT_REAL = "is a link or cannot be read; submit real files"
 _ROOM = threading.Lock()
 
 
-class Opened(NamedTuple):
+class OpenFile(NamedTuple):
     """An open file, and its state when it was opened."""
 
     name: str
@@ -71,7 +71,7 @@ class Opened(NamedTuple):
     status: os.stat_result
 
 
-class Copy(NamedTuple):
+class FileCopy(NamedTuple):
     """The copy of a file, open for writing."""
 
     file: IO[bytes]
@@ -114,7 +114,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         return any(each.name == ADAPTER_CONFIG for each in self._files)
 
     @property
-    def opened(self) -> Sequence[Opened]:
+    def opened(self) -> Sequence[OpenFile]:
         """The open files."""
         return self._files
 
@@ -171,7 +171,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
                 digests[each.name] = hasher.digests()
             return digests
 
-    def _open(self, folder: UntrustedFolder, name: str) -> Opened:
+    def _open(self, folder: UntrustedFolder, name: str) -> OpenFile:
         try:
             file = self._stack.enter_context(folder.open(name, self._links))
         except OSError as error:
@@ -179,15 +179,15 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
                 raise
             why = NOT_OPENED.get(error.errno or 0, NOT_REAL)
             raise InvalidSubmissionError(f"{name} {why}") from error
-        return Opened(name, file, os.fstat(file.fileno()))
+        return OpenFile(name, file, os.fstat(file.fileno()))
 
-    def _make_room(self, stack: ExitStack, target: Path) -> list[Copy]:
+    def _make_room(self, stack: ExitStack, target: Path) -> list[FileCopy]:
         """Opens the copies: clones, or else files with their final sizes allocated."""
-        copies: list[Copy] = []
+        copies: list[FileCopy] = []
         with _ROOM:
             for each in self._files:
                 file = stack.enter_context((target / _name_of_copy(each.name)).open("x+b"))
-                copies.append(Copy(file, clone_file(each.file.fileno(), file.fileno())))
+                copies.append(FileCopy(file, clone_file(each.file.fileno(), file.fileno())))
             sizes = [
                 0 if copy.is_clone else each.status.st_size for each, copy in zip(self._files, copies, strict=True)
             ]
@@ -203,7 +203,7 @@ def _name_of_copy(name: str) -> str:
     return f"submitted.{name}" if name in CHECKED else name
 
 
-def _copy(opened: Opened, copy: Copy, hasher: TensorHasher) -> None:
+def _copy(opened: OpenFile, copy: FileCopy, hasher: TensorHasher) -> None:
     """Fills a copy, and shows its bytes to the hasher if it has tensors."""
     before = opened.status
     on_block = hasher.update if opened.name.endswith(".safetensors") else lambda block: None

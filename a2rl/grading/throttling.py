@@ -1,5 +1,5 @@
 """Keeps an agent from overloading the grader: few submissions are worked on at a time, in the order of their receipts
-(`Turns`), and of very many refused ones, one event per interval is recorded (`Refusals`)."""
+(`SubmissionQueue`), and of very many refused ones, one event per interval is recorded (`Refusals`)."""
 
 import threading
 import time
@@ -93,8 +93,11 @@ class Refusals:
         self._ledger.append(event.model_copy(update={"count": count}))
 
 
-class Turns:
-    """Gives turns to receipts; thread-safe. A receipt is a number, and smaller ones come first."""
+class SubmissionQueue:
+    """Received submissions that wait for their turn, by their receipts: numbers, of which smaller ones come first.
+
+    Thread-safe.
+    """
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
         """Starts without receipts.

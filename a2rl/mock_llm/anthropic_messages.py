@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from a2rl.mock_llm.dialogue import Asked, Json, Message, Reply, Tool, compact, event, pieces, text_of
+from a2rl.mock_llm.dialogue import Json, LlmRequest, Message, Reply, Tool, compact, event, pieces, text_of
 from a2rl.mock_llm.scenario import Usage
 
 PROTOCOL = "anthropic"
 ERRORS = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
 
 
-def read(body: Json) -> Asked:
+def read(body: Json) -> LlmRequest:
     """Reads a request; see `Dialect.read`."""
-    return Asked(
+    return LlmRequest(
         model=body["model"],
         stream=bool(body.get("stream")),
         messages=tuple(_message(each) for each in body["messages"]),
@@ -36,7 +36,7 @@ def _schema(body: Json) -> Json | None:
     return schema
 
 
-def whole(asked: Asked, reply: Reply) -> Json:
+def whole(asked: LlmRequest, reply: Reply) -> Json:
     """Returns the complete answer; see `Dialect.whole`."""
     return {
         **_envelope(asked, reply),
@@ -46,7 +46,7 @@ def whole(asked: Asked, reply: Reply) -> Json:
     }
 
 
-def events(asked: Asked, reply: Reply) -> Iterator[str]:
+def events(asked: LlmRequest, reply: Reply) -> Iterator[str]:
     """Yields the answer as server-sent events; see `Dialect.events`."""
 
     def named(kind: str, **fields: object) -> str:
@@ -73,7 +73,7 @@ def error(status: int, message: str) -> Json:
     return {"type": "error", "error": {"type": ERRORS.get(status, "api_error"), "message": message}}
 
 
-def _envelope(asked: Asked, reply: Reply) -> Json:
+def _envelope(asked: LlmRequest, reply: Reply) -> Json:
     return {
         "id": f"msg_{reply.id}",
         "type": "message",

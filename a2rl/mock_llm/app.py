@@ -16,8 +16,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_responses
-from a2rl.mock_llm.dialogue import Asked, Dialect, Json, Reply
-from a2rl.mock_llm.play import Cue, Player, count_tokens
+from a2rl.mock_llm.dialogue import Dialect, Json, LlmRequest, Reply
+from a2rl.mock_llm.play import Player, ScenarioStep, count_tokens
 from a2rl.mock_llm.scenario import Fault, Scenario, Usage
 
 NOTHING = Usage(input_tokens=0, output_tokens=0)
@@ -71,16 +71,16 @@ class Driver:
             return self._refuse(dialect, 400, "malformed request", None)
         if not self._may(request):
             return self._refuse(dialect, 401, WHY[401], asked)
-        cue = self._player.cue(asked)
-        fault = self._player.fault(asked, cue) or Fault()
+        step = self._player.step(asked)
+        fault = self._player.fault(asked, step) or Fault()
         if fault.hang_s:
             await asyncio.sleep(fault.hang_s)
             if await request.is_disconnected():
-                return self._refuse(dialect, CLIENT_CLOSED_REQUEST, "the client has disconnected", asked, cue)
+                return self._refuse(dialect, CLIENT_CLOSED_REQUEST, "the client has disconnected", asked, step)
         if fault.status:
-            return self._refuse(dialect, fault.status, WHY[fault.status], asked, cue)
-        self._note(dialect, asked, cue, 200, NOTHING if fault.garbage else cue.reply.usage)
-        return _response(dialect, asked, cue.reply, fault.garbage)
+            return self._refuse(dialect, fault.status, WHY[fault.status], asked, step)
+        self._note(dialect, asked, step, 200, NOTHING if fault.garbage else step.reply.usage)
+        return _response(dialect, asked, step.reply, fault.garbage)
 
     def count(self, dialect: Dialect, body: Json, name: str) -> Response:
         """Answers a request that only counts tokens."""
@@ -117,17 +117,19 @@ class Driver:
         return key is None or key in given
 
     def _refuse(
-        self, dialect: Dialect, status: int, message: str, asked: Asked | None, cue: Cue | None = None
+        self, dialect: Dialect, status: int, message: str, asked: LlmRequest | None, step: ScenarioStep | None = None
     ) -> Response:
-        self._note(dialect, asked, cue, status, NOTHING)
+        self._note(dialect, asked, step, status, NOTHING)
         headers = {"Retry-After": "1"} if status in {429, 529} else None
         return JSONResponse(dialect.error(status, message), status, headers)
 
-    def _note(self, dialect: Dialect, asked: Asked | None, cue: Cue | None, status: int, usage: Usage) -> None:
+    def _note(
+        self, dialect: Dialect, asked: LlmRequest | None, step: ScenarioStep | None, status: int, usage: Usage
+    ) -> None:
         if self._log is None:
             return
-        if cue is not None:
-            kind: str = cue.kind
+        if step is not None:
+            kind: str = step.kind
         else:
             kind = "count" if status == 200 else "side"
         line = Served(
@@ -136,7 +138,7 @@ class Driver:
             model=asked.model if asked else "",
             stream=asked.stream if asked else False,
             kind=kind,
-            turn=cue.turn if cue else None,
+            turn=step.turn if step else None,
             **usage.model_dump(),
             status=status,
         )
@@ -188,14 +190,14 @@ def create_app(scenario: Scenario, log: Path | None = None) -> FastAPI:
     return app
 
 
-def _read(dialect: Dialect, body: Json) -> Asked | None:
+def _read(dialect: Dialect, body: Json) -> LlmRequest | None:
     try:
         return dialect.read(body)
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError):
         return None
 
 
-def _response(dialect: Dialect, asked: Asked, reply: Reply, garbage: bool) -> Response:
+def _response(dialect: Dialect, asked: LlmRequest, reply: Reply, garbage: bool) -> Response:
     if not asked.stream:
         response = JSONResponse(dialect.whole(asked, reply))
         return Response(_half(bytes(response.body).decode()), media_type="application/json") if garbage else response

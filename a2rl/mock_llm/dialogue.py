@@ -41,7 +41,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Asked:
+class LlmRequest:
     """A request for the next answer."""
 
     model: str
@@ -71,13 +71,13 @@ class Dialect(Protocol):
 
     PROTOCOL: str
 
-    def read(self, body: Json) -> Asked:
+    def read(self, body: Json) -> LlmRequest:
         """Reads a request; raises KeyError, TypeError, ValueError or AttributeError if it is malformed."""
 
-    def whole(self, asked: Asked, reply: Reply) -> Json:
+    def whole(self, asked: LlmRequest, reply: Reply) -> Json:
         """Returns the complete answer."""
 
-    def events(self, asked: Asked, reply: Reply) -> Iterator[str]:
+    def events(self, asked: LlmRequest, reply: Reply) -> Iterator[str]:
         """Yields the answer as server-sent events."""
 
     def error(self, status: int, message: str) -> Json:

@@ -5,19 +5,19 @@ The model and the choice to stream are in the URL, not in the body; `app` adds t
 
 from collections.abc import Iterator
 
-from a2rl.mock_llm.dialogue import Asked, Json, Message, Reply, Tool, event, pieces, text_of
+from a2rl.mock_llm.dialogue import Json, LlmRequest, Message, Reply, Tool, event, pieces, text_of
 from a2rl.mock_llm.scenario import Usage
 
 PROTOCOL = "gemini"
 ERRORS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL"}
 
 
-def read(body: Json) -> Asked:
+def read(body: Json) -> LlmRequest:
     """Reads a request; see `Dialect.read`."""
     given = body["contents"]
     config = body.get("generationConfig") or {}
     declared = [each for tool in body.get("tools") or () for each in tool.get("functionDeclarations") or ()]
-    return Asked(
+    return LlmRequest(
         model=body["model"],
         stream=bool(body.get("stream")),
         messages=tuple(_message(each) for each in given),
@@ -38,12 +38,12 @@ def _parameters(declaration: Json) -> Json:
     return schema
 
 
-def whole(asked: Asked, reply: Reply) -> Json:
+def whole(asked: LlmRequest, reply: Reply) -> Json:
     """Returns the complete answer; see `Dialect.whole`."""
     return _chunk(asked, reply, _parts(reply), last=True)
 
 
-def events(asked: Asked, reply: Reply) -> Iterator[str]:
+def events(asked: LlmRequest, reply: Reply) -> Iterator[str]:
     """Yields the answer as server-sent events; see `Dialect.events`."""
     for piece in pieces(reply.say):
         yield event(_chunk(asked, reply, [{"text": piece}], last=False))
@@ -55,7 +55,7 @@ def error(status: int, message: str) -> Json:
     return {"error": {"code": status, "message": message, "status": ERRORS.get(status, "UNAVAILABLE")}}
 
 
-def _chunk(asked: Asked, reply: Reply, parts: list[Json], last: bool) -> Json:
+def _chunk(asked: LlmRequest, reply: Reply, parts: list[Json], last: bool) -> Json:
     candidate: Json = {"content": {"role": "model", "parts": parts or [{"text": ""}]}, "index": 0}
     if last:
         candidate["finishReason"] = "STOP"

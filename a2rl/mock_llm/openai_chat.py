@@ -3,19 +3,19 @@
 import time
 from collections.abc import Iterator
 
-from a2rl.mock_llm.dialogue import Asked, Json, Message, Reply, Tool, compact, event, pieces, text_of
+from a2rl.mock_llm.dialogue import Json, LlmRequest, Message, Reply, Tool, compact, event, pieces, text_of
 from a2rl.mock_llm.scenario import Usage
 
 PROTOCOL = "openai-chat"
 ERRORS = {400: "invalid_request_error", 401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 
-def read(body: Json) -> Asked:
+def read(body: Json) -> LlmRequest:
     """Reads a request; see `Dialect.read`."""
     functions = [each["function"] for each in body.get("tools") or () if each.get("type") == "function"]
     said = [each for each in body["messages"] if each["role"] not in {"system", "developer"}]
     told = [text_of(each.get("content")) for each in body["messages"] if each["role"] in {"system", "developer"}]
-    return Asked(
+    return LlmRequest(
         model=body["model"],
         stream=bool(body.get("stream")),
         messages=tuple(_message(each) for each in said),
@@ -41,7 +41,7 @@ def _schema(body: Json) -> Json | None:
     return schema
 
 
-def whole(asked: Asked, reply: Reply) -> Json:
+def whole(asked: LlmRequest, reply: Reply) -> Json:
     """Returns the complete answer; see `Dialect.whole`."""
     message: Json = {"role": "assistant", "content": reply.say or None}
     if reply.call:
@@ -50,7 +50,7 @@ def whole(asked: Asked, reply: Reply) -> Json:
     return {**_envelope(asked, reply), "object": "chat.completion", "choices": [choice], "usage": _usage(reply.usage)}
 
 
-def events(asked: Asked, reply: Reply) -> Iterator[str]:
+def events(asked: LlmRequest, reply: Reply) -> Iterator[str]:
     """Yields the answer as server-sent events; see `Dialect.events`."""
     envelope = {**_envelope(asked, reply), "object": "chat.completion.chunk"}
 
@@ -83,7 +83,7 @@ def error(status: int, message: str) -> Json:
     }
 
 
-def _envelope(asked: Asked, reply: Reply) -> Json:
+def _envelope(asked: LlmRequest, reply: Reply) -> Json:
     return {"id": f"chatcmpl-{reply.id}", "created": int(time.time()), "model": asked.model}
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from a2rl.mock_llm import openai_chat
-from a2rl.mock_llm.dialogue import Asked, Json, Message, Reply, Tool, compact, event, pieces, text_of
+from a2rl.mock_llm.dialogue import Json, LlmRequest, Message, Reply, Tool, compact, event, pieces, text_of
 from a2rl.mock_llm.scenario import Usage
 
 PROTOCOL = "openai-responses"
@@ -13,13 +13,13 @@ LOCAL_SHELL = {"properties": {"command": {"type": "array"}, "timeout_ms": {"type
 error = openai_chat.error
 
 
-def read(body: Json) -> Asked:
+def read(body: Json) -> LlmRequest:
     """Reads a request; see `Dialect.read`."""
     given = body["input"]
     items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else given
     said = [each for each in items if each.get("role") not in {"system", "developer"}]
     told = [text_of(each.get("content")) for each in items if each.get("role") in {"system", "developer"}]
-    return Asked(
+    return LlmRequest(
         model=body["model"],
         stream=bool(body.get("stream")),
         messages=tuple(_message(each) for each in said),
@@ -48,12 +48,12 @@ def _message(item: Json) -> Message:
     return Message("assistant" if item.get("role") == "assistant" else "user", text_of(item.get("content")))
 
 
-def whole(asked: Asked, reply: Reply) -> Json:
+def whole(asked: LlmRequest, reply: Reply) -> Json:
     """Returns the complete answer; see `Dialect.whole`."""
     return {**_envelope(asked, reply), "status": "completed", "output": _items(reply), "usage": _usage(reply.usage)}
 
 
-def events(asked: Asked, reply: Reply) -> Iterator[str]:
+def events(asked: LlmRequest, reply: Reply) -> Iterator[str]:
     """Yields the answer as server-sent events; see `Dialect.events`."""
     begun = {**_envelope(asked, reply), "status": "in_progress", "output": [], "usage": None}
     steps: list[Json] = [
@@ -103,7 +103,7 @@ def _argument_steps(item: Json) -> Iterator[Json]:
     }
 
 
-def _envelope(asked: Asked, reply: Reply) -> Json:
+def _envelope(asked: LlmRequest, reply: Reply) -> Json:
     return {
         "id": f"resp_{reply.id}",
         "object": "response",

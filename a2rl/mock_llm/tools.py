@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from a2rl.mock_llm.dialogue import Asked, Call, Json, Tool
+from a2rl.mock_llm.dialogue import Call, Json, LlmRequest, Tool
 
 SHELLS = (
     "Bash", "bash", "exec_command", "shell_command", "shell", "local_shell", "container.exec", "run_shell_command",
@@ -31,7 +31,7 @@ def find_shell(tools: Sequence[Tool]) -> Tool | None:
     return next((by_name[name] for name in SHELLS if name in by_name), None)
 
 
-def calls_of(asked: Asked, tool: Tool) -> int:
+def calls_of(asked: LlmRequest, tool: Tool) -> int:
     """Returns how often the conversation has called a tool so far."""
     return sum(name == tool.name for message in asked.messages for name in message.calls)
 
@@ -53,7 +53,7 @@ def run_command(tool: Tool, command: str, timeout_s: int) -> Call:
     return Call(tool.name, arguments)
 
 
-def keep_waiting(asked: Asked) -> Call | None:
+def keep_waiting(asked: LlmRequest) -> Call | None:
     """Returns a call that waits for a command of Codex that is still running; None if there is none.
 
     Codex's `exec_command` may answer before the command has ended; `write_stdin` then waits for further output.
@@ -67,7 +67,7 @@ def keep_waiting(asked: Asked) -> Call | None:
     return Call("write_stdin", {"session_id": int(running[1]), "chars": "", "yield_time_ms": POLL_MS})
 
 
-def finish(asked: Asked, tool: Tool) -> Call | None:
+def finish(asked: LlmRequest, tool: Tool) -> Call | None:
     """Returns the call that ends the agent's work; None if it ends by calling no tool.
 
     mini-swe-agent ends with a command that prints a word from its prompt.

@@ -20,7 +20,7 @@ EVERYONE = sys.maxsize
 T = TypeVar("T")
 
 
-class Asked(NamedTuple):
+class PromptRequest(NamedTuple):
     """A prompt for the model."""
 
     conversation: int
@@ -47,12 +47,12 @@ class Conversations(Generic[T]):
         self._seeds = [random.Random(f"{seed}/{index}") for index in range(len(conversations))]
         self._results: dict[int, T] = {}
         self._away: dict[int, Future[Any]] = {}
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, PromptRequest] = {}
         self._room = _Room(cache_tokens)
         for index in range(len(conversations)):
             self._go_on(index, None)
 
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[PromptRequest]:
         """Returns the prompts that were not returned before and for which there is room."""
         for index in [index for index, pending in self._away.items() if pending.done()]:
             del self._away[index]
@@ -92,7 +92,7 @@ class Conversations(Generic[T]):
         if isinstance(prompt, Future):
             self._away[index] = prompt
         else:
-            self._asked[index] = Asked(index, prompt, self._seeds[index].getrandbits(63))
+            self._asked[index] = PromptRequest(index, prompt, self._seeds[index].getrandbits(63))
 
 
 class _Room:

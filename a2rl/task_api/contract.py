@@ -179,7 +179,7 @@ class NotForAgentError(Exception):
     """An agent asked its services for something that they must not answer; the text says why."""
 
 
-class Found(NamedTuple):
+class SearchResults(NamedTuple):
     """What a search of an agent found."""
 
     hits: list[dict[str, str]]
@@ -188,7 +188,7 @@ class Found(NamedTuple):
     """Number of results that are left out."""
 
 
-class Asked(NamedTuple):
+class AgentJudgement(NamedTuple):
     """What the judge says to an agent."""
 
     verdict: float
@@ -198,7 +198,7 @@ class Asked(NamedTuple):
 class AgentServices(Protocol):
     """What a task lets an agent ask while it trains. Thread-safe."""
 
-    def search(self, query: str) -> Found:
+    def search(self, query: str) -> SearchResults:
         """Searches what the model searches when it is graded.
 
         Raises:
@@ -207,7 +207,7 @@ class AgentServices(Protocol):
         """
         ...
 
-    def judge(self, problem: str, answer: str) -> Asked:
+    def judge(self, problem: str, answer: str) -> AgentJudgement:
         """Judges an answer to a training question as the grader would.
 
         Raises:

@@ -18,7 +18,7 @@ from a2rl.core.settings import Settings
 from a2rl.judge.client import Judge
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.task_api.contract import Asked, Found, NotForAgentError, Options, Variant
+from a2rl.task_api.contract import AgentJudgement, NotForAgentError, Options, SearchResults, Variant
 from tasks.deepsearchqa.annotator import Answered, question
 from tasks.deepsearchqa.blocklist import QUOTED_WORDS, Quotes, is_leak
 from tasks.deepsearchqa.research import Hit, compare, read_questions
@@ -44,7 +44,7 @@ class Services:
         self._any = Quotes((each.problem for each in (*train, *evaluated)), quoted_words)
         self._ask, self._judge = ask, judge
 
-    def search(self, query: str) -> Found:
+    def search(self, query: str) -> SearchResults:
         """See `a2rl.task_api.contract.AgentServices`."""
         if self._eval.occur_in(query):
             raise NotForAgentError(OF_EVAL_SET)
@@ -55,23 +55,23 @@ class Services:
             raise InfrastructureError(f"the search failed: {failure}") from failure
         clean = [hit for hit in hits if not is_leak(hit, "") and not self._any.occur_in(f"{hit.title} {hit.snippet}")]
         shown = [{name: text[:LONGEST_TEXT] for name, text in hit._asdict().items()} for hit in clean[:SHOWN]]
-        return Found(shown, blocked=len(hits) - len(clean))
+        return SearchResults(shown, blocked=len(hits) - len(clean))
 
-    def judge(self, problem: str, answer: str) -> Asked:
+    def judge(self, problem: str, answer: str) -> AgentJudgement:
         """See `a2rl.task_api.contract.AgentServices`."""
         asked = self._train.get(_words(problem))
         if asked is None:
             of_eval_set = self._eval.occur_in(problem)
             raise NotForAgentError(OF_EVAL_SET if of_eval_set else "this is no question of data/train.jsonl")
         if not answer.strip():
-            return Asked(0.0)
+            return AgentJudgement(0.0)
         if self._judge is None:
-            return Asked(float(compare(answer, asked.answer, asked.answer_type).exact))
+            return AgentJudgement(float(compare(answer, asked.answer, asked.answer_type).exact))
         given = question(self._judge.annotator, Answered(asked.answer_type, asked.answer, answer))
         judged = self._judge.ask_one(given)
         if judged.verdict is None:
             raise InfrastructureError(f"the judgement failed: {judged.reason}")
-        return Asked(judged.verdict)
+        return AgentJudgement(judged.verdict)
 
 
 @contextmanager

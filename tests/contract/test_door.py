@@ -24,7 +24,7 @@ from a2rl.grading import http_limits as door
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
-from a2rl.grading.submission_checks import Kept, copy_submission
+from a2rl.grading.submission_checks import KeptCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition, open_receipts, ungraded
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
 from a2rl.grading.throttling import BURST, INTERVAL_S, MAX_PATH, MAX_REASON, Refusals, TokenBucket
@@ -68,7 +68,7 @@ class SlowCopy:
         self._copy = copy_submission
         monkeypatch.setattr(submissions, "copy_submission", self)
 
-    def __call__(self, *arguments: Any) -> Kept:
+    def __call__(self, *arguments: Any) -> KeptCopy:
         self.begun.set()
         assert self.go_on.wait(60)
         return self._copy(*arguments)
@@ -259,7 +259,7 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
     end_agent_at_work(run)
     full = {f"-{received[0].receipt}"}
 
-    def copy(workspace: Path, model_path: str, *others: Any) -> Kept:
+    def copy(workspace: Path, model_path: str, *others: Any) -> KeptCopy:
         if any(model_path.endswith(receipt) for receipt in full):
             raise InfrastructureError("the grader's disk is full")
         return copy_submission(workspace, model_path, *others)
@@ -297,7 +297,7 @@ def test_copies_are_made_one_at_a_time(
 ) -> None:
     """So none counts on the disk space of another."""
     service, copying, most = service_of(run, settings), [0], [0]
-    copy: Callable[..., Kept] = copy_submission
+    copy: Callable[..., KeptCopy] = copy_submission
 
     @contextmanager
     def counted(turn: AbstractContextManager[None]) -> Iterator[None]:
@@ -308,7 +308,7 @@ def test_copies_are_made_one_at_a_time(
             yield
             copying[0] -= 1
 
-    def copied(*arguments: Any) -> Kept:
+    def copied(*arguments: Any) -> KeptCopy:
         return copy(*arguments[:-1], counted(arguments[-1]))
 
     monkeypatch.setattr(submissions, "copy_submission", copied)

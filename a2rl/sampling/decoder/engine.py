@@ -83,20 +83,20 @@ class Decoder:
             OutOfMemoryError: Not even one conversation fits into memory.
         """
         results: dict[int, T] = {}
-        away: list[Dialogue[T]] = []
+        suspended: list[Dialogue[T]] = []
 
         def advance(dialogue: Dialogue[T], written: Written | None) -> bool:
             alive = self._advance(dialogue, written, results, on_end)
             if dialogue.pending is not None:
-                away.append(dialogue)
+                suspended.append(dialogue)
             return alive
 
         dialogues = _dialogues(conversations, decoding.seed)
         ready = [dialogue for dialogue in dialogues if advance(dialogue, None)]
         batch = Batch(self._model, self._memory_bytes, ready, self._shared_from)
-        while batch.is_active or away:
-            for dialogue in _finished_waiting(away, block=not batch.is_active):
-                away.remove(dialogue)
+        while batch.is_active or suspended:
+            for dialogue in _finished_waiting(suspended, block=not batch.is_active):
+                suspended.remove(dialogue)
                 if advance(dialogue, None):
                     batch.queue.append(dialogue)
             if batch.is_active:
@@ -188,11 +188,11 @@ def _dialogues(conversations: Sequence[Conversation[T]], seed: int) -> list[Dial
     ]
 
 
-def _finished_waiting(away: Sequence[Dialogue[T]], block: bool) -> list[Dialogue[T]]:
+def _finished_waiting(suspended: Sequence[Dialogue[T]], block: bool) -> list[Dialogue[T]]:
     """Returns the dialogues whose futures are done; with `block`, waits until there is at least one."""
-    pending = [dialogue.pending for dialogue in away if dialogue.pending is not None]
+    pending = [dialogue.pending for dialogue in suspended if dialogue.pending is not None]
     done = wait(pending, None if block else 0, FIRST_COMPLETED).done if pending else set()
-    return [dialogue for dialogue in away if dialogue.pending in done]
+    return [dialogue for dialogue in suspended if dialogue.pending in done]
 
 
 def draw(probability_RV: torch.Tensor, uniforms: Sequence[float], top_p: float, top_k: int = 0) -> torch.Tensor:

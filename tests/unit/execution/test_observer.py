@@ -13,7 +13,7 @@ import pytest
 from a2rl.agent_systems.definition import Agent, TranscriptSource
 from a2rl.core.settings import Settings
 from a2rl.execution import observer as observer_module
-from a2rl.execution.messages import AnswerListener, Conversation
+from a2rl.execution.messages import AgentMessages, AnswerListener
 from a2rl.execution.observer import MAX_RESTARTS, Observer, TranscriptSummary, read_summary
 from a2rl.run.directory import RunDir
 from tests.run_maker import kill, wait_for
@@ -164,7 +164,7 @@ def test_a_listener_reads_in_small_parts_and_misses_no_answer(tmp_path: Path) ->
 
 def test_it_is_told_its_prompt_its_time_and_its_end() -> None:
     said: list[str] = []
-    conversation = Conversation(
+    conversation = AgentMessages(
         claude(messages="claude-code"), lambda line: said.append(json.loads(line)["message"]["content"]),
         lambda: said.append("end"), "the prompt", 100.0,
     )  # fmt: skip
@@ -176,5 +176,5 @@ def test_it_is_told_its_prompt_its_time_and_its_end() -> None:
 
 
 def test_agents_that_take_no_messages_are_told_nothing() -> None:
-    conversation = Conversation(claude(), lambda _: pytest.fail("said"), lambda: pytest.fail("ended"), "prompt", 100.0)
+    conversation = AgentMessages(claude(), lambda _: pytest.fail("said"), lambda: pytest.fail("ended"), "prompt", 100.0)
     conversation.update(1.0, True)

@@ -114,7 +114,7 @@ def test_a_check_is_made_once_for_all_runs_that_share_its_inputs(
 ) -> None:
     looked: list[tuple[str, int]] = []
 
-    def look(run: RunSpec, here: preflight.Here) -> str:
+    def look(run: RunSpec, here: preflight.ThisMachine) -> str:
         looked.append((run.task, run.seed))
         raise UsageError(f"{run.task} is closed: open it")
 
@@ -131,7 +131,7 @@ def test_a_check_is_made_once_for_all_runs_that_share_its_inputs(
 def test_a_dry_run_makes_only_the_checks_that_are_free(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(run: RunSpec, here: preflight.Here) -> str:
+    def look(run: RunSpec, here: preflight.ThisMachine) -> str:
         raise AssertionError("this costs money")
 
     monkeypatch.setattr(preflight, "CHECKS", (Check("judge answers", lambda run: 0, look, is_free=False),))

@@ -145,11 +145,11 @@ def test_weights_are_compared_with_the_base_before_removal(tmp_path: Path, keep:
     assert not [each for each in found.findings if each.kind == "not-checked" and "weights" in each.text]
 
 
-def test_an_old_run_that_pruned_before_its_decision_is_sound(tmp_path: Path) -> None:
+def test_a_result_that_was_removed_before_its_decision_is_noticed(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "checkout", "none")
     finish(scene.run, scene.settings, scene.base_model, judged=False)
     scene.run.ledger.append(CheckpointPruned(weights_digest=_digest(scene.run)))
-    assert not invalid_pruning(scene.run.spec, scene.run.ledger.entries())
+    assert invalid_pruning(scene.run.spec, scene.run.ledger.entries())
     other = Scene(tmp_path / "other", "none")
     other.submit(1)
     other.run.ledger.append(CheckpointPruned(weights_digest=_digest(other.run)))

@@ -32,7 +32,7 @@ from a2rl.llm.relay.request_log import (
     request_log_path,
 )
 from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_responses
-from a2rl.mock_llm.dialogue import Asked, Call, Dialect, Reply
+from a2rl.mock_llm.dialogue import Call, Dialect, LlmRequest, Reply
 from a2rl.mock_llm.scenario import Usage
 from a2rl.run.directory import RunDir
 from a2rl.run.records import LlmUse
@@ -140,7 +140,7 @@ def test_a_provider_is_reached_through_the_users_own_proxy(provider: Any, settin
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_tokens_of_every_dialect_are_read(dialect: Dialect, stream: bool) -> None:
-    question = Asked("a-model", stream, (), options={"include_usage": True})
+    question = LlmRequest("a-model", stream, (), options={"include_usage": True})
     reply = Reply("a word", Call("shell", {"command": "ls"}), TOOK)
     answer = "".join(dialect.events(question, reply)) if stream else json.dumps(dialect.whole(question, reply))
     for size in (1, 7, 100_000):

@@ -14,7 +14,7 @@ from httpx2 import Response
 
 from a2rl.core.errors import UsageError
 from a2rl.mock_llm.app import Served, create_app
-from a2rl.mock_llm.dialogue import Asked, Message, Tool
+from a2rl.mock_llm.dialogue import LlmRequest, Message, Tool
 from a2rl.mock_llm.play import Player
 from a2rl.mock_llm.scenario import SHIPPED, Scenario, load_scenario
 from a2rl.mock_llm.tools import example, find_shell, run_command
@@ -419,8 +419,8 @@ def test_codex_built_in_shell_is_called_in_its_own_form(play: Callable[..., Clie
     assert again[0]["content"][0]["text"] == "Done."
 
 
-def asked(*messages: Message, tools: tuple[str, ...], preamble: str = "") -> Asked:
-    return Asked("m", False, messages, tuple(Tool(name, SCHEMA) for name in tools), preamble)
+def asked(*messages: Message, tools: tuple[str, ...], preamble: str = "") -> LlmRequest:
+    return LlmRequest("m", False, messages, tuple(Tool(name, SCHEMA) for name in tools), preamble)
 
 
 def test_a_running_command_is_awaited_without_a_turn_of_its_own() -> None:
@@ -429,19 +429,19 @@ def test_a_running_command_is_awaited_without_a_turn_of_its_own() -> None:
     running = Message("user", "Process running with session ID 17\nOutput:")
     waited = (Message("assistant", "", ("write_stdin",)), Message("user", "Process exited with code 0"))
     tools = ("exec_command", "write_stdin")
-    waiting = player.cue(asked(called, running, tools=tools)).reply.call
+    waiting = player.step(asked(called, running, tools=tools)).reply.call
     assert waiting is not None
     assert (waiting.name, waiting.arguments["session_id"]) == ("write_stdin", 17)
-    assert player.cue(asked(called, running, *waited, tools=tools)).turn == 1
+    assert player.step(asked(called, running, *waited, tools=tools)).turn == 1
 
 
 def test_an_agent_that_ends_by_a_command_is_given_it() -> None:
     word = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
     player = Player(Scenario.model_validate({"turns": [{"say": "Done."}]}))
-    call = player.cue(asked(tools=("bash",), preamble=f"to finish, run `echo {word}`")).reply.call
+    call = player.step(asked(tools=("bash",), preamble=f"to finish, run `echo {word}`")).reply.call
     assert call is not None
     assert call.arguments == {"command": f"echo {word}"}
-    assert player.cue(asked(tools=("bash",))).reply.call is None
+    assert player.step(asked(tools=("bash",))).reply.call is None
 
 
 def test_faults_are_counted_for_each_conversation_and_turn() -> None:
@@ -451,7 +451,7 @@ def test_faults_are_counted_for_each_conversation_and_turn() -> None:
     def meets(start: str, done: int) -> bool:
         calls = [Message("assistant", "", ("bash",))] * done
         request = asked(Message("user", start), *calls, tools=("bash",))
-        return player.fault(request, player.cue(request)) is not None
+        return player.fault(request, player.step(request)) is not None
 
     assert [meets("a", 0), meets("a", 0), meets("b", 0), meets("a", 1), meets("a", 1)] == [
         True,

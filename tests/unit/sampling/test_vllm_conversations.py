@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from a2rl.sampling import Completion, Conversation
-from a2rl.sampling.vllm_conversations import Asked, Conversations
+from a2rl.sampling.vllm_conversations import Conversations, PromptRequest
 
 SEEN, WRITTEN = 17, 8
 """The tokens of an observation and of an answer."""
@@ -40,7 +40,7 @@ class Engine:
             for each in asked:
                 self._answer(work, each)
 
-    def _answer(self, work: Conversations[Any], asked: Asked) -> None:
+    def _answer(self, work: Conversations[Any], asked: PromptRequest) -> None:
         length = len(asked.prompt)
         shared = self._shared if self._cache else 0
         cached = max(self._cache.pop(asked.conversation, 0), shared)
