@@ -89,7 +89,7 @@ def _try_apart(folder: Path, settings: Settings) -> BaseTrial:
 
 def main(folder: Path, scratch: Path) -> None:
     """Tries the base model, in the process for that."""
-    from a2rl.models.loading import UNLOADABLE, first_line
+    from a2rl.sampling.transformers_backend import UNLOADABLE, first_line
 
     complete: dict[str, Any] = {}
     problem = ""

@@ -6,16 +6,7 @@ Heavy: import it only in a process of its own.
 from pathlib import Path
 from typing import Any, Literal
 
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-
 from a2rl.core.errors import InvalidSubmissionError
-
-UNLOADABLE = (
-    *(OSError, ValueError, KeyError, TypeError, AttributeError, ImportError),
-    *(SafetensorError, StrictDataclassError),
-)
-"""Errors that transformers raises for a folder that is not a valid checkpoint."""
 
 
 def load_model(folder: Path, dtype: Literal["auto", "float32"]) -> Any:
@@ -58,8 +49,3 @@ def load_tokenizer(folder: Path) -> Any:
     if not tokenizer("a")["input_ids"]:
         raise InvalidSubmissionError("it has no tokenizer; save one next to the weights")
     return tokenizer
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

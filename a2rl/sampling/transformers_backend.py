@@ -198,11 +198,11 @@ def _load(folder: Path, device: torch.device, dtype: Dtype | None) -> tuple[Any,
             folder, **safe, use_safetensors=True, dtype=number_type, output_loading_info=True
         )
     except UNLOADABLE as error:
-        raise UsageError(f"{folder} cannot be loaded as a checkpoint: {_first_line(error)}") from error
+        raise UsageError(f"{folder} cannot be loaded as a checkpoint: {first_line(error)}") from error
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise InfrastructureError(f"not enough memory to load {folder}") from error
-        raise UsageError(f"{folder} cannot be loaded as a checkpoint: {_first_line(error)}") from error
+        raise UsageError(f"{folder} cannot be loaded as a checkpoint: {first_line(error)}") from error
     if not tokenizer("a")["input_ids"]:
         # Without its files transformers makes a tokenizer that knows no tokens.
         raise UsageError(f"{folder} has no tokenizer: save the base model's tokenizer next to the weights")
@@ -221,5 +221,6 @@ def _eos_tokens(model: Any, tokenizer: Any) -> set[int]:
     return {token for token in [*declared, tokenizer.eos_token_id] if token is not None}
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

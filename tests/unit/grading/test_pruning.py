@@ -145,7 +145,7 @@ def test_weights_are_compared_with_the_base_before_removal(tmp_path: Path, keep:
     assert not [each for each in found.findings if each.kind == "not-checked" and "weights" in each.text]
 
 
-def test_a_result_that_was_removed_before_its_decision_is_noticed(tmp_path: Path) -> None:
+def test_a_result_removed_before_its_decision_is_noticed(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "checkout", "none")
     finish(scene.run, scene.settings, scene.base_model, judged=False)
     scene.run.ledger.append(CheckpointPruned(weights_digest=_digest(scene.run)))
