@@ -72,8 +72,8 @@ class FlowPage:
         entries = run.ledger.entries()
         self._progress(run)
         if rows := list(_rows(run, entries)):
-            key, told = _key(run, "submissions"), _about(run)
-            self._once(key, (rows, told), lambda: self._show_table(key, rows, told))
+            key, description = _key(run, "submissions"), _about(run)
+            self._once(key, (rows, description), lambda: self._show_table(key, rows, description))
         if run.report.exists():
             self._once(_key(run, "report"), run.report, lambda: self._link(run, "report", run.report.as_uri()))
         if page := self._tracker.page(run):
@@ -84,23 +84,23 @@ class FlowPage:
             return
         elapsed, allowed = run.clock.elapsed_s(), run.clock.allowed_s()
         share = round(100.0 if run.record_path("execute").exists() else min(100.0, 100 * elapsed / allowed), 1)
-        told = f"{plain(run.id)}: {format_duration(elapsed)} of {format_duration(allowed)}"
+        description = f"{plain(run.id)}: {format_duration(elapsed)} of {format_duration(allowed)}"
         key = _key(run, "budget")
-        self._once(key, (share, told), lambda: self._show_progress(key, share, told))
+        self._once(key, (share, description), lambda: self._show_progress(key, share, description))
 
-    def _show_progress(self, key: str, share: float, told: str) -> None:
+    def _show_progress(self, key: str, share: float, description: str) -> None:
         if key in self._made:
-            update_progress_artifact(self._made[key], share, told, _sync=True)  # type: ignore[call-arg]
+            update_progress_artifact(self._made[key], share, description, _sync=True)  # type: ignore[call-arg]
         else:
-            self._made[key] = UUID(str(create_progress_artifact(share, key, told, _sync=True)))  # type: ignore[call-arg]
+            self._made[key] = UUID(str(create_progress_artifact(share, key, description, _sync=True)))  # type: ignore[call-arg]
 
-    def _show_table(self, key: str, rows: list[dict[str, Any]], told: str) -> None:
+    def _show_table(self, key: str, rows: list[dict[str, Any]], description: str) -> None:
         if key in self._made:
             data = TableArtifact(table=rows).format(_sync=True)  # type: ignore[call-arg]
             with get_client(sync_client=True) as client:
-                client.update_artifact(self._made[key], ArtifactUpdate(data=data, description=told))
+                client.update_artifact(self._made[key], ArtifactUpdate(data=data, description=description))
         else:
-            self._made[key] = UUID(str(create_table_artifact(rows, key, told, _sync=True)))  # type: ignore[call-arg]
+            self._made[key] = UUID(str(create_table_artifact(rows, key, description, _sync=True)))  # type: ignore[call-arg]
 
     def _link(self, run: RunDir, what: str, url: str) -> None:
         text = {"report": "The report", "mlflow": "MLflow"}[what]
@@ -159,13 +159,13 @@ def _rows(run: RunDir, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
 
 
 def _about(run: RunDir) -> str:
-    told = f"Submissions of {plain(run.id)}"
+    description = f"Submissions of {plain(run.id)}"
     graded = run.read("grade", GradeRecord)
     if graded is None:
-        return told
+        return description
     score = graded.final.score if graded.final else None
     result = "" if score is None else f", score {score:.1f} ({graded.gain:+.1f})"
-    return f"{told}. Result: {graded.verdict}{result}"
+    return f"{description}. Result: {graded.verdict}{result}"
 
 
 def _board(board: Board) -> Iterator[str]:

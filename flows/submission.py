@@ -163,7 +163,7 @@ def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
     except NotReadyError as error:
         refusal = NotReadyError(error.problems, socket.gethostname())
         for run_id in run_ids:
-            cluster.claims.refused(run_id, str(refusal))
+            cluster.claims.declined(run_id, str(refusal))
         raise refusal from None
 
 

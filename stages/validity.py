@@ -8,7 +8,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.pruning import prune
 from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
-from a2rl.validity.checks import Check, Checked, run_checks, run_checks_apart
+from a2rl.validity.checks import Checked, CheckFunction, run_checks, run_checks_apart
 from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, untouched_base
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.halves import halves_agree
@@ -16,13 +16,13 @@ from a2rl.validity.record import STAGE, ValidityRecord, decide, reveal_draw
 from a2rl.validity.rules_check import hosts, teachers
 from a2rl.validity.traces import code, full_records, leaked_keys
 
-READING: tuple[Check, ...] = (
+READING: tuple[CheckFunction, ...] = (
     confinement, survivors, ungraded, cut_short, untouched_base, code, leaked_keys, full_records, teachers, hosts,
     halves_agree,
     length_gaming, provenance, tries, text_hits,
 )  # fmt: skip
 """The checks that read what is there, the cheap ones first. They are made in a process of their own."""
-GRADING: tuple[Check, ...] = (twins_gap, log_probability_gap)
+GRADING: tuple[CheckFunction, ...] = (twins_gap, log_probability_gap)
 """The checks that start graders."""
 CHECKS = READING + GRADING
 """The checks of a run. To add one, add its function."""

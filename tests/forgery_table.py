@@ -17,7 +17,7 @@ from a2rl.anchor.signing import SignedHistory
 from a2rl.core.errors import A2rlError
 from a2rl.grading import regrade as regrading
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.verify import Check, Trust, verify_run
+from a2rl.results.verify import CheckOutcome, Trust, verify_run
 from tests.forgeries import AFTERWARDS, FORGERIES, LEVELS, Forgery, Level, Original, Scene
 from tests.signing_key import public_path
 
@@ -59,7 +59,7 @@ def noticed(scene: Scene, level: Level = "naive", with_mlflow: bool = True) -> N
     )
 
 
-def _failed(checks: Collection[Check]) -> list[str]:
+def _failed(checks: Collection[CheckOutcome]) -> list[str]:
     return [check.what for check in checks if check.problem]
 
 

@@ -19,7 +19,7 @@ from a2rl.recording.code_history import import_history
 from a2rl.results.manifest import FILE as MANIFEST
 from a2rl.results.manifest import read_manifest
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.verify import NOTHING, Away, Check, Trust, verify_run
+from a2rl.results.verify import NOTHING_ABSENT, Absent, CheckOutcome, Trust, verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.inputs import OF_OTHERS, find_base_model, how_to_get
 from a2rl.run.ledger import as_row, rebuild
@@ -40,7 +40,7 @@ class Audit(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     run_id: str
-    checks: tuple[Check, ...]
+    checks: tuple[CheckOutcome, ...]
     validity: Validity | None
     """None: it was not decided, or its record cannot be read."""
     regrades: tuple[Regrade, ...] = Field(default=())
@@ -69,17 +69,19 @@ class Audit(BaseModel):
         return {"valid": SOUND, "flagged": FLAGGED}.get(word, VOID)
 
 
-def audit(run: RunDir, trust: Trust, tracker: Tracker | None, away: Away = NOTHING) -> Audit:
+def audit(run: RunDir, trust: Trust, tracker: Tracker | None, absent: Absent = NOTHING_ABSENT) -> Audit:
     """Makes all checks of a run.
 
     Args:
         run: The run.
         trust: Whom the reader trusts.
         tracker: MLflow; None if it is not here.
-        away: What is known not to be here.
+        absent: What is known not to be here.
     """
-    checks = tuple(verify_run(run, tracker, trust, away))
-    return Audit(run_id=run.id, checks=checks, validity=_validity(run), left_out=(*sorted(away.files), *_no_list(run)))
+    checks = tuple(verify_run(run, tracker, trust, absent))
+    return Audit(
+        run_id=run.id, checks=checks, validity=_validity(run), left_out=(*sorted(absent.files), *_no_list(run))
+    )
 
 
 def _no_list(run: RunDir) -> tuple[str, ...]:
@@ -91,7 +93,11 @@ def _no_list(run: RunDir) -> tuple[str, ...]:
 
 
 def graded_anew(
-    found: Audit, run: RunDir, settings: Settings, away: Away = NOTHING, on_progress: OnProgress = ignore_progress
+    found: Audit,
+    run: RunDir,
+    settings: Settings,
+    absent: Absent = NOTHING_ABSENT,
+    on_progress: OnProgress = ignore_progress,
 ) -> Audit:
     """Grades the checkpoint that counts, and the base model, again; a run without a result stays as it is.
 
@@ -99,7 +105,7 @@ def graded_anew(
         found: What the checks found.
         run: The run.
         settings: The settings of the checkout that the run is in.
-        away: What is known not to be here.
+        absent: What is known not to be here.
         on_progress: Called with how far a grade is.
 
     Returns:
@@ -109,8 +115,8 @@ def graded_anew(
         InterruptedByUserError: The user stopped it.
     """
     again: dict[str, Callable[[], Regrade]] = {
-        RESULT: lambda: _regraded_result(run, settings, away, on_progress),
-        BASE_MODEL: lambda: _regraded_baseline(run, settings, away, on_progress),
+        RESULT: lambda: _regraded_result(run, settings, absent, on_progress),
+        BASE_MODEL: lambda: _regraded_baseline(run, settings, absent, on_progress),
     }
     regrades, problems = _regraded(again) if _has_result(run) else ((), {})
     return found.model_copy(update={"regrades": regrades, "not_regraded": problems})
@@ -138,27 +144,27 @@ def _has_result(run: RunDir) -> bool:
     return record is not None and record.final is not None
 
 
-def _regraded_result(run: RunDir, settings: Settings, away: Away, on_progress: OnProgress) -> Regrade:
+def _regraded_result(run: RunDir, settings: Settings, absent: Absent, on_progress: OnProgress) -> Regrade:
     """Grades the checkpoint that counts again.
 
     Raises:
         A2rlError: It cannot be graded here.
     """
-    _require_base_model(run, away)
+    _require_base_model(run, absent)
     return regrade(run, settings, on_progress=on_progress)
 
 
-def _regraded_baseline(run: RunDir, settings: Settings, away: Away, on_progress: OnProgress) -> Regrade:
+def _regraded_baseline(run: RunDir, settings: Settings, absent: Absent, on_progress: OnProgress) -> Regrade:
     """Grades the base model again, if what has its name here is that of the run.
 
     Raises:
         A2rlError: It cannot be graded here.
     """
-    _require_base_model(run, away)
+    _require_base_model(run, absent)
     return regrade_baseline(run, settings, on_progress)
 
 
-def _require_base_model(run: RunDir, away: Away) -> None:
+def _require_base_model(run: RunDir, absent: Absent) -> None:
     """Requires the base model, which also says how everything that was trained from it is computed.
 
     Raises:
@@ -166,7 +172,7 @@ def _require_base_model(run: RunDir, away: Away) -> None:
     """
     if (base := find_base_model(run)) is None:
         raise UsageError(f"the base model {run.spec.model} is not on this machine{how_to_get(run.spec.model)}")
-    if away.base_model and model_digest(base) != run.need("setup", SetupRecord).model_digest:
+    if absent.base_model and model_digest(base) != run.need("setup", SetupRecord).model_digest:
         raise UsageError(f"what is called {run.spec.model} here is another model")
 
 
@@ -182,7 +188,7 @@ class OpenBundle(NamedTuple):
 
     run: RunDir
     settings: Settings
-    away: Away
+    absent: Absent
 
 
 def open_bundle(bundle: Path, scratch: Path, settings: Settings, max_bytes: int = MAX_BYTES) -> OpenBundle:
@@ -218,8 +224,8 @@ def reopen_bundle(scratch: Path, settings: Settings) -> OpenBundle:
 
 
 def _opened(index: Index, root: Path, settings: Settings) -> OpenBundle:
-    away = Away(frozenset(index.weights_away), True, frozenset(index.left_out))
-    return OpenBundle(RunDir(root / "runs" / index.run_id), Settings(root, settings.environ), away)
+    absent = Absent(frozenset(index.weights_away), True, frozenset(index.left_out))
+    return OpenBundle(RunDir(root / "runs" / index.run_id), Settings(root, settings.environ), absent)
 
 
 def _restore(run: RunDir, index: Index) -> None:

@@ -142,10 +142,10 @@ def main(stdin: TextIO, stdout: TextIO) -> None:
 def _do(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
     if work.checked is not None:
         opened = reopen_bundle(work.scratch, settings)
-        return Done(audit=graded_anew(work.checked, opened.run, opened.settings, opened.away, on_progress))
+        return Done(audit=graded_anew(work.checked, opened.run, opened.settings, opened.absent, on_progress))
     opened = open_bundle(work.bundle, work.scratch, settings, work.max_bytes)
     heads = read_published(work.published, opened.run.id) if work.published else ()
-    found = audit(opened.run, Trust(work.keys, None, heads), None, opened.away)
+    found = audit(opened.run, Trust(work.keys, None, heads), None, opened.absent)
     return Done(audit=found, judge=opened.run.spec.judge if found.sound else None)
 
 

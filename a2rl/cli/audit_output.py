@@ -8,20 +8,20 @@ from a2rl.bundle.audit import Audit
 from a2rl.cli.console import out
 from a2rl.core.printable import printable, printable_json
 from a2rl.grading.regrade import Regrade
-from a2rl.results.verify import Check
+from a2rl.results.verify import CheckOutcome
 
 SHOWN = 20
 """The number of items that are listed; `--json` has all of them."""
 
 
-def show_checks(checks: Iterable[Check]) -> None:
+def show_checks(checks: Iterable[CheckOutcome]) -> None:
     """Prints one line for each check."""
     for check in checks:
         mark, text = _line(check)
         out.print(Text.assemble(mark, check.what, f": {printable(text)}" if text else ""), soft_wrap=True)
 
 
-def _line(check: Check) -> tuple[tuple[str, str], str]:
+def _line(check: CheckOutcome) -> tuple[tuple[str, str], str]:
     if check.problem:
         return ("FAILED ", "bold red"), check.problem
     if check.not_checked:

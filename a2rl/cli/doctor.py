@@ -32,7 +32,7 @@ ENOUGH_DISK_GIB = 10
 WITH_CONTROL_GROUP = "`systemd-run --user --scope -p Delegate=yes`"
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """The result of one check."""
 
     what: str
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
     mend: str = ""
 
 
-def examine(settings: Settings) -> list[Finding]:
+def examine(settings: Settings) -> list[Diagnosis]:
     """Checks everything that a run may need. This takes a second or two."""
     return [
         _python(),
@@ -60,7 +60,7 @@ def examine(settings: Settings) -> list[Finding]:
     ]
 
 
-def examine_run(given: Mapping[str, Any], settings: Settings) -> list[Finding]:
+def examine_run(given: Mapping[str, Any], settings: Settings) -> list[Diagnosis]:
     """Makes the checks of a run with some settings; those that are not given have their defaults.
 
     Raises:
@@ -70,16 +70,16 @@ def examine_run(given: Mapping[str, Any], settings: Settings) -> list[Finding]:
     params = load_params(settings.root)
     specs = plan_runs(single_run({**defaults, **given}), "doctor", params, settings)
     return [
-        Finding(each.what, not each.problem, False, each.problem or each.found)
+        Diagnosis(each.what, not each.problem, False, each.problem or each.found)
         for each in examine_runs(specs, settings)
     ]
 
 
-def _python() -> Finding:
-    return Finding("python", True, False, sys.version.split()[0])
+def _python() -> Diagnosis:
+    return Diagnosis("python", True, False, sys.version.split()[0])
 
 
-def _network(settings: Settings) -> Finding:
+def _network(settings: Settings) -> Diagnosis:
     """Says which way each request goes: directly, or through the proxy of the environment."""
     urls = {
         **{
@@ -95,13 +95,15 @@ def _network(settings: Settings) -> Finding:
     trusted = settings.environ.get("SSL_CERT_FILE", "")
     found = "; ".join([*ways, *([f"certificates: {trusted}"] if trusted else [])])
     if trusted and not Path(trusted).is_file():
-        return Finding("network", False, False, found, "SSL_CERT_FILE or REQUESTS_CA_BUNDLE names no file: correct it")
-    return Finding("network", True, False, found)
+        return Diagnosis(
+            "network", False, False, found, "SSL_CERT_FILE or REQUESTS_CA_BUNDLE names no file: correct it"
+        )
+    return Diagnosis("network", True, False, found)
 
 
-def _git() -> Finding:
+def _git() -> Diagnosis:
     found = shutil.which("git")
-    return Finding(
+    return Diagnosis(
         "git",
         bool(found),
         False,
@@ -110,10 +112,10 @@ def _git() -> Finding:
     )
 
 
-def _disk(settings: Settings) -> Finding:
+def _disk(settings: Settings) -> Diagnosis:
     free = shutil.disk_usage(disk_of_runs(settings)).free / 2**30
     enough = free >= ENOUGH_DISK_GIB
-    return Finding(
+    return Diagnosis(
         "disk",
         enough,
         False,
@@ -122,13 +124,13 @@ def _disk(settings: Settings) -> Finding:
     )
 
 
-def _gpu(settings: Settings) -> Finding:
+def _gpu(settings: Settings) -> Diagnosis:
     here = usable_gpus(settings)
     if not here.gpus:
         found = here.problem or "none, which is enough for the mini variants"
-        return Finding("gpu", False, True, found, "the full variants need an NVIDIA GPU and its driver")
+        return Diagnosis("gpu", False, True, found, "the full variants need an NVIDIA GPU and its driver")
     listing = ", ".join(f"{gpu}{_free(gpu)}" for gpu in here.gpus)
-    return Finding("gpu", True, True, f"{len(here.gpus)}: {listing}", here.problem)
+    return Diagnosis("gpu", True, True, f"{len(here.gpus)}: {listing}", here.problem)
 
 
 def _free(gpu: Gpu) -> str:
@@ -137,9 +139,9 @@ def _free(gpu: Gpu) -> str:
     return f", {gpu.free_bytes / GIB:.0f} of {gpu.total_bytes / GIB:.0f} GiB free"
 
 
-def _prepared(settings: Settings) -> Finding:
+def _prepared(settings: Settings) -> Diagnosis:
     ready = (settings.models / "tiny").is_dir()
-    return Finding(
+    return Diagnosis(
         "tiny",
         ready,
         True,
@@ -148,28 +150,28 @@ def _prepared(settings: Settings) -> Finding:
     )
 
 
-def _pretrained(settings: Settings) -> Finding:
+def _pretrained(settings: Settings) -> Diagnosis:
     """Lists the pretrained models that are here; none is needed, and a run downloads the one that it names."""
     store = PretrainedStore(settings)
     found = ", ".join(f"{model.name}: {store.state(model)}" for model in CATALOGUE.values())
     here = all(store.state(model) == "ready" for model in CATALOGUE.values())
-    return Finding("models", True, True, found, "" if here else "`a2rl models get NAME` downloads one; so does a run")
+    return Diagnosis("models", True, True, found, "" if here else "`a2rl models get NAME` downloads one; so does a run")
 
 
-def _vllm(settings: Settings) -> Finding:
+def _vllm(settings: Settings) -> Diagnosis:
     if not settings.vllm_python.exists():
-        return Finding("vllm", False, True, "not installed; grading uses transformers", "run `make setup-vllm`")
+        return Diagnosis("vllm", False, True, "not installed; grading uses transformers", "run `make setup-vllm`")
     query = "from importlib.metadata import distributions as d; print([x.version for x in d() if 'vllm' in x.name][0])"
     done = subprocess.run([settings.vllm_python, "-c", query], capture_output=True, text=True, check=False, timeout=60)
-    return Finding("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
+    return Diagnosis("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
 
 
-def _agent_python(settings: Settings) -> Finding:
+def _agent_python(settings: Settings) -> Diagnosis:
     """Reports the Python environment with which agents train."""
     try:
         python = training_python(None, settings)
     except UsageError as error:
-        return Finding(
+        return Diagnosis(
             "agent python",
             False,
             False,
@@ -177,46 +179,46 @@ def _agent_python(settings: Settings) -> Finding:
             "remove .venv-agent or unset A2RL_AGENT_PYTHON, then `make setup-agent-env`",
         )
     if settings.agent_python is not None:
-        return Finding("agent python", True, True, str(python))
+        return Diagnosis("agent python", True, True, str(python))
     mend = "`make setup-agent-env` makes an environment for agents: with a GPU, also vLLM, DeepSpeed and others"
-    return Finding("agent python", True, True, f"a2rl's own, {python}", mend)
+    return Diagnosis("agent python", True, True, f"a2rl's own, {python}", mend)
 
 
-def _sandbox(settings: Settings) -> list[Finding]:
+def _sandbox(settings: Settings) -> list[Diagnosis]:
     """Checks what can confine agents here: each kind of sandbox, and then the layers of which it consists."""
     try:
         machine = examine_machine(settings)
     except InfrastructureError as error:
-        return [Finding("sandbox", False, False, str(error))]
+        return [Diagnosis("sandbox", False, False, str(error))]
     version = f"version {machine.landlock}" if machine.landlock else "none"
     whole = machine.landlock >= landlock.SCOPES_ABI
     return [
         _kind("landlock", settings),
         _kind("bwrap", settings),
-        Finding("  Landlock", whole, True, version, "" if whole else "version 6, which has scopes, needs Linux 6.12"),
-        Finding("  seccomp", machine.seccomp, True, "every connection is checked" if machine.seccomp else "none"),
+        Diagnosis("  Landlock", whole, True, version, "" if whole else "version 6, which has scopes, needs Linux 6.12"),
+        Diagnosis("  seccomp", machine.seccomp, True, "every connection is checked" if machine.seccomp else "none"),
         *(_own(layer, machine) for layer in ("user", "devices", "processes")),
         _resources(settings),
     ]
 
 
-def _kind(kind: SandboxKind, settings: Settings) -> Finding:
+def _kind(kind: SandboxKind, settings: Settings) -> Diagnosis:
     """Checks whether a kind of sandbox works, by trying it in the same way as before a run."""
     mend = "use another --sandbox, or --sandbox none with agents that you trust"
     try:
-        return Finding(kind, True, False, str(select_sandbox(kind, settings)))
+        return Diagnosis(kind, True, False, str(select_sandbox(kind, settings)))
     except (UsageError, InfrastructureError) as error:
-        return Finding(kind, False, True, str(error), mend)
+        return Diagnosis(kind, False, True, str(error), mend)
 
 
-def _own(layer: Layer, machine: Machine) -> Finding:
+def _own(layer: Layer, machine: Machine) -> Diagnosis:
     if layer in machine.own:
-        return Finding(f"  {layer}", True, True, LAYERS[layer])
+        return Diagnosis(f"  {layer}", True, True, LAYERS[layer])
     why = machine.why_not.get(layer, "unavailable here")
-    return Finding(f"  {layer}", False, True, why, 'see "What an agent can do" in README.md for the consequences')
+    return Diagnosis(f"  {layer}", False, True, why, 'see "What an agent can do" in README.md for the consequences')
 
 
-def _resources(settings: Settings) -> Finding:
+def _resources(settings: Settings) -> Diagnosis:
     """Reports the limits on the resources that an agent may use, and what enforces them."""
     wanted, here = Resources.of_machine(settings.root, settings.environ), probe_limits()
     most = f"memory {wanted.memory / GIB:.0f} GiB, {wanted.processes} processes, disk {wanted.disk / GIB:.0f} GiB"
@@ -224,19 +226,19 @@ def _resources(settings: Settings) -> Finding:
     found = f"{most}, enforced by {enforced_by}; agents are stopped by {here.ends_by}"
     if here.unlimited:
         mend = f"no limit on {', '.join(here.unlimited)}: run as root, or under {WITH_CONTROL_GROUP}"
-        return Finding("  limits", False, True, found, mend)
-    return Finding("  limits", True, True, found)
+        return Diagnosis("  limits", False, True, found, mend)
+    return Diagnosis("  limits", True, True, found)
 
 
-def _code_answers() -> Finding:
+def _code_answers() -> Diagnosis:
     try:
         with CodePool(most=1) as pool:
-            return Finding("code answers", True, True, str(pool.layers))
+            return Diagnosis("code answers", True, True, str(pool.layers))
     except InfrastructureError as error:
-        return Finding("code answers", False, True, str(error), "only humaneval needs it")
+        return Diagnosis("code answers", False, True, str(error), "only humaneval needs it")
 
 
-def _npm() -> Finding:
+def _npm() -> Diagnosis:
     found = shutil.which("npm")
     mend = "install Node.js 20 or newer: several agent systems are npm packages (`a2rl agents` lists them)"
-    return Finding("npm", bool(found), True, found or "not found", "" if found else mend)
+    return Diagnosis("npm", bool(found), True, found or "not found", "" if found else mend)

@@ -110,9 +110,9 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
 
         def wait_until_ready() -> None:
             if not server.child.is_healthy(url, START_TIMEOUT_S):
-                said = (last_lines(log, log_start) or [""])[-1]
+                problem = (last_lines(log, log_start) or [""])[-1]
                 raise InfrastructureError(
-                    f"the embedded Prefect server did not start{f' ({said})' if said else ''}; see {log}, or set "
+                    f"the embedded Prefect server did not start{f' ({problem})' if problem else ''}; see {log}, or set "
                     "PREFECT_API_URL to your own"
                 )
             server.watch()

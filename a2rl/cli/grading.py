@@ -36,14 +36,14 @@ def grade(
     """
     from a2rl.cli.models import fetch
     from a2rl.cli.progress import progress_bar
-    from a2rl.cli.scoring import Wanted, grade_checkpoint, task_options
+    from a2rl.cli.scoring import GradeRequest, grade_checkpoint, task_options
 
     settings = Settings.load()
     fetch([model], settings)
     options = task_options(context.args)
-    wanted = Wanted(task, model, variant, source, split, limit, backend, generation, dtype, options, judge)
+    request = GradeRequest(task, model, variant, source, split, limit, backend, generation, dtype, options, judge)
     with progress_bar(f"grading {model} on {task} ({variant})") as on_progress:
-        graded = grade_checkpoint(settings, wanted, on_progress, outputs)
+        graded = grade_checkpoint(settings, request, on_progress, outputs)
     _show_score(graded.score, as_json, graded.settings, graded.sample)
     if graded.problem:
         raise A2rlError(graded.problem)

@@ -89,5 +89,5 @@ def _show(name: str, record: "LabelsRecord") -> None:
         for piece in failure.evidence[:SHOWN]:
             out.print(f"    {piece.file or piece.source}: {piece.what}", soft_wrap=True, markup=False)
     if record.second is not None:
-        said = " > ".join(record.second.routes) or f"no answer: {record.second.reason}"
-        out.print(f"  second rater {record.second.model}: {said}", soft_wrap=True, markup=False)
+        routes = " > ".join(record.second.routes) or f"no answer: {record.second.reason}"
+        out.print(f"  second rater {record.second.model}: {routes}", soft_wrap=True, markup=False)

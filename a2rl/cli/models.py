@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 
-class Listed(NamedTuple):
+class ListedModel(NamedTuple):
     """One row of `a2rl models`."""
 
     name: str
@@ -115,7 +115,7 @@ def _progress(name: str, total: int) -> Iterator["OnProgress"]:
         yield on_progress
 
 
-def list_models(settings: Settings) -> list[Listed]:
+def list_models(settings: Settings) -> list[ListedModel]:
     """Lists `tiny`, the pretrained models, and other checkpoints in models/."""
     from a2rl.models.base_model import TINY
     from a2rl.models.pretrained import CATALOGUE
@@ -124,10 +124,10 @@ def list_models(settings: Settings) -> list[Listed]:
     store = PretrainedStore(settings)
     tiny = settings.models / TINY
     state = "ready" if (tiny / "config.json").is_file() else "not built: `make data`"
-    found = [Listed(TINY, state, _parameters(tiny), _bytes(tiny), 0, "MIT", "for the mini variants, built here")]
+    found = [ListedModel(TINY, state, _parameters(tiny), _bytes(tiny), 0, "MIT", "for the mini variants, built here")]
     for model in CATALOGUE.values():
         found.append(
-            Listed(
+            ListedModel(
                 model.name,
                 store.state(model),
                 model.parameters,
@@ -140,7 +140,7 @@ def list_models(settings: Settings) -> list[Listed]:
     named = {TINY, *CATALOGUE}
     others = (path.parent for path in sorted(settings.models.glob("*/config.json")))
     return found + [
-        Listed(f"models/{folder.name}", "ready", _parameters(folder), _bytes(folder), 0, "-", "a folder")
+        ListedModel(f"models/{folder.name}", "ready", _parameters(folder), _bytes(folder), 0, "-", "a folder")
         for folder in others
         if folder.name not in named and not folder.name.startswith(".")
     ]

@@ -33,16 +33,16 @@ class LongWork:
         """Args: before: What was done at the beginning."""
         self._now = now
         self._before = before
-        self._began = self._said = now()
+        self._began = self._shown_at = now()
 
     def line(self, what: str, progress: Progress) -> str:
-        """Returns what is to be said now, such as "still grading submission 2: 9 of 99 items"; often nothing."""
+        """Returns what is to be shown now, such as "still grading submission 2: 9 of 99 items"; often nothing."""
         now = self._now()
-        if now < self._said + EVERY_S:
+        if now < self._shown_at + EVERY_S:
             return ""
-        self._said = now
-        said = f"still {what}: {progress.done} of {progress.total} items{_answers(progress)}"
-        return ", ".join(filter(None, [said, self.left(progress) or self._stuck(progress)]))
+        self._shown_at = now
+        text = f"still {what}: {progress.done} of {progress.total} items{_answers(progress)}"
+        return ", ".join(filter(None, [text, self.left(progress) or self._stuck(progress)]))
 
     def left(self, progress: Progress) -> str:
         """Returns how much time the rest will take, such as "about 9m left"; nothing if it is too early to tell.
@@ -126,7 +126,7 @@ class GradingProgress:
         self._watched: dict[Path, LongWork] = {}
 
     def lines(self, run: RunDir, submissions: Mapping[str, str]) -> list[str]:
-        """Returns what is to be said now.
+        """Returns what is to be shown now.
 
         Args:
             run: The run.
@@ -135,8 +135,8 @@ class GradingProgress:
         found = {path: read_progress(path) for path in run.grades.glob("*.progress")}
         for path in [path for path in self._watched if path.parent == run.grades and path not in found]:
             del self._watched[path]
-        said = [self._line(path, progress, submissions) for path, progress in found.items() if progress]
-        return [line for line in said if line]
+        lines = [self._line(path, progress, submissions) for path, progress in found.items() if progress]
+        return list(filter(None, lines))
 
     def _line(self, path: Path, progress: Progress, submissions: Mapping[str, str]) -> str:
         work = self._watched.setdefault(path, LongWork(progress, self._now))

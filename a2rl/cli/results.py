@@ -8,7 +8,7 @@ from a2rl.core.errors import unknown_name
 from a2rl.core.settings import Settings
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
-from a2rl.results.figures import told
+from a2rl.results.figures import remarks_on
 from a2rl.results.mirror import behind
 from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import PIPELINE_LOG, RunDir
@@ -139,7 +139,7 @@ def show_run(found: RunDir, as_json: bool) -> None:
     show_validity(read_validity(found))
     if warning := sandbox_warning(sandbox_of(found)):
         out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
-    for text in told(found):
+    for text in remarks_on(found):
         out.print(text, style="yellow", soft_wrap=True, markup=False)
     graded = found.read("grade", GradeRecord)
     if graded is not None and graded.judge is not None:

@@ -13,7 +13,7 @@ ORDERS = ("run", "created", "suite", "task", "agent", "driver", "seed", "gain", 
 """What runs can be sorted by."""
 
 
-class Listed(NamedTuple):
+class ListedRun(NamedTuple):
     """A run in the list."""
 
     run: RunDir
@@ -52,7 +52,9 @@ COLUMNS = (
 )
 
 
-def list_runs(runs: Iterable[RunDir], order: str = "run", reverse: bool = False, **wanted: str | None) -> list[Listed]:
+def list_runs(
+    runs: Iterable[RunDir], order: str = "run", reverse: bool = False, **wanted: str | None
+) -> list[ListedRun]:
     """Returns the runs that have all wanted values, sorted.
 
     Runs that cannot be read are at the end; they are left out if anything particular is wanted.
@@ -71,7 +73,7 @@ def list_runs(runs: Iterable[RunDir], order: str = "run", reverse: bool = False,
     return [*known, *unknown, *([] if filters else [each for each in found if not each.facts])]
 
 
-def show_list(found: Iterable[Listed]) -> None:
+def show_list(found: Iterable[ListedRun]) -> None:
     """Prints the table."""
     listed = list(found)
     titles = ("run", *(column.title for column in COLUMNS))
@@ -82,25 +84,25 @@ def show_list(found: Iterable[Listed]) -> None:
             out.print(late, style="yellow", soft_wrap=True, markup=False)
 
 
-def _listed(run: RunDir) -> Listed:
+def _listed(run: RunDir) -> ListedRun:
     try:
         run.check_plain()
         spec = run.spec
         more = {"suite": spec.suite, "driver": spec.driver, "created": spec.created_at}
-        return Listed(run, state_of(run), {**run_object(run), **more})
+        return ListedRun(run, state_of(run), {**run_object(run), **more})
     except A2rlError as error:
-        return Listed(run, f"damaged: {error}", {})
+        return ListedRun(run, f"damaged: {error}", {})
 
 
-def _value(listed: Listed, name: str) -> Any:
+def _value(listed: ListedRun, name: str) -> Any:
     return listed.state if name == "state" else listed.run.id if name == "run" else listed.facts.get(name)
 
 
-def _is_wanted(listed: Listed, filters: dict[str, str]) -> bool:
+def _is_wanted(listed: ListedRun, filters: dict[str, str]) -> bool:
     return all(str(_value(listed, name) or "-") == value for name, value in filters.items())
 
 
-def _row(listed: Listed) -> tuple[str, ...]:
+def _row(listed: ListedRun) -> tuple[str, ...]:
     if not listed.facts:
         return listed.run.id, *(listed.state if column.title == "state" else "-" for column in COLUMNS)
     facts = {**listed.facts, "state": listed.state}

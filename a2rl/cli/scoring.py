@@ -31,7 +31,7 @@ from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split
 from a2rl.task_api.data import about, ensure_data, hidden_digest, require_folder
 
 
-class Graded(NamedTuple):
+class CheckpointScore(NamedTuple):
     """A score, and the settings that it depends on."""
 
     score: TaskScore
@@ -83,7 +83,7 @@ def known_split(name: str) -> Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GradeRequest:
     """What to grade, as the user names it. None, or an empty text: as params.yaml says."""
 
     task: str
@@ -114,13 +114,13 @@ class Wanted:
 
 
 def grade_checkpoint(
-    settings: Settings, wanted: Wanted, on_progress: OnProgress, outputs: Path | None = None
-) -> Graded:
+    settings: Settings, request: GradeRequest, on_progress: OnProgress, outputs: Path | None = None
+) -> CheckpointScore:
     """Grades a model with the worker that also grades submissions.
 
     Args:
         settings: The settings of this checkout.
-        wanted: What to grade.
+        request: What to grade.
         on_progress: Called repeatedly with how far it is.
         outputs: The file to write the model's answers to, one row for each item.
 
@@ -130,27 +130,27 @@ def grade_checkpoint(
         InvalidSubmissionError: Some weights are missing or not finite.
         InfrastructureError: Grading failed.
     """
-    params, variant = load_params(settings.root), known_variant(wanted.variant)
-    folder = resolve_model(wanted.model, settings)
-    engine = wanted.engine(params, folder)
+    params, variant = load_params(settings.root), known_variant(request.variant)
+    folder = resolve_model(request.model, settings)
+    engine = request.engine(params, folder)
     if outputs is not None and (outputs.is_dir() or not os.access(outputs.parent, os.W_OK)):
         raise UsageError(f"--outputs {outputs} cannot be written: give a file in a folder that you may write to")
     with tempfile.TemporaryDirectory() as scratch:
-        job = _job(settings, wanted, params, engine, folder, Path(scratch))
-        data = ensure_data(wanted.task, variant, wanted.source, settings)
-        check_prompts(job, wanted.model, folder, job.hidden, settings.root)
+        job = _job(settings, request, params, engine, folder, Path(scratch))
+        data = ensure_data(request.task, variant, request.source, settings)
+        check_prompts(job, request.model, folder, job.hidden, settings.root)
         require_finite_weights(folder)
         if engine.backend == "vllm":
             require_complete(folder, settings)
         for_one = engine.vllm.tensor_parallel_size if engine.vllm else 1
-        with held_device(wanted.model, settings, for_one) as device:
+        with held_device(request.model, settings, for_one) as device:
             score = grade_now(job, settings, on_progress, [device]).score
         problem = _write_outputs(job.result, outputs) if outputs is not None else ""
-    items = len(load_grader(wanted.task).item_ids(data / "hidden"))
+    items = len(load_grader(request.task).item_ids(data / "hidden"))
     computed = {"computed in": engine.dtype} if engine.dtype else {}
     depends_on = {**job.options, "answers": job.generation.in_words(), **computed, **about(data)}
     depends_on["data digest"] = hidden_digest(data)[:16]
-    return Graded(score, depends_on, sample_in_words(wanted.limit, items), problem)
+    return CheckpointScore(score, depends_on, sample_in_words(request.limit, items), problem)
 
 
 def _write_outputs(result: Path, target: Path) -> str:
@@ -167,25 +167,27 @@ def _write_outputs(result: Path, target: Path) -> str:
 
 
 def _job(
-    settings: Settings, wanted: Wanted, params: Params, engine: EngineChoice, folder: Path, scratch: Path
+    settings: Settings, request: GradeRequest, params: Params, engine: EngineChoice, folder: Path, scratch: Path
 ) -> GradeJob:
-    task, variant = load_task(wanted.task, settings.root), known_variant(wanted.variant)
+    task, variant = load_task(request.task, settings.root), known_variant(request.variant)
     return GradeJob(
         root=settings.root,
-        task=wanted.task,
+        task=request.task,
         variant=variant,
-        hidden=settings.data(wanted.task, variant) / "hidden",
+        hidden=settings.data(request.task, variant) / "hidden",
         model=folder,
-        split=known_split(wanted.split),
+        split=known_split(request.split),
         split_seed=params.grading.split_seed,
-        limit=wanted.limit,
+        limit=request.limit,
         backend=engine.backend,
         dtype=engine.dtype,
         vllm=engine.vllm,
         exact=params.grading.exact,
-        generation=resolved(parsed(wanted.generation), wanted.task, variant, wanted.model, params.grading.generation),
-        options=task.choose({**params.grading.options.get(wanted.task, {}), **wanted.options}),
-        judge=params.judge_for(task, variant, wanted.judge),
+        generation=resolved(
+            parsed(request.generation), request.task, variant, request.model, params.grading.generation
+        ),
+        options=task.choose({**params.grading.options.get(request.task, {}), **request.options}),
+        judge=params.judge_for(task, variant, request.judge),
         result=scratch / "grade.json",
         log=scratch / "grader.log",
     )

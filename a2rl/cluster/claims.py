@@ -166,7 +166,7 @@ class Claims(Protocol):
         """Notes which flow run is to work on an attempt."""
         ...
 
-    def refused(self, run_id: str, why: str) -> None:
+    def declined(self, run_id: str, why: str) -> None:
         """Notes why a machine did not take a run that nobody holds."""
         ...
 

@@ -27,7 +27,7 @@ NOT_COPIED = frozenset({"owner.lock", "stored.json", "gpus.json", "refused.txt"}
 """Files of a run directory that belong to one machine."""
 
 
-class Manifest(BaseModel):
+class CopyManifest(BaseModel):
     """One state of a run, as the names of the objects that hold it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,7 +99,7 @@ def read_spec(store: ObjectStore, run_id: str) -> RunSpec | None:
         raise IntegrityError(f"the spec of run {run_id} in the store cannot be read: {error}") from error
 
 
-def read_manifest(store: ObjectStore, key: str) -> Manifest:
+def read_manifest(store: ObjectStore, key: str) -> CopyManifest:
     """Returns a manifest.
 
     Raises:
@@ -109,7 +109,7 @@ def read_manifest(store: ObjectStore, key: str) -> Manifest:
     if content is None:
         raise InfrastructureError(f"the store lacks {key}: is A2RL_STORE the one that belongs to A2RL_CLAIMS?")
     try:
-        found = Manifest.model_validate_json(content)
+        found = CopyManifest.model_validate_json(content)
     except ValueError as error:
         raise IntegrityError(f"{key} in the store cannot be read: {error}") from error
     if found.key != key:

@@ -109,7 +109,7 @@ class FileClaims:
             if row is not None and row.attempt == attempt:
                 write_model(self._path(run_id), row.model_copy(update={"flow_run": flow_run}))
 
-    def refused(self, run_id: str, why: str) -> None:
+    def declined(self, run_id: str, why: str) -> None:
         """Notes why a machine did not take a run that nobody holds."""
         with self._locked(run_id):
             row = self._read(run_id)

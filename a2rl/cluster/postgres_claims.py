@@ -139,7 +139,7 @@ class PostgresClaims:
         """Notes which flow run is to work on an attempt."""
         self._change("UPDATE a2rl_runs SET flow_run = %s WHERE run_id = %s AND attempt = %s", flow_run, run_id, attempt)
 
-    def refused(self, run_id: str, why: str) -> None:
+    def declined(self, run_id: str, why: str) -> None:
         """Notes why a machine did not take a run that nobody holds."""
         self._change("UPDATE a2rl_runs SET outcome = %s WHERE run_id = %s AND NOT done AND until < now()", why, run_id)
 

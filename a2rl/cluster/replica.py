@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Progress, lost
-from a2rl.cluster.copies import FOLDERS, Manifest, blob_key, checkpoint_key, entry_key, entry_object, run_of
+from a2rl.cluster.copies import FOLDERS, CopyManifest, blob_key, checkpoint_key, entry_key, entry_object, run_of
 from a2rl.cluster.lease import Lease
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.background import Background
@@ -57,12 +57,12 @@ class Replica:
         store: ObjectStore,
         claims: Claims,
         claim: Claim,
-        manifest: Manifest | None,
+        manifest: CopyManifest | None,
         progress: Callable[[], Progress],
         lease: Lease,
     ) -> None:
         self._run, self._store, self._claims, self._claim = run, store, claims, claim
-        self._valid = manifest or Manifest(run_id=run.id, epoch=claim.epoch, number=0)
+        self._valid = manifest or CopyManifest(run_id=run.id, epoch=claim.epoch, number=0)
         self._progress, self._lease = progress, lease
         self._objects = _objects_of(self._valid)
         """What is in the store of this run, as far as it is known, apart from the ledger."""
@@ -139,7 +139,7 @@ class Replica:
         folders = {name: self._copy_folder(run.root / name) for name in wanted if (run.root / name).is_dir()}
         self._copy_entries(rows)
         self._number += 1
-        after = Manifest(
+        after = CopyManifest(
             run_id=run.id,
             epoch=self._claim.epoch,
             number=self._number,
@@ -154,7 +154,7 @@ class Replica:
         self._make_valid(after, rows)
         self._remove_unneeded()
 
-    def _make_valid(self, after: Manifest, rows: list[Row]) -> None:
+    def _make_valid(self, after: CopyManifest, rows: list[Row]) -> None:
         self._store.write(after.key, (after.model_dump_json() + "\n").encode())
         entries = [(row[0], row[-1]) for row in rows]
         try:
@@ -164,7 +164,7 @@ class Replica:
             raise
         self._mark_valid(after)
 
-    def _mark_valid(self, manifest: Manifest) -> None:
+    def _mark_valid(self, manifest: CopyManifest) -> None:
         self._valid = manifest
         name = manifest.key if manifest.number else ""
         mark_stored(self._run, Stored(seq=manifest.seq, epoch=self._claim.epoch, manifest=name))
@@ -241,7 +241,7 @@ class Replica:
                 self._objects.discard(key)
 
 
-def _objects_of(manifest: Manifest) -> set[str]:
+def _objects_of(manifest: CopyManifest) -> set[str]:
     """Returns the objects of a copy, apart from the ledger's."""
     run_id = manifest.run_id
     keys = {blob_key(run_id, digest) for digest in (*manifest.files.values(), *manifest.folders.values())}

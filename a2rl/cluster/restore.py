@@ -10,7 +10,7 @@ from pathlib import Path
 from a2rl.cluster.claims import Claim
 from a2rl.cluster.copies import (
     FOLDERS,
-    Manifest,
+    CopyManifest,
     blob_key,
     checkpoint_key,
     epoch_of,
@@ -35,7 +35,7 @@ TRACE = "processes.json"
 INCOMING = ".incoming"
 
 
-def bring_up_to_date(run: RunDir, store: ObjectStore, claim: Claim) -> Manifest | None:
+def bring_up_to_date(run: RunDir, store: ObjectStore, claim: Claim) -> CopyManifest | None:
     """Makes the run directory what the valid copy says, unless it is that already or has newer entries of its own.
 
     The directory is locked by this process. What it contains otherwise is set aside.
@@ -97,7 +97,7 @@ def continues(run: RunDir, manifest: str) -> bool:
     return manifest == stored.manifest or epoch_of(manifest) == stored.epoch
 
 
-def _is_current(run: RunDir, manifest: Manifest) -> bool:
+def _is_current(run: RunDir, manifest: CopyManifest) -> bool:
     """Says the same, and checks it in the ledger."""
     if not continues(run, manifest.key):
         return False
@@ -136,7 +136,7 @@ def fetch_results(folder: Path, store: ObjectStore, key: str) -> RunDir:
     return copy
 
 
-def _fetch_records(copy: RunDir, store: ObjectStore, manifest: Manifest) -> None:
+def _fetch_records(copy: RunDir, store: ObjectStore, manifest: CopyManifest) -> None:
     """Writes the files and the ledger of a copy into a folder and checks them."""
     run_id = manifest.run_id
     copy.root.mkdir(parents=True)
@@ -152,7 +152,7 @@ def _fetch_records(copy: RunDir, store: ObjectStore, manifest: Manifest) -> None
         raise IntegrityError(f"the ledger of run {run_id} in the store ends with {head}, not with {manifest.head}")
 
 
-def _fetch(copy: RunDir, store: ObjectStore, manifest: Manifest, claim: Claim) -> None:
+def _fetch(copy: RunDir, store: ObjectStore, manifest: CopyManifest, claim: Claim) -> None:
     """Writes the whole copy into a folder and checks it."""
     run_id = manifest.run_id
     _fetch_records(copy, store, manifest)

@@ -70,12 +70,12 @@ def twins_gap(evidence: RunEvidence) -> Iterator[Finding]:
         return
     least = LEAST_GAP if found.twins.of is None else LEAST_GAP_TEMPLATED
     least += selection_bonus(chosen_among(evidence.run), gap.seen)
-    said = f"The model scores {gap.points:+.1f} points on the eval items against fresh twins (p = {gap.p:.2g})"
+    sentence = f"The model scores {gap.points:+.1f} points on the eval items against fresh twins (p = {gap.p:.2g})"
     places = _places(gap, found, {"gap in points": gap.points})
     if gap.p < LEVEL and gap.points >= least:
-        yield Finding.of("twins-gap", "flag", f"{said}, as a model that has seen the eval items does.", *places)
+        yield Finding.of("twins-gap", "flag", f"{sentence}, as a model that has seen the eval items does.", *places)
     else:
-        yield Finding.of("twins-agree", "note", f"{said}: no sign that it has seen them.", *places)
+        yield Finding.of("twins-agree", "note", f"{sentence}: no sign that it has seen them.", *places)
 
 
 def log_probability_gap(evidence: RunEvidence) -> Iterator[Finding]:
@@ -100,16 +100,16 @@ def log_probability_gap(evidence: RunEvidence) -> Iterator[Finding]:
     if gap is None:
         yield not_checked(f"{what}, because there are too few.")
         return
-    said = (
+    sentence = (
         f"Training made gold answers of eval items likelier by {gap.difference:+.3f} nats a character than those of "
         f"fresh twins (p = {gap.p:.2g})"
     )
     places = _places(gap, found, {"gap in nats a character": gap.difference})
     least = LEAST_GAIN if found.twins.of is None else LEAST_GAIN_TEMPLATED
     if gap.p < LEVEL and gap.difference >= least:
-        yield Finding.of("log-probability-gap", "flag", f"{said}, as if it had learned them by heart.", *places)
+        yield Finding.of("log-probability-gap", "flag", f"{sentence}, as if it had learned them by heart.", *places)
     else:
-        yield Finding.of("log-probabilities-agree", "note", f"{said}: no sign that it has learned them.", *places)
+        yield Finding.of("log-probabilities-agree", "note", f"{sentence}: no sign that it has learned them.", *places)
 
 
 def _compared(evidence: RunEvidence) -> Compared | tuple[str, ...]:

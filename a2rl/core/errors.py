@@ -39,8 +39,8 @@ class NotReadyError(UsageError):
             machine: The machine that has them, if the user sits at another one.
         """
         self.problems = tuple(problems)
-        said = f"{machine} took nothing" if machine else "nothing was started"
-        super().__init__(f"{said}: " + "; ".join(self.problems))
+        outcome = f"{machine} took nothing" if machine else "nothing was started"
+        super().__init__(f"{outcome}: " + "; ".join(self.problems))
 
 
 class InfrastructureError(A2rlError):

@@ -364,7 +364,7 @@ class Reading(NamedTuple):
 
 
 def read_apart(
-    module: str, arguments: Sequence[str], settings: Settings, told: str, timeout_s: float, memory_bytes: int = 0,
+    module: str, arguments: Sequence[str], settings: Settings, stdin: str, timeout_s: float, memory_bytes: int = 0,
     cpu_s: int = 0,
 ) -> Reading:  # fmt: skip
     """Runs one of our modules in a limited process, because it reads what an agent wrote: that may take any amount of
@@ -374,7 +374,7 @@ def read_apart(
         module: The module.
         arguments: Its arguments.
         settings: The settings of this checkout.
-        told: What it reads from standard input.
+        stdin: What it reads from standard input.
         timeout_s: After this time it is killed.
         memory_bytes: The limit on its address space; 0 for none.
         cpu_s: The limit on its processor time, which does not depend on what else the machine does; 0 for none.
@@ -385,7 +385,7 @@ def read_apart(
     """
     command = tied_to_parent(module_command(module, *arguments), memory_bytes, cpu_s, MAX_OUTPUT_BYTES)
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as problems:
-        given.write(told.encode())
+        given.write(stdin.encode())
         given.seek(0)
         process = subprocess.Popen(
             command, cwd=settings.root, env=child_environment(settings), stdin=given, stdout=out, stderr=problems
@@ -393,9 +393,9 @@ def read_apart(
         problem = "" if _ended_in_time(process, timeout_s, lambda: None) else f"it took longer than {timeout_s:.0f} s"
         if process.returncode and not problem:
             problems.seek(max(0, problems.seek(0, os.SEEK_END) - MAX_PROBLEM_BYTES))
-            said = problems.read().decode("utf-8", "replace").splitlines()
+            lines = problems.read().decode("utf-8", "replace").splitlines()
             code = process.returncode
-            problem = said[-1] if said and code > 0 else f"its process ended with status {code}"
+            problem = lines[-1] if lines and code > 0 else f"its process ended with status {code}"
             if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s):
                 problem = f"it needed more than {cpu_s} s of processor time, or was killed"
         out.seek(0)

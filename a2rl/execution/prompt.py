@@ -93,7 +93,7 @@ def render_instructions(run: RunDir, provision: Provision | None) -> str:
     text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(
         base_model=reference_name(spec.model),
         mode=spec.mode,
-        rules=rules().told,
+        rules=rules().instructions,
         mode_rule=MODE_RULES[spec.mode],
         budget=format_duration(spec.budget_s),
         refunds=spec.protocol == "strict",

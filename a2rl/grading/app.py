@@ -36,7 +36,7 @@ from a2rl.grading.pool import named_devices
 from a2rl.grading.service import GradingService, Outcome
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
 from a2rl.grading.throttling import bounded
-from a2rl.run.events import Claims, SubmissionReceived
+from a2rl.run.events import SubmissionClaims, SubmissionReceived
 from a2rl.run.grading_limits import MAX_WAITING
 
 USAGE = (
@@ -221,7 +221,7 @@ class _Wanted(NamedTuple):
     key: str
     gpu: str
     wait: bool
-    claims: Claims
+    claims: SubmissionClaims
 
 
 class _BadRequestError(Exception):
@@ -249,11 +249,11 @@ def _key_of(request: Request) -> str:
     return key
 
 
-def _claims_of(submission: Submission) -> Claims:
+def _claims_of(submission: Submission) -> SubmissionClaims:
     """Returns what the agent says of its submission. What is no text or number is left out."""
-    said = {name: getattr(submission, name) for name in Claims.model_fields}
+    said = {name: getattr(submission, name) for name in SubmissionClaims.model_fields}
     texts = {name: str(value) for name, value in said.items() if isinstance(value, str | int | float)}
-    return Claims(**{name: bounded(text, MAX_CLAIM) for name, text in texts.items()})
+    return SubmissionClaims(**{name: bounded(text, MAX_CLAIM) for name, text in texts.items()})
 
 
 def _gpu_of(submission: Submission, gpus: list[str]) -> str:

@@ -32,7 +32,7 @@ from a2rl.grading.submission_states import is_agent_at_work, ungraded
 from a2rl.grading.submissions import NO_CLAIMS, Submissions
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Claims, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.run.events import Graded, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import LONGEST_S
 from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.ledger import Entry
@@ -112,7 +112,13 @@ class GradingService:
         return self.accept(self.receive(model_path))
 
     def receive(
-        self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False, claims: Claims = NO_CLAIMS
+        self,
+        model_path: str,
+        key: str = "",
+        gpu: str = "",
+        *,
+        queues: bool = False,
+        claims: SubmissionClaims = NO_CLAIMS,
     ) -> SubmissionReceived:
         """Gives a submission its receipt. From then on, the submission counts. See `Submissions.receive`."""
         return self._submissions.receive(model_path, key, gpu, queues=queues, claims=claims)

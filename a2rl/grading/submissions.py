@@ -26,7 +26,7 @@ from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, SubmissionQu
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentStarted, Claims, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.run.events import AgentStarted, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry
@@ -51,7 +51,7 @@ MAX_CRASHES = 2
 AGAIN = "the grading service was restarted while it copied this, and it cannot be copied again: "
 
 
-NO_CLAIMS = Claims()
+NO_CLAIMS = SubmissionClaims()
 
 
 class BudgetSpentError(InvalidSubmissionError):
@@ -98,7 +98,13 @@ class Submissions:
         return len(self._busy) < MAX_WAITING and not self._queue.are_paused
 
     def receive(
-        self, model_path: str, key: str = "", gpu: str = "", *, queues: bool = False, claims: Claims = NO_CLAIMS
+        self,
+        model_path: str,
+        key: str = "",
+        gpu: str = "",
+        *,
+        queues: bool = False,
+        claims: SubmissionClaims = NO_CLAIMS,
     ) -> SubmissionReceived:
         """Gives a submission its receipt and freezes its files.
 
@@ -126,7 +132,9 @@ class Submissions:
         self._sources.freeze(received.receipt, self._run.workspace, received.model_path)
         return received
 
-    def _receive(self, model_path: str, key: str, gpu: str, queues: bool, claims: Claims) -> SubmissionReceived:
+    def _receive(
+        self, model_path: str, key: str, gpu: str, queues: bool, claims: SubmissionClaims
+    ) -> SubmissionReceived:
         with self._lock:
             if not (queues or self.has_room):
                 raise SubmissionDeferredError("others are being graded")

@@ -66,10 +66,10 @@ def rate(run: RunDir, judge: JudgeParams, settings: Settings, limit_usd: float |
 
 def ask(prompt: str, judge: JudgeParams, settings: Settings, run: RunDir, limit_usd: float | None) -> SecondRating:
     """Asks one question and reads the routes in the answer."""
-    heard: list[tuple[Route, ...]] = []
+    answers: list[tuple[Route, ...]] = []
 
     def read(body: Mapping[str, Any]) -> float:
-        heard.append(routes_in(body))
+        answers.append(routes_in(body))
         return 1.0
 
     account = run.root / "labels-account.db"
@@ -78,9 +78,9 @@ def ask(prompt: str, judge: JudgeParams, settings: Settings, run: RunDir, limit_
         Account(account, limit_usd).require_money()
     with Judge(config) as client:
         [answer] = client.ask([Question([{"role": "user", "content": prompt}], read)], failures_allowed=0)
-    if answer.verdict is None or not heard:
+    if answer.verdict is None or not answers:
         return SecondRating(model=judge.model, routes=(), reason=answer.reason)
-    return SecondRating(model=judge.model, routes=heard[-1], dollars=answer.dollars)
+    return SecondRating(model=judge.model, routes=answers[-1], dollars=answer.dollars)
 
 
 def routes_in(body: Mapping[str, Any]) -> tuple[Route, ...]:

@@ -286,6 +286,6 @@ def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:
     except FileNotFoundError as error:
         raise InfrastructureError("git is not installed; install it and resume") from error
     except subprocess.SubprocessError as error:
-        said = (error.stderr or b"").decode("utf-8", "replace").strip()[-200:] or str(error)  # type: ignore[attr-defined]
-        raise InfrastructureError(f"the agent's code could not be recorded: git {arguments[0]}: {said}") from error
+        output = (error.stderr or b"").decode("utf-8", "replace").strip()[-200:] or str(error)  # type: ignore[attr-defined]
+        raise InfrastructureError(f"the agent's code could not be recorded: git {arguments[0]}: {output}") from error
     return done.stdout.decode("ascii", "replace").strip()

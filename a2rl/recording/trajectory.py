@@ -80,5 +80,5 @@ def write_trajectory(run: RunDir, agent: Agent, version: str | None) -> Usage | 
 
 def last_message(reading: Reading) -> str:
     """Returns the agent's last message; empty if there is none."""
-    said = [step.message for step in reading.steps if step.source == "agent" and step.message]
-    return str(said[-1]) if said else ""
+    messages = [step.message for step in reading.steps if step.source == "agent" and step.message]
+    return str(messages[-1]) if messages else ""

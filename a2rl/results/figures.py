@@ -133,12 +133,12 @@ def result_metrics(run: RunDir, result: GradeRecord, executed: ExecuteRecord | N
 
 def _usage_metrics(executed: ExecuteRecord) -> dict[str, float | None]:
     """Returns what the driver was asked and cost: as the relay measured it, or else as the agent reports it."""
-    seen, told = executed.seen, executed.usage
+    seen, reported = executed.seen, executed.usage
     metrics: dict[str, float | None] = {"cost_usd": executed.cost_usd}
-    if told is not None:
-        metrics |= {"steps": told.steps, "tool_calls": told.tool_calls}
-        if told.prompt_tokens is not None and told.completion_tokens is not None:
-            metrics["tokens"] = told.prompt_tokens + told.completion_tokens
+    if reported is not None:
+        metrics |= {"steps": reported.steps, "tool_calls": reported.tool_calls}
+        if reported.prompt_tokens is not None and reported.completion_tokens is not None:
+            metrics["tokens"] = reported.prompt_tokens + reported.completion_tokens
     if seen is not None and seen.requests:
         metrics |= {"tokens": seen.tokens, "llm_requests": seen.requests}
     return metrics
@@ -154,7 +154,7 @@ def result_tags(run: RunDir, result: GradeRecord) -> dict[str, str]:
     return tags
 
 
-def told(run: RunDir) -> list[str]:
+def remarks_on(run: RunDir) -> list[str]:
     """Returns what a reader of a result should know beside it, as sentences: why the agent ended, if there is more to
     say than that it did, and why submissions were refused."""
     executed = run.read("execute", ExecuteRecord)

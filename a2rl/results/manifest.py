@@ -144,17 +144,17 @@ def read_manifest(run: RunDir) -> Manifest | None:
     return read_model(path, Manifest)
 
 
-def changed_files(run: RunDir, manifest: Manifest, below: str = "", away: frozenset[str] = frozenset()) -> list[str]:
+def changed_files(run: RunDir, manifest: Manifest, below: str = "", absent: frozenset[str] = frozenset()) -> list[str]:
     """Returns, in words, the files that are not as the manifest has them; files that may lawfully differ are not read.
 
     Args:
         run: The run.
         manifest: Its manifest.
         below: Only files whose paths begin with this.
-        away: Files that are known not to be here.
+        absent: Files that are known not to be here.
     """
     here = {str(path) for path in files_of(run) if _must_stay(str(path), below)}
-    listed = {path for path in manifest.files if _must_stay(path, below)} - away
+    listed = {path for path in manifest.files if _must_stay(path, below)} - absent
     problems = [f"{path} is missing" for path in sorted(listed - here)]
     problems += [f"{path} was added after the run had ended" for path in sorted(here - listed)]
     problems += [

@@ -83,7 +83,7 @@ class ProcessesSurvived(Event):
     """The process id and the printable name of each."""
 
 
-class Claims(BaseModel):
+class SubmissionClaims(BaseModel):
     """What an agent says of a submission, without being checked."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -107,7 +107,7 @@ class SubmissionReceived(Event):
     """The idempotency key of the request: another request with this key means this submission."""
     gpu: str = ""
     """The GPUs that the agent asked for, separated by commas; empty: any."""
-    claims: Claims = Claims()
+    claims: SubmissionClaims = SubmissionClaims()
 
 
 class SubmissionRefused(Event):

@@ -1,6 +1,6 @@
 """The rules of the benchmark, from rules.yaml: one source for instructions, hosts, quotas and checks.
 
-rules().told              # the lines of the agent's instructions
+rules().instructions      # the lines that agents are told
 rules().level("no-code")  # "flag"
 """
 
@@ -60,7 +60,7 @@ class Rules(BaseModel):
         return (self.models, self.data, self.teachers, self.provider, self.place, self.code, self.hosts, self.quotas)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def instructions(self) -> tuple[str, ...]:
         """What agents are told, rule by rule."""
         return tuple(rule.tell for rule in self._all if rule.tell)
 

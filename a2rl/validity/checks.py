@@ -21,7 +21,7 @@ from a2rl.llm.keys import keys_message
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Evidence, Finding
 
-Check = Callable[[RunEvidence], Iterable[Finding]]
+CheckFunction = Callable[[RunEvidence], Iterable[Finding]]
 """A check reads the evidence and returns what it found; it changes nothing in the run."""
 NOT_CHECKED = "not-checked"
 TIMEOUT_S = 1800.0
@@ -52,7 +52,7 @@ class Checked(NamedTuple):
     runs: list[CheckRun]
 
 
-def run_checks(evidence: RunEvidence, checks: Iterable[Check]) -> Checked:
+def run_checks(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> Checked:
     """Makes the checks one after the other.
 
     A check that fails is itself a finding: otherwise, whoever makes a check fail would escape it.
@@ -69,12 +69,12 @@ def run_checks(evidence: RunEvidence, checks: Iterable[Check]) -> Checked:
     return done
 
 
-def name_of(check: Check) -> str:
+def name_of(check: CheckFunction) -> str:
     """Returns the name of a check: that of its function."""
     return getattr(check, "__name__", type(check).__name__)
 
 
-def _run(check: Check, evidence: RunEvidence) -> list[Finding]:
+def _run(check: CheckFunction, evidence: RunEvidence) -> list[Finding]:
     try:
         return list(check(evidence))
     except InterruptedByUserError:
@@ -89,7 +89,7 @@ def could_not_check(what: str, error: Exception) -> Finding:
     return Finding.of(NOT_CHECKED, "flag", text, Evidence(what="the error", value=str(error)))
 
 
-def run_checks_apart(evidence: RunEvidence, checks: Iterable[Check]) -> Checked:
+def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> Checked:
     """Makes checks in a process of their own, because of what they read. A check that ends it, or takes too long, is a
     finding, and the checks after it are made in another process.
 
@@ -105,8 +105,9 @@ def run_checks_apart(evidence: RunEvidence, checks: Iterable[Check]) -> Checked:
         names = [f"{check.__module__}:{name_of(check)}" for check in waiting]
         began, error = time.monotonic(), Exception()
         try:
-            told = keys_message({})
-            read = read_apart("a2rl.validity", [str(evidence.run.root), *names], evidence.settings, told, TIMEOUT_S)
+            read = read_apart(
+                "a2rl.validity", [str(evidence.run.root), *names], evidence.settings, keys_message({}), TIMEOUT_S
+            )
             for line in read.output.splitlines():
                 made = CheckMade.model_validate_json(line)
                 done.findings.extend(made.findings)

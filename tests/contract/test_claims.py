@@ -181,13 +181,13 @@ def test_rows_are_found_by_suite_and_by_launch(claims: Claims) -> None:
 
 def test_a_refusal_is_noted_unless_the_run_is_held_or_closed(claims: Claims) -> None:
     claims.register([RUN])
-    claims.refused(RUN.run_id, "host-a took nothing: disk: it is full")
+    claims.declined(RUN.run_id, "host-a took nothing: disk: it is full")
     assert outcome(claims) == "host-a took nothing: disk: it is full"
     claim = claims.take(RUN, "b")
-    claims.refused(RUN.run_id, "host-a took nothing: agent: it is not installed")
+    claims.declined(RUN.run_id, "host-a took nothing: agent: it is not installed")
     assert outcome(claims) == ""
     claims.release(claim, "improved", done=True)
-    claims.refused(RUN.run_id, "host-a took nothing: agent: it is not installed")
+    claims.declined(RUN.run_id, "host-a took nothing: agent: it is not installed")
     assert outcome(claims) == "improved"
-    claims.refused("unknown", "host-a took nothing: disk: it is full")
+    claims.declined("unknown", "host-a took nothing: disk: it is full")
     assert claims.row("unknown") is None

@@ -21,7 +21,7 @@ from a2rl.grading.service import GradingService
 from a2rl.grading.submission_checks import KeptCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Claims, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
+from a2rl.run.events import Graded, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import MAX_WAITING
 from tests.run_maker import FakePool, wait_for
 from tests.small_model import trained_copy
@@ -351,5 +351,5 @@ def test_what_an_agent_says_of_a_submission_is_only_recorded(run: RunDir, settin
         assert post(client, f"output/v{seed}", **claims).status_code == 200
     first, *others = [event.claims for event in run.ledger.events(SubmissionReceived)]
     assert (first.method, first.parent, first.note) == ("SFT", "3", "x" * 1000)
-    assert others == [Claims(), Claims()]
+    assert others == [SubmissionClaims(), SubmissionClaims()]
     run.ledger.verify()

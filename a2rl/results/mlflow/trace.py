@@ -92,10 +92,9 @@ def _submissions(entries: Sequence[Entry]) -> Iterator[SpanData]:
     for entry in entries:
         event = entry.event
         if isinstance(event, SubmissionRefused):
-            told = _text(event.reason)
             yield SpanData(
                 f"refusal {entry.seq}", "run", "submission refused", "EVALUATOR", entry.at, entry.at,
-                {"model_path": _text(event.model_path)}, None, problem=told,
+                {"model_path": _text(event.model_path)}, None, problem=_text(event.reason),
             )  # fmt: skip
         elif isinstance(event, SubmissionAccepted):
             grade = grades.get(event.weights_digest)
@@ -148,7 +147,7 @@ def _step_spans(steps: Sequence[Step], requests: Sequence[Request], ended: float
 
 def _spans_of_step(step: Step, start: float, end: float, *, counts_tokens: bool) -> Iterator[SpanData]:
     key, calls = f"step {step.step_id}", (step.tool_calls or ())[:MAX_VALUES]
-    said = {"message": _text(step.message)} | (
+    texts = {"message": _text(step.message)} | (
         {"reasoning": _text(step.reasoning_content)} if step.reasoning_content else {}
     )
     used = step.metrics if counts_tokens else None
@@ -156,7 +155,7 @@ def _spans_of_step(step: Step, start: float, end: float, *, counts_tokens: bool)
     names = ", ".join(dict.fromkeys(_text(call.function_name)[:40] for call in calls))
     title = f"{key}: {names or step.source}"[:100]
     yield SpanData(
-        key, "run", title, "CHAIN", start, end, None, said, tokens, _text(step.model_name or "") if tokens else ""
+        key, "run", title, "CHAIN", start, end, None, texts, tokens, _text(step.model_name or "") if tokens else ""
     )
     results: dict[str | None, list[str]] = {}
     for result in step.observation.results if step.observation else ():

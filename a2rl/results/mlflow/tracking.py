@@ -23,6 +23,7 @@ from a2rl.core.settings import Settings
 from a2rl.results.figures import (
     Scored,
     items_table,
+    remarks_on,
     result_metrics,
     result_tags,
     run_params,
@@ -30,7 +31,6 @@ from a2rl.results.figures import (
     sample_tag,
     score_metrics,
     scored_submissions,
-    told,
 )
 from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.mlflow.models import best_checkpoint, data_of, log_model, register
@@ -232,7 +232,7 @@ class Tracker:
             if file.exists() and known.files.get(file) != (changed := file.stat().st_mtime_ns):
                 self.store.save(known.artifacts, file)
                 known.files[file] = changed
-        tags = result_tags(run, result) | {"a2rl.told": "\n".join(told(run)), HEAD_TAG: head}
+        tags = result_tags(run, result) | {"a2rl.told": "\n".join(remarks_on(run)), HEAD_TAG: head}
         metrics = result_metrics(run, result, executed)
         if known.result == (metrics, tags):
             return

@@ -54,9 +54,8 @@ def draw_report(run: RunDir, settings: Settings) -> None:
     """
     need_baseline(run, run.ledger.entries())
     register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
-    told = keys_message({})
     limits = (TIMEOUT_S, MAX_MEMORY_BYTES, MAX_CPU_S)
-    read = read_apart("a2rl.results.report", [str(run.root)], settings, told, *limits)
+    read = read_apart("a2rl.results.report", [str(run.root)], settings, keys_message({}), *limits)
     if read.problem:
         raise InfrastructureError(f"the report of run {run.id} cannot be drawn: {read.problem}")
 

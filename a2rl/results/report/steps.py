@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 64 << 20
 """A larger file is not read for the page."""
 MAX_STEPS = 600
 """Steps on the page: the first and the last ones."""
-MAX_SAID = 4_000
+MAX_MESSAGE = 4_000
 """Characters of what the agent said in a step."""
 MAX_OUTPUT = 2_000
 """Characters of a tool's input or output: its beginning and its end."""
@@ -46,8 +46,8 @@ class ShownStep(NamedTuple):
     after: str
     """The time on the budget clock; empty if the transcript does not say it."""
     elapsed_s: float | None
-    said: str
-    thought: str
+    message: str
+    reasoning: str
     calls: tuple[Call, ...]
     submissions: tuple[int, ...]
     """The submissions that arrived between this step and the next."""
@@ -91,8 +91,8 @@ def _shown(steps: Sequence[Step], entries: Sequence[Entry]) -> Iterator[ShownSte
         until = next((each for each in times[place + 1 :] if each is not None), float("inf"))
         between = [each.submission_id for each in arrivals if at is not None and at <= each.elapsed_s < until]
         yield ShownStep(
-            step.step_id, step.source, "" if at is None else format_duration(at), at, _cut(step.message, MAX_SAID),
-            _cut(step.reasoning_content or "", MAX_SAID), tuple(_calls(step)), tuple(between),
+            step.step_id, step.source, "" if at is None else format_duration(at), at, _cut(step.message, MAX_MESSAGE),
+            _cut(step.reasoning_content or "", MAX_MESSAGE), tuple(_calls(step)), tuple(between),
         )  # fmt: skip
 
 
@@ -102,10 +102,10 @@ def _calls(step: Step) -> Iterator[Call]:
     for result in results:
         outputs.setdefault(result.source_call_id, []).append(result.content or "")
     for call in (step.tool_calls or ())[:MAX_CALLS]:
-        said = {name: value if isinstance(value, str) else repr(value) for name, value in call.arguments.items()}
-        telling = next((said[name] for name in TELLING if name in said), next(iter(said.values()), ""))
+        given = {name: value if isinstance(value, str) else repr(value) for name, value in call.arguments.items()}
+        telling = next((given[name] for name in TELLING if name in given), next(iter(given.values()), ""))
         title = f"{call.function_name}: {' '.join(telling.split())}"
-        arguments = "\n".join(f"{name}: {value}" for name, value in said.items())
+        arguments = "\n".join(f"{name}: {value}" for name, value in given.items())
         output = "\n".join(outputs.pop(call.tool_call_id, []))
         yield Call(_cut_end(title, MAX_TITLE), _cut(arguments, MAX_OUTPUT), _cut(output, MAX_OUTPUT))
     for other in list(outputs.values())[:MAX_CALLS]:  # what came without a call, such as notes of the agent system

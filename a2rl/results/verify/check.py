@@ -10,7 +10,7 @@ TOLERANCE = 1e-6
 """In points. A score that is fitted to data may differ in the last bits between machines."""
 
 
-class Check(NamedTuple):
+class CheckOutcome(NamedTuple):
     """The outcome of one check."""
 
     what: str
@@ -26,18 +26,18 @@ class NotCheckedError(A2rlError):
     """A check cannot be made, because something that it needs is not here. That says nothing about the run."""
 
 
-def made(what: str, check: Callable[[], str | None]) -> Check:
+def made(what: str, check: Callable[[], str | None]) -> CheckOutcome:
     """Makes a check, which raises for a problem, and may return a note."""
     try:
-        return Check(what, note=check() or "")
+        return CheckOutcome(what, note=check() or "")
     except NotCheckedError as error:
-        return Check(what, not_checked=str(error))
+        return CheckOutcome(what, not_checked=str(error))
     except A2rlError as error:
-        return Check(what, problem=str(error))
+        return CheckOutcome(what, problem=str(error))
     except FileNotFoundError as error:
-        return Check(what, problem=f"{error.filename} is missing")
+        return CheckOutcome(what, problem=f"{error.filename} is missing")
     except Exception as error:  # noqa: BLE001 - what is checked may be forged, and no way to fail makes it sound
-        return Check(what, problem=f"it cannot be checked: {error!r}"[:MAX_CHARS])
+        return CheckOutcome(what, problem=f"it cannot be checked: {error!r}"[:MAX_CHARS])
 
 
 def require(holds: bool, problem: str) -> None:
@@ -53,7 +53,7 @@ def same(left: float | None, right: float | None) -> bool:
     return abs(left - right) < TOLERANCE
 
 
-class Away(NamedTuple):
+class Absent(NamedTuple):
     """Parts of a run that cannot be checked here; that says nothing against the run."""
 
     weights: frozenset[str] = frozenset()
@@ -64,4 +64,4 @@ class Away(NamedTuple):
     """Paths of files in the run directory that were left out."""
 
 
-NOTHING = Away()
+NOTHING_ABSENT = Absent()

@@ -10,7 +10,7 @@ from a2rl.recording.code_history import check_history, commits
 from a2rl.recording.code_reading import changed_copies
 from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.report import report_files
-from a2rl.results.verify.check import Away, NotCheckedError, require
+from a2rl.results.verify.check import Absent, NotCheckedError, require
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened, SubmissionAccepted
 from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of
@@ -22,7 +22,7 @@ SHOWN = 5
 NOT_CLOSED = "the run is not finished"
 
 
-def check_inputs(run: RunDir, away: Away) -> str:
+def check_inputs(run: RunDir, absent: Absent) -> str:
     """Compares the base model and the hidden data with the digests in the ledger."""
     opened, ready = run.ledger.events(RunOpened), run.read("setup", SetupRecord)
     if not opened or ready is None:
@@ -36,36 +36,36 @@ def check_inputs(run: RunDir, away: Away) -> str:
         return f"the data; not the base model: {run.spec.model} is not on this machine{how_to_get(run.spec.model)}"
     if model_digest(base) == known.model_digest:
         return ""
-    require(away.base_model, f"the base model in {base} is not that of the run")
+    require(absent.base_model, f"the base model in {base} is not that of the run")
     return f"the data; not the base model: what is called {run.spec.model} here is another"
 
 
-def check_checkpoints(run: RunDir, away: Away) -> str:
+def check_checkpoints(run: RunDir, absent: Absent) -> str:
     """Recomputes the digests of the kept checkpoints."""
     entries = run.ledger.entries()
     require(not (problem := invalid_pruning(run.spec, entries)), problem)
     accepted = {entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)}
     kept = accepted - pruned(entries)
-    for digest in kept - away.weights:
+    for digest in kept - absent.weights:
         require(
             weights_digest(run.checkpoint(digest)) == digest,
             f"{run.checkpoint(digest)} was changed after it was submitted",
         )
-    if kept and kept <= away.weights:
+    if kept and kept <= absent.weights:
         raise NotCheckedError("the weights are not here")
-    missing = len(kept & away.weights)
+    missing = len(kept & absent.weights)
     return f"the weights of {missing} checkpoints are not here" if missing else ""
 
 
-def check_files(run: RunDir, away: Away) -> str:
+def check_files(run: RunDir, absent: Absent) -> str:
     """Compares all files with the manifest."""
     manifest = read_manifest(run)
     if manifest is None:
         raise NotCheckedError(NOT_CLOSED)
-    changed = changed_files(run, manifest, away=away.files)
+    changed = changed_files(run, manifest, absent=absent.files)
     more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
     require(not changed, "; ".join(changed[:SHOWN]) + more)
-    gone = sorted(away.files & manifest.files.keys())
+    gone = sorted(absent.files & manifest.files.keys())
     without = ", ".join(gone[:SHOWN]) + (f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else "")
     return f"{len(manifest.files) - len(gone)} files" + (f", without {without}" if gone else "")
 

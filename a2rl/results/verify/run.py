@@ -13,7 +13,7 @@ from a2rl.core.files import digest_of, read_jsonl
 from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.verify.check import NOTHING, Away, Check, NotCheckedError, made, require
+from a2rl.results.verify.check import NOTHING_ABSENT, Absent, CheckOutcome, NotCheckedError, made, require
 from a2rl.results.verify.files import check_checkpoints, check_code, check_files, check_inputs, check_report
 from a2rl.results.verify.mirrored import check_mlflow
 from a2rl.results.verify.records import check_draw, check_records, check_validity
@@ -65,14 +65,16 @@ def read_published(path: Path, run_id: str) -> tuple[Head, ...]:
     return heads
 
 
-def verify_run(run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away: Away = NOTHING) -> list[Check]:
+def verify_run(
+    run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, absent: Absent = NOTHING_ABSENT
+) -> list[CheckOutcome]:
     """Runs all checks of a run; the run is sound if none of them finds a problem.
 
     Args:
         run: The run.
         tracker: MLflow; None if it is not here.
         trust: Whom the reader trusts.
-        away: What is known not to be here.
+        absent: What is known not to be here.
     """
     # A new object, so that the checks use what is on disk now and nothing that the caller has read before.
     run = RunDir(run.root)
@@ -82,14 +84,14 @@ def verify_run(run: RunDir, tracker: Tracker | None, trust: Trust = NOBODY, away
         ("the ledger has the heads that were published", lambda: _check_published(run, trust)),
         ("the settings are those the run was opened with", lambda: _check_spec(run)),
         ("the eval set follows from the draw that the run committed to", lambda: check_draw(run)),
-        ("the base model and the data are those the run began with", lambda: check_inputs(run, away)),
+        ("the base model and the data are those the run began with", lambda: check_inputs(run, absent)),
         ("every submission ends in exactly one way", lambda: _check_submissions(run)),
-        ("checkpoints are the ones that were graded", lambda: check_checkpoints(run, away)),
+        ("checkpoints are the ones that were graded", lambda: check_checkpoints(run, absent)),
         ("the baseline is that of this base model and these items", lambda: check_baseline(run)),
         ("scores follow from the per-item results", lambda: check_items(run)),
         ("the records follow from the ledger", lambda: check_records(run)),
         ("the validity only became worse, and its findings are unchanged", lambda: check_validity(run)),
-        ("files are those with which the run ended", lambda: check_files(run, away)),
+        ("files are those with which the run ended", lambda: check_files(run, absent)),
         ("the agent's code is that of its history", lambda: check_code(run)),
         ("the report is that of the run", lambda: check_report(run)),
         ("MLflow shows what the ledger says", lambda: check_mlflow(run, tracker)),

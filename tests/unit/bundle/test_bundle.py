@@ -38,7 +38,7 @@ class Given:
 
     def audit(self, bundle: Path | None = None) -> Audit:
         with opened(bundle or self.bundle, self.settings) as theirs:
-            return audit(theirs.run, self.trust, None, theirs.away)
+            return audit(theirs.run, self.trust, None, theirs.absent)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_lowered_validity_is_what_the_audit_ends_with(tmp_path: Path, given: G
     for level, code in (("flag", FLAGGED), ("void", VOID)):
         with opened(given.bundle, given.settings) as theirs:
             lower(theirs.run, [Finding.of("test", level, "A test found something.")])  # type: ignore[arg-type]
-            found = audit(theirs.run, Trust(), None, theirs.away)
+            found = audit(theirs.run, Trust(), None, theirs.absent)
             assert found.sound
             assert found.exit_code == code
 

@@ -175,7 +175,7 @@ def test_a_hostile_bundle_loses_against_the_audit(reader: Reader, name: str) -> 
     try:
         hostile = rewritten(reader.honest, reader.folder / "hostile.tar.gz", HOSTILE[name](reader))
         with opened(hostile, reader.settings) as theirs:  # the sandbox has tests of its own
-            code = audit(theirs.run, Trust(), None, theirs.away).exit_code
+            code = audit(theirs.run, Trust(), None, theirs.absent).exit_code
     except A2rlError as refused:
         said = str(refused)
     assert code == UNSOUND

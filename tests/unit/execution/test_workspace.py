@@ -20,7 +20,6 @@ from a2rl.recording import tracer
 from a2rl.run.directory import RunDir
 from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.meta import RUN_META, run_meta
-from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import Isolation
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.run_maker import spec
@@ -195,8 +194,6 @@ def test_a_model_of_the_hub_keeps_its_organisation(settings: Settings, base_mode
     assert environment["MODEL_PATH"] == str(run.workspace / "models" / "Qwen/Qwen2.5-0.5B")
     assert (Path(environment["MODEL_PATH"]) / "config.json").exists()
     assert "./models/Qwen/Qwen2.5-0.5B" in (run.workspace / "instructions.md").read_text()
-    (run.given / "models" / "Qwen" / "Qwen2.5-0.5B").rename(run.given / "models" / "Qwen2.5-0.5B")  # an older run
-    assert agent_environment(run, agent(), URL, settings)["BASE_MODEL"] == "Qwen2.5-0.5B"
 
 
 def test_only_requested_variables_of_the_host_reach_the_agent(agent_run: RunDir, secretive: Settings) -> None:
@@ -367,12 +364,6 @@ def test_every_mode_has_its_rule(settings: Settings, base_model: Path, tmp_path:
     (tmp_path / "description.md").write_text("Do sums.")
     build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
     assert f"Mode: {mode}" in (run.workspace / "instructions.md").read_text()
-
-
-def test_a_run_from_before_there_was_a_sandbox_had_none(tmp_path: Path) -> None:
-    old = spec().model_dump(mode="json")
-    del old["sandbox"]
-    assert RunSpec.model_validate(old).sandbox == "none"
 
 
 def test_an_agents_folder_is_readable_unless_it_holds_a_checkout(

@@ -16,7 +16,7 @@ import pytest
 
 from a2rl.cli.results import find_run
 from a2rl.cli.run_table import list_runs
-from a2rl.cluster.copies import Manifest, blob_key, entry_key, entry_object
+from a2rl.cluster.copies import CopyManifest, blob_key, entry_key, entry_object
 from a2rl.cluster.restore import fetch_results
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
@@ -257,7 +257,7 @@ class Store:
             "run_id": self._run.id, "epoch": 1, "number": 1, "seq": len(rows), "head": rows[-1].hash,
             "epochs": {1: len(rows)}, "files": self.files, "folders": self.folders,
         }  # fmt: skip
-        made = Manifest.model_validate(fields)
+        made = CopyManifest.model_validate(fields)
         self.store.write(key or made.key, json.dumps({**fields, "run_id": run_id or self._run.id}).encode())
         return fetch_results(self.folder.parent / "fetched", self.store, key or made.key)
 

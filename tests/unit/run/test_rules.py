@@ -33,5 +33,5 @@ def test_a_mistake_in_the_rules_is_an_error() -> None:
 
 
 def test_what_agents_are_told_names_no_finding() -> None:
-    assert len(rules().told) >= 4
-    assert not [kind for kind in rules().levels for text in rules().told if kind in text]
+    assert len(rules().instructions) >= 4
+    assert not [kind for kind in rules().levels for text in rules().instructions if kind in text]

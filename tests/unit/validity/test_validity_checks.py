@@ -22,7 +22,7 @@ from a2rl.run.events import (
 )
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, ModelUse
 from a2rl.sandbox.isolation import NONE
-from a2rl.validity.checks import Check
+from a2rl.validity.checks import CheckFunction
 from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, untouched_base
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Finding
@@ -46,7 +46,7 @@ def finished(original: Finished, tmp_path: Path) -> Finished:
     return Finished(RunDir(root), original.settings)
 
 
-def found(finished: Finished, check: Check) -> list[tuple[str, str]]:
+def found(finished: Finished, check: CheckFunction) -> list[tuple[str, str]]:
     findings: Iterable[Finding] = check(RunEvidence(finished.run, finished.settings))
     return [(each.kind, each.level) for each in findings]
 
