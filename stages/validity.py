@@ -13,8 +13,7 @@ from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, un
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.halves import halves_agree
 from a2rl.validity.record import STAGE, ValidityRecord, decide, reveal_draw
-from a2rl.validity.rules_check import hosts, teachers
-from a2rl.validity.traces import code, full_records, leaked_keys
+from a2rl.validity.traces import code, full_records, hosts, leaked_keys, teachers
 
 READING: tuple[CheckFunction, ...] = (
     confinement, survivors, ungraded, cut_short, untouched_base, code, leaked_keys, full_records, teachers, hosts,

@@ -15,10 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from a2rl.models.checkpoint import Tensor, tensors_of
 from a2rl.models.tensor_names import find_embedding, find_head
-from a2rl.provenance.arrays import is_readable, matrix_shape
 from a2rl.provenance.kinds import Provenance, classify
 from a2rl.provenance.relatives import Kin
-from a2rl.provenance.rows import Columns
+from a2rl.provenance.rows import Columns, is_readable, matrix_shape
 from a2rl.provenance.trace import (
     FITTED,
     RECOGNISED,

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2rl.models.checkpoint import Tensor, tensors_of
-from a2rl.provenance.arrays import Matrix, is_readable, read_rows
-from a2rl.provenance.rows import SMALLEST
+from a2rl.provenance.rows import SMALLEST, Matrix, is_readable, read_rows
 from a2rl.provenance.trace import Sample
 
 RIDGE = 1e-6

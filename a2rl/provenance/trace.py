@@ -7,12 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from a2rl.models.checkpoint import Tensor
-from a2rl.provenance.arrays import Matrix, Places, matrix_shape, read_columns, read_rows
 from a2rl.provenance.rows import (
     Columns,
+    Matrix,
+    Places,
     fit_columns,
+    matrix_shape,
     mean_cosine,
     nearest,
+    read_columns,
+    read_rows,
     relative_delta,
     roughness,
     scaled_delta,

@@ -1,12 +1,14 @@
 """The record of a run's validity, and the one way to change it: downwards."""
 
+from collections.abc import Iterable
+
 from a2rl.core.files import digest_of
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.events import DrawRevealed, ValidityDecided
 from a2rl.run.records import ExecuteRecord, GradeRecord
+from a2rl.run.rules import rules
 from a2rl.validity.checks import Checked, CheckRun
 from a2rl.validity.finding import Finding, Validity
-from a2rl.validity.rules_check import weighed
 
 STAGE = "validity"
 
@@ -43,6 +45,16 @@ def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
     record = ValidityRecord(seconds=seconds, validity=validity, grade_digest=digest, checks=runs)
     run.ledger.append_unless(event_of(record), lambda past: past == event_of(record))
     return run.write(STAGE, record)
+
+
+def weighed(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns the findings with the levels of the rules."""
+    levels = rules().levels
+    return [
+        each if levels.get(each.kind, each.level) == each.level
+        else Finding.of(each.kind, levels[each.kind], each.text, *each.evidence)
+        for each in findings
+    ]  # fmt: skip
 
 
 def lower(run: RunDir, findings: list[Finding]) -> ValidityRecord:

@@ -1,5 +1,7 @@
-"""Checks of what an agent left behind: the code of its submissions, and keys in what it wrote."""
+"""Checks of what an agent left behind: the code of its submissions, keys in what it wrote, the LLMs and hosts that it
+asked for."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ from a2rl.core.event_log import EventLog
 from a2rl.core.files import read_jsonl
 from a2rl.recording.processes import FULL
 from a2rl.run.events import SubmissionAccepted
+from a2rl.run.rules import rules
 from a2rl.sandbox.agent_log import MAX_BYTES as MAX_PRINTED
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Evidence, Finding
@@ -19,6 +22,7 @@ RECORDS = ("llm.jsonl", "proxy.jsonl", "services.jsonl", "processes.jsonl", "out
 MAX_PLACES = 20
 MAX_LINE = 1 << 20
 """Bytes of a line that are looked at."""
+SHOWN = 10
 
 
 def code(evidence: RunEvidence) -> Iterator[Finding]:
@@ -82,3 +86,44 @@ def _marks(path: Path, root: Path) -> Iterator[Evidence]:
             number += 1
             if (mark := REMOVED.search(line)) is not None:
                 yield Evidence(what="a removed key", value=mark[0].decode(), file=name, line=number)
+
+
+def teachers(evidence: RunEvidence) -> Iterator[Finding]:
+    """Notes LLMs that the agent used besides its driver and those that the rules allow."""
+    executed, driver = evidence.execute, evidence.run.spec.driver
+    used = executed.seen.other_models(driver) if executed and executed.seen else {}
+    others = {name: use for name, use in used.items() if name not in rules().teachers.allowed}
+    if others:
+        places = [
+            Evidence(what=f"requests to {name}", value=use.requests, file="logs/llm.jsonl")
+            for name, use in list(others.items())[:SHOWN]
+        ]
+        text = f"The agent used {len(others)} LLM{'s' if len(others) > 1 else ''} besides its driver."
+        yield Finding.of("other-llm", "note", text, *places)
+
+
+def hosts(evidence: RunEvidence) -> Iterator[Finding]:
+    """Notes hosts that the agent tried to reach and was refused."""
+    refused: dict[str, int] = {}
+    for line, host in _refused(evidence):
+        refused.setdefault(host, line)
+    if refused:
+        places = [
+            Evidence(what=host, file="logs/proxy.jsonl", line=line) for host, line in list(refused.items())[:SHOWN]
+        ]
+        text = f"The agent tried to reach {len(refused)} host{'s' if len(refused) > 1 else ''} that it may not reach."
+        yield Finding.of("refused-hosts", "note", text, *places)
+
+
+def _refused(evidence: RunEvidence) -> Iterator[tuple[int, str]]:
+    path = evidence.run.logs / "proxy.jsonl"
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # the last line of a process that was killed
+            if isinstance(row, dict) and row.get("allowed") is False:
+                yield number, str(row.get("host"))

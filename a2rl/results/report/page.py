@@ -16,10 +16,10 @@ from a2rl.results.report.activities import time_line
 from a2rl.results.report.chart import draw
 from a2rl.results.report.code_changes import code_changes
 from a2rl.results.report.data import gather, need_baseline, story, verdict_in_words
-from a2rl.results.report.examples import examples_of
 from a2rl.results.report.markdown import as_markdown
 from a2rl.results.report.steps import read_steps
 from a2rl.results.report.tables import (
+    examples_of,
     judge_figures,
     kinds,
     measures,

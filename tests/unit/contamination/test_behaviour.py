@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a2rl.contamination.judged import LENGTH, length_game, sameness
+from a2rl.contamination.check import LENGTH, length_game, sameness
 from a2rl.contamination.permutation import paired_gap, selection_bonus, unpaired_gap
 from a2rl.contamination.twins import Twins, gap_between, make_twins
 from a2rl.core.files import read_jsonl, write_jsonl

@@ -4,7 +4,7 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.results.suite.comparison import compare_stacks
+from a2rl.results.suite.leaderboard import compare_stacks
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout

@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS
 from a2rl.run.rules import Rules, rules
 from a2rl.validity.finding import Finding
-from a2rl.validity.rules_check import weighed
+from a2rl.validity.record import weighed
 
 
 def test_every_kind_of_finding_belongs_to_one_rule() -> None:
@@ -17,7 +17,7 @@ def test_the_rules_decide_what_voids(monkeypatch: pytest.MonkeyPatch) -> None:
     strict = rules().model_copy(update={"code": rules().code.model_copy(update={"findings": {"no-code": "void"}})})
     found = [Finding.of("no-code", "flag", "No code."), Finding.of("of-somebody-else", "note", "It rained.")]
     assert [each.level for each in weighed(found)] == ["flag", "note"]
-    monkeypatch.setattr("a2rl.validity.rules_check.rules", lambda: strict)
+    monkeypatch.setattr("a2rl.validity.record.rules", lambda: strict)
     assert [each.level for each in weighed(found)] == ["void", "note"]
 
 

@@ -27,8 +27,7 @@ from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, un
 from a2rl.validity.evidence import RunEvidence
 from a2rl.validity.finding import Finding
 from a2rl.validity.halves import halves_agree
-from a2rl.validity.rules_check import hosts, teachers
-from a2rl.validity.traces import code, full_records, leaked_keys
+from a2rl.validity.traces import code, full_records, hosts, leaked_keys, teachers
 from stages.validity import CHECKS, validity
 from tests.run_maker import Finished, finished_run, grade_result, item_results
 
