@@ -114,15 +114,9 @@ def sentence(run: RunDir) -> str:
     )
 
 
-def sandbox_of(run: RunDir) -> Isolation | None:
-    """Returns the sandbox that confined the agent; None if it is not decided yet."""
-    ready = run.read("setup", SetupRecord)
-    return ready.sandbox if ready else None
-
-
-def sandbox_warning(sandbox: Isolation | None) -> str:
-    """Returns a warning if a run's sandbox is weaker than it should be; empty if it is not, or not known yet."""
-    if sandbox is None or not (sandbox.missing_layers or not sandbox.confines):
+def sandbox_warning(sandbox: Isolation) -> str:
+    """Returns a warning if a run's sandbox is weaker than it should be; empty if it is not."""
+    if not sandbox.missing_layers and sandbox.confines:
         return ""
     if not sandbox.confines:
         return "No sandbox: nothing but its instructions keeps the agent in its workspace; the report says so too."
@@ -137,7 +131,8 @@ def show_run(found: RunDir, as_json: bool) -> None:
     out.print(sentence(found), soft_wrap=True)
     facts = run_object(found)
     show_validity(read_validity(found))
-    if warning := sandbox_warning(sandbox_of(found)):
+    ready = found.read("setup", SetupRecord)
+    if ready is not None and (warning := sandbox_warning(ready.sandbox)):
         out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
     for text in remarks_on(found):
         out.print(text, style="yellow", soft_wrap=True, markup=False)

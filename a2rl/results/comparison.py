@@ -13,7 +13,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
-from a2rl.scoring.paired import LEVEL, Improvement, best_of, compare, corrected, mean_difference
+from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, cross_fitted, mean_difference
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.catalog import load_grader
 from a2rl.task_api.contract import HeadlineGrader
@@ -55,7 +55,7 @@ def cross_fitted_gain(run: RunDir) -> float | None:
     known = [each for each in values if each is not None]
     if len(known) < len(graded):
         return None
-    return best_of(known[0], known[1:]).cross_fitted
+    return cross_fitted(known[0], known[1:])
 
 
 def _is_judged(item: ItemResult | None) -> bool:

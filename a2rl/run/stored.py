@@ -43,9 +43,3 @@ def safe_entries(run: RunDir) -> list[Entry]:
     """Returns the entries of the ledger that are safe: all, if the run is not copied anywhere."""
     stored, entries = read_stored(run), run.ledger.entries()
     return entries if stored is None else [entry for entry in entries if entry.seq <= stored.seq]
-
-
-def is_safe(run: RunDir, seq: int) -> bool:
-    """Says whether an entry of the ledger is safe."""
-    stored = read_stored(run)
-    return stored is None or seq <= stored.seq

@@ -8,7 +8,7 @@ the best and the worst value that it could have had.
 
 Who picks the best of many scores on the items that also measure it gets a figure that is too high: by 1 to 11 points
 without any true difference. Two figures stand beside it here. The interval that decides the verdict allows for the
-number of submissions, and the cross-fitted gain (`best_of`) picks on one half of the items and measures on the other.
+number of submissions, and the cross-fitted gain picks on one half of the items and measures on the other.
 
     improvement = compare(baseline_items, items)
     improvement.points, improvement.ci
@@ -217,37 +217,30 @@ def _random_signs(count: int, level: float) -> "Iterator[np.ndarray]":
         left -= size
 
 
-class BestOf(NamedTuple):
-    """The gain of the best of several submissions, in points."""
+def cross_fitted(baseline: Sequence[float], submissions: Sequence[Sequence[float]]) -> float | None:
+    """Returns the gain, in points, of the submission that half of the items choose, on the other half.
 
-    as_taken: float
-    """The gain of the submission with the highest score, on the items by which it was chosen."""
-    cross_fitted: float | None
-    """The gain of the submission that half of the items choose, on the other half; the mean over random halvings. It
-    has no bias from the choice. None if there are fewer than two items."""
-    chosen_among: int
-
-
-def best_of(baseline: Sequence[float], submissions: Sequence[Sequence[float]]) -> BestOf:
-    """Returns the gain of the best submission as it is taken in the paper, and without the bias of the choice.
+    It is the mean over random halvings, and has no bias from the choice.
 
     Args:
         baseline: The base model's value of each item.
         submissions: The same of at least one submission, in the order in which they were made: the earliest of equals
             is chosen.
+
+    Returns:
+        The gain; None if there are fewer than two items.
     """
     import numpy as np
 
-    before, after = np.array(baseline, dtype=float), np.array(submissions, dtype=float)
-    gains = after - before
-    taken = float(gains[int(np.argmax(after.mean(axis=1)))].mean())
-    if len(before) < 2:
-        return BestOf(100 * taken, None, len(after))
+    if len(baseline) < 2:
+        return None
+    after = np.array(submissions, dtype=float)
+    gains = after - np.array(baseline, dtype=float)
     rng, found = np.random.default_rng(0), []
     for _ in range(HALVINGS):
-        order = rng.permutation(len(before))
-        halves = order[: len(before) // 2], order[len(before) // 2 :]
+        order = rng.permutation(len(baseline))
+        halves = order[: len(baseline) // 2], order[len(baseline) // 2 :]
         for choosing, measuring in (halves, halves[::-1]):
             chosen = int(np.argmax(after[:, choosing].mean(axis=1)))
             found.append(float(gains[chosen, measuring].mean()))
-    return BestOf(100 * taken, 100 * float(np.mean(found)), len(after))
+    return 100 * float(np.mean(found))

@@ -202,7 +202,7 @@ def test_whatever_the_task_measures_is_mirrored_in_mlflow(
     run = make_run(settings, base_model)
     run.write("baseline", run.need("baseline", BaselineRecord).model_copy(update={"total": total}))
     Tracker(settings).sync(run)
-    shown = Tracker(settings).mirrored(run)["baseline"]
+    shown = Tracker(settings).mirrored(run)["baseline"].metrics
     assert shown["score"] == 100
     assert sum(name.startswith("by_kind.") for name in shown) == len(total.groups)
     assert sum(name.startswith("measure.") for name in shown) == len(total.measures)

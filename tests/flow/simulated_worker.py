@@ -22,7 +22,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import failed
 from a2rl.run.records import ReportRecord
-from a2rl.run.stored import is_safe
+from a2rl.run.stored import safe_entries
 from flows.submission import prefect_client, take_flow_run
 
 STEPS, LEASE_S, POOL, SUITE = 6, 8.0, "simulated", "simulated"
@@ -38,9 +38,9 @@ def work(run: RunDir, acknowledged: Path) -> None:
         token = f"{run.id} {step} {folder.name}"
         entry = run.ledger.append(RunInterrupted(stage=token))
         deadline = time.monotonic() + 60
-        while not is_safe(run, entry.seq) and time.monotonic() < deadline:
+        while entry not in safe_entries(run) and time.monotonic() < deadline:
             time.sleep(0.05)
-        if is_safe(run, entry.seq):
+        if entry in safe_entries(run):
             with acknowledged.open("a") as file:
                 file.write(token + "\n")
     run.write("grade", failed(run, "it was simulated"))

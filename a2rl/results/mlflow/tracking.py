@@ -113,11 +113,7 @@ class Tracker:
             self._sync_result(run, known, entries)
             self._known[run.id] = known
 
-    def mirrored(self, run: RunDir) -> dict[str, Mapping[str, float]]:
-        """Returns the metrics that MLflow has for a run, by the name of the nested run; the parent is `result`."""
-        return {name: found.metrics for name, found in self.mirrored_runs(run).items()}
-
-    def mirrored_runs(self, run: RunDir) -> dict[str, Mirrored]:
+    def mirrored(self, run: RunDir) -> dict[str, Mirrored]:
         """Returns what MLflow has for a run, by the name of the nested run; the parent is `result`."""
         with self.store.errors():
             parent = self.store.find(RUN_ID_TAG, run.id, run.spec.suite)
@@ -125,12 +121,6 @@ class Tracker:
                 return {}
             children = self.store.children(run.spec.suite, parent.info.run_id)
             return {name: _mirrored(each) for name, each in {"result": parent, **children}.items()}
-
-    def head(self, run: RunDir) -> str | None:
-        """Returns the head of the ledger's hash chain that MLflow has; None if it has none."""
-        with self.store.errors():
-            parent = self.store.find(RUN_ID_TAG, run.id, run.spec.suite)
-            return parent.data.tags.get(HEAD_TAG) if parent else None
 
     def page(self, run: RunDir) -> str:
         """Returns the URL of a run that this tracker has mirrored; empty if it has not. No request."""

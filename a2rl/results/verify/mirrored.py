@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from a2rl.results.figures import result_metrics, result_tags, run_params
 from a2rl.results.mlflow.store import short_text
-from a2rl.results.mlflow.tracking import Mirrored, Tracker
+from a2rl.results.mlflow.tracking import HEAD_TAG, Mirrored, Tracker
 from a2rl.results.verify.check import NotCheckedError, require, same
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
@@ -15,14 +15,15 @@ def check_mlflow(run: RunDir, tracker: Tracker | None) -> None:
     """Compares all that MLflow shows of a run."""
     if tracker is None:
         raise NotCheckedError("MLflow is not here")
-    mirrored = tracker.mirrored_runs(run)
+    mirrored = tracker.mirrored(run)
     require(bool(mirrored), f"MLflow does not have the run: `a2rl report {run.id}` mirrors it again")
     _check_submissions(run, mirrored)
     _check_params(run, mirrored["result"])
     record = run.read("grade", GradeRecord)
     if record is not None:
         _check_result(run, record, mirrored["result"])
-        require(tracker.head(run) == run.ledger.verify(), "the ledger has grown or changed since the run was closed")
+        head = mirrored["result"].tags.get(HEAD_TAG)
+        require(head == run.ledger.verify(), "the ledger has grown or changed since the run was closed")
 
 
 def _check_submissions(run: RunDir, mirrored: Mapping[str, Mirrored]) -> None:

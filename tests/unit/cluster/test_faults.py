@@ -26,7 +26,7 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.spec import RunSpec
-from a2rl.run.stored import is_safe
+from a2rl.run.stored import safe_entries
 from tests.run_maker import spec
 from tests.services import running
 
@@ -228,8 +228,8 @@ def test_between_two_checkouts_what_was_safe_stays(
         made, (names, used) = begin(here, f"gsm8k-noop-2-{number}"), counted()
         run, moved = (RunDir(place.settings.runs / made.run_id) for place in places)
         work(here, made, names, first)
-        seqs = range(1, len(used) + 1)
-        safe = [used[seq - 1] for seq in seqs if (run.root / "stored.json").exists() and is_safe(run, seq)]
+        stored = safe_entries(run) if (run.root / "stored.json").exists() else []
+        safe = [used[entry.seq - 1] for entry in stored]
         before, mine = here.connect().row(made.run_id), list(used)
         between = work(elsewhere, made, names, second)
         after = here.connect().row(made.run_id)

@@ -133,7 +133,7 @@ def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path)
     assert note in paper.run.report.read_text()
     parent = Tracker(paper.settings).store.find("a2rl.run_id", paper.run.id, paper.run.spec.suite)
     assert parent.data.tags["a2rl.selection"] == note
-    mirrored = Tracker(paper.settings).mirrored(paper.run)["result"]
+    mirrored = Tracker(paper.settings).mirrored(paper.run)["result"].metrics
     assert mirrored["chosen_among"] == 3
     assert mirrored["improvement_cross_fitted"] == run_object(paper.run)["cross_fitted"] == 25.0
     assert problems(paper) == {}
