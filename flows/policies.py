@@ -7,7 +7,7 @@ waits for `a2rl resume`. Prefect's caching is off, because a stage's record says
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from prefect import Task, task
@@ -52,12 +52,12 @@ async def is_infrastructure_failure(_: Task[..., Any], __: TaskRun, state: State
     return isinstance(error, InfrastructureError) and not is_stopped()
 
 
-def stage_task(name: str, stage: Callable[..., Record]) -> Task[..., Record]:
+def stage_task(stage: Callable[..., Record]) -> Task[..., Record]:
     """Makes a Prefect task from a stage."""
     return Task(
         stage,
-        name=name,
-        task_run_name=name + " {run.id}",
+        name=stage.__name__,
+        task_run_name=stage.__name__ + " {run.id}",
         retries=RETRIES,
         retry_delay_seconds=list(RETRY_DELAYS_S),
         retry_condition_fn=is_infrastructure_failure,
@@ -66,12 +66,8 @@ def stage_task(name: str, stage: Callable[..., Record]) -> Task[..., Record]:
     )
 
 
-setup_stage = stage_task("setup", setup)
-baseline_stage = stage_task("baseline", baseline)
-execute_stage = stage_task("execute", execute)
-grade_stage = stage_task("grade", grade)
-validity_stage = stage_task("validity", validity)
-report_stage = stage_task("report", report)
+STAGE_TASKS = {stage.__name__: stage_task(stage) for stage in (setup, baseline, execute, grade, validity, report)}
+"""The stages of a run, in order."""
 
 
 @task(name="run", task_run_name="{run.id}", cache_policy=NO_CACHE, persist_result=False)
@@ -120,26 +116,13 @@ def end_soon() -> None:
 def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: int) -> None:
     """Runs the stages in order. The run holds its GPUs from its baseline to its result, if these are not yet known."""
     with ExitStack() as gpus:
-
-        def baseline_on_gpus() -> Record:
-            gpus.enter_context(_gpus(run, settings, side_by_side))
-            return baseline_stage(run, settings)
-
-        def report_without_gpus() -> Record:
-            gpus.close()
-            return report_stage(run, settings)
-
-        stages: dict[str, Callable[[], Record]] = {
-            "setup": lambda: setup_stage(run, settings),
-            "baseline": baseline_on_gpus,
-            "execute": lambda: execute_stage(run, settings, mirror.look),
-            "grade": lambda: grade_stage(run, settings),
-            "validity": lambda: validity_stage(run, settings),
-            "report": report_without_gpus,
-        }
-        for name, stage in stages.items():
+        for name, stage in STAGE_TASKS.items():
             try:
-                stage()
+                if name == "baseline" and not run.record_path("validity").exists():
+                    gpus.enter_context(dealt_gpus(run, settings, side_by_side))
+                elif name == "report":
+                    gpus.close()
+                stage(run, settings, *([mirror.look] if name == "execute" else []))
             except (UsageError, TaskDefinitionError, MissingInputError, InterruptedByUserError) as error:
                 if name == "setup" and isinstance(error, UsageError | TaskDefinitionError):
                     mark_refused(run, error)
@@ -151,10 +134,6 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
                 if name == "report" or not run.record_path(name).exists():
                     _fail(run, settings, name, error)
             mirror.changed(run)
-
-
-def _gpus(run: RunDir, settings: Settings, side_by_side: int) -> AbstractContextManager[object]:
-    return nullcontext() if run.record_path("validity").exists() else dealt_gpus(run, settings, side_by_side)
 
 
 def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> None:

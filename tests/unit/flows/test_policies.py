@@ -66,7 +66,7 @@ def test_a_run_that_setup_refuses_is_shown_as_refused(settings: Settings, monkey
     def refuse(*_: object) -> None:
         raise UsageError("no model 'x': name one")
 
-    monkeypatch.setattr(policies, "setup_stage", refuse)
+    monkeypatch.setitem(policies.STAGE_TASKS, "setup", refuse)
     run = RunDir.create(settings.runs, spec())
     assert state_of(run) == "new"
     with pytest.raises(UsageError):
@@ -94,7 +94,7 @@ def test_a_run_holds_its_gpus_from_baseline_to_result(
         return work
 
     for name in STAGES:
-        monkeypatch.setattr(policies, f"{name}_stage", stage(name))
+        monkeypatch.setitem(policies.STAGE_TASKS, name, stage(name))
     try:
         begin(run, fake.seen_by(settings))
     except InterruptedByUserError:
@@ -118,7 +118,7 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
             check_stop()
 
     for name in STAGES:
-        monkeypatch.setattr(policies, f"{name}_stage", work if name == "execute" else lambda *_: None)
+        monkeypatch.setitem(policies.STAGE_TASKS, name, work if name == "execute" else lambda *_: None)
     lost, other = (RunDir.create(settings.runs, spec(run_id=f"gsm8k-noop-{number}")) for number in (1, 2))
     with ThreadPoolExecutor(2) as threads:
         ends = [

@@ -37,13 +37,13 @@ def records_problem(run: RunDir) -> str:
 def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Exception], None]:
     """Makes one stage fail, as Prefect reports it when all retries are used up; the other stages do nothing."""
     for name in STAGES:
-        monkeypatch.setattr(policies, f"{name}_stage", lambda *_: None)
+        monkeypatch.setitem(policies.STAGE_TASKS, name, lambda *_: None)
 
     def fail(name: str, error: Exception) -> None:
         def stage(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(policies, f"{name}_stage", stage)
+        monkeypatch.setitem(policies.STAGE_TASKS, name, stage)
 
     return fail
 

@@ -62,9 +62,9 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finished:
         '{"event": "started", "started_s": 1, "pid": 1, "command": ["train.py"]}\n'
     )
     for name in ("setup", "baseline", "execute", "grade"):
-        monkeypatch.setattr(policies, f"{name}_stage", lambda *_: None)
-    monkeypatch.setattr(policies, "validity_stage", stages.validity.validity)
-    monkeypatch.setattr(policies, "report_stage", stages.report.report)
+        monkeypatch.setitem(policies.STAGE_TASKS, name, lambda *_: None)
+    monkeypatch.setitem(policies.STAGE_TASKS, "validity", stages.validity.validity)
+    monkeypatch.setitem(policies.STAGE_TASKS, "report", stages.report.report)
     for module in (label_records, page, checks):
         monkeypatch.setattr(module, "read_apart", here)
     monkeypatch.setattr(tracking.Tracker, "sync", lambda *_: None)
