@@ -88,17 +88,17 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
     params = load_params(settings.root)
     chosen = choose_suite(params, suite, **given)
     declare_rates(params.llm_rates)
-    if run_ids is None and pool:
-        return submit_runs(plan_runs(chosen, suite, params, settings), pool, a2rl, settings)
-    if run_ids is not None and pool:
-        require_ready_here(run_ids, settings)
     if run_ids is None:
         specs = plan_runs(chosen, suite, params, settings)
+        if pool:
+            return submit_runs(specs, pool, a2rl, settings)
         require_ready(specs, settings)
         runs = [create_run(spec, settings) for spec in specs]
     else:
         runs = [RunDir(settings.runs / run_id) for run_id in dict.fromkeys(run_ids)]
-        if not pool:  # a submitted run comes from the claims and the store
+        if pool:  # a submitted run comes from the claims and the store
+            require_ready_here(run_ids, settings)
+        else:
             require_made_here(runs, settings)
     if chosen.concurrency > 1 and len(runs) > 1:
         runs.sort(key=lambda run: -run.spec.budget_s)  # the longest first, so that the last runs end at similar times

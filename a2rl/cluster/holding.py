@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, lost, taken, this_owner
-from a2rl.cluster.copies import CopyManifest, read_spec
+from a2rl.cluster.copies import read_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.lease import Lease, awake_and_asleep
 from a2rl.cluster.postgres_claims import PostgresClaims
@@ -189,7 +189,7 @@ def _claimed(
             if earlier is not None:
                 earlier.close()
             manifest = bring_up_to_date(run, cluster.store, claim)
-            replica = _replica(run, cluster, claim, manifest, lease)
+            replica = Replica(run, cluster.store, cluster.claims, claim, manifest, lambda: progress_of(run), lease)
             try:
                 with replica:
                     yield lease
@@ -208,10 +208,6 @@ def _claimed(
         raise
     finally:
         cluster.claims.release(claim, outcome, done)
-
-
-def _replica(run: RunDir, cluster: Cluster, claim: Claim, manifest: CopyManifest | None, lease: Lease) -> Replica:
-    return Replica(run, cluster.store, cluster.claims, claim, manifest, lambda: progress_of(run), lease)
 
 
 def new_run(spec: RunSpec, pool: str = "") -> NewRun:
