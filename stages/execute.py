@@ -14,7 +14,7 @@ from a2rl.execution.prompt import StartContext
 from a2rl.grading.server_process import GradingServer
 from a2rl.llm.keys import register_run_secrets
 from a2rl.llm.relay.request_log import read_llm_use
-from a2rl.recording.claims import keep_claims
+from a2rl.recording.agent_summary import keep_summary
 from a2rl.run.budget import refund_s, waited_s
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, SubmissionAccepted, SubmissionRefused
@@ -54,7 +54,7 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
         while (context := _next_start(attempts)) is not None:
             attempts.start(context)
         server.drain()
-    keep_claims(run)
+    keep_summary(run)
     return run.write("execute", _record(attempts, time.monotonic() - started))
 
 

@@ -10,7 +10,7 @@ from a2rl.core.files import write_atomically
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_message, register_run_secrets
-from a2rl.recording.claims import COLUMNS, read_claims
+from a2rl.recording.agent_summary import COLUMNS, read_summary
 from a2rl.results.comparability import comparability
 from a2rl.results.report.activities import time_line
 from a2rl.results.report.chart import draw
@@ -137,7 +137,7 @@ def _work(run: RunDir, entries: list[Entry], settings: Settings) -> dict[str, An
         "seen": seen_figures(executed.seen if executed else None),
         "remarks": remarks(executed, run.spec.driver, agent.calls_llm),
         "changes": code_changes(run.code, entries),
-        "claims": read_claims(run),
+        "claims": read_summary(run),
         "claim_columns": COLUMNS,
         "steps": steps,
         "time_line": time_line(run, entries, steps),

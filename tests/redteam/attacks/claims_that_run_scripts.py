@@ -24,7 +24,7 @@ def attack(scene):
 def held(after):
     import tempfile
 
-    from a2rl.recording.claims import keep_claims, read_claims
+    from a2rl.recording.agent_summary import keep_summary, read_summary
     from a2rl.results.report import write_report
     from tests.run_maker import checkout
     from tests.simulated_runs import simulate_run
@@ -32,9 +32,9 @@ def held(after):
     with tempfile.TemporaryDirectory() as folder:
         settings = checkout(Path(folder))
         run = simulate_run(settings, 1, skill=0.9)
-        keep_claims(after.run)
+        keep_summary(after.run)
         (after.run.root / "claims").rename(run.root / "claims")
-        if not read_claims(run).texts:
+        if not read_summary(run).texts:
             return "nothing of it was kept"
         write_report(run, settings)
         page = run.report.read_text()

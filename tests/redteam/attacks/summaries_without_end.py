@@ -25,12 +25,12 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.recording.claims import MAX_BYTES, MAX_ROWS, keep_claims, read_claims
+    from a2rl.recording.agent_summary import MAX_BYTES, MAX_ROWS, keep_summary, read_summary
     from tests.redteam.look import slow
 
-    if late := slow(5, lambda: keep_claims(after.run), lambda: read_claims(after.run)):
+    if late := slow(5, lambda: keep_summary(after.run), lambda: read_summary(after.run)):
         return late
-    found = read_claims(after.run)
+    found = read_summary(after.run)
     if "reports/summary.md" in found.texts:
         return "it was shown a hidden file"
     kept = sum(path.stat().st_size for path in (after.run.root / "claims").rglob("*.*"))

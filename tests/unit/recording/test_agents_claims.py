@@ -6,7 +6,7 @@ from pathlib import Path
 
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
-from a2rl.recording.claims import COLUMNS, MAX_BYTES, MAX_ROWS, keep_claims, read_claims
+from a2rl.recording.agent_summary import COLUMNS, MAX_BYTES, MAX_ROWS, keep_summary, read_summary
 from a2rl.results.report import write_report
 from a2rl.run.directory import RunDir
 
@@ -27,10 +27,10 @@ def wrote(run: RunDir, path: str, text: str) -> None:
 def test_the_summaries_are_kept_and_shown_as_claims(run: RunDir, settings: Settings) -> None:
     wrote(run, "reports/summary.md", "# Summary\n<script>alert(1)</script> I scored 100 \u202e points")
     wrote(run, "reports/summary.jsonl", json.dumps(LINE) + "\n\nnot JSON\n[1]\n")
-    keep_claims(run)
+    keep_summary(run)
     (run.workspace / "reports/summary.md").write_text("changed later")
-    assert read_claims(run).unread == 2
-    assert read_claims(run).rows == [["3", "", "", "success", "", "65.0", "", "GRPO", ""]]
+    assert read_summary(run).unread == 2
+    assert read_summary(run).rows == [["3", "", "", "success", "", "65.0", "", "GRPO", ""]]
     write_report(run, settings)
     page = run.report.read_text()
     assert "The agent's own claims" in page
@@ -40,7 +40,7 @@ def test_the_summaries_are_kept_and_shown_as_claims(run: RunDir, settings: Setti
 
 
 def test_without_a_summary_nothing_is_said(run: RunDir, settings: Settings) -> None:
-    keep_claims(run)
+    keep_summary(run)
     write_report(run, settings)
     assert "own claims" not in run.report.read_text()
 
@@ -51,19 +51,19 @@ def test_links_pipes_and_folders_are_not_read(run: RunDir, tmp_path: Path) -> No
     (run.workspace / "reports").symlink_to(tmp_path)
     (tmp_path / "summary.md").write_text("hidden")
     os.mkfifo(run.workspace / "summary.jsonl")
-    keep_claims(run)
-    assert read_claims(run) == ({}, [], 0)
+    keep_summary(run)
+    assert read_summary(run) == ({}, [], 0)
     (run.workspace / "summary.md").unlink()
     (run.workspace / "summary.md").mkdir()
-    keep_claims(run)
-    assert read_claims(run) == ({}, [], 0)
+    keep_summary(run)
+    assert read_summary(run) == ({}, [], 0)
 
 
 def test_a_hard_link_to_a_file_of_others_is_not_read(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "secret.md").write_text("hidden")
     os.link(tmp_path / "secret.md", run.workspace / "summary.md")
-    keep_claims(run)
-    assert read_claims(run).texts == {}
+    keep_summary(run)
+    assert read_summary(run).texts == {}
 
 
 def test_what_is_endless_deep_or_long_has_limits(run: RunDir) -> None:
@@ -72,8 +72,8 @@ def test_what_is_endless_deep_or_long_has_limits(run: RunDir) -> None:
     deep = "[" * 3_000
     lines = [deep, '{"score": ' + "9" * 3_900 + "}", *(json.dumps({"status": "x" * size}) for size in (3_900, 9_000))]
     wrote(run, "summary.jsonl", "\n".join([*lines, *[json.dumps(LINE)] * (2 * MAX_ROWS)]))
-    keep_claims(run)
-    found = read_claims(run)
+    keep_summary(run)
+    found = read_summary(run)
     assert len(found.rows) == MAX_ROWS - 2
     assert len(found.rows) + found.unread == len(lines) + 2 * MAX_ROWS
     assert all(len(row) == len(COLUMNS) and max(map(len, row)) <= 80 for row in found.rows)
@@ -84,7 +84,7 @@ def test_bytes_that_are_no_text_and_keys_are_not_kept(run: RunDir) -> None:
     key = "mk-Ab3dEf6hIj9lMn2pQr5tUv8xYz1B"
     register_secrets({"A_KEY": key})
     (run.workspace / "summary.md").write_bytes(b"\xff\xfe " + key.encode())
-    keep_claims(run)
+    keep_summary(run)
     kept = (run.root / "claims/summary.md").read_text(encoding="utf-8")
     assert key not in kept
     assert kept.startswith("\ufffd\ufffd ")

@@ -28,7 +28,7 @@ MAX_CELL = 80
 """Characters of a value that are shown."""
 
 
-class Claims(NamedTuple):
+class AgentSummary(NamedTuple):
     """What an agent wrote about its run."""
 
     texts: dict[str, str]
@@ -39,7 +39,7 @@ class Claims(NamedTuple):
     """Lines that are not shown: no JSON object, too long, or beyond the limit."""
 
 
-def keep_claims(run: RunDir) -> None:
+def keep_summary(run: RunDir) -> None:
     """Copies the beginnings of the files from the workspace, as far as they are regular files."""
     with suppress(OSError), UntrustedFolder.at(run.workspace) as workspace:
         for path in PATHS:
@@ -48,12 +48,14 @@ def keep_claims(run: RunDir) -> None:
                 write_atomically(run.root / "claims" / path, found.decode("utf-8", "replace"))
 
 
-def read_claims(run: RunDir) -> Claims:
+def read_summary(run: RunDir) -> AgentSummary:
     """Returns what was kept; nothing if the agent wrote no summary."""
     found = {path: text for path in PATHS if (text := _kept(run, path)).strip()}
     lines = [line for path, text in found.items() if path.endswith("l") for line in text.split("\n") if line.strip()]
     rows = list(_rows(lines[:MAX_ROWS]))
-    return Claims({path: text for path, text in found.items() if path.endswith("d")}, rows, len(lines) - len(rows))
+    return AgentSummary(
+        {path: text for path, text in found.items() if path.endswith("d")}, rows, len(lines) - len(rows)
+    )
 
 
 def _kept(run: RunDir, path: str) -> str:
