@@ -120,9 +120,9 @@ def _with_published(trust: "Trust", published: Path | None, run_id: str) -> "Tru
 
 
 def _show(found: "Audit") -> None:
-    from a2rl.cli.audit_output import show_checks, show_regrade, show_validity
+    from a2rl.cli.results import show_audit, show_checks, show_regrade
 
     show_checks(found.checks)
     for each in found.regrades:
         show_regrade(each)
-    show_validity(found)
+    show_audit(found)

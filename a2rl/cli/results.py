@@ -1,10 +1,14 @@
-"""Shows runs in the output of commands: as sentences, as a table, and as the JSON object of a run."""
+"""Shows runs in the output of commands: as sentences, as the JSON object of a run, and with the checks of it."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
 
 from a2rl.cli.console import out, print_json
 from a2rl.core.errors import unknown_name
+from a2rl.core.printable import printable, printable_json
 from a2rl.core.settings import Settings
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
@@ -19,6 +23,14 @@ from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecor
 from a2rl.sandbox.isolation import Isolation
 from a2rl.validity.finding import Validity
 from a2rl.validity.record import counted_gain, read_validity
+
+if TYPE_CHECKING:
+    from a2rl.bundle.audit import Audit
+    from a2rl.grading.regrade import Regrade
+    from a2rl.results.verify import CheckOutcome
+
+SHOWN_ITEMS = 20
+"""The number of items that are listed; `--json` has all of them."""
 
 
 def run_object(run: RunDir) -> dict[str, Any]:
@@ -155,3 +167,49 @@ def show_validity(validity: Validity | None) -> None:
     out.print(f"The result is {validity.word}." if validity.word != "no result" else "Findings:", style=style)
     for text in validity.why:
         out.print(f"  {text}", style=style, soft_wrap=True, markup=False)
+
+
+def show_checks(checks: "Iterable[CheckOutcome]") -> None:
+    """Prints one line for each check."""
+    for check in checks:
+        mark, text = _check_line(check)
+        out.print(Text.assemble(mark, check.what, f": {printable(text)}" if text else ""), soft_wrap=True)
+
+
+def _check_line(check: "CheckOutcome") -> tuple[tuple[str, str], str]:
+    if check.problem:
+        return ("FAILED ", "bold red"), check.problem
+    if check.not_checked:
+        return ("-      ", "yellow"), f"not checked: {check.not_checked}"
+    return ("ok     ", "green"), check.note
+
+
+def show_regrade(found: "Regrade") -> None:
+    """Prints how a second grade compares with the first, and the items that differ."""
+    what = f"submission {found.submission}" if found.submission else "the base model"
+    if found.is_same:
+        text = f"{what} graded anew: {found.after}, the same item by item ({found.after.total} {found.split} items)"
+        out.print(Text.assemble(("ok     ", "green"), printable(text)), soft_wrap=True)
+        return
+    text = f"{what} graded anew: {found.after}, not {found.before}; {len(found.differences)} items differ"
+    out.print(Text.assemble(("DIFFERS ", "bold red"), printable(text)), soft_wrap=True)
+    for each in found.differences[:SHOWN_ITEMS]:
+        out.print(f"        {each.id}: {each.before}, now {each.after}", soft_wrap=True, markup=False)
+
+
+def show_audit(found: "Audit") -> None:
+    """Prints the validity of the result, with each finding and its evidence, and what the audit concludes."""
+    for what, why in found.not_regraded.items():
+        out.print(f"not graded anew: {what}: {why}", style="yellow", soft_wrap=True, markup=False)
+    if found.left_out:
+        gone = ", ".join(found.left_out[:SHOWN_ITEMS]) + (" ..." if len(found.left_out) > SHOWN_ITEMS else "")
+        text = printable(f"not here, so the result is flagged at best: {gone}")
+        out.print(text, style="yellow", soft_wrap=True, markup=False)
+    if found.validity is not None:
+        for finding in found.validity.findings:
+            out.print(f"{finding.level}: {finding.text} ({finding.id})", soft_wrap=True, markup=False)
+            for each in finding.evidence:
+                place = each.model_dump(mode="json", exclude_defaults=True)
+                out.print(f"    {printable_json(place)}", soft_wrap=True, markup=False)
+    word = found.validity.word if found.validity else "not decided"
+    out.print(f"{'sound' if found.sound else 'NOT SOUND'}; validity: {word}", style="bold", soft_wrap=True)

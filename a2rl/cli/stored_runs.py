@@ -21,9 +21,8 @@ def verify(run_id: str, public_key: PublicKey = None, as_json: Json = False) -> 
 
     Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.audit_output import show_checks
     from a2rl.cli.console import print_json
-    from a2rl.cli.results import find_run
+    from a2rl.cli.results import find_run, show_checks
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
