@@ -103,25 +103,14 @@ def _network(settings: Settings) -> Diagnosis:
 
 def _git() -> Diagnosis:
     found = shutil.which("git")
-    return Diagnosis(
-        "git",
-        bool(found),
-        False,
-        found or "not found",
-        "" if found else "install git: runs keep the agent's code in it",
-    )
+    mend = "" if found else "install git: runs keep the agent's code in it"
+    return Diagnosis("git", bool(found), False, found or "not found", mend)
 
 
 def _disk(settings: Settings) -> Diagnosis:
     free = shutil.disk_usage(disk_of_runs(settings)).free / 2**30
-    enough = free >= ENOUGH_DISK_GIB
-    return Diagnosis(
-        "disk",
-        enough,
-        False,
-        f"{free:.0f} GiB free",
-        "" if enough else "free some space: runs/ keeps all checkpoints",
-    )
+    mend = "" if free >= ENOUGH_DISK_GIB else "free some space: runs/ keeps all checkpoints"
+    return Diagnosis("disk", not mend, False, f"{free:.0f} GiB free", mend)
 
 
 def _gpu(settings: Settings) -> Diagnosis:
@@ -141,13 +130,8 @@ def _free(gpu: Gpu) -> str:
 
 def _prepared(settings: Settings) -> Diagnosis:
     ready = (settings.models / "tiny").is_dir()
-    return Diagnosis(
-        "tiny",
-        ready,
-        True,
-        "built" if ready else "not built",
-        "" if ready else "run `make data`: it builds the model and the mini data",
-    )
+    mend = "" if ready else "run `make data`: it builds the model and the mini data"
+    return Diagnosis("tiny", ready, True, "built" if ready else "not built", mend)
 
 
 def _pretrained(settings: Settings) -> Diagnosis:
@@ -171,13 +155,8 @@ def _agent_python(settings: Settings) -> Diagnosis:
     try:
         python = training_python(None, settings)
     except UsageError as error:
-        return Diagnosis(
-            "agent python",
-            False,
-            False,
-            str(error),
-            "remove .venv-agent or unset A2RL_AGENT_PYTHON, then `make setup-agent-env`",
-        )
+        mend = "remove .venv-agent or unset A2RL_AGENT_PYTHON, then `make setup-agent-env`"
+        return Diagnosis("agent python", False, False, str(error), mend)
     if settings.agent_python is not None:
         return Diagnosis("agent python", True, True, str(python))
     mend = "`make setup-agent-env` makes an environment for agents: with a GPU, also vLLM, DeepSpeed and others"

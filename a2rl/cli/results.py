@@ -37,7 +37,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
     """Returns the JSON object of a run. A figure that is not known yet is null."""
     spec, graded, executed = run.spec, run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
     base, ready = run.read("baseline", BaselineRecord), run.read("setup", SetupRecord)
-    validity = read_validity(run)
+    validity, compared = read_validity(run), comparability(run)
     private = graded.final if graded and spec.protocol == "strict" else None
     return {
         "run_id": spec.run_id,
@@ -67,8 +67,8 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "selection": selection_note(run) if graded and graded.final else "",
         "limit": spec.limit,
         "sample": sample_note(run),
-        "comparable": comparability(run).is_comparable,
-        "not_comparable_because": list(comparability(run).reasons),
+        "comparable": compared.is_comparable,
+        "not_comparable_because": list(compared.reasons),
         "generation": spec.generation.model_dump(mode="json"),
         "sampling": spec.generation.note,
         "reason": graded.reason if graded else "",
