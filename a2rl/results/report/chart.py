@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from a2rl.results.report.data import Submitted
 from a2rl.run.budget import format_duration
 from a2rl.scoring.means import Interval
 
@@ -12,17 +13,6 @@ WIDTH, HEIGHT = 920, 368
 LEFT, RIGHT, TOP, BOTTOM = 52, 24, 16, 52
 _Scale = Callable[[float], float]
 TICK_STEPS_S = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
-
-
-class Point(NamedTuple):
-    """A scored submission."""
-
-    number: int
-    elapsed_s: float
-    score: float
-    ci: Interval | None
-    counts: bool
-    """Whether the run's final result comes from this submission."""
 
 
 class Mark(NamedTuple):
@@ -75,17 +65,18 @@ class Chart:
         return round(self.left + (self.right - self.left) * min(1.0, seconds / self.end_s), 1)
 
 
-def draw(points: Sequence[Point], baseline: float | None, baseline_ci: Interval | None, end_s: float) -> Chart:
+def draw(submissions: Sequence[Submitted], baseline: float | None, baseline_ci: Interval | None, end_s: float) -> Chart:
     """Lays out a chart of scores over time.
 
     Args:
-        points: The scored submissions in order; scores are 0 to 100.
+        submissions: The submissions in order; those without a score are left out.
         baseline: The base model's score.
         baseline_ci: Its interval.
         end_s: The end of the time axis, in seconds since the agent's start.
     """
-    end_s = max([end_s, 1.0, *(point.elapsed_s for point in points)])
-    highs = [point.ci.high if point.ci else point.score for point in points] + [baseline or 0.0]
+    points = [(each, each.score) for each in submissions if each.score is not None]
+    end_s = max([end_s, 1.0, *(each.elapsed_s for each, _ in points)])
+    highs = [each.ci.high if each.ci else score for each, score in points] + [baseline or 0.0]
     top_score = min(100.0, 10 * math.ceil(max(highs) / 10 + 0.5))
 
     def x(seconds: float) -> float:
@@ -94,19 +85,19 @@ def draw(points: Sequence[Point], baseline: float | None, baseline_ci: Interval 
     def y(score: float) -> float:
         return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * score / top_score, 1)
 
-    def mark(point: Point) -> Mark:
-        low, high = point.ci or (point.score, point.score)
-        interval = f" [{low:.1f}, {high:.1f}]" if point.ci else ""
-        label = f"#{point.number}: {point.score:.1f}{interval} after {format_duration(point.elapsed_s)}"
-        return Mark(x(point.elapsed_s), y(point.score), y(low), y(high), label, point.counts)
+    def mark(each: Submitted, score: float) -> Mark:
+        low, high = each.ci or (score, score)
+        interval = f" [{low:.1f}, {high:.1f}]" if each.ci else ""
+        label = f"#{each.number}: {score:.1f}{interval} after {format_duration(each.elapsed_s)}"
+        return Mark(x(each.elapsed_s), y(score), y(low), y(high), label, each.is_result)
 
     band = None
     if baseline is not None:
         low, high = baseline_ci or (baseline, baseline)
         band = Band(y(baseline), y(high), round(y(low) - y(high), 1))
     return Chart(
-        marks=[mark(point) for point in points],
-        best=_best_line(points, baseline, x(0), x, y, end_s),
+        marks=[mark(each, score) for each, score in points],
+        best=_best_line(points, baseline, x, y, end_s),
         baseline=band,
         x_ticks=_x_ticks(end_s, x),
         y_ticks=_y_ticks(top_score, y),
@@ -115,14 +106,14 @@ def draw(points: Sequence[Point], baseline: float | None, baseline_ci: Interval 
 
 
 def _best_line(
-    points: Sequence[Point], baseline: float | None, start: float, x: _Scale, y: _Scale, end_s: float
+    points: Sequence[tuple[Submitted, float]], baseline: float | None, x: _Scale, y: _Scale, end_s: float
 ) -> str:
     best = baseline or 0.0
-    path = [(start, y(best))]
-    for point in points:
-        path.append((x(point.elapsed_s), y(best)))
-        best = max(best, point.score)
-        path.append((x(point.elapsed_s), y(best)))
+    path = [(x(0), y(best))]
+    for each, score in points:
+        path.append((x(each.elapsed_s), y(best)))
+        best = max(best, score)
+        path.append((x(each.elapsed_s), y(best)))
     path.append((x(end_s), y(best)))
     return " ".join(f"{a},{b}" for a, b in path)
 

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import UsageError
 from a2rl.results.comparability import comparability
-from a2rl.results.report.tables import short_path
 from a2rl.results.run_metrics import RunMetrics, run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
@@ -159,7 +158,7 @@ def _submitted(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: i
         if isinstance(event, SubmissionRefused):
             more = f" ({event.count} times)" if event.count > 1 else ""
             yield Submitted(
-                number=None, outcome="refused", elapsed_s=event.elapsed_s, model_path=short_path(event.model_path),
+                number=None, outcome="refused", elapsed_s=event.elapsed_s, model_path=_short_path(event.model_path),
                 score=None, ci=None, gain=None, code_revision=None, reason=f"{event.reason}{more}", is_result=False,
             )  # fmt: skip
         elif isinstance(event, SubmissionAccepted):
@@ -167,7 +166,7 @@ def _submitted(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: i
             result = grade.result if grade else None
             yield Submitted(
                 number=event.submission_id, outcome="graded" if grade else "not graded", elapsed_s=event.elapsed_s,
-                model_path=short_path(event.model_path), score=result.score if result else None,
+                model_path=_short_path(event.model_path), score=result.score if result else None,
                 ci=result.ci if result else None, gain=grade.improvement if grade else None,
                 code_revision=event.code_revision, reason=result.reason if result else "",
                 is_result=event.submission_id == counts,
@@ -215,3 +214,8 @@ def _sentence_on_end(event: AgentEnded) -> str:
         "interrupted": "The agent was ended",
     }[event.reason]
     return f"{sentence}: {event.why}." if event.why else f"{sentence}."
+
+
+def _short_path(path: str) -> str:
+    """Returns the path of a checkpoint below the workspace."""
+    return path.rpartition("/workspace/")[2]

@@ -15,7 +15,7 @@ from a2rl.results.comparability import comparability
 from a2rl.results.report.activities import time_line
 from a2rl.results.report.chart import draw
 from a2rl.results.report.code_changes import code_changes
-from a2rl.results.report.data import gather, need_baseline, story, verdict_in_words
+from a2rl.results.report.data import RunReport, gather, need_baseline, story, verdict_in_words
 from a2rl.results.report.markdown import as_markdown
 from a2rl.results.report.steps import read_steps
 from a2rl.results.report.tables import (
@@ -23,9 +23,7 @@ from a2rl.results.report.tables import (
     judge_figures,
     kinds,
     measures,
-    points,
     remarks,
-    rows,
     seen_figures,
     settings_and_versions,
     usage_figures,
@@ -33,7 +31,8 @@ from a2rl.results.report.tables import (
 from a2rl.results.report.template import load_template
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.events import SubmissionAccepted
+from a2rl.run.ledger import Entry
 from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.task_api.catalog import load_task
@@ -81,7 +80,7 @@ def report_files(run: RunDir, settings: Settings) -> dict[str, str]:
     entries = run.ledger.entries()
     report = gather(run, entries)
     page = load_template("a2rl.results.report").render(
-        **_head(run, settings), **_results(run, entries), **_work(run, entries, settings)
+        **_head(run, settings), **_results(run, entries, report), **_work(run, entries, settings)
     )
     return {
         run.report.name: page,
@@ -100,24 +99,26 @@ def _head(run: RunDir, settings: Settings) -> dict[str, Any]:
         "sample": sample_note(run),
         "comparable": comparability(run),
         "budget": format_duration(run.spec.budget_s),
+        "duration": format_duration,
         "elapsed": format_duration(run.clock.elapsed_s()),
         "settings": settings_and_versions(run, ready),
         "as_of": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.ledger.entries()[-1].at)),
     }
 
 
-def _results(run: RunDir, entries: list[Entry]) -> dict[str, Any]:
+def _results(run: RunDir, entries: list[Entry], report: RunReport) -> dict[str, Any]:
     """Returns the scores, and what follows from them."""
     baseline, grade = need_baseline(run, entries), run.read("grade", GradeRecord)
-    counts, grades = grade.submission_id if grade else None, grades_among(entries)
+    counts, accepted = grade.submission_id if grade else None, run.ledger.events(SubmissionAccepted)
     return {
         "grade": grade,
         "baseline": baseline,
         "verdict": verdict_in_words(grade),
         "validity": read_validity(run),
         "selection": selection_note(run) if grade and grade.final else "",
-        "chart": draw(points(entries, grades, counts), baseline.score, baseline.ci, run.clock.elapsed_s()),
-        "rows": rows(entries, grades, counts),
+        "chart": draw(report.submissions, baseline.score, baseline.ci, run.clock.elapsed_s()),
+        "submissions": report.submissions,
+        "adapters": {each.submission_id: each.adapter for each in accepted},
         "kinds": kinds(grade) if grade else [],
         "measures": measures(grade) if grade else [],
         "judge": judge_figures(grade),

@@ -1,15 +1,13 @@
-"""The tables of a run's page: its submissions, what the LLM and the judge were asked, kinds of items,
+"""The tables of a run's page: what the LLM and the judge were asked, kinds of items,
 settings, and example items with the answers of the base model and of the result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
-from a2rl.results.report.chart import Point
-from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Usage
 from a2rl.scoring.score import Group, ItemResult
@@ -113,61 +111,6 @@ def settings_and_versions(run: RunDir, ready: SetupRecord) -> list[tuple[str, st
         **spec.versions,
     }
     return list(shown.items())
-
-
-class Row(NamedTuple):
-    """A row in the table of submissions."""
-
-    number: str
-    after: str
-    model_path: str
-    score: str
-    gain: str
-    note: str
-    counts: bool
-
-
-def points(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: int | None) -> list[Point]:
-    """Returns the scored submissions; `counts` is the one that the result comes from."""
-    return [
-        Point(event.submission_id, event.elapsed_s, result.score, result.ci, event.submission_id == counts)
-        for event in (entry.event for entry in entries)
-        if isinstance(event, SubmissionAccepted)
-        and (grade := grades.get(event.weights_digest)) is not None
-        and (result := grade.result).score is not None
-    ]
-
-
-def rows(entries: Sequence[Entry], grades: Mapping[str, Graded], counts: int | None) -> list[Row]:
-    """Returns all submissions, also those that were refused."""
-    found = []
-    for event in (entry.event for entry in entries):
-        if isinstance(event, SubmissionRefused):
-            what = "refused" if event.count == 1 else f"{event.count} refused"
-            found.append(Row("-", format_duration(event.elapsed_s), event.model_path, what, "", event.reason, False))
-        elif isinstance(event, SubmissionAccepted):
-            grade = grades.get(event.weights_digest)
-            gain = f"{grade.improvement:+.1f}" if grade and grade.improvement is not None else ""
-            code = f"code {event.code_revision[:8]}" if event.code_revision else ""
-            merged = f"{event.adapter}, merged by the grader" if event.adapter else ""
-            note = "; ".join(each for each in (code, merged) if each)
-            found.append(
-                Row(
-                    str(event.submission_id),
-                    format_duration(event.elapsed_s),
-                    short_path(event.model_path),
-                    str(grade.result) if grade else "not graded",
-                    gain,
-                    note,
-                    event.submission_id == counts,
-                )
-            )
-    return found
-
-
-def short_path(path: str) -> str:
-    """Returns the path of a checkpoint below the workspace."""
-    return path.rpartition("/workspace/")[2]
 
 
 def seen_figures(seen: LlmUse | None) -> list[tuple[str, str]]:
