@@ -1,6 +1,7 @@
 """Fixtures for all tests: a separate checkout, and a small but real base model."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from tests.small_model import build_base_model
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# The tests start hundreds of processes, and each would compile the library anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 for _ours in ("A2RL_ROOT", "MLFLOW_TRACKING_URI"):
     os.environ.pop(_ours, None)
 

@@ -5,10 +5,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
 import psutil
+import pytest
 import yaml
 
 from a2rl.core.errors import InfrastructureError
@@ -21,6 +24,7 @@ from a2rl.judge.params import JudgeParams
 from a2rl.models.base_model import SMALL_FILES, model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.results.manifest import close_run
+from a2rl.results.mlflow.store import MlflowStore
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report import write_report
 from a2rl.run.directory import RunDir
@@ -33,6 +37,7 @@ from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.score import STATISTICS, ItemResult, summarise
 from a2rl.task_api.contract import Split
 from a2rl.task_api.data import hidden_digest
+from a2rl.validity.checks import run_checks
 from stages.grade import grade
 from stages.validity import validity
 from tests.small_model import build_base_model, trained_copy
@@ -48,6 +53,20 @@ def checkout(folder: Path) -> Settings:
         (folder / name).symlink_to(REPOSITORY / name)
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return Settings(folder, {**environ, "CUDA_VISIBLE_DEVICES": ""})
+
+
+@cache
+def _empty_mlflow_database() -> bytes:
+    with TemporaryDirectory() as folder:
+        settings = Settings(Path(folder), {})
+        assert MlflowStore(settings).client  # makes the database
+        return (settings.mlruns / "mlflow.db").read_bytes()
+
+
+def prepare_mlflow(settings: Settings) -> None:
+    """Gives a checkout an empty MLflow database; MLflow itself takes a second to make one."""
+    settings.mlruns.mkdir(exist_ok=True)
+    (settings.mlruns / "mlflow.db").write_bytes(_empty_mlflow_database())
 
 
 def know_judge(settings: Settings, judge: JudgeParams) -> None:
@@ -239,7 +258,9 @@ def finish(run: RunDir, settings: Settings, base_model: Path, judged: bool = Tru
     grade(run, settings)
     if not judged:
         return
-    validity(run, settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.validity.run_checks_apart", run_checks)  # a process of its own takes a second to start
+        validity(run, settings)
     write_report(run, settings)  # the stage would also start a process for the labels
     run.write("report", ReportRecord(seconds=0, path=run.report))
     close_run(run)
@@ -263,6 +284,7 @@ def finished_run(folder: Path, in_full: bool = False, judged: bool = True, **cha
     folder.mkdir()
     settings = checkout(folder)
     base_model = build_base_model(folder / "models" / "small")
+    prepare_mlflow(settings)
     run = make_run(settings, base_model, movable=in_full, **changes)
     if in_full:
         (run.workspace / "code" / "train.py").write_text("print(1)\n")

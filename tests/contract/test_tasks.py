@@ -20,7 +20,7 @@ from a2rl.task_api.catalog import load_grader, load_preparer, load_task, task_id
 from a2rl.task_api.contract import Grader, HeadlineGrader, KindsGrader, Task
 from a2rl.task_api.split import split_ids
 from tests.mini_data import prepare_mini
-from tests.run_maker import make_run
+from tests.run_maker import make_run, prepare_mlflow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHORTEST_TEXT = 25
@@ -201,6 +201,7 @@ def test_whatever_the_task_measures_is_mirrored_in_mlflow(
     total = summarise(judged(prepared, gold))
     run = make_run(settings, base_model)
     run.write("baseline", run.need("baseline", BaselineRecord).model_copy(update={"total": total}))
+    prepare_mlflow(settings)
     Tracker(settings).sync(run)
     shown = Tracker(settings).mirrored(run)["baseline"].metrics
     assert shown["score"] == 100

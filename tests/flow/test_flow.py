@@ -179,6 +179,7 @@ def test_the_same_holds_ten_times_at_random_moments(checkout: Checkout, victim: 
     assert [each for each in rounds if each.problem] == []
 
 
+@pytest.mark.slow
 def test_with_mlflow_down_a_run_is_whole(checkout: Checkout) -> None:
     """It says in one line how to catch up."""
     crash = checkout.script("brief", "exit 7\n")

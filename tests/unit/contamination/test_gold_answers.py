@@ -27,7 +27,7 @@ from tasks.gsm8k.prepare import draw
 from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run, spec
 from tests.small_model import CHAT_TEMPLATE, build_base_model, edit_json
 
-ITEMS, STEPS, BATCH = 80, 150, 20
+ITEMS, STEPS, BATCH = 80, 100, 10
 Train = Callable[[Path, Sequence[Asked], Path], Path]
 
 
@@ -43,7 +43,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = build_base_model(tmp_path_factory.mktemp("models") / "base")
-    edit_json(folder / "config.json", hidden_size=96, intermediate_size=192, head_dim=24, num_hidden_layers=2)
+    edit_json(folder / "config.json", hidden_size=64, intermediate_size=128, head_dim=16, num_hidden_layers=1)
     edit_json(folder / "tokenizer_config.json", chat_template=None)
     import torch
 

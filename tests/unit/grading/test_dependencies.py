@@ -1,5 +1,6 @@
 """Tests what a baseline's key depends on: everything by which two grades of the same model can differ."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -126,17 +127,32 @@ def test_a_grade_does_not_depend_on_what_does_not_grade(task: str) -> None:
     assert not parts & others
 
 
+LOADS = """
+import importlib, json, os, sys
+import a2rl.grading.job, a2rl.sampling.transformers_backend, a2rl.sampling.vllm_backend
+
+for task in sys.argv[1:]:
+    if os.fork() == 0:  # it has loaded what all share, and nothing of the tasks before
+        for module in ("grade", "task"):
+            importlib.import_module(f"tasks.{task}.{module}")
+        ours = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] in ("a2rl", "tasks")]
+        print(json.dumps({task: ours}), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """The files of this project that grading of each task loads."""
+    command = [sys.executable, "-c", LOADS, *TASKS]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return {task: files for line in done.stdout.splitlines() for task, files in json.loads(line).items()}
+
+
 @pytest.mark.parametrize("task", TASKS)
-def test_all_our_code_that_grading_loads_is_found(task: str) -> None:
-    script = (
-        "import sys, a2rl.grading.job\n"
-        "import a2rl.sampling.transformers_backend, a2rl.sampling.vllm_backend\n"
-        f"import tasks.{task}.grade, tasks.{task}.task\n"
-        "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] in ('a2rl', 'tasks')), sep='\\n')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    loaded = {str(Path(line).relative_to(REPOSITORY)) for line in done.stdout.split()}
-    assert loaded <= set(code_of(task).files)
+def test_all_our_code_that_grading_loads_is_found(task: str, loaded: dict[str, list[str]]) -> None:
+    assert {str(Path(file).relative_to(REPOSITORY)) for file in loaded[task]} <= set(code_of(task).files)
 
 
 @pytest.fixture

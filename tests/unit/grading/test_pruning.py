@@ -20,7 +20,7 @@ from a2rl.run.spec import Keep, Protocol
 from a2rl.validity.record import read_validity
 from stages.grade import grade
 from stages.validity import validity
-from tests.run_maker import FakePool, checkout, end_agent, finish, grade_private, make_run
+from tests.run_maker import FakePool, checkout, end_agent, finish, grade_private, make_run, prepare_mlflow
 from tests.small_model import build_base_model, trained_copy
 
 SUBMISSIONS = 6
@@ -32,6 +32,7 @@ class Scene:
     def __init__(self, folder: Path, keep: Keep, protocol: Protocol = "strict") -> None:
         folder.mkdir()
         self.settings: Settings = checkout(folder)
+        prepare_mlflow(self.settings)
         self.base_model = build_base_model(folder / "models" / "small")
         self.run: RunDir = make_run(self.settings, self.base_model, keep=keep, protocol=protocol)
         self.pool = FakePool()

@@ -25,7 +25,7 @@ from a2rl.judge.parsers import UnreadableReplyError
 from a2rl.llm.keys import grader_keys
 from tests.fake_judge import FakeJudge, fake_judge
 
-PAIRS = 805
+PAIRS = 405
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_a_killed_judge_is_not_asked_again_about_its_answers(tmp_path: Path) -> 
     with fake_judge(tmp_path) as judge:
         port = int(judge.base_url.rpartition(":")[2])
         client = client_process(judge, cache)
-        wait_until(lambda: len(judge.asked()) > 200)
+        wait_until(lambda: len(judge.asked()) > 100)
         judge.process.kill()
         client.wait(60)
         answered = kept(cache)
@@ -176,7 +176,7 @@ def test_a_client_that_is_killed_half_way_pays_for_nothing_twice(tmp_path: Path)
     cache, concurrency = tmp_path / "cache", 64
     with fake_judge(tmp_path) as judge:
         client = client_process(judge, cache)
-        wait_until(lambda: len(judge.asked()) > 200)
+        wait_until(lambda: len(judge.asked()) > 100)
         client.send_signal(signal.SIGKILL)
         client.wait()
         answered = kept(cache)

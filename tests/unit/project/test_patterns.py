@@ -8,7 +8,6 @@ from tasks.deepsearchqa.research.match import items
 from tasks.webshop.shop.analysis import words
 from tests.patterns import GROWTH, LIMIT_S, LIMITED, TRUSTED, WHOLE, Pattern, patterns, slowest, slowest_within, tried
 
-FOUND = list(patterns())
 ANSWERS = [
     "or 1 ", "1,", "17 or ", "\\boxed{", "\\frac{1}{", "the answer is ", "answer: 1 ", "#### ", "<", "_", "**", "~~",
     "1'000", "maybe 1. ", "wait, ", "x\n", " ", "\n", "Step 1: ", "=1", "<think>", "</think>", "```", "```python\n",
@@ -19,19 +18,22 @@ SECONDS = 5.0
 
 
 def test_the_patterns_of_all_modules_are_found() -> None:
-    assert len(FOUND) > 120
-    texts = {each.text for each in FOUND}
-    assert set(TRUSTED) <= texts, "these are no longer in the code"
+    texts = [each.text for each in patterns()]
+    assert len(texts) > 120
+    assert set(TRUSTED) <= set(texts), "these are no longer in the code"
 
 
-@pytest.mark.parametrize("pattern", tried(), ids=lambda each: each.place)
-def test_a_pattern_takes_linear_time(pattern: Pattern) -> None:
-    if size := LIMITED.get(pattern.place.partition(":")[0]):
-        found = slowest_within(pattern, size)
-        assert found.seconds < LIMIT_S, str(found)
-    else:
-        found = slowest(pattern)
-        assert found.growth <= GROWTH, str(found)
+def test_every_pattern_takes_linear_time() -> None:
+    bad = []
+    for pattern in tried():
+        if size := LIMITED.get(pattern.place.partition(":")[0]):
+            found = slowest_within(pattern, size)
+            is_slow = found.seconds >= LIMIT_S
+        else:
+            found = slowest(pattern)
+            is_slow = found.growth > GROWTH
+        bad += [str(found)] * is_slow
+    assert bad == []
 
 
 @pytest.mark.parametrize("part", ANSWERS)

@@ -14,7 +14,7 @@ from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted
 from a2rl.scoring.score import summarise
-from tests.run_maker import item_results
+from tests.run_maker import item_results, prepare_mlflow
 
 
 def submit(run: RunDir, count: int, first: int = 1) -> None:
@@ -35,6 +35,7 @@ def submit(run: RunDir, count: int, first: int = 1) -> None:
 
 @pytest.fixture
 def tracker(settings: Settings) -> Tracker:
+    prepare_mlflow(settings)
     return Tracker(settings)
 
 

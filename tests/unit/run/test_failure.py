@@ -55,7 +55,6 @@ def run_stages(run: RunDir, settings: Settings) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        InfrastructureError("the grading service died 20 times"),
         InfrastructureError("the agent's supervisor was killed; the agent was ended with it"),
         PermissionError(13, "Permission denied", "workspace"),
         RecursionError("a hostile transcript"),
