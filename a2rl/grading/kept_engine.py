@@ -19,8 +19,8 @@ from a2rl.models.checkpoint import INDEX
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sampling.vllm_process import EngineLease, EngineProcess, engine_request
 
-MAX_REFUSALS = 2
-"""After an engine has refused other weights so often, engines of its kind are not kept."""
+MAX_REJECTIONS = 2
+"""After an engine has rejected other weights so often, engines of its kind are not kept."""
 FIRST, OTHER, DIED = (
     "it is the first grade on this device",
     "the engine before it was for another configuration",
@@ -35,7 +35,7 @@ class KeptEngine:
         self._engine: EngineProcess | None = None
         self._kind = ""
         self._why = FIRST
-        self._refusals: dict[str, int] = {}
+        self._rejections: dict[str, int] = {}
 
     def lease(self, job: GradeJob) -> EngineLease | None:
         """Returns a lease of the kept engine, or of a new one.
@@ -50,7 +50,7 @@ class KeptEngine:
             kind = kind_of(job)
         except OSError:
             return None
-        if self._refusals.get(kind, 0) >= MAX_REFUSALS:
+        if self._rejections.get(kind, 0) >= MAX_REJECTIONS:
             self.close()
             return None
         if self._engine is not None and self._engine.is_alive and kind == self._kind:
@@ -74,18 +74,18 @@ class KeptEngine:
         if lease is not None:
             lease.connection.rest()
 
-    def give_up(self, lease: EngineLease | None, why: str, *, is_refusal: bool = False) -> None:
+    def give_up(self, lease: EngineLease | None, why: str, *, is_rejection: bool = False) -> None:
         """Ends a lease and the engine.
 
         Args:
             lease: The lease.
             why: What is wrong with the engine.
-            is_refusal: Whether it did not take the weights that it was given.
+            is_rejection: Whether it did not take the weights that it was given.
         """
         if lease is None:
             return
-        if is_refusal:
-            self._refusals[self._kind] = self._refusals.get(self._kind, 0) + 1
+        if is_rejection:
+            self._rejections[self._kind] = self._rejections.get(self._kind, 0) + 1
         self._why = f"the engine before it was given up: {why}"
         self.close()
 

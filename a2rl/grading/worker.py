@@ -31,10 +31,10 @@ from a2rl.grading.kept_engine import KeptEngine
 from a2rl.grading.worker_process import OUT_OF_MEMORY
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
-from a2rl.sampling.vllm_process import EngineLease, EngineLostError, EngineRefusedError
+from a2rl.sampling.vllm_process import EngineLease, EngineLostError, WeightsRejectedError
 
 FAILED, CRASHED = 1, 70
-ENGINE_LOST, ENGINE_REFUSED = 72, 73
+ENGINE_LOST, WEIGHTS_REJECTED = 72, 73
 """Exit codes of a job's process whose lent engine has died, or has not taken the weights. A new engine may grade it."""
 ALIVE_EVERY_S = 1.0
 ANSWERED = b"."
@@ -93,7 +93,7 @@ def _grade_in_child(number: int, job: GradeJob, lease: EngineLease | None, answe
 def _exit_code_of(error: A2rlError, lease: EngineLease | None) -> int:
     """Returns the exit code for an error; only a job that was lent a warm engine can do better with a new one."""
     if isinstance(error, EngineLostError) and lease is not None and lease.is_warm:
-        return ENGINE_REFUSED if isinstance(error, EngineRefusedError) else ENGINE_LOST
+        return WEIGHTS_REJECTED if isinstance(error, WeightsRejectedError) else ENGINE_LOST
     return FAILED
 
 
@@ -182,8 +182,8 @@ def _grade(number: int, job: GradeJob, kept: KeptEngine, judging: _Judging) -> N
         if code in (0, FAILED):
             kept.give_back(lease)
         else:
-            kept.give_up(lease, why, is_refusal=code == ENGINE_REFUSED)
-        if code not in (ENGINE_LOST, ENGINE_REFUSED):
+            kept.give_up(lease, why, is_rejection=code == WEIGHTS_REJECTED)
+        if code not in (ENGINE_LOST, WEIGHTS_REJECTED):
             return _say(judging.answers, number, exit_code=code)
         failure.unlink(missing_ok=True)
 

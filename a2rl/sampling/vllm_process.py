@@ -41,7 +41,7 @@ class EngineLostError(InfrastructureError):
         """What is known about it besides its log."""
 
 
-class EngineRefusedError(EngineLostError):
+class WeightsRejectedError(EngineLostError):
     """The engine did not take other weights, or it cannot be shown that it did. It must not be used any more."""
 
 
@@ -101,7 +101,7 @@ class EngineConnection:
         What the worker still had to say to someone else is dropped: the answer repeats a number that only it can know.
 
         Raises:
-            EngineRefusedError: It did not take them.
+            WeightsRejectedError: It did not take them.
             EngineLostError: The worker has died or is stuck.
         """
         nonce = secrets.token_hex(16)
@@ -117,7 +117,7 @@ class EngineConnection:
             if isinstance(answer, dict) and answer.get("loaded") == nonce:
                 break
         if answer["problem"]:
-            raise EngineRefusedError(f"the vLLM worker could not take other weights: {answer['problem']}")
+            raise WeightsRejectedError(f"the vLLM worker could not take other weights: {answer['problem']}")
         return answer
 
     def rest(self) -> None:

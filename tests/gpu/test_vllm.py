@@ -24,7 +24,7 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.sampling import NO_KWARGS, Conversation, Message, Prompt, Sampler, SamplingParams, T, open_sampler
 from a2rl.sampling.vllm_backend import VllmSampler
-from a2rl.sampling.vllm_process import EngineLease, EngineProcess, EngineRefusedError
+from a2rl.sampling.vllm_process import EngineLease, EngineProcess, WeightsRejectedError
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Limits
 from tasks.alfworld import grade as alfworld
@@ -229,7 +229,7 @@ def test_an_engine_that_took_other_weights_answers_as_a_new_one(tmp_path: Path) 
             engine.connection.rest()
             with open_sampler(model, "vllm", lease=EngineLease(engine.connection, is_warm=True, why="")) as sampler:
                 assert sampler.generate(PROMPTS, params) == texts
-        with pytest.raises(EngineRefusedError):
+        with pytest.raises(WeightsRejectedError):
             engine.connection.load(tmp_path)
         assert before != expected
     finally:

@@ -59,7 +59,7 @@ BYTES_PER_TOKEN, BYTES_PER_STREAMED_TOKEN = 4, 16
 NOTHING_ASKED = ParsedRequest("", ())
 
 
-class RequestRefusedError(Exception):
+class RequestRejectedError(Exception):
     """A request that is not forwarded."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -155,11 +155,11 @@ class Relay:
         exchange = Exchange(scope["path"])
         try:
             await self._relay(scope, receive, send, exchange)
-        except RequestRefusedError as refusal:
+        except RequestRejectedError as rejection:
             if exchange.reader is None:  # else the answer has already begun; it ends here
-                exchange.status, exchange.refused = refusal.status, str(refusal)
-                said = {"type": "a2rl", "code": refusal.status, "message": str(refusal)}
-                await _answer(send, refusal.status, {"type": "error", "error": said})
+                exchange.status, exchange.refused = rejection.status, str(rejection)
+                problem = {"type": "a2rl", "code": rejection.status, "message": str(rejection)}
+                await _answer(send, rejection.status, {"type": "error", "error": problem})
         finally:
             self._write_down(exchange)
 
@@ -181,12 +181,12 @@ class Relay:
     async def _relay(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         path = self._path(scope)
         if self._waiting >= MAX_WAITING:
-            raise RequestRefusedError(429, f"more than {MAX_WAITING} requests are waiting")
+            raise RequestRejectedError(429, f"more than {MAX_WAITING} requests are waiting")
         self._waiting += 1
         try:
             await asyncio.wait_for(self._slots.acquire(), WAIT_S)
         except TimeoutError as error:
-            raise RequestRefusedError(429, "the request waited too long for earlier requests") from error
+            raise RequestRejectedError(429, "the request waited too long for earlier requests") from error
         finally:
             self._waiting -= 1
         try:
@@ -197,7 +197,7 @@ class Relay:
                 await self._rate.wait(self._http)
             await asyncio.wait_for(self._pass_on(request, send, exchange), ANSWER_S)
         except TimeoutError as error:
-            raise RequestRefusedError(504, "the request, or its answer, took too long") from error
+            raise RequestRejectedError(504, "the request, or its answer, took too long") from error
         finally:
             self._slots.release()
 
@@ -208,19 +208,19 @@ class Relay:
         is_plain = posixpath.normpath(path) == path  # a provider may resolve what is not
         known = {"POST": ENDPOINTS, "GET": LISTINGS, "HEAD": LISTINGS}.get(scope["method"])
         if not is_plain or not path.startswith(self._base) or known is None or not known.fullmatch(below):
-            raise RequestRefusedError(403, "only requests for an answer of the LLM are forwarded")
+            raise RequestRejectedError(403, "only requests for an answer of the LLM are forwarded")
         return self._base + below
 
     def _check_limits(self) -> None:
         if self._cannot_record:
-            raise RequestRefusedError(503, "the record of requests cannot be written")
+            raise RequestRejectedError(503, "the record of requests cannot be written")
         if self._log.is_full:
-            raise RequestRefusedError(503, FULL)
+            raise RequestRejectedError(503, FULL)
         totals = self._totals.totals()
         if reached := limit_reached(totals, self._max_tokens, self._max_cost_usd):
-            raise RequestRefusedError(429, reached)
+            raise RequestRejectedError(429, reached)
         if totals.requests >= MAX_REQUESTS:
-            raise RequestRefusedError(429, f"the run has made {MAX_REQUESTS:,} requests")
+            raise RequestRejectedError(429, f"the run has made {MAX_REQUESTS:,} requests")
 
     def _request(self, scope: Scope, path: str, body: bytes, exchange: Exchange) -> httpx.Request:
         """Builds the request to the provider."""
@@ -231,7 +231,7 @@ class Relay:
             if name in KEY_HEADERS or HEADERS.fullmatch(name)
         ]
         if any(name == b"content-encoding" for name, _ in scope["headers"]):
-            raise RequestRefusedError(415, "compressed requests are not supported")
+            raise RequestRejectedError(415, "compressed requests are not supported")
         query = [
             (name, self._with_key(value) if name == "key" else value)
             for name, value in parse_qsl(scope["query_string"].decode("latin-1"))
@@ -253,21 +253,21 @@ class Relay:
                 said["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
             content = json.dumps(said, allow_nan=False, separators=(",", ":")).encode()
         except (ValueError, RecursionError) as error:
-            raise RequestRefusedError(400, "the body must be a JSON object") from error
+            raise RequestRejectedError(400, "the body must be a JSON object") from error
         found = ENDPOINTS.fullmatch(path.removeprefix(self._base))
         asked = {**said, "model": found["model"]} if found and found["model"] else said
         exchange.asked = parse_request(path.removeprefix(self._base), asked)
         exchange.tier = tier_of(said)
-        if refused := sorted(set(exchange.asked.server_tools) - self._allowed):
-            raise RequestRefusedError(
-                403, f"the provider is only asked for text, not for {', '.join(refused)}; leave that out"
+        if unwanted := sorted(set(exchange.asked.server_tools) - self._allowed):
+            raise RequestRejectedError(
+                403, f"the provider is only asked for text, not for {', '.join(unwanted)}; leave that out"
             )
         if self._max_cost_usd is not None and not self._prices.knows(exchange.asked.model):
-            raise RequestRefusedError(
+            raise RequestRejectedError(
                 403, f"the price of {exchange.asked.model} is unknown, so the limit on the cost could not hold"
             )
         if said.get("background"):
-            raise RequestRefusedError(
+            raise RequestRejectedError(
                 400, "background answers cannot be counted: send the request without `background`"
             )
         exchange.sent = 0 if COUNTING.fullmatch(path) else len(content)
@@ -284,7 +284,7 @@ class Relay:
         try:
             response = await self._http.send(request, stream=True)
         except httpx.HTTPError as error:
-            raise RequestRefusedError(502, f"the provider cannot be reached: {type(error).__name__}") from error
+            raise RequestRejectedError(502, f"the provider cannot be reached: {type(error).__name__}") from error
         exchange.status = response.status_code
         exchange.reader = reader = AnswerReader("event-stream" in response.headers.get("content-type", ""))
         client = Client(send)
@@ -343,7 +343,7 @@ async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
     while more:
         message = await receive()
         if message["type"] != "http.request":
-            raise RequestRefusedError(499, "the request was aborted")
+            raise RequestRejectedError(499, "the request was aborted")
         yield message.get("body", b"")
         more = message.get("more_body", False)
 
@@ -354,7 +354,7 @@ async def _body(receive: Receive) -> bytes:
         async for piece in _pieces(receive):
             body += piece
             if len(body) > MAX_BODY:
-                raise RequestRefusedError(413, f"the request is larger than {MAX_BODY >> 20} MiB")
+                raise RequestRejectedError(413, f"the request is larger than {MAX_BODY >> 20} MiB")
     return bytes(body)
 
 
