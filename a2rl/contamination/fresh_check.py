@@ -3,17 +3,16 @@
 Both look only at a result that is an improvement, and at the same twins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.contamination.gold_answers import MOST, Asked, asked_items, gain_gap, measure
-from a2rl.contamination.permutation import Gap, selection_bonus
+from a2rl.contamination.gold_answers import MOST, Asked, asked_items, measure
+from a2rl.contamination.permutation import Gap, gap_between, selection_bonus
 from a2rl.contamination.twins import (
     FOLDER,
     Shared,
     Twins,
-    gap_between,
     grade_twins,
     make_twins,
     shared_items,
@@ -63,9 +62,9 @@ def twins_gap(evidence: RunEvidence) -> Iterator[Finding]:
     graded = grade_twins(
         evidence.run, evidence.settings, found.checkpoint, found.twins, len(found.seen), found.digest[:16]
     )
-    seen = {each: item for each, item in found.seen.items() if each not in found.shared.seen}
-    fresh = [item for item in graded.items if item.id not in found.shared.fresh]
-    if (gap := gap_between(seen, fresh, found.twins)) is None:
+    seen = _values([item for each, item in found.seen.items() if each not in found.shared.seen])
+    fresh = _values([item for item in graded.items if item.id not in found.shared.fresh])
+    if (gap := gap_between(seen, fresh, found.twins.of)) is None:
         yield not_checked("Too few fresh items could be graded to compare with.")
         return
     least = LEAST_GAP if found.twins.of is None else LEAST_GAP_TEMPLATED
@@ -96,7 +95,7 @@ def log_probability_gap(evidence: RunEvidence) -> Iterator[Finding]:
         yield not_checked(f"{what}, because {why}.")
         return
     models = (found.checkpoint, evidence.base_model)
-    gap = gain_gap(measure(models, seen, fresh, run.root / FOLDER, settings, device), found.twins.of)
+    gap = gap_between(*measure(models, seen, fresh, run.root / FOLDER, settings, device), found.twins.of)
     if gap is None:
         yield not_checked(f"{what}, because there are too few.")
         return
@@ -150,6 +149,11 @@ def results_of(evidence: RunEvidence, digest: str) -> dict[str, ItemResult]:
     """Returns a checkpoint's results on the final items, by id."""
     items = evidence.items(digest, evidence.run.spec.final_split)
     return {item.id: item for item in items or ()}
+
+
+def _values(items: Sequence[ItemResult]) -> dict[str, float]:
+    """Returns the values of the items that could be judged, by id."""
+    return {item.id: item.value for item in items if item.verdict != "errored"}
 
 
 def _places(gap: Gap, found: Compared, figure: dict[str, float]) -> tuple[Evidence, ...]:

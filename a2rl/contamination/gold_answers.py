@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.contamination.permutation import Gap, paired_gap, unpaired_gap
-from a2rl.contamination.twins import FEWEST
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
@@ -121,18 +119,3 @@ def _read(job: GoldJob, result: Path, device: str, settings: Settings) -> None:
     given.unlink()
     if failure:
         raise InfrastructureError(failure)
-
-
-def gain_gap(gains: Gains, of: Sequence[str] | None) -> Gap | None:
-    """Compares the gains on eval items with those on twins; None if there is too little of either.
-
-    Args:
-        gains: The gains.
-        of: The ids of the items whose twins they are, in order; None if they are another draw.
-    """
-    seen, fresh = gains
-    if of is None:
-        enough = min(len(seen), len(fresh)) >= FEWEST
-        return unpaired_gap([*seen.values()], [*fresh.values()]) if enough else None
-    pairs = [(seen[of[int(twin)]], gain) for twin, gain in fresh.items() if of[int(twin)] in seen]
-    return paired_gap([old for old, _ in pairs], [new for _, new in pairs]) if len(pairs) >= FEWEST else None

@@ -1,7 +1,7 @@
 """Permutation tests: is a model better on the eval items than on fresh ones, by more than chance explains?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 ROUNDS, BATCH = 20_000, 500
 SEED = 0
+FEWEST = 20
+"""With fewer items on one side, nothing is concluded."""
 
 
 class Gap(NamedTuple):
@@ -27,6 +29,21 @@ class Gap(NamedTuple):
     def points(self) -> float:
         """The difference in percentage points, for values from 0 to 1."""
         return 100 * self.difference
+
+
+def gap_between(seen: Mapping[str, float], fresh: Mapping[str, float], of: Sequence[str] | None) -> Gap | None:
+    """Compares the values of eval items with those of their twins; None if there is too little of either.
+
+    Args:
+        seen: The values of eval items by id.
+        fresh: The values of twins by id.
+        of: The ids of the items whose twins they are, in order; None if they are another draw.
+    """
+    if of is None:
+        enough = min(len(seen), len(fresh)) >= FEWEST
+        return unpaired_gap([*seen.values()], [*fresh.values()]) if enough else None
+    pairs = [(seen[of[int(twin)]], value) for twin, value in fresh.items() if of[int(twin)] in seen]
+    return paired_gap([old for old, _ in pairs], [new for _, new in pairs]) if len(pairs) >= FEWEST else None
 
 
 def unpaired_gap(seen: Sequence[float], fresh: Sequence[float]) -> Gap:
@@ -55,17 +72,14 @@ def _sampled(values: NDArray[np.float64], seen: int) -> float:
     return (beyond + 1) / (ROUNDS + 1)
 
 
-def paired_gap(seen: Sequence[float], fresh: Sequence[float], easier: Sequence[float] | None = None) -> Gap:
+def paired_gap(seen: Sequence[float], fresh: Sequence[float]) -> Gap:
     """Compares each eval item with its own twin.
 
     Args:
         seen: The values of the eval items.
         fresh: The values of their twins, in the same order.
-        easier: The same difference for each pair by another model, such as the base model; it is taken away.
     """
     differences = np.asarray(seen, dtype=np.float64) - np.asarray(fresh, dtype=np.float64)
-    if easier is not None:
-        differences = differences - np.asarray(easier, dtype=np.float64)
     observed = float(differences.mean())
     rng = np.random.default_rng(SEED)
     moved = differences[differences != 0]

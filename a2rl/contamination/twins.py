@@ -7,12 +7,10 @@ such twins. Nobody could train on them: they are made after the agent has ended,
 import json
 import secrets
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.contamination.items import item_texts
-from a2rl.contamination.permutation import Gap, paired_gap, unpaired_gap
 from a2rl.core.files import canonical_json
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import devices_of
@@ -21,15 +19,12 @@ from a2rl.grading.pool import grade_now
 from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import check_gpus
-from a2rl.scoring.score import ItemResult
 from a2rl.task_api.catalog import load_preparer, load_twins
 from a2rl.task_api.contract import DrawingPreparer
 
 FOLDER = "twins"
 SEED = "seed.txt"
 TWIN_OF = "twin_of.json"
-FEWEST = 20
-"""With fewer items on one side, nothing is concluded."""
 
 
 class Shared(NamedTuple):
@@ -119,22 +114,3 @@ def grade_twins(run: RunDir, settings: Settings, model: Path, twins: Twins, item
         update={"hidden": twins.hidden, "limit": _limit(run.spec.task, twins, items)}
     )
     return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
-
-
-def gap_between(seen: Mapping[str, ItemResult], fresh: list[ItemResult], twins: Twins) -> Gap | None:
-    """Compares the results on eval items with those on twins; None if there is too little of either.
-
-    Args:
-        seen: The results on eval items by id.
-        fresh: The results on twins.
-        twins: The twins.
-    """
-    new = [item for item in fresh if item.verdict != "errored"]
-    if twins.of is None:
-        old = [item.value for item in seen.values() if item.verdict != "errored"]
-        return unpaired_gap(old, [item.value for item in new]) if min(len(old), len(new)) >= FEWEST else None
-    pairs = [(seen[whose], item) for item in new if (whose := twins.of[int(item.id)]) in seen]
-    judged = [(old.value, item.value) for old, item in pairs if old.verdict != "errored"]
-    if len(judged) < FEWEST:
-        return None
-    return paired_gap([old for old, _ in judged], [fresh for _, fresh in judged])

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from a2rl.contamination.fresh_check import log_probability_gap
-from a2rl.contamination.gold_answers import Asked, asked_items, gain_gap, measure
+from a2rl.contamination.gold_answers import Asked, asked_items, measure
+from a2rl.contamination.permutation import gap_between
 from a2rl.contamination.twins import Twins, shared_items
 from a2rl.core.files import read_jsonl, write_jsonl, write_model
 from a2rl.core.settings import Settings
@@ -199,12 +200,10 @@ def test_items_that_two_draws_share_are_on_neither_side(tmp_path: Path) -> None:
 
 
 def test_published_items_are_compared_with_their_own_twins() -> None:
-    from a2rl.contamination.gold_answers import Gains
-
     seen = {str(n): 1.0 + n / 100 for n in range(60)}
     fresh = {str(n): 0.9 + n / 50 for n in range(30)}  # the twin n is that of item 2n
-    gap = gain_gap(Gains(seen, fresh), [str(2 * n) for n in range(30)])
+    gap = gap_between(seen, fresh, [str(2 * n) for n in range(30)])
     assert gap is not None
     assert gap.difference == pytest.approx(0.1)
     assert gap.p < 0.001
-    assert gain_gap(Gains(seen, {"0": 1.0}), ["0"]) is None
+    assert gap_between(seen, {"0": 1.0}, ["0"]) is None
