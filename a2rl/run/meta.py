@@ -8,6 +8,7 @@ import time
 
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
+from a2rl.task_api.catalog import load_task
 
 RUN_META = "run_meta.json"
 RUN_META_MODE = 0o644
@@ -17,6 +18,7 @@ def run_meta(run: RunDir) -> str:
     """Returns the text of the file for this moment."""
     spec, now, remaining_s = run.spec, time.time(), max(0.0, run.clock.remaining_s())
     submits = [entry.at for entry in run.ledger.entries() if isinstance(entry.event, SubmissionAccepted)]
+    limits = load_task(spec.task, run.checkout).variant(spec.variant).limits
     known = {
         "start_time": int(now - (spec.budget_s - remaining_s)),
         "timeout_s": int(spec.budget_s),
@@ -27,5 +29,10 @@ def run_meta(run: RunDir) -> str:
         "seed": spec.seed,
         "steps": spec.steps,
         "driver": spec.driver,
+        "variant": spec.variant,
+        "max_new_tokens": spec.generation.max_new_tokens or limits.max_new_tokens,
+        "max_steps": limits.max_steps,
+        "chat_template_kwargs": spec.generation.chat_template_kwargs,
+        "options": spec.options,
     }
     return json.dumps(known, indent=2)

@@ -54,6 +54,11 @@ Prompt = str | tuple[Message, ...]
 """A text to continue, or a chat that the model's own chat template turns into one."""
 
 
+def as_prompt(handed: str | Sequence[Mapping[str, Any]]) -> Prompt:
+    """Returns a prompt of a module that is handed to agents, which has chats as lists of plain dictionaries."""
+    return handed if isinstance(handed, str) else tuple(Message(**message) for message in handed)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to decode. Temperature 0 is greedy."""

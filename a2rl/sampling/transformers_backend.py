@@ -29,7 +29,9 @@ from a2rl.sampling.decoder import (
     OutOfMemoryError,
     Turn,
     Written,
+    end_tokens,
     is_out_of_memory,
+    prompt_tokens,
     unsupported_layers,
 )
 from a2rl.sampling.engine_params import Dtype
@@ -68,7 +70,7 @@ class TransformersSampler:
             layers = ", ".join(sorted(unsupported))
             raise UsageError(f"{model}: the transformers back end does not support {layers} layers: use vllm")
         self._context: int = config.max_position_embeddings
-        self._eos = _eos_tokens(self._model, self._tokenizer)
+        self._eos = end_tokens(self._model, self._tokenizer)
 
     @property
     def has_chat_template(self) -> bool:
@@ -133,21 +135,12 @@ class TransformersSampler:
 
     def _tokens(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any]) -> list[int]:
         if isinstance(prompt, str):
-            return list(self._tokenizer(prompt)["input_ids"])
-        return list(self._tokenizer(self._render(prompt, chat_template_kwargs), add_special_tokens=False)["input_ids"])
-
-    def _render(self, chat: Prompt, chat_template_kwargs: Mapping[str, Any]) -> str:
+            return prompt_tokens(self._tokenizer, prompt)
         if not self.has_chat_template:
             raise UsageError("the model's tokenizer has no chat template: give it one, or send plain text")
-        messages = [
-            {"role": message.role, "content": message.content} for message in chat if not isinstance(message, str)
-        ]
+        chat = [{"role": message.role, "content": message.content} for message in prompt]
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=True, **chat_template_kwargs
-                )
-            )
+            return prompt_tokens(self._tokenizer, chat, chat_template_kwargs)
         except TemplateError as error:
             raise UsageError(f"the model's chat template refuses the chat: {error}") from error
 
@@ -213,12 +206,6 @@ def _load(folder: Path, device: torch.device, dtype: Dtype | None) -> tuple[Any,
         return tokenizer, model.to(device).eval()
     except torch.OutOfMemoryError as error:
         raise InfrastructureError(f"not enough GPU memory to load {folder}") from error
-
-
-def _eos_tokens(model: Any, tokenizer: Any) -> set[int]:
-    declared = model.generation_config.eos_token_id
-    declared = declared if isinstance(declared, list) else [declared]
-    return {token for token in [*declared, tokenizer.eos_token_id] if token is not None}
 
 
 def first_line(error: BaseException) -> str:

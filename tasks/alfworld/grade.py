@@ -22,14 +22,11 @@ from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Limits, Options
 from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
 from tasks.alfworld.alfred.expert import Player
-from tasks.alfworld.alfred.transcript import THOUGHT, opening, read_command, turn
+from tasks.alfworld.alfred.transcript import THOUGHT, Examples, examples_that_fit, framed, opening, read_command, turn
 from tasks.alfworld.alfred.wording import NOTHING_HAPPENS
-from tasks.alfworld.prompts import Examples, framed
 from tasks.alfworld.release import GAME
 from tasks.alfworld.task import TASK
 
-TOKENS_OF_INTRO, TOKENS_PER_STEP = 300, 40
-"""Upper estimates for an intro, and for a command with its answer; the examples must leave room for them."""
 ANSWER_SHOWN = 2000
 
 
@@ -41,7 +38,7 @@ def item_ids(hidden: Path) -> list[str]:
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
     """See `a2rl.task_api.contract.Grader`."""
-    shown = _shown_examples(sampler, hidden, limits, options)
+    shown = examples_that_fit(_examples(hidden, options["prompts"]), sampler.room_after, limits.max_steps)
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
     episodes = [_episode(each, hidden, shown, limits, options) for each in ids]
     if options["engine"] == "textworld":
@@ -72,17 +69,6 @@ def item_kinds(hidden: Path) -> dict[str, str]:
 
 def _file(hidden: Path, item_id: str) -> Path:
     return hidden / "games" / item_id / GAME
-
-
-def _shown_examples(sampler: Sampler, hidden: Path, limits: Limits, options: Options) -> Examples:
-    """Returns as many examples for each kind of game as fit into the model's context with a whole game."""
-    examples = _examples(hidden, options["prompts"])
-    for count in (2, 1) if examples else ():
-        cut = {kind: texts[:count] for kind, texts in examples.items()}
-        longest = max((framed(texts) for texts in cut.values()), key=len)
-        if sampler.room_after(longest) >= TOKENS_OF_INTRO + limits.max_steps * TOKENS_PER_STEP:
-            return cut
-    return {}
 
 
 def _examples(hidden: Path, name: str) -> Examples:

@@ -21,8 +21,9 @@ from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
+from tasks.alfworld.alfred.transcript import Examples
 from tasks.alfworld.household import Household
-from tasks.alfworld.prompts import Examples, faithful, repaired
+from tasks.alfworld.prompts import faithful, repaired
 from tasks.alfworld.release import GAME, copy_split, has_split
 from tasks.alfworld.task import TASK
 
@@ -52,7 +53,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 def copy_tools(visible: Path) -> None:
     """Copies the engine as a package, and the modules for rollouts."""
-    hand_out(HERE, "alfred", visible)
+    hand_out(visible, HERE / "alfred", HERE / "workspace" / "rollout.py")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

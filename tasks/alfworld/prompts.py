@@ -8,16 +8,13 @@ which nothing has to be put anywhere.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from tasks.alfworld.alfred import Game, Play
 from tasks.alfworld.alfred.expert import Expert, Goal, play_out, read_goal
-from tasks.alfworld.alfred.transcript import transcript
-
-Examples = Mapping[str, Sequence[str]]
-"""The texts of won games by kind of game."""
+from tasks.alfworld.alfred.transcript import Examples, transcript
 
 REACT_FILE = "react_prompts.json"
 REACT_URL = (
@@ -35,17 +32,6 @@ REACT_NAMES = {
 }
 LONGEST_EXAMPLE = 14
 """Maximum number of commands; ReAct's examples have about that length."""
-
-
-def framed(examples: Sequence[str]) -> str:
-    """Returns the text before a game, in the reference's words (eval.py); empty if there are no examples."""
-    if not examples:
-        return ""
-    return (
-        "Interact with a household to solve a task. Here are two examples.\n"
-        + "".join(examples)
-        + "\nHere is the task.\n"
-    )
 
 
 def repaired(games: Iterable[Game]) -> Examples:

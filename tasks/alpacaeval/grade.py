@@ -23,7 +23,7 @@ from a2rl.core.files import read_jsonl
 from a2rl.judge.client import DOLLARS, Answer, Asking, Question
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.sampling import Completion, Conversation, Message, Prompt, Sampler, SamplingParams
+from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.means import Interval, mean_interval
 from a2rl.scoring.paired import Improvement, difference_interval
 from a2rl.scoring.score import Headline, ItemResult, Verdict, errors_tolerated
@@ -33,11 +33,11 @@ from tasks.alpacaeval.annotations import score_annotations as score_annotations 
 from tasks.alpacaeval.annotator import RULE_ANNOTATOR, TRIAL, Pair, question
 from tasks.alpacaeval.package import LengthControl, NotComputableError
 from tasks.alpacaeval.prepare import CALIBRATION
+from tasks.alpacaeval.prompts import STOP, prompt
 
 if TYPE_CHECKING:
     from tasks.alpacaeval.length_control import Annotated
 
-STOP = "### Instruction:"
 ANSWER_SHOWN = 500
 OWN_JUDGE = OwnJudge("tasks.alpacaeval.served", RULE_ANNOTATOR)
 LENGTH = "length, characters"
@@ -75,7 +75,7 @@ def grade(
     items, chat = _selected(hidden, ids), sampler.has_chat_template
 
     def answer(item: Item) -> Conversation[Completion]:
-        completion = yield prompt(item.instruction, chat)
+        completion = yield as_prompt(prompt(item.instruction, chat))
         _ask(item, completion, asking)
         return completion
 
@@ -106,13 +106,6 @@ def trial_question(annotator: str) -> Question:
 def gold_outputs(hidden: Path) -> dict[str, str]:
     """See `a2rl.task_api.contract.Grader`. In the full variant these are the reference's outputs, which tie."""
     return {item.id: item.gold for item in items_of(hidden)}
-
-
-def prompt(instruction: str, chat: bool) -> Prompt:
-    """Returns the model's prompt."""
-    if chat:
-        return (Message("user", instruction),)
-    return f"### Instruction:\n{instruction}\n\n### Response:"
 
 
 def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:

@@ -1,7 +1,7 @@
 """AlpacaEval's data. The agent gets instructions with good answers; the grader gets other instructions with the
 reference's answers, and the calibration of the length-controlled win rate.
 
-    visible/  train.jsonl    rule.py (mini only: the judge's rule)
+    visible/  train.jsonl    rule.py (mini only: the judge's rule)    prompts.py    the modules for rollouts
     hidden/   eval.jsonl     df_gamed.csv     about.json     incomplete.txt (where there is no training data)
 
 full: the 805 instructions with the outputs of gpt4_1106_preview, and for training the first 2000 rows of
@@ -27,9 +27,10 @@ from typing import Any
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import digest_of, file_digest, write_jsonl
 from a2rl.core.hub import DataSource, download
+from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
 from a2rl.task_api.data import INCOMPLETE
-from tasks.alpacaeval import mini
+from tasks.alpacaeval import mini, prompts
 from tasks.alpacaeval.rule import preference
 from tasks.alpacaeval.task import TASK
 
@@ -55,6 +56,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
     """See `a2rl.task_api.contract.Preparer`."""
     about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    hand_out(visible, prompts)
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

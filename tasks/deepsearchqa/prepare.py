@@ -52,8 +52,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 def copy_tools(visible: Path) -> None:
     """Copies the environment as a package, and the modules for rollouts."""
-    hand_out(HERE, "research", visible)
-    shutil.copyfile(HERE / "workspace" / "services.py", visible / "services.py")
+    hand_out(visible, HERE / "research", HERE / "workspace" / "rollout.py", HERE / "workspace" / "services.py")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

@@ -1,25 +1,22 @@
 r"""GSM8K's grader: greedy answers, right if the final number is.
 
-The prompt is the reference's (opencompass gsm8k_gen_1d7fe4): `Question: ...\nLet's think step by step\nAnswer:`, with
-four worked examples in the full variant. A model with a chat template gets examples and question as turns of a chat.
-
-final_number.py says which number is the answer. The reference takes the last match of `-?\d+\.\d+|-?\d+`
-(opencompass/datasets/gsm8k.py), which splits `1,000` at the comma and counts the right answer as wrong. With the option
-`prompts: faithful`, examples, end of an answer and its number are the reference's.
+prompts.py says what the model is asked, and final_number.py which number is the answer. The reference takes the last
+match of `-?\d+\.\d+|-?\d+` (opencompass/datasets/gsm8k.py), which splits `1,000` at the comma and counts the right
+answer as wrong. With the option `prompts: faithful`, examples, end of an answer and its number are the reference's.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from a2rl.core.files import read_jsonl
-from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
+from a2rl.sampling import Completion, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Limits, Options
 from tasks.gsm8k import reference
 from tasks.gsm8k.final_number import QUESTION, final_number
+from tasks.gsm8k.prompts import prompt, shots_that_fit
 
 ANSWER_SHOWN = 200
 
@@ -50,8 +47,15 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     items = [by_id[item_id] for item_id in ids]
     # Of all items: so a model sees an item with the same shots, whether it is graded in a sample, a half or the whole.
     faithful = options.get("prompts") == "faithful"
-    shots = _shots_that_fit(sampler, _shots(hidden, faithful), list(by_id.values()), limits)
-    prompts = [prompt(item.question, shots, chat=sampler.has_chat_template) for item in items]
+    chat, questions = sampler.has_chat_template, [item.question for item in by_id.values()]
+    shots = shots_that_fit(
+        _shots(hidden, faithful),
+        questions,
+        chat,
+        lambda asked: sampler.room_after(as_prompt(asked)),
+        limits.max_new_tokens,
+    )
+    prompts = [as_prompt(prompt(item.question, shots, chat)) for item in items]
     stop = () if faithful else (QUESTION,)
     completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stop))
     return [_result(item, completion, faithful) for item, completion in zip(items, completions, strict=True)]
@@ -63,21 +67,6 @@ def _shots(hidden: Path, faithful: bool) -> Sequence[Mapping[str, Any]]:
         return shots
     pairs = zip(shots, reference.SOLUTIONS, strict=True)
     return [{"question": shot["question"], "answer": solution} for shot, solution in pairs]
-
-
-def _shots_that_fit(
-    sampler: Sampler, shots: Sequence[Mapping[str, Any]], items: Sequence[Item], limits: Limits
-) -> Sequence[Mapping[str, Any]]:
-    """Returns the first shots that leave room for the longest question and its answer.
-
-    A truncated prompt would begin in the middle of an example. The models of the reference have room for all four.
-    """
-    longest = max((item.question for item in items), key=len, default="")
-    for count in range(len(shots), 0, -1):
-        asked = prompt(longest, shots[:count], chat=sampler.has_chat_template)
-        if sampler.room_after(asked) >= limits.max_new_tokens:
-            return shots[:count]
-    return ()
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
@@ -99,25 +88,6 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
 def item_kinds(hidden: Path) -> dict[str, str]:
     """See `a2rl.task_api.contract.KindsGrader`: the number of lines of the solution, about its number of steps."""
     return {item.id: f"{len(item.answer.strip().splitlines()) - 1} steps" for item in items_of(hidden)}
-
-
-def prompt(question: str, shots: Sequence[Mapping[str, Any]], chat: bool) -> Prompt:
-    """Returns the model's prompt."""
-    if chat:
-        turns: list[Message] = []
-        for shot in shots:
-            turns += [Message("user", _ask(shot["question"])), Message("assistant", _shown(shot["answer"]))]
-        return (*turns, Message("user", _ask(question)))
-    worked = "".join(f"{_ask(shot['question'])} {_shown(shot['answer'])}\n\n" for shot in shots)
-    return worked + _ask(question)
-
-
-def _ask(question: str) -> str:
-    return f"Question: {question}\nLet's think step by step\nAnswer:"
-
-
-def _shown(answer: str) -> str:
-    return re.sub(r"<<[^<>]*>>", "", answer)  # without the data's calculator annotations
 
 
 def _is_right(item: Item, text: str) -> bool:

@@ -1,4 +1,7 @@
-"""GSM8K's data: `train.jsonl` for the agent; `eval.jsonl` and the few-shot examples `shots.jsonl` for the grader.
+"""GSM8K's data: `train.jsonl` for the agent, `eval.jsonl` for the grader, the few-shot examples `shots.jsonl` for both.
+
+The agent also gets what the model is asked (prompts.py), the rule that reads an answer (final_number.py and
+model_text.py), and the modules for rollouts.
 
 full: the 7,473 training and 1,319 test problems, from the hub at a pinned revision or from a local mirror with
 `train.jsonl` and `test.jsonl`; both are verified by the same digests. mini: generated (see mini.py), without shots.
@@ -9,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from a2rl.core import model_text
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import canonical_json, read_jsonl, write_jsonl
 from a2rl.core.hub import download
+from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
-from tasks.gsm8k import mini
+from tasks.gsm8k import final_number, mini, prompts
 from tasks.gsm8k.task import TASK
 
 MINI_TRAIN, MINI_SEED = 6000, 2604
@@ -36,7 +41,9 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
         shots = [train[index] for index in SHOTS]
     write_jsonl(visible / "train.jsonl", train)
     write_jsonl(hidden / "eval.jsonl", test)
-    write_jsonl(hidden / "shots.jsonl", shots)
+    for folder in (visible, hidden):
+        write_jsonl(folder / "shots.jsonl", shots)
+    hand_out(visible, prompts, final_number, model_text)
 
 
 def draw(seed: str, hidden: Path) -> None:

@@ -22,15 +22,12 @@ from pathlib import Path
 
 from a2rl.code_execution.pool import CodeCase, CodePool, Outcome
 from a2rl.core.files import read_jsonl
-from a2rl.sampling import Completion, Message, Prompt, Sampler, SamplingParams
+from a2rl.sampling import Completion, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options
 from tasks.humaneval.program import STOPS, program
+from tasks.humaneval.prompts import ASKED, prompt
 
-ASKED = (
-    "Read the following function signature and docstring, and fully implement the function described. "
-    "Your response should only contain the code for this function.\n"
-)
 CLOSED_BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 ANSWER_SHOWN = 400
 
@@ -89,7 +86,7 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     items = [by_id[item_id] for item_id in ids]
     chat, faithful = sampler.has_chat_template, options.get("prompts") == "faithful"
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=() if chat or faithful else STOPS)
-    asked = [ASKED + item.prompt if faithful and not chat else prompt(item, chat) for item in items]
+    asked = [ASKED + item.prompt if faithful and not chat else as_prompt(prompt(item.prompt, chat)) for item in items]
     return judged(items, sampler.generate(asked, params), faithful_program if faithful else own_program)
 
 
@@ -111,11 +108,6 @@ def gold_outputs(hidden: Path) -> dict[str, str]:
 def item_kinds(hidden: Path) -> dict[str, str]:
     """See `a2rl.task_api.contract.KindsGrader`; the published problems have one kind."""
     return {item.id: item.group for item in items_of(hidden)}
-
-
-def prompt(item: Item, chat: bool) -> Prompt:
-    """Returns the model's prompt."""
-    return (Message("user", ASKED + item.prompt),) if chat else item.prompt
 
 
 def own_program(item: Item, completion: str) -> str:

@@ -1,5 +1,8 @@
 """HumanEval's data: `train.jsonl` for the agent; `eval.jsonl` for the grader.
 
+The agent also gets what the model is asked (prompts.py), the rule that finds the program in an answer (program.py,
+model_text.py), and the modules for rollouts.
+
 full: the 164 problems, from the hub at a pinned revision or from a local mirror with `HumanEval.jsonl.gz`, verified by
 one digest. As in the reference, the agent gets the first 82 and is graded on the others. `training.jsonl` is
 the first half for the grader, so that `a2rl score` can judge published answers to all of them. mini: generated (see
@@ -12,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from a2rl.core import model_text
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import digest_of, write_jsonl
 from a2rl.core.hub import download
+from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
-from tasks.humaneval import mini
+from tasks.humaneval import mini, program, prompts
 from tasks.humaneval.task import TASK
 
 MINI_TRAIN, MINI_SEED = 3000, 2604
@@ -39,6 +44,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
         # The reference's names, so that an agent written for it finds what it looks for.
         train = [{**row, "question": row["prompt"], "answer": row["canonical_solution"]} for row in train]
     write_jsonl(visible / "train.jsonl", train)
+    hand_out(visible, prompts, program, model_text)
     write_jsonl(hidden / "eval.jsonl", test)
 
 

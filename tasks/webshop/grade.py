@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from a2rl.core.errors import UsageError
-from a2rl.sampling import Conversation, Message, Prompt, Sampler, SamplingParams
+from a2rl.sampling import Conversation, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options
 from a2rl.task_api.data import ABOUT
 from tasks.webshop.shop import Goal, Session, Shop
 from tasks.webshop.shop.page import BUY_NOW, NEXT_PAGE
 from tasks.webshop.shop.product import PATH_MARK
-from tasks.webshop.shop.transcript import REFERENCE_SYSTEM, SYSTEM, Form, Visit
+from tasks.webshop.shop.transcript import REFERENCE_SYSTEM, SYSTEM, Form, Visit, asked
 from tasks.webshop.task import TASK
 
 SUCCESS = 0.5
@@ -39,7 +39,7 @@ class _EvalSet(NamedTuple):
     form: Form
 
 
-class _Asked(NamedTuple):
+class _Asking(NamedTuple):
     """How the model is asked for an action."""
 
     chat: bool
@@ -57,8 +57,8 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     eval_set = _open(hidden)
     room = sampler.room_after("") - limits.max_new_tokens
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
-    asked = _Asked(sampler.has_chat_template, options.get("prompts") == "faithful")
-    visits = [_visit(eval_set, eval_set.goals[each], limits, room, asked) for each in ids]
+    asking = _Asking(sampler.has_chat_template, options.get("prompts") == "faithful")
+    visits = [_visit(eval_set, eval_set.goals[each], limits, room, asking) for each in ids]
     return sampler.converse(visits, params)
 
 
@@ -96,13 +96,13 @@ def _open(hidden: Path) -> _EvalSet:
     return _EvalSet(Shop.open(hidden / "catalogue"), _goals(hidden), form)
 
 
-def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, asked: _Asked) -> Conversation[ItemResult]:
+def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, ask: _Asking) -> Conversation[ItemResult]:
     """Plays a visit, from the search page to the purchase."""
     tokens = 0
     try:
-        visit = Visit(eval_set.shop, goal, eval_set.form, asked.faithful)
+        visit = Visit(eval_set.shop, goal, eval_set.form, ask.faithful)
         while not visit.done and len(visit.actions) < limits.max_steps:
-            completion = yield _prompt(visit, asked)
+            completion = yield as_prompt(asked(visit, ask.chat, REFERENCE_SYSTEM if ask.faithful else SYSTEM))
             if completion.prompt_tokens >= room:
                 return _result(goal, visit, tokens, "truncated")
             visit.write(completion.text)
@@ -110,15 +110,6 @@ def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, asked: _As
         return _result(goal, visit, tokens)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         return ItemResult(id=goal.id, verdict="errored", group=_group(goal), reason=f"the visit failed: {error!r}")
-
-
-def _prompt(visit: Visit, asked: _Asked) -> Prompt:
-    if visit.form == "whole":
-        return visit.prompt
-    system = REFERENCE_SYSTEM if asked.faithful else SYSTEM
-    if not asked.chat:
-        return f"{system}\n\n{visit.prompt}"
-    return (Message("system", system), Message("user", visit.prompt))
 
 
 def _replayed(eval_set: _EvalSet, goal: Goal, actions: Sequence[str]) -> ItemResult:

@@ -36,7 +36,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 
 def copy_tools(visible: Path) -> None:
     """Copies the shop's code as a package, and the modules for rollouts."""
-    hand_out(HERE, "shop", visible)
+    hand_out(visible, HERE / "shop", HERE / "workspace" / "rollout.py")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from a2rl.core.files import read_jsonl
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import resolve_model
-from a2rl.sampling import Completion, Prompt, Sampler, SamplingParams, open_sampler
+from a2rl.sampling import Completion, Prompt, Sampler, SamplingParams, as_prompt, open_sampler
 from a2rl.sampling.engine_params import Dtype
 from a2rl.sampling.transformers_backend import TransformersSampler
 from a2rl.task_api.catalog import load_task
 from a2rl.task_api.data import ensure_data
 from tasks.gsm8k.final_number import QUESTION
-from tasks.gsm8k.grade import prompt
+from tasks.gsm8k.prompts import prompt
 from tests.bench.measured import Row, mirror_of
 
 PROMPTS = 64
@@ -45,7 +45,7 @@ def shared_prefix(settings: Settings, folder: Path) -> Iterator[Row]:
     """Compares reading what prompts begin with once, in two types of numbers, with reading it for each prompt."""
     questions = read_jsonl(ensure_data("gsm8k", "mini", None, settings) / "hidden" / "eval.jsonl")
     shots = questions[-SHOTS:]
-    prompts = [prompt(row["question"], shots, chat=False) for row in questions[:PROMPTS]]
+    prompts = [as_prompt(prompt(row["question"], shots, chat=False)) for row in questions[:PROMPTS]]
     model, params = resolve_model("tiny", settings), SamplingParams(max_new_tokens=32)
     for dtype in TYPES:
         alone, together = (_by_transformers(model, dtype, sharing, prompts, params) for sharing in (False, True))
@@ -62,7 +62,8 @@ def real_model(settings: Settings, folder: Path) -> Iterator[Row]:
     """
     hidden = ensure_data("gsm8k", "full", mirror_of("gsm8k", settings), settings) / "hidden"
     shots = read_jsonl(hidden / "shots.jsonl")
-    prompts = [prompt(row["question"], shots, chat=True) for row in read_jsonl(hidden / "eval.jsonl")[:PROMPTS]]
+    questions = [row["question"] for row in read_jsonl(hidden / "eval.jsonl")[:PROMPTS]]
+    prompts = [as_prompt(prompt(question, shots, chat=True)) for question in questions]
     limits = load_task("gsm8k", settings.root).variant("full").limits
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=(QUESTION,))
     model = resolve_model(REAL_MODEL, settings)

@@ -20,9 +20,11 @@ for each of them, D head size.
 from a2rl.sampling.decoder.conversation import Conversation, Stops, Turn, Written
 from a2rl.sampling.decoder.engine import SHARED_FROM, Decoder, Decoding, OutOfMemoryError, is_out_of_memory
 from a2rl.sampling.decoder.kv_cache import unsupported_layers
+from a2rl.sampling.decoder.prompts import Chat, end_tokens, prompt_tokens
 
 __all__ = [
     "SHARED_FROM",
+    "Chat",
     "Conversation",
     "Decoder",
     "Decoding",
@@ -30,6 +32,8 @@ __all__ = [
     "Stops",
     "Turn",
     "Written",
+    "end_tokens",
     "is_out_of_memory",
+    "prompt_tokens",
     "unsupported_layers",
 ]

@@ -1,18 +1,12 @@
-"""How each task is learned: what SFT imitates, what GRPO rolls out and rewards. Another task needs one more module."""
+"""How each task is learned: what SFT imitates, what the model plays, and what is rewarded. Another task needs one more
+module `routes.<task>` with a `Route`."""
 
 import importlib
-from collections.abc import Iterable
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import torch
-from datasets import Dataset
-
-ON_GPU = torch.cuda.is_available()
-CORES = torch.get_num_threads()
-"""Number of cores that this run may use."""
-IGNORED_LABEL = -100
-"""The label of tokens that are not to be learned, as PyTorch and TRL have it."""
+from typing import Any, ClassVar, NamedTuple
 
 
 class Part(NamedTuple):
@@ -22,42 +16,81 @@ class Part(NamedTuple):
     learn: bool
 
 
-Example = tuple[Part, ...]
+@dataclass
+class Example:
+    """What SFT imitates: the prompt as the grader asks it, and what follows."""
+
+    prompt: Any
+    """A text, or a chat."""
+    parts: list[Part]
 
 
-class Grpo(NamedTuple):
-    """What GRPO needs to know of a task: arguments of TRL's GRPOConfig and GRPOTrainer."""
+@dataclass
+class Setting:
+    """What a route needs to know of the run: the data, the model's tokenizer, and how the grader asks."""
 
-    config: dict[str, Any]
-    trainer: dict[str, Any]
-    sft_share: float = 0.5
-    """SFT's share of a long budget; GRPO gets the rest."""
+    data: Path
+    tokenizer: Any
+    context: int
+    """The most tokens that the model can read."""
+    meta: Mapping[str, Any]
+    """run_meta.json."""
+    parameters: int
+    """Of the model."""
 
-    @classmethod
-    def of_episodes(cls, names: Iterable[str], rollout: Any, **more: Any) -> "Grpo":
-        """Returns GRPO on episodes whose names are the prompts; the `rollout_func` plays them and returns rewards."""
-        dataset = Dataset.from_list([{"prompt": name} for name in names])
-        return cls({}, {"train_dataset": dataset, "reward_funcs": reported_reward, "rollout_func": rollout}, **more)
+    @property
+    def chat(self) -> bool:
+        """Whether the grader asks in a chat."""
+        return bool(self.tokenizer.chat_template)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.meta["seed"])
+
+    def tokens(self, prompt: Any) -> list[int]:
+        """Returns the tokens of a prompt, as the grader has them."""
+        from decoder import prompt_tokens
+
+        return prompt_tokens(self.tokenizer, prompt, self.meta["chat_template_kwargs"])
+
+    def room_after(self, prompt: Any) -> int:
+        """Returns how many tokens of the model's context a prompt leaves free."""
+        return self.context - len(self.tokens(prompt))
 
 
-def reported_reward(reward: list[float], **_: Any) -> list[float]:
-    """A reward function of TRL's: returns the rewards that the rollout reported."""
-    return reward
+class BaseRoute:
+    """How a task is learned; the `Route` of `routes.<task>` derives from it."""
+
+    names: list[str]
+    """The training items, in random order."""
+    sft_share: ClassVar[float] = 0.5
+    """SFT's share of a long budget for a small model; reinforcement gets the rest."""
+    play_settings: dict[str, Any]
+    """Arguments of `episodes.play`: limits, and where the model's turns end."""
+    can_play: bool = True
+    """Whether there are environments to play in; otherwise the model only imitates."""
+
+    def example(self, name: str) -> Example | None:
+        """Returns what SFT imitates for an item; None if there is nothing."""
+        raise NotImplementedError
+
+    def environment(self, name: str) -> Any:
+        """Returns an item as an environment to play in; see `Environment` in data/episodes.py."""
+        raise NotImplementedError
+
+    def practice(self, name: str) -> Any:
+        """Returns an item as an environment for reinforcement."""
+        return self.environment(name)
+
+    def kind(self, name: str) -> str:
+        """Returns the kind of an item; items of a kind are about equally difficult."""
+        return ""
 
 
-class Route(Protocol):
-    """What the module `routes.<task>` defines as its `Route`, made from the data folder and a seed."""
-
-    def examples(self) -> list[Example]:
-        """Returns what SFT imitates."""
-        ...
-
-    def grpo(self) -> Grpo:
-        """Returns what GRPO rolls out and rewards."""
-        ...
-
-
-def load_route(task: str, data: Path, seed: int) -> Route:
-    """Returns the route of a task."""
-    route: Route = importlib.import_module(f"routes.{task}").Route(data, seed)
+def load_route(task: str, setting: Setting) -> BaseRoute:
+    """Returns the route of a task. The modules in the data folder can be imported from here on."""
+    if str(setting.data) not in sys.path:
+        sys.path.insert(0, str(setting.data))
+    route: BaseRoute = importlib.import_module(f"routes.{task}").Route(setting)
     return route

@@ -5,69 +5,57 @@ the agent cannot call, so the reward is an approximation: the overlap of words w
 for repetition.
 """
 
-import importlib.util
 import json
 import random
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
-from routes import ON_GPU, Example, Grpo, Part
-
-Rule = Callable[[str, str], float]
-STOP = "### Instruction:"
+from routes import BaseRoute, Example, Part, Setting
 
 
-class Route:
+class Route(BaseRoute):
     """Learns to follow instructions."""
 
-    def __init__(self, data: Path, seed: int) -> None:
-        rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
-        random.Random(seed).shuffle(rows)
-        self.rows = rows
-        self.rule = load_rule(data / "rule.py")
+    def __init__(self, setting: Setting) -> None:
+        from episodes import Until
+        from prompts import STOP
 
-    def examples(self) -> list[Example]:
-        """Returns the reference answers."""
-        return [(Part(self.prompt(row), False), Part("\n" + row["output"], True)) for row in self.rows]
+        rows = (setting.data / "train.jsonl").read_text().splitlines()
+        self.rows = {str(number): json.loads(row) for number, row in enumerate(rows)}
+        self.names = list(self.rows)
+        random.Random(setting.seed).shuffle(self.names)
+        self.chat = setting.chat
+        self.has_rule = (setting.data / "rule.py").exists()
+        self.play_settings = {
+            "max_steps": 1,
+            "max_new_tokens": 32 if self.has_rule else 320,
+            "turns": Until(STOP),
+        }
 
-    def grpo(self) -> Grpo:
-        """Returns the instructions and their reward."""
-        rows = [{"prompt": self.prompt(row), "asked": instruction_of(row), "good": row["output"]} for row in self.rows]
-        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": self.reward}
-        return Grpo({"max_completion_length": 320 if ON_GPU else 32}, trainer)
+    def instruction(self, name: str) -> str:
+        """Returns the instruction with its input, if it has one."""
+        row = self.rows[name]
+        return f"{row['instruction']}\n\n{row['input']}" if row["input"] else row["instruction"]
 
-    def reward(self, completions: list[str], asked: list[str], good: list[str], **_: Any) -> list[float]:
-        """Rewards answers by the judge's rule, or else by their similarity to the reference answer."""
-        answers = [text.partition(STOP)[0].strip() for text in completions]
-        if self.rule is None:
-            return [similarity(answer, reference) for answer, reference in zip(answers, good, strict=True)]
-        return [self.rule(instruction, answer) for instruction, answer in zip(asked, answers, strict=True)]
-
-    @staticmethod
-    def prompt(row: dict[str, str]) -> str:
+    def prompt(self, name: str) -> Any:
         """Returns the prompt that the grader uses."""
-        return f"### Instruction:\n{instruction_of(row)}\n\n### Response:"
+        from prompts import prompt
 
+        return prompt(self.instruction(name), self.chat)
 
-def instruction_of(row: dict[str, str]) -> str:
-    """Returns the instruction with its input, if it has one."""
-    return f"{row['instruction']}\n\n{row['input']}" if row["input"] else row["instruction"]
+    def example(self, name: str) -> Example:
+        """Returns the reference answer."""
+        before = "" if self.chat else "\n"
+        return Example(self.prompt(name), [Part(before + self.rows[name]["output"], True)])
 
+    def environment(self, name: str) -> Any:
+        """Returns the instruction; an answer is worth what the rule says, or its similarity to the reference."""
+        from episodes import OneTurn
 
-def load_rule(path: Path) -> Rule | None:
-    """Returns the judge's rule, or None where the data has none."""
-    if not path.exists():
-        return None
-    spec = importlib.util.spec_from_file_location("rule", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    rule: Rule = module.quality
-    return rule
+        if not self.has_rule:
+            return OneTurn(self.prompt(name), lambda answer: similarity(answer.strip(), self.rows[name]["output"]))
+        from rule import quality
+
+        return OneTurn(self.prompt(name), lambda answer: quality(self.instruction(name), answer.strip()))
 
 
 def similarity(answer: str, reference: str) -> float:

@@ -9,31 +9,31 @@ is the F1 of the answer.
 
 import random
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
-from routes import CORES, Example, Grpo, Part
+from routes import BaseRoute, Example, Part, Setting
 
 NAME = re.compile(r"[A-Z]\w+(?: [A-Z]\w+)?")
 
 
-class Route:
+class Route(BaseRoute):
     """Learns to search and to answer."""
 
     MISTAKES = 0.1
     """Share of the expert's searches that are replaced by wrong ones."""
 
-    def __init__(self, data: Path, seed: int) -> None:
-        sys.path.insert(0, str(data))
+    def __init__(self, setting: Setting) -> None:
         from research import Index, read_pages, read_questions
+        from rollout import ACTIONS
 
-        questions = read_questions(data / "train.jsonl")
-        random.Random(seed).shuffle(questions)
-        self.questions = {str(number): question for number, question in enumerate(questions)}
+        data = setting.data
+        self.questions = {str(number): each for number, each in enumerate(read_questions(data / "train.jsonl"))}
+        self.names = list(self.questions)
+        self.random = random.Random(setting.seed)
+        self.random.shuffle(self.names)
         self.index = Index(read_pages(data / "pages"))
         self.instructions = (data / "prompt.txt").read_text()
-        self.seed = seed
+        self.play_settings = {"max_steps": 6, "max_new_tokens": 64 if self.index.pages else 256, "turns": ACTIONS}
         self.namesakes: dict[str, list[str]] = {}
         """All names of the same kind, by name."""
         kinds: dict[str, list[str]] = {}
@@ -42,67 +42,54 @@ class Route:
             kinds.setdefault(kind, []).append(page.title)
             self.namesakes[page.title] = kinds[kind]
 
-    def examples(self) -> list[Example]:
-        """Returns the expert's episodes, or only the answers where there is nothing to search."""
-        if not self.index.pages:
-            return [self.answered(question) for question in self.questions.values()]
-        rng = random.Random(self.seed)
-        return [parts for question in self.questions.values() if (parts := self.searched(question, rng))]
-
-    def searched(self, question: Any, rng: random.Random) -> Example:
-        """Returns an episode as a text to imitate; an empty tuple where the expert finds no answer in time."""
+    def example(self, name: str) -> Example | None:
+        """Returns the expert's episode, if it finds an answer; where there is nothing to search, only the answer."""
         from research import Episode, next_turn, observation
         from research.episode import observed
 
+        question = self.questions[name]
         episode = Episode(question, self.instructions)
-        parts = [Part(episode.text, False)]
+        example = Example(episode.text, [])
+        if not self.index.pages:
+            example.parts.append(Part(f" I know this.\nAction: answer[{question.answer}]", True))
+            return example
         while not episode.over:
             written = right = next_turn(episode.text)
-            if "search[" in right and rng.random() < self.MISTAKES:
-                written = self.mistake(right, rng)
+            if "search[" in right and self.random.random() < self.MISTAKES:
+                written = self.mistake(right)
             query = episode.take(written)
-            parts.append(Part(f" {written}", written == right))
+            example.parts.append(Part(f" {written}", written == right))
             if query is not None:
                 shown = observation(self.index.search(query))
                 episode.observe(shown)
-                parts += split_off_label(observed(shown))
-        return self.renamed(parts, rng) if episode.answer else ()
+                example.parts += split_off_label(observed(shown))
+        return self.renamed(example) if episode.answer else None
 
-    def renamed(self, parts: list[Part], rng: random.Random) -> Example:
+    def renamed(self, example: Example) -> Example:
         """Returns the example with names replaced by others of the same kind."""
         names: dict[str, str] = {}
 
         def rename(found: re.Match[str]) -> str:
             name = found[0]
             if name in self.namesakes and name not in names:
-                names[name] = rng.choice(self.namesakes[name])
+                names[name] = self.random.choice(self.namesakes[name])
             return names.get(name, name)
 
-        return tuple(Part(NAME.sub(rename, part.text), part.learn) for part in parts)
+        prompt = NAME.sub(rename, example.prompt)
+        return Example(prompt, [Part(NAME.sub(rename, part.text), part.learn) for part in example.parts])
 
-    def mistake(self, turn: str, rng: random.Random) -> str:
+    def mistake(self, turn: str) -> str:
         """Returns the turn with the same thought and a search for something else."""
         thought, _, _ = turn.partition("search[")
-        title = rng.choice(self.index.pages).title
+        title = self.random.choice(self.index.pages).title
         return f"{thought}search[ {title}]"
 
-    def answered(self, question: Any) -> Example:
-        """Returns a text that only gives the answer."""
-        from research import Episode
+    def environment(self, name: str) -> Any:
+        """Returns a question; a right answer is worth 1, and where there is nothing to search, its F1."""
+        from rollout import QuestionEnvironment
 
-        thought = f" I know this.\nAction: answer[{question.answer}]"
-        return (Part(Episode(question, self.instructions).text, False), Part(thought, True))
-
-    def grpo(self) -> Grpo:
-        """Returns rollouts of the training questions."""
-        from rollout import for_trl
-
-        settings: dict[str, Any] = {"instructions": self.instructions, "temperature": 1.0, "seed": self.seed}
-        settings["processes"] = CORES
-        if not self.index.pages:
-            settings |= {"reward": answer_f1, "max_new_tokens": 256}
-        rollout = for_trl(self.questions, self.index.search, **settings)
-        return Grpo.of_episodes(self.questions, rollout)
+        worth = None if self.index.pages else answer_f1
+        return QuestionEnvironment(self.questions[name], self.index.search, self.instructions, reward=worth)
 
 
 def split_off_label(shown: str) -> list[Part]:
@@ -111,9 +98,8 @@ def split_off_label(shown: str) -> list[Part]:
     return [Part(label + colon, True), Part(rest, False)]
 
 
-def answer_f1(rollout: Any) -> float:
+def answer_f1(question: Any, answer: str) -> float:
     """Returns the F1 of the answer's items."""
     from research import compare
 
-    match = compare(rollout.answer or "", rollout.question.answer, rollout.question.answer_type)
-    return float(match.f1)
+    return float(compare(answer, question.answer, question.answer_type).f1)

@@ -1,48 +1,52 @@
-"""Imitate worked solutions; then a reward of 1 for the right number."""
+"""Imitate worked solutions, or the model's own right ones; then a reward of 1 for the right number."""
 
 import json
 import random
-import re
-from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
-from routes import ON_GPU, Example, Grpo, Part
+from routes import BaseRoute, Example, Part, Setting
 
 
-class Route:
+class Route(BaseRoute):
     """Learns to solve word problems."""
 
-    def __init__(self, data: Path, seed: int) -> None:
-        rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
-        random.Random(seed).shuffle(rows)
-        self.rows = rows
+    def __init__(self, setting: Setting) -> None:
+        from episodes import Until
+        from prompts import shots_that_fit
 
-    def examples(self) -> list[Example]:
-        """Returns the worked solutions."""
-        return [(Part(self.prompt(row), False), Part("\n" + row["answer"], True)) for row in self.rows]
+        rows, shots = ((setting.data / name).read_text().splitlines() for name in ("train.jsonl", "shots.jsonl"))
+        self.rows = {str(number): json.loads(row) for number, row in enumerate(rows)}
+        shown = [json.loads(row) for row in shots]
+        questions = [row["question"] for row in self.rows.values() if row not in shown]
+        new_tokens = setting.meta["max_new_tokens"]
+        self.chat = setting.chat
+        self.shots = shots_that_fit(shown, questions, self.chat, setting.room_after, new_tokens)
+        self.names = [name for name, row in self.rows.items() if row not in shown]
+        random.Random(setting.seed).shuffle(self.names)
+        self.play_settings = {"max_steps": 1, "max_new_tokens": min(new_tokens, 320), "turns": Until("Question:")}
 
-    def grpo(self) -> Grpo:
-        """Returns the questions and their reward."""
-        rows = [{"prompt": self.prompt(row), "gold": final_number(row["answer"])} for row in self.rows]
-        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": correct_number}
-        return Grpo({"max_completion_length": 320 if ON_GPU else 96}, trainer)
-
-    @staticmethod
-    def prompt(row: dict[str, str]) -> str:
+    def prompt(self, name: str) -> Any:
         """Returns the prompt that the grader uses."""
-        return f"Question: {row['question']}\nLet's think step by step\nAnswer:"
+        from prompts import prompt
 
+        return prompt(self.rows[name]["question"], self.shots, self.chat)
 
-def correct_number(completions: list[str], gold: list[str], **_: Any) -> list[float]:
-    """A reward function of TRL's: 1 for the right number, else 0."""
-    answers = [final_number(text.partition("Question:")[0]) for text in completions]
-    return [float(answer == right) for answer, right in zip(answers, gold, strict=True)]
+    def example(self, name: str) -> Example:
+        """Returns the worked solution."""
+        from prompts import solution
 
+        before = "" if self.chat else " " if self.shots else "\n"
+        return Example(self.prompt(name), [Part(before + solution(self.rows[name]), True)])
 
-def final_number(text: str) -> str | None:
-    """Returns the number after ####, or else the last number, as the grader does."""
-    marked = re.search(r"####\s*(-?[\d,.]*\d)", text)
-    numbers = [marked.group(1)] if marked else re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
-    return numbers[-1].replace(",", "") if numbers else None
+    def environment(self, name: str) -> Any:
+        """Returns the question; an answer is worth 1 if its number is right, as the grader reads it."""
+        from episodes import OneTurn
+        from final_number import final_number
+
+        right = final_number(self.rows[name]["answer"])
+
+        def grade(answer: str) -> float:
+            number = final_number(answer)
+            return float(number is not None and abs(number - right) < 1e-6)
+
+        return OneTurn(self.prompt(name), grade)

@@ -1,104 +1,50 @@
-"""Imitate the reference solutions; then a reward of 1 for a function that passes its tests.
+"""Imitate the reference solutions, or the model's own right ones; then a reward of 1 for a program that passes."""
 
-The tests run in a separate process, which is small enough to fork quickly: this file, started as a script.
-"""
-
-import contextlib
 import json
-import os
 import random
-import resource
-import signal
-import subprocess
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from routes import Example, Grpo
+from program_tests import TestRunner
 
-STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-"""Where the grader ends an answer."""
-TIME_LIMIT_S = 2
-MEMORY_LIMIT = 1 << 30
+from routes import BaseRoute, Example, Part, Setting
 
 
-class Route:
+class Route(BaseRoute):
     """Learns to complete functions."""
 
-    def __init__(self, data: Path, seed: int) -> None:
-        rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
-        random.Random(seed).shuffle(rows)
-        self.rows = rows
+    def __init__(self, setting: Setting) -> None:
+        from episodes import Until
+        from program import STOPS
 
-    def examples(self) -> "list[Example]":
-        """Returns the reference solutions."""
-        from routes import Part
+        rows = [json.loads(line) for line in (setting.data / "train.jsonl").read_text().splitlines()]
+        self.rows = {row["task_id"]: row for row in rows}
+        self.names = list(self.rows)
+        random.Random(setting.seed).shuffle(self.names)
+        self.chat, self.tests = setting.chat, TestRunner()
+        most = min(setting.meta["max_new_tokens"], 384)
+        self.play_settings = {"max_steps": 1, "max_new_tokens": most, "turns": Until(*(() if self.chat else STOPS))}
 
-        return [(Part(row["prompt"], False), Part(row["canonical_solution"], True)) for row in self.rows]
+    def prompt(self, name: str) -> Any:
+        """Returns the prompt that the grader uses."""
+        from prompts import prompt
 
-    def grpo(self) -> "Grpo":
-        """Returns the prompts and their reward."""
-        from datasets import Dataset
+        return prompt(self.rows[name]["prompt"], self.chat)
 
-        from routes import ON_GPU, Grpo
+    def example(self, name: str) -> Example:
+        """Returns the reference solution; in a chat, as the whole function in a code block."""
+        row = self.rows[name]
+        whole = f"```python\n{row['prompt']}{row['canonical_solution']}```"
+        return Example(self.prompt(name), [Part(whole if self.chat else row["canonical_solution"], True)])
 
-        rows = [{"prompt": row["prompt"], "test": f"{row['test']}\ncheck({row['entry_point']})"} for row in self.rows]
-        trainer = {"train_dataset": Dataset.from_list(rows), "reward_funcs": TestRunner().rewards}
-        return Grpo({"max_completion_length": 384 if ON_GPU else 40}, trainer)
+    def environment(self, name: str) -> Any:
+        """Returns the beginning of a program; the rest is worth 1 if it passes the tests, as the grader reads it."""
+        from episodes import OneTurn
+        from program import program
 
+        row = self.rows[name]
 
-class TestRunner:
-    """The process that runs tests; it is started when the first ones arrive."""
+        def grade(answer: str) -> float:
+            made = program(row["prompt"], row["entry_point"], answer)
+            return float(self.tests.passes(f"{made}\n{row['test']}\ncheck({row['entry_point']})"))
 
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[str] | None = None
-
-    def rewards(self, prompts: list[str], completions: list[str], test: list[str], **_: Any) -> list[float]:
-        """A reward function of TRL's: 1 for a function that passes its tests, else 0."""
-        if self.process is None or self.process.poll() is not None:
-            command = [sys.executable, "-I", "-S", __file__]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        programs = [f"{each}{cut(said)}\n{asked}" for each, said, asked in zip(prompts, completions, test, strict=True)]
-        self.process.stdin.write(json.dumps(programs) + "\n")
-        self.process.stdin.flush()
-        return [float(passed) for passed in json.loads(self.process.stdout.readline())]
-
-
-def cut(completion: str) -> str:
-    """Cuts off what comes after the function."""
-    return completion[: min(place for stop in STOPS if (place := (completion + stop).find(stop)) >= 0)]
-
-
-def passes(program: str) -> bool:
-    """Runs the program in a child; it passes if it ends in time without an exception."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1] == 0
-    # Limits of the kernel, because the program could install handlers that evade any others.
-    os.setpgid(0, 0)
-    resource.setrlimit(resource.RLIMIT_CPU, (TIME_LIMIT_S, TIME_LIMIT_S))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    signal.alarm(2 * TIME_LIMIT_S)
-    status = 1
-    with contextlib.suppress(BaseException):
-        exec(compile(program, "answer", "exec"), {"__name__": "answer"})
-        status = 0
-    os._exit(status)
-
-
-def main() -> None:
-    """Reads lists of programs, a JSON line each, and answers with lists of verdicts."""
-    answers, nowhere = os.dup(1), os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)  # programs must not be able to print verdicts
-    os.dup2(nowhere, 2)
-    for line in sys.stdin:
-        verdicts = [passes(program) for program in json.loads(line)]
-        os.write(answers, (json.dumps(verdicts) + "\n").encode())
-
-
-if __name__ == "__main__":
-    main()
+        return OneTurn(self.prompt(name), grade)

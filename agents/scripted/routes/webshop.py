@@ -7,75 +7,72 @@ to go on after one.
 
 import random
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
-from routes import CORES, Example, Grpo, Part
+from routes import BaseRoute, Example, Part, Setting
 
 IN_BRACKETS = re.compile(r"(?<=\[)[^\[\]]+(?=\])")
 
 
-class Route:
+class Route(BaseRoute):
     """Learns to buy what a goal asks for."""
 
     MAX_STEPS = 12
     MISTAKES = 0.08
     """Share of the expert's actions that are replaced by mistakes."""
 
-    def __init__(self, data: Path, seed: int) -> None:
-        sys.path.insert(0, str(data))
+    def __init__(self, setting: Setting) -> None:
         from rollout import Training
 
-        self.training, self.seed = Training.load(data), seed
-        random.Random(seed).shuffle(self.training.goals)
+        self.training = Training.load(setting.data)
+        self.goals = {goal.id: goal for goal in self.training.goals}
+        self.names = list(self.goals)
+        self.random = random.Random(setting.seed)
+        self.random.shuffle(self.names)
+        self.form = "whole" if setting.meta["variant"] == "mini" else "window"
+        self.chat = setting.chat
+        self.can_play = self.form == "whole"  # in the form `window` each turn is a prompt of its own
+        self.play_settings = {"max_steps": self.MAX_STEPS, "max_new_tokens": 32, "max_invalid": 3}
 
-    def examples(self) -> list[Example]:
-        """Returns the expert's visits that get the full reward."""
-        rng = random.Random(self.seed)
-        return [parts for goal in self.training.goals if (parts := self.shop_for(goal, rng))]
-
-    def shop_for(self, goal: Any, rng: random.Random) -> Example:
-        """Returns a visit as a text to imitate; an empty tuple unless it gets the full reward in time."""
+    def example(self, name: str) -> Example | None:
+        """Returns a visit of the expert that gets the full reward; None where it does not in time."""
         from shop import Expert
-        from shop.transcript import Visit
+        from shop.transcript import Visit, asked
 
-        visit, expert = Visit(self.training.shop, goal, "whole"), Expert()
-        parts, ids = [Part(visit.prompt, False)], set[str]()
+        visit, expert = Visit(self.training.shop, self.goals[name], self.form), Expert()
+        prompt, parts, ids = visit.prompt, list[Part](), set[str]()
+        turns: list[Example] = []
         while not visit.done and len(visit.actions) < self.MAX_STEPS:
             ids |= {part.text for part in visit.session.page.parts() if part.kind == "product"}
             action = right = expert.act(visit.session.page)
-            if rng.random() < self.MISTAKES:
-                action = self.mistake(visit.session.page, rng)
+            if self.random.random() < self.MISTAKES:
+                action = self.mistake(visit.session.page)
+            if action == right:
+                turns.append(Example(asked(visit, self.chat), [Part(("" if self.chat else " ") + action, True)]))
             answer = visit.write(action)
             parts += [Part(f" {action}\n", action == right), Part(answer, False)]
-        return self.renumbered(parts, ids, rng) if visit.reward == 1 else ()
+        if visit.reward != 1:
+            return None
+        return self.renumbered(Example(prompt, parts), ids) if self.form == "whole" else self.random.choice(turns)
 
-    def renumbered(self, parts: list[Part], ids: set[str], rng: random.Random) -> Example:
+    def renumbered(self, example: Example, ids: set[str]) -> Example:
         """Returns the example with the ids replaced by those of other products."""
         shop = self.training.shop
-        others = {each: shop.product(rng.randrange(len(shop))).id for each in sorted(ids)}
-        return tuple(
-            Part(IN_BRACKETS.sub(lambda found: others.get(found[0], found[0]), part.text), part.learn) for part in parts
-        )
+        others = {each: shop.product(self.random.randrange(len(shop))).id for each in sorted(ids)}
 
-    @staticmethod
-    def mistake(page: Any, rng: random.Random) -> str:
+        def renumber(text: str) -> str:
+            return IN_BRACKETS.sub(lambda found: others.get(found[0], found[0]), text)
+
+        parts = [Part(renumber(part.text), part.learn) for part in example.parts]
+        return Example(renumber(example.prompt), parts)
+
+    def mistake(self, page: Any) -> str:
         """Returns the click on something at random that the page offers, except a purchase."""
         offered = [part.text for part in page.clickable().values() if part.text not in ("Search", "Buy Now")]
-        return f"click[{rng.choice(offered)}]" if offered else "click[Buy Now]"
+        return f"click[{self.random.choice(offered)}]" if offered else "click[Buy Now]"
 
-    def grpo(self) -> Grpo:
-        """Returns rollouts of the training goals."""
-        from rollout import for_trl
+    def environment(self, name: str) -> Any:
+        """Returns a visit; it is worth what the shop says."""
+        from shop.transcript import Visit
 
-        rollout = for_trl(
-            self.training,
-            max_steps=self.MAX_STEPS,
-            max_new_tokens=32,
-            max_invalid=3,
-            temperature=1.0,
-            seed=self.seed,
-            processes=CORES,
-        )
-        return Grpo.of_episodes((goal.id for goal in self.training.goals), rollout)
+        return Visit(self.training.shop, self.goals[name], self.form)

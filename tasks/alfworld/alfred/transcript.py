@@ -10,7 +10,12 @@ goes on with a space, the command and a newline. So a model can learn from `tran
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+Examples = Mapping[str, Sequence[str]]
+"""The texts of won games by kind of game."""
+TOKENS_OF_INTRO, TOKENS_PER_STEP = 300, 40
+"""Upper estimates for an intro, and for a command with its answer; the examples must leave room for them."""
 
 THOUGHT = "think:"
 LONGEST_LINE = 1000
@@ -37,6 +42,33 @@ def read_command(line: str) -> str:
         return f"{THOUGHT} {line[thought.end() :]}"
     command = _COMMAND.fullmatch(line) if len(line) <= LONGEST_LINE else None
     return command[1].lower() if command else line
+
+
+def framed(examples: Sequence[str]) -> str:
+    """Returns the text before a game, in the reference's words (eval.py); empty if there are no examples."""
+    if not examples:
+        return ""
+    return (
+        "Interact with a household to solve a task. Here are two examples.\n"
+        + "".join(examples)
+        + "\nHere is the task.\n"
+    )
+
+
+def examples_that_fit(examples: Examples, room_after: Callable[[str], int], max_steps: int) -> Examples:
+    """Returns as many examples for each kind of game as fit into the model's context with a whole game.
+
+    Args:
+        examples: All of them.
+        room_after: Returns how many tokens of the model's context a text leaves free.
+        max_steps: The most commands in a game.
+    """
+    for count in (2, 1) if examples else ():
+        fewer = {kind: texts[:count] for kind, texts in examples.items()}
+        longest = max((framed(texts) for texts in fewer.values()), key=len)
+        if room_after(longest) >= TOKENS_OF_INTRO + max_steps * TOKENS_PER_STEP:
+            return fewer
+    return {}
 
 
 def opening(intro: str) -> str:

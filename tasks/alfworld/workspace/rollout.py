@@ -22,9 +22,15 @@ from alfred.wording import NOTHING_HAPPENS
 class GameEnvironment:
     """A game as an environment; see `episodes.Environment`."""
 
-    def __init__(self, game: Game) -> None:
+    def __init__(self, game: Game, before: str = "") -> None:
+        """Opens a game.
+
+        Args:
+            game: The game.
+            before: What the model reads first, such as `framed` examples.
+        """
         self.game, self.play = game, Play(game)
-        self.prompt = opening(self.play.intro)
+        self.prompt = before + opening(self.play.intro)
         self.invalid = 0
         self.states: list[Hashable] = []
         """The state before each turn."""

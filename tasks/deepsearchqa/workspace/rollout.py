@@ -31,8 +31,24 @@ class QuestionEnvironment:
 
     invalid = 0
 
-    def __init__(self, question: Question, search: Search, instructions: str = "", max_steps: int = MAX_STEPS) -> None:
-        self.question, self.search = question, search
+    def __init__(
+        self,
+        question: Question,
+        search: Search,
+        instructions: str = "",
+        max_steps: int = MAX_STEPS,
+        reward: Callable[[Question, str], float] | None = None,
+    ) -> None:
+        """Asks a question.
+
+        Args:
+            question: The question.
+            search: Finds results.
+            instructions: The text before the question.
+            max_steps: The most turns.
+            reward: Returns what an answer is worth; unless given, 1 for a right one.
+        """
+        self.question, self.search, self.worth = question, search, reward
         self.episode = Episode(question, instructions, max_steps)
 
     @property
@@ -47,8 +63,11 @@ class QuestionEnvironment:
 
     @property
     def reward(self) -> float:
-        """1 for a right answer, else 0."""
-        return float(compare(self.episode.answer or "", self.question.answer, self.question.answer_type).exact)
+        """What the answer is worth; 0 for none."""
+        answer = self.episode.answer or ""
+        if self.worth is not None:
+            return self.worth(self.question, answer)
+        return float(compare(answer, self.question.answer, self.question.answer_type).exact)
 
     def write(self, turn: str) -> str:
         """Carries out a turn, and returns what follows it in the prompt."""

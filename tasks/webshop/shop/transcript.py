@@ -148,6 +148,15 @@ def reference_window(instruction: str, past: Sequence[Past], observation: str, a
     return text + f"\nObservation {len(past) + 1}: {observation}\nAction {len(past) + 1}:"
 
 
+def asked(visit: "Visit", chat: bool, system: str = SYSTEM) -> str | list[dict[str, str]]:
+    """Returns the prompt for the next action: a text, or in the form `window` a chat if the model has a template."""
+    if visit.form == "whole":
+        return visit.prompt
+    if not chat:
+        return f"{system}\n\n{visit.prompt}"
+    return [{"role": "system", "content": system}, {"role": "user", "content": visit.prompt}]
+
+
 class Visit:
     """A session for a model, which continues `prompt` up to the end of the line."""
 

@@ -13,8 +13,8 @@ from tasks.alfworld import grade as grader
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Expert, Game, Play
 from tasks.alfworld.alfred.problem import KINDS
-from tasks.alfworld.alfred.transcript import opening
-from tasks.alfworld.prompts import faithful, framed, repaired
+from tasks.alfworld.alfred.transcript import framed, opening
+from tasks.alfworld.prompts import faithful, repaired
 from tests.fake_sampler import FakeSampler
 
 LIMITS = Limits(max_new_tokens=24, max_steps=30)

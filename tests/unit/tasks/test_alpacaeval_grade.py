@@ -18,13 +18,14 @@ from a2rl.core.settings import Settings
 from a2rl.grading.job import score_items
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.sampling import Completion, Message, Prompt, SamplingParams
+from a2rl.sampling import Completion, Prompt, SamplingParams
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Limits
 from tasks.alpacaeval import grade as grader
 from tasks.alpacaeval import package
 from tasks.alpacaeval.package import NotComputableError
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, prepare, read_json
+from tasks.alpacaeval.prompts import prompt
 from tests.fake_judge import FakeJudge, fake_judge
 from tests.fake_sampler import FakeSampler
 from tests.run_maker import wait_for
@@ -126,8 +127,8 @@ def test_an_empty_answer_is_lost_and_the_references_own_a_tie(hidden: Path, judg
 
 
 def test_base_models_get_headings_and_chat_models_a_turn() -> None:
-    assert grader.prompt("Say hello.", chat=False) == "### Instruction:\nSay hello.\n\n### Response:"
-    assert grader.prompt("Say hello.", chat=True) == (Message("user", "Say hello."),)
+    assert prompt("Say hello.", chat=False) == "### Instruction:\nSay hello.\n\n### Response:"
+    assert prompt("Say hello.", chat=True) == [{"role": "user", "content": "Say hello."}]
 
 
 def results(hidden: Path, values: list[float]) -> list[ItemResult]:
@@ -346,7 +347,7 @@ def test_a_mirror_without_training_data_only_serves_grading(shared_data: Path, t
     hidden.mkdir()
     prepare("full", shared_data / "alpaca_eval", visible, hidden)
     assert len(grader.item_ids(hidden)) == 805
-    assert not list(visible.iterdir())
+    assert not (visible / "train.jsonl").exists()
     with pytest.raises(UsageError, match="no training data"):
         require_complete(tmp_path)
 

@@ -1,0 +1,192 @@
+"""What the model does with a task: it is measured on it, its right answers are collected, and GRPO plays it.
+
+All of it goes through the player that every agent is handed (data/episodes.py): many episodes at once, each with its
+key-value cache. A question with one answer is an episode of one turn.
+"""
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from routes import BaseRoute, Example, Setting
+from training import CORES, IGNORED_LABEL, SMALL_MODEL, Trained
+
+AT_ONCE = 32
+"""Episodes that are played at once where the time is limited."""
+ANSWERS = 4
+"""Answers that are sampled to each question when right ones are collected."""
+TURN_WEIGHT = 5.0
+"""Weight of a turn's advantage, where the advantage of its episode has weight 1."""
+DISCOUNT = 0.95
+"""Factor by which a reward counts less for each turn that lies between a turn and the end of its episode."""
+
+
+class Player:
+    """Plays the items of a route with the model that is being trained."""
+
+    def __init__(self, route: BaseRoute, setting: Setting) -> None:
+        self.route, self.seed = route, setting.seed
+        self.settings = {**route.play_settings, "template_kwargs": setting.meta["chat_template_kwargs"]}
+        self.processes = CORES if setting.parameters < SMALL_MODEL else 1  # a small model gains nothing from threads
+
+    def play(self, trained: Trained, names: Sequence[str], temperature: float, seed: int = 0) -> list[Any]:
+        """Plays one episode for each name."""
+        from episodes import play
+
+        environments = [self.route.environment(name) for name in names]
+        settings = {**self.settings, "temperature": temperature, "seed": seed, "player": trained.player}
+        return play(trained.model, trained.tokenizer, environments, **settings)
+
+    def measure(self, trained: Trained, names: Sequence[str], until: float) -> tuple[float, int]:
+        """Plays greedily, as many of the names as fit into the time, and at least some.
+
+        Returns:
+            The mean reward, and the number of episodes.
+        """
+        rewards: list[float] = []
+        for first in range(0, len(names), AT_ONCE // 2):
+            rewards += [each.reward for each in self.play(trained, names[first : first + AT_ONCE // 2], 0.0)]
+            if time.monotonic() > until:
+                break
+        return sum(rewards) / len(rewards), len(rewards)
+
+    def right_answers(self, trained: Trained, names: Sequence[str], until: float) -> list[dict[str, list[int]]]:
+        """Samples answers until the time is over, and returns the right ones as rows to imitate."""
+        rows = {}
+        for first in range(0, len(names), AT_ONCE // ANSWERS):
+            asked = [name for name in names[first : first + AT_ONCE // ANSWERS] for _ in range(ANSWERS)]
+            for episode in self.play(trained, asked, 1.0, self.seed + first):
+                if episode.reward == 1:
+                    end = [trained.tokenizer.eos_token_id]
+                    tokens = episode.tokens if episode.tokens[-1:] == end else episode.tokens + end
+                    labels = [IGNORED_LABEL] * len(episode.prompt) + tokens
+                    rows[tuple(labels)] = {"input_ids": episode.prompt + tokens, "labels": labels}
+            if time.monotonic() > until:
+                break
+        return list(rows.values())
+
+    def rollouts(self, trained: Trained, names: Sequence[str]) -> Callable[[list[str], Any], dict[str, Any]]:
+        """Returns a `rollout_func` of TRL's. Its prompts only say which rollouts belong together; which item each group
+        plays is the schedule's choice."""
+        from episodes import for_trl
+
+        schedule = Schedule(self.route, names, self.seed)
+        play = for_trl(
+            self.route.practice,
+            more={"states": lambda episode: getattr(episode.environment, "states", [])},
+            temperature=1.0,
+            seed=self.seed,
+            processes=self.processes,
+            player=trained.player,
+            **self.settings,
+        )
+
+        def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+            chosen = [schedule.name_for(prompt, trainer.state.global_step) for prompt in prompts]
+            played: dict[str, Any] = play(chosen, trainer)
+            schedule.record(chosen, played["reward"])
+            trainer.turn_advantages = turn_advantages(chosen, played, played.pop("states"))
+            return played
+
+        return rollout
+
+
+class Schedule:
+    """Chooses an item for each prompt: mostly one of the kinds that are solved in some episodes and not in others.
+
+    An item that is always solved, or never, teaches GRPO nothing, because all its episodes have the same reward.
+    """
+
+    DECAY = 0.98
+    """Factor by which an episode counts less towards the rate of its kind, for each later one of the kind."""
+
+    def __init__(self, route: BaseRoute, names: Sequence[str], seed: int) -> None:
+        self.route, self.random = route, random.Random(seed)
+        self.waiting: dict[str, list[str]] = defaultdict(list)
+        for name in self.random.sample(names, len(names)):
+            self.waiting[route.kind(name)].append(name)
+        self.rate = {kind: 0.5 for kind in self.waiting}
+        self.step, self.chosen = -1, dict[str, str]()
+
+    def name_for(self, prompt: str, step: int) -> str:
+        """Returns an item; the same one for all rollouts of a prompt in a step, which form a group."""
+        if step != self.step:
+            self.step, self.chosen = step, {}
+        if prompt not in self.chosen:
+            kinds = list(self.waiting)
+            chances = [max(0.02, self.rate[kind] * (1 - self.rate[kind])) for kind in kinds]
+            kind = self.random.choices(kinds, chances)[0]
+            self.chosen[prompt] = self.waiting[kind][0]
+            self.waiting[kind].append(self.waiting[kind].pop(0))
+        return self.chosen[prompt]
+
+    def record(self, names: Sequence[str], rewards: Sequence[float]) -> None:
+        """Updates the rates."""
+        for name, reward in zip(names, rewards, strict=True):
+            kind = self.route.kind(name)
+            self.rate[kind] += (1 - self.DECAY) * (reward - self.rate[kind])
+
+
+def turn_advantages(
+    names: Sequence[str], played: dict[str, Any], states: Sequence[Sequence[Any]]
+) -> dict[tuple[int, ...], list[float]]:
+    """Computes the advantage of each token's turn over the other turns that its group took in the same state.
+
+    This is the second half of GiGPO (Feng et al. 2025, arXiv 2505.10978). The advantage of an episode is the same for
+    all its turns; comparing turns that were taken in the same state shows which of them was the mistake. The value of a
+    turn is the discounted reward of its episode.
+
+    Args:
+        names: The item of each episode; episodes of the same item are a group.
+        played: The columns `prompt_ids`, `completion_ids`, `env_mask` (1 for tokens that the model wrote; turns are the
+            runs of 1) and `reward` of the episodes.
+        states: The state before each turn, for each episode; empty where an environment reports none.
+
+    Returns:
+        For the tokens of an episode: the advantages of those after the prompt, 0 where the model did not write.
+    """
+    values: dict[Any, list[float]] = defaultdict(list)
+    for name, seen, reward in zip(names, states, played["reward"], strict=True):
+        for turn, state in enumerate(seen):
+            values[name, state].append(reward * DISCOUNT ** (len(seen) - 1 - turn))
+    found = {}
+    columns = (played[column] for column in ("prompt_ids", "completion_ids", "env_mask", "reward"))
+    for name, seen, prompt, completion, written, reward in zip(names, states, *columns, strict=True):
+        by_turn = []
+        for turn, state in enumerate(seen):
+            of_state = values[name, state]
+            by_turn.append(reward * DISCOUNT ** (len(seen) - 1 - turn) - sum(of_state) / len(of_state))
+        if by_turn:
+            begins = torch.tensor(written).diff(prepend=torch.zeros(1, dtype=torch.long)) > 0
+            turn_of_token = (begins.cumsum(0) - 1).clamp(min=0)
+            advantages = TURN_WEIGHT * torch.tensor(by_turn)[turn_of_token] * torch.tensor(written)
+            found[(*prompt, *completion)] = advantages.tolist()
+    return found
+
+
+def texts_of(examples: Sequence[Example], setting: Setting) -> list[dict[str, list[int]]]:
+    """Tokenizes texts as the model will meet them; the parts to learn and the end of the text have labels."""
+    rows = []
+    for example in examples:
+        in_chat = not isinstance(example.prompt, str)
+        before = setting.tokens(example.prompt) if in_chat else []
+        parts = [(example.prompt, False), *example.parts] if not in_chat else list(example.parts)
+        encoded = setting.tokenizer(
+            "".join(text for text, _ in parts), return_offsets_mapping=True, add_special_tokens=not in_chat
+        )
+        learned = [learn for text, learn in parts for _ in text]
+        labels = [
+            token if start < end and learned[end - 1] else IGNORED_LABEL
+            for token, (start, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        ]
+        end = [setting.tokenizer.eos_token_id]
+        rows.append(
+            {
+                "input_ids": before + encoded["input_ids"] + end,
+                "labels": [IGNORED_LABEL] * len(before) + labels + end,
+            }
+        )
+    return rows

@@ -1,0 +1,378 @@
+"""Training with TRL on texts of which the model learns to write some tokens; this module is the whole of it.
+
+- `Sft` and `Grpo` are TRL's trainers with a loss that is computed for the learned tokens only. The output layer is a
+  large part of the work on a small model, and most tokens (prompts, what an environment says) are not learned. Texts of
+  a batch go through the model packed, without padding, as many at a time as fit into memory.
+- `TrainUntil` ends training in time, and warms up and decays the learning rate by the clock.
+- `load` and `save` keep weights in float32 while the model computes in bfloat16, where the processor or GPU is fast at
+  that: an update of a weight in bfloat16 is mostly rounded away. Where memory is too small for that, they use LoRA.
+- `MuonAndAdam` is an optimizer with which a very small model learns in fewer steps.
+
+Only public methods of TRL and transformers are overridden (`compute_loss` and callbacks).
+"""
+
+import copy
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+import transformers
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from grading_client import log
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+ON_GPU = torch.cuda.is_available()
+CORES = torch.get_num_threads()
+"""Number of cores that this run may use."""
+SMALL_MODEL = 100_000_000
+"""Models with fewer parameters learn at rates that would ruin a larger one."""
+IGNORED_LABEL = -100
+"""The label of tokens that are not to be learned, as PyTorch and TRL have it."""
+BYTES_PER_WEIGHT = 16
+"""Memory for a trained weight: itself, its gradient and two moments of Adam, in float32."""
+MOST_TOKENS, FEWEST_TOKENS = 16384 if ON_GPU else 1024, 256
+"""Limits of the tokens that go through the model at once. With more, a processor is not faster."""
+
+
+def agreed(value: Any) -> Any:
+    """Returns the first process's value in every process; on one GPU or on a CPU, that is the value itself."""
+    return broadcast_object_list([value])[0]
+
+
+def in_first_process() -> bool:
+    """Whether this process submits and logs; on several GPUs there is one process for each."""
+    return bool(PartialState().is_main_process)
+
+
+# Models.
+
+
+class Trained(NamedTuple):
+    """A model in training."""
+
+    model: Any
+    tokenizer: Any
+    parameters: int
+    player: Any
+    """A copy that plays in bfloat16; None if the model plays itself."""
+
+
+def load(path: Path) -> Trained:
+    """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that."""
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32 if fits(path) else torch.bfloat16)
+    parameters = model.num_parameters()
+    if model.dtype != torch.float32:
+        from peft import LoraConfig, get_peft_model
+
+        log(f"{free_bytes() / 1e9:.0f} GB are too few to train all {parameters / 1e9:.1f} billion weights: LoRA")
+        model = get_peft_model(model, LoraConfig(r=64, lora_alpha=64, target_modules="all-linear"))
+    model = model.to("cuda" if ON_GPU else "cpu")
+    copies = computes_in_bfloat16(parameters) and model.dtype == torch.float32
+    player = copy.deepcopy(model).to(torch.bfloat16).eval() if copies else None  # before trainers change its methods
+    return Trained(model, tokenizer, parameters, player)
+
+
+def fits(path: Path) -> bool:
+    """Whether all weights can be trained in the memory that is free."""
+    stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    itself = 2 if "float32" not in (path / "config.json").read_text() else 4
+    return stored / itself * BYTES_PER_WEIGHT < 0.8 * free_bytes()
+
+
+def free_bytes() -> int:
+    """Returns how much memory is free where the model is."""
+    return int(torch.cuda.mem_get_info()[0] if ON_GPU else psutil.virtual_memory().available)
+
+
+def save(trained: Trained, folder: Path) -> None:
+    """Saves a checkpoint in the type in which models are published; an adapter is merged first."""
+    model = trained.model
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    if trained.parameters >= SMALL_MODEL:
+        model = model.to(torch.bfloat16)
+    model.save_pretrained(folder)
+    trained.tokenizer.save_pretrained(folder)
+
+
+def computes_in_bfloat16(parameters: int) -> bool:
+    """Whether the processor or GPU has instructions for bfloat16, and the model is large enough to gain from them."""
+    if ON_GPU or parameters < SMALL_MODEL:
+        return ON_GPU
+    known = Path("/proc/cpuinfo")
+    flags = known.read_text() if known.exists() else ""
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+# Losses.
+
+
+class Text(NamedTuple):
+    """A text in training."""
+
+    tokens: torch.Tensor
+    """[n]"""
+    weights: torch.Tensor
+    """[n]; how much the model is to write each token (negative: to avoid it); 0 for tokens that are not learned."""
+
+
+class LearnedTokens:
+    """The loss of a trainer: minus the mean over all written tokens of weight times log-likelihood.
+
+    With weights of 1 that is the loss of SFT. With advantages it is that of GRPO for rollouts of the current policy,
+    from which each batch is used for one step (the ratio of new to old probabilities is 1, so nothing is clipped).
+    """
+
+    accelerator: Any
+    tokens_at_once: int | None = None
+
+    def texts(self, inputs: dict[str, Any]) -> tuple[list[Text], int]:
+        """Returns the texts of a batch that have something to learn, and the number of tokens written in all texts."""
+        raise NotImplementedError
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Computes the gradient of a batch part by part, and returns a loss that adds nothing to it."""
+        texts, written = self.texts(inputs)
+        total = self.accelerator.reduce(torch.tensor(float(written), device=self.accelerator.device), "sum")
+        scale = self.accelerator.num_processes / total.clamp(min=1)
+        if self.tokens_at_once is None:
+            self.tokens_at_once = tokens_that_fit(self.accelerator.unwrap_model(model))
+        while True:
+            try:
+                loss = sum(self.backward(model, part, scale) for part in parts(texts, self.tokens_at_once))
+            except torch.OutOfMemoryError:
+                if self.tokens_at_once <= FEWEST_TOKENS:
+                    raise
+                self.tokens_at_once //= 2
+                log(f"out of memory: at most {self.tokens_at_once} tokens at once from here on")
+                model.zero_grad()
+                torch.cuda.empty_cache()
+            else:
+                return torch.tensor(float(loss), device=self.accelerator.device, requires_grad=True)
+
+    def backward(self, model: Any, part: list[Text], scale: torch.Tensor) -> float:
+        """Adds the gradient of some texts, which stand one behind the other in a single row, and returns their loss.
+
+        transformers sees by the positions where a text begins, and keeps texts apart. So no padding is computed, and
+        logits only before the tokens that are learned.
+        """
+        device = self.accelerator.device
+        tokens, weights = (torch.cat(column).to(device) for column in zip(*part, strict=True))
+        positions = torch.cat([torch.arange(len(text.tokens), device=device) for text in part])
+        learned = ((weights != 0) & (positions > 0)).nonzero().squeeze(1)
+        output = model(
+            input_ids=tokens[None], position_ids=positions[None], use_cache=False, logits_to_keep=learned - 1
+        )
+        losses = torch.nn.functional.cross_entropy(output.logits[0].float(), tokens[learned], reduction="none")
+        loss = (weights[learned] * losses).sum() * scale
+        self.accelerator.backward(loss)
+        return loss.item()
+
+
+def parts(texts: list[Text], tokens: int) -> Iterable[list[Text]]:
+    """Yields texts with at most so many tokens together; a longer text is alone."""
+    part: list[Text] = []
+    for text in texts:
+        if part and sum(len(each.tokens) for each in [*part, text]) > tokens:
+            yield part
+            part = []
+        part.append(text)
+    if part:
+        yield part
+
+
+def tokens_that_fit(model: Any) -> int:
+    """Estimates how many tokens can go through a model at once: activations of all layers, and logits of some."""
+    config = model.config.get_text_config()
+    bytes_per_token = 60 * config.num_hidden_layers * config.hidden_size + 10 * config.vocab_size
+    return max(FEWEST_TOKENS, min(MOST_TOKENS, int(0.5 * free_bytes() / bytes_per_token)))
+
+
+class Sft(LearnedTokens, SFTTrainer):  # type: ignore[misc]
+    """Supervised fine-tuning on rows with `input_ids` and `labels`."""
+
+    def texts(self, inputs: dict[str, Any]) -> tuple[list[Text], int]:
+        """See `LearnedTokens`."""
+        found, written = [], 0
+        for tokens, mask, labels in zip(inputs["input_ids"], inputs["attention_mask"], inputs["labels"], strict=True):
+            weights = (labels != IGNORED_LABEL).float()[mask.bool()]
+            found.append(Text(tokens[mask.bool()].cpu(), weights.cpu()))
+            written += int(weights.sum())
+        return found, written
+
+
+class Grpo(LearnedTokens, GRPOTrainer):  # type: ignore[misc]
+    """GRPO. `turn_advantages` has further advantages by the tokens of a text, for rollouts of many turns."""
+
+    turn_advantages: dict[tuple[int, ...], list[float]]
+
+    def texts(self, inputs: dict[str, Any]) -> tuple[list[Text], int]:
+        """See `LearnedTokens`. Texts without an advantage are left out: those of groups with equal rewards."""
+        found, written = [], 0
+        by_turn = getattr(self, "turn_advantages", {})
+        own = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        for row, advantage in enumerate(inputs["advantages"].tolist()):
+            before = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()].cpu()
+            present = inputs["completion_mask"][row].bool()
+            after, learned = inputs["completion_ids"][row][present].cpu(), own[row][present].float().cpu()
+            written += int(learned.sum())
+            if advantage:
+                tokens = torch.cat([before, after])
+                weights = advantage + torch.tensor(by_turn.get(tuple(tokens.tolist()), [0.0] * len(after)))
+                found.append(Text(tokens, torch.cat([torch.zeros(len(before)), weights * learned])))
+        return found, written
+
+
+# The clock.
+
+
+class TrainUntil(TrainerCallback):
+    """Stops a trainer before a step that would end too late, saves its state now and then, and logs a few lines."""
+
+    SAVED_EVERY_S = 600.0
+
+    def __init__(self, name: str, seconds: float, steps: int | None = None) -> None:
+        self.name, self.seconds, self.steps = name, seconds, steps
+        self.started = self.step_started = self.saved = time.monotonic()
+        self.next_line = 0.0
+
+    def learning_rate_factor(self, step: int) -> float:
+        """Returns a warm-up of ten steps, then a linear decay to zero, by the clock or over all steps."""
+        done = step / self.steps if self.steps else (time.monotonic() - self.started) / self.seconds
+        return min(1.0, (step + 1) / 10) * max(0.0, 1 - done)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Notes the time."""
+        self.step_started = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stops training where a step as long as the last one would end too late."""
+        now = time.monotonic()
+        late = now + (now - self.step_started) > self.started + self.seconds
+        due = now - self.saved > self.SAVED_EVERY_S
+        control.should_training_stop, control.should_save = agreed((late or state.global_step == self.steps, due))
+        if control.should_save:
+            self.saved = now
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Logs loss and reward about ten times."""
+        shown = {key: logs[key] for key in ("loss", "reward") if logs and key in logs}
+        if shown and time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + self.seconds / 10
+            figures = " ".join(f"{key} {float(value):.3f}" for key, value in shown.items())
+            log(f"{self.name}: step {state.global_step} {figures}")
+
+
+def train(
+    kind: type[Sft] | type[Grpo],
+    trained: Trained,
+    optimizer: torch.optim.Optimizer,
+    clock: TrainUntil,
+    settings: dict[str, Any],
+    **arguments: Any,
+) -> None:
+    """Trains until the clock says stop; what a killed process of the same name has saved is continued.
+
+    Args:
+        kind: The trainer.
+        trained: The model.
+        optimizer: Its optimizer.
+        clock: When to stop.
+        settings: Arguments of SFTConfig or GRPOConfig, such as `output_dir` and the size of a batch.
+        arguments: Of the trainer.
+    """
+    config = (GRPOConfig if issubclass(kind, GRPOTrainer) else SFTConfig)(
+        max_steps=1_000_000,  # the clock ends training
+        gradient_accumulation_steps=1,
+        logging_steps=1,
+        save_strategy="no",
+        save_total_limit=1,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=not ON_GPU,
+        bf16=computes_in_bfloat16(trained.parameters),
+        gradient_checkpointing=ON_GPU and trained.parameters >= SMALL_MODEL,
+        dataloader_pin_memory=ON_GPU,
+        **settings,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, clock.learning_rate_factor)
+    trainer = kind(
+        model=trained.model,
+        processing_class=trained.tokenizer,
+        args=config,
+        callbacks=[clock],
+        optimizers=(optimizer, schedule),
+        **arguments,
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    saved = any(Path(config.output_dir).glob("checkpoint-*"))
+    trainer.train(resume_from_checkpoint=saved or None)
+    log(f"{clock.name}: {trainer.state.global_step} steps in {time.monotonic() - clock.started:.0f} s")
+
+
+# Optimizers.
+
+
+def adam(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
+    """Returns AdamW for all weights that are trained."""
+    weights = [each for each in model.parameters() if each.requires_grad]
+    return torch.optim.AdamW(weights, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
+
+
+class MuonAndAdam(torch.optim.AdamW):
+    """Muon (kellerjordan.github.io/posts/muon) for the weight matrices, AdamW for embeddings and norms.
+
+    A very small model learns several times as fast with it. `torch.optim.Muon` orthogonalizes one matrix at a time, in
+    bfloat16, which takes longer on most processors than the model's own pass.
+    """
+
+    SPEEDUP = 4
+    """Muon's learning rate divided by AdamW's: its updates are of another size."""
+
+    def __init__(self, model: torch.nn.Module, rate: float) -> None:
+        named = list(model.named_parameters())
+        self.matrices = [weights for name, weights in named if weights.dim() == 2 and "embed" not in name]
+        self.momenta = [torch.zeros_like(weights) for weights in self.matrices]
+        rest = [weights for name, weights in named if weights.dim() != 2 or "embed" in name]
+        super().__init__(rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Updates all parameters; matrices of the same shape are orthogonalized together."""
+        super().step()
+        by_shape: dict[torch.Size, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for weights, momentum in zip(self.matrices, self.momenta, strict=True):
+            if weights.grad is not None:
+                momentum.lerp_(weights.grad, 0.05)
+                by_shape.setdefault(weights.shape, []).append((weights, weights.grad.lerp(momentum, 0.95)))
+        for (rows, columns), pairs in by_shape.items():
+            rate = self.SPEEDUP * self.param_groups[0]["lr"] * max(1.0, rows / columns) ** 0.5
+            updates = orthogonalize(torch.stack([update for _, update in pairs]))
+            for (matrix, _), update in zip(pairs, updates, strict=True):
+                matrix.sub_(update, alpha=rate)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients of all parameters."""
+        super().zero_grad(set_to_none)
+        for matrix in self.matrices:
+            matrix.grad = None
+
+
+def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
+    """Returns approximately the nearest orthogonal matrix of each [n, rows, columns], by five Newton-Schulz steps."""
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    result: torch.Tensor = x.mT if tall else x
+    return result
