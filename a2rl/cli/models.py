@@ -55,7 +55,11 @@ def models(context: typer.Context, as_json: Json = False) -> None:
         for row in found
     ]
     print_table(("model", "state", "parameters", "on disk", "licence", "description"), rows, ("parameters",))
-    out.print("\n`--model` also takes a folder, or a hub id such as Qwen/Qwen2.5-0.5B.", style="dim", markup=False)
+    out.print(
+        "\n`--model` also takes a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B.",
+        style="dim",
+        markup=False,
+    )
 
 
 @app.command()

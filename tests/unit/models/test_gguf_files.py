@@ -1,0 +1,83 @@
+"""Tests that a GGUF file, or a folder that holds one, is a base model like any other."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.models.base_model import local_folder, reference_name, resolve_model
+from a2rl.models.checkpoint import weights_digest
+from a2rl.models.gguf_conversion import gguf_file, unsuitable
+from tests.run_maker import checkout
+from tests.small_gguf import WEIGHTS_DIGEST, write_gguf
+
+
+def empty_gguf(path: Path, architecture: str = "llama", parts: int = 0, tokenizer: str = "gpt2") -> Path:
+    """Writes a GGUF file without weights."""
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, architecture)
+    if parts:
+        writer.add_uint16("split.count", parts)
+    if tokenizer:
+        writer.add_tokenizer_model(tokenizer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "project").mkdir()
+    return checkout(tmp_path / "project")
+
+
+def test_a_gguf_file_is_converted_once(settings: Settings, tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "small.gguf")
+    folder = resolve_model(str(file), settings)
+    assert folder == local_folder(str(tmp_path), settings)
+    assert weights_digest(folder) == WEIGHTS_DIGEST
+    made = (folder / "config.json").stat().st_mtime_ns
+    assert resolve_model(str(tmp_path), settings) == folder
+    assert (folder / "config.json").stat().st_mtime_ns == made
+    assert reference_name(str(file)) == "small"
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (lambda path: empty_gguf(path, architecture="starfish"), "cannot read the architecture starfish"),
+        (lambda path: empty_gguf(path, parts=3), "one of 3 parts: join them with `llama-gguf-split --merge"),
+        (lambda path: empty_gguf(path, tokenizer=""), "has no tokenizer"),
+        (lambda path: path.write_bytes(b"GGUF" + bytes(100)), "damaged, or no GGUF file"),
+        (lambda path: path.write_bytes(b"PK"), "damaged, or no GGUF file"),
+    ],
+    ids=["architecture", "parts", "no tokenizer", "damaged", "another format"],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, write: Callable[[Path], object], reason: str) -> None:
+    write(tmp_path / "model.gguf")
+    assert reason in unsuitable(tmp_path / "model.gguf")
+
+
+def test_the_reason_reaches_the_user(settings: Settings, tmp_path: Path) -> None:
+    """Nothing unfinished is left either."""
+    file = empty_gguf(tmp_path / "model.gguf", architecture="starfish")
+    with pytest.raises(UsageError, match=r"model\.gguf cannot be used as a base model: .*starfish"):
+        resolve_model(str(file), settings)
+    assert not [path for path in (settings.models / "gguf").iterdir() if path.is_dir()]
+
+
+def test_of_several_files_one_has_to_be_named(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        empty_gguf(tmp_path / name)
+    with pytest.raises(UsageError, match="2 GGUF files: name the one to use"):
+        gguf_file(str(tmp_path))
+
+
+def test_a_checkpoint_beside_a_gguf_file_comes_first(tmp_path: Path) -> None:
+    empty_gguf(tmp_path / "a.gguf")
+    (tmp_path / "config.json").write_text("{}")
+    assert gguf_file(str(tmp_path)) is None
