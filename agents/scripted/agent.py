@@ -33,17 +33,17 @@ from training import (
     CORES,
     ON_GPU,
     SMALL_MODEL,
-    Grpo,
     MuonAndAdam,
-    Sft,
+    Row,
     Trained,
     TrainUntil,
     adam,
     agreed,
+    grpo,
     in_first_process,
     load,
     save,
-    train,
+    sft,
 )
 
 transformers.utils.logging.set_verbosity_error()
@@ -141,11 +141,9 @@ class Plan:
         settings = {
             "output_dir": str(self.output / "trainer" / "sft"),
             "per_device_train_batch_size": size,
-            "dataset_kwargs": {"skip_prepare_dataset": True},
             "seed": self.seed,
         }
-        clock = TrainUntil("sft", seconds, self.steps)
-        train(Sft, trained, optimizer, clock, settings, train_dataset=datasets.Dataset.from_list(rows))
+        sft(trained, optimizer, TrainUntil("sft", seconds, self.steps), settings, rows)
         self.conclude(trained, "sft", "SFT")
 
     def sft_share(self) -> float:
@@ -161,7 +159,7 @@ class Plan:
         """Returns the learning rate for imitation: 3e-4 at 135 million parameters, 1.6e-5 at 7 billion."""
         return float(3e-4 * (135e6 / trained.parameters) ** 0.75)
 
-    def given_answers(self, trained: Trained, seconds: float) -> list[dict[str, list[int]]]:
+    def given_answers(self, trained: Trained, seconds: float) -> list[Row]:
         """Returns the data's answers, or an expert's, as many as can be made in some time."""
         until = time.monotonic() + max(seconds, 10.0)
         examples = []
@@ -173,7 +171,7 @@ class Plan:
         most = min(MAX_TOKENS, self.setting.context)
         return [row for row in texts_of(examples, self.setting) if len(row["input_ids"]) <= most]
 
-    def own_answers(self, trained: Trained, seconds: float) -> list[dict[str, list[int]]]:
+    def own_answers(self, trained: Trained, seconds: float) -> list[Row]:
         """Returns right answers of the model itself (rejection sampling); empty if it has too few to learn from."""
         solved = self.progress.held_out
         if self.route.play_settings["max_steps"] > 1 or solved is None or solved < WORTH_IMITATING:
@@ -195,10 +193,10 @@ class Plan:
             seconds = (self.remaining_s() - self.reserve_s) / (rounds + 1 - number)
             if seconds < 5:
                 break
-            if not self.grpo(f"grpo-{len(self.progress.done)}", seconds, slower):
+            if not self.reinforce_once(f"grpo-{len(self.progress.done)}", seconds, slower):
                 slower /= 2
 
-    def grpo(self, name: str, seconds: float, slower: float) -> bool:
+    def reinforce_once(self, name: str, seconds: float, slower: float) -> bool:
         """Reinforces the best model by the task's rewards, and returns whether the result is better."""
         trained = load(Path(self.progress.best))
         if self.measures:  # what the model is measured in afterwards is not for training
@@ -209,21 +207,11 @@ class Plan:
         settings = {
             "output_dir": str(self.output / "trainer" / name),
             "per_device_train_batch_size": size,
-            "num_generations": 8,
-            "temperature": 1.0,
-            "beta": 0.0,
             "seed": self.seed,
         }
-        train(
-            Grpo,
-            trained,
-            adam(trained.model, rate),  # not Muon, which scales up a policy gradient that is mostly noise
-            TrainUntil(name, seconds, self.steps),
-            settings,
-            train_dataset=datasets.Dataset.from_list([{"prompt": each} for each in self.names]),
-            reward_funcs=reported_reward,
-            rollout_func=self.player.rollouts(trained, self.names),
-        )
+        optimizer = adam(trained.model, rate)  # not Muon, which scales up a policy gradient that is mostly noise
+        clock, rollout = TrainUntil(name, seconds, self.steps), self.player.rollouts(trained, self.names)
+        grpo(trained, optimizer, clock, settings, self.names, rollout)
         return self.conclude(trained, name, "GRPO")
 
     # Results.
@@ -254,11 +242,6 @@ class Plan:
         if in_first_process():
             self.file.write_text(json.dumps(asdict(best)))
         return better
-
-
-def reported_reward(reward: list[float], **_: object) -> list[float]:
-    """A reward function of TRL's: returns the rewards that the rollout reported."""
-    return reward
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from routes import BaseRoute, Example, Setting
-from training import CORES, IGNORED_LABEL, SMALL_MODEL, Trained
+from training import CORES, IGNORED_LABEL, SMALL_MODEL, Row, Trained
 
 AT_ONCE = 32
 """Episodes that are played at once where the time is limited."""
@@ -53,7 +53,7 @@ class Player:
                 break
         return sum(rewards) / len(rewards), len(rewards)
 
-    def right_answers(self, trained: Trained, names: Sequence[str], until: float) -> list[dict[str, list[int]]]:
+    def right_answers(self, trained: Trained, names: Sequence[str], until: float) -> list[Row]:
         """Samples answers until the time is over, and returns the right ones as rows to imitate."""
         rows = {}
         for first in range(0, len(names), AT_ONCE // ANSWERS):
@@ -167,7 +167,7 @@ def turn_advantages(
     return found
 
 
-def texts_of(examples: Sequence[Example], setting: Setting) -> list[dict[str, list[int]]]:
+def texts_of(examples: Sequence[Example], setting: Setting) -> list[Row]:
     """Tokenizes texts as the model will meet them; the parts to learn and the end of the text have labels."""
     rows = []
     for example in examples:

@@ -13,7 +13,7 @@ Only public methods of TRL and transformers are overridden (`compute_loss` and c
 
 import copy
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from datasets import Dataset
 from grading_client import log
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
@@ -48,6 +49,9 @@ def in_first_process() -> bool:
     """Whether this process submits and logs; on several GPUs there is one process for each."""
     return bool(PartialState().is_main_process)
 
+
+Row = dict[str, list[int]]
+"""A text to imitate: `input_ids` and `labels`."""
 
 # Models.
 
@@ -271,49 +275,88 @@ class TrainUntil(TrainerCallback):
             log(f"{self.name}: step {state.global_step} {figures}")
 
 
-def train(
-    kind: type[Sft] | type[Grpo],
+def sft(
+    trained: Trained, optimizer: torch.optim.Optimizer, clock: TrainUntil, settings: dict[str, Any], rows: list[Row]
+) -> None:
+    """Imitates texts until the clock says stop.
+
+    Args:
+        trained: The model.
+        optimizer: Its optimizer.
+        clock: When to stop.
+        settings: Arguments of SFTConfig, such as `output_dir` and the size of a batch.
+        rows: The texts, with `input_ids` and `labels`.
+    """
+    config = SFTConfig(**settings, **common_settings(trained), dataset_kwargs={"skip_prepare_dataset": True})
+    trainer = Sft(args=config, train_dataset=Dataset.from_list(rows), **common_arguments(trained, optimizer, clock))
+    finish(trainer, clock)
+
+
+def grpo(
     trained: Trained,
     optimizer: torch.optim.Optimizer,
     clock: TrainUntil,
     settings: dict[str, Any],
-    **arguments: Any,
+    names: list[str],
+    rollout: Callable[[list[str], Any], dict[str, Any]],
 ) -> None:
-    """Trains until the clock says stop; what a killed process of the same name has saved is continued.
+    """Reinforces what is rewarded, in groups of eight rollouts, until the clock says stop.
 
     Args:
-        kind: The trainer.
         trained: The model.
         optimizer: Its optimizer.
         clock: When to stop.
-        settings: Arguments of SFTConfig or GRPOConfig, such as `output_dir` and the size of a batch.
-        arguments: Of the trainer.
+        settings: Arguments of GRPOConfig.
+        names: The items to play.
+        rollout: Plays them; it reports the reward as a column.
     """
-    config = (GRPOConfig if issubclass(kind, GRPOTrainer) else SFTConfig)(
-        max_steps=1_000_000,  # the clock ends training
-        gradient_accumulation_steps=1,
-        logging_steps=1,
-        save_strategy="no",
-        save_total_limit=1,
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=not ON_GPU,
-        bf16=computes_in_bfloat16(trained.parameters),
-        gradient_checkpointing=ON_GPU and trained.parameters >= SMALL_MODEL,
-        dataloader_pin_memory=ON_GPU,
-        **settings,
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, clock.learning_rate_factor)
-    trainer = kind(
-        model=trained.model,
-        processing_class=trained.tokenizer,
+    config = GRPOConfig(**settings, **common_settings(trained), num_generations=8, temperature=1.0, beta=0.0)
+    trainer = Grpo(
         args=config,
-        callbacks=[clock],
-        optimizers=(optimizer, schedule),
-        **arguments,
+        train_dataset=Dataset.from_list([{"prompt": name} for name in names]),
+        reward_funcs=reported_reward,
+        rollout_func=rollout,
+        **common_arguments(trained, optimizer, clock),
     )
+    finish(trainer, clock)
+
+
+def reported_reward(reward: list[float], **_: object) -> list[float]:
+    """A reward function of TRL's: returns the rewards that the rollout reported."""
+    return reward
+
+
+def common_settings(trained: Trained) -> dict[str, Any]:
+    """Returns the arguments that SFTConfig and GRPOConfig share."""
+    return {
+        "max_steps": 1_000_000,  # the clock ends training
+        "gradient_accumulation_steps": 1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "save_total_limit": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": not ON_GPU,
+        "bf16": computes_in_bfloat16(trained.parameters),
+        "gradient_checkpointing": ON_GPU and trained.parameters >= SMALL_MODEL,
+        "dataloader_pin_memory": ON_GPU,
+    }
+
+
+def common_arguments(trained: Trained, optimizer: torch.optim.Optimizer, clock: TrainUntil) -> dict[str, Any]:
+    """Returns the arguments that the trainers share."""
+    return {
+        "model": trained.model,
+        "processing_class": trained.tokenizer,
+        "callbacks": [clock],
+        "optimizers": (optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, clock.learning_rate_factor)),
+    }
+
+
+def finish(trainer: Any, clock: TrainUntil) -> None:
+    """Trains; what a killed process of the same name has saved is continued."""
     trainer.remove_callback(transformers.PrinterCallback)
-    saved = any(Path(config.output_dir).glob("checkpoint-*"))
+    saved = any(Path(trainer.args.output_dir).glob("checkpoint-*"))
     trainer.train(resume_from_checkpoint=saved or None)
     log(f"{clock.name}: {trainer.state.global_step} steps in {time.monotonic() - clock.started:.0f} s")
 

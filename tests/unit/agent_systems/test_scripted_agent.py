@@ -1,4 +1,4 @@
-"""Tests what the scripted agent adds to TRL: cheaper passes with the same gradient, and a selection of games."""
+"""Tests what the scripted agent adds to TRL: cheaper passes with the same gradient, and a selection of items."""
 
 import subprocess
 import sys
@@ -11,28 +11,22 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
-from agent import load
-from cpu_speed import FastGRPOTrainer, FastSFTTrainer, drop_rows_without_advantage
+from training import FEWEST_TOKENS, Grpo, Sft, load
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 torch.set_num_threads(1)
-model, tokenizer = load(Path(sys.argv[2]))
+model, tokenizer, *_ = load(Path(sys.argv[2]))
 settings = {"output_dir": "trainer", "report_to": [], "use_cpu": True, "bf16": False}
 
 def right_padded(*lengths):
     return torch.tensor([[1] * length + [0] * (max(lengths) - length) for length in lengths])
 
-def gradient(trainer, batches):
+def gradient(trainer, batch):
     trainer.current_gradient_accumulation_steps = 1
-    shapes = []
-    note = lambda module, args, inputs, output: shapes.append(tuple(inputs["input_ids"].shape))
-    hook = model.base_model.register_forward_hook(note, with_kwargs=True)
     model.zero_grad()
-    for batch in batches:
-        trainer.compute_loss(model, dict(batch), num_items_in_batch=None).backward()
-    hook.remove()
-    return torch.cat([each.grad.flatten() for each in model.parameters()]), shapes
+    trainer.compute_loss(model, dict(batch), num_items_in_batch=None).backward()
+    return torch.cat([each.grad.flatten() for each in model.parameters()])
 
 def alike(one, other):
     assert one.abs().max() > 0
@@ -43,69 +37,84 @@ labels = torch.randint(5, 50, (3, 8))
 labels[torch.rand(3, 8) < 0.5] = -100
 mask = right_padded(8, 5, 6)
 batch = {"input_ids": torch.randint(5, 50, (3, 8)), "attention_mask": mask, "labels": labels.where(mask == 1, -100)}
+batch["labels"] = batch["input_ids"].where(batch["labels"] != -100, -100)
 data = Dataset.from_list([{"input_ids": [5], "labels": [5]}])
 config = SFTConfig(dataset_kwargs={"skip_prepare_dataset": True}, **settings)
 
 def trainer(kind):
     return kind(model=model, processing_class=tokenizer, args=config, train_dataset=data)
 
-alike(gradient(trainer(SFTTrainer), [batch])[0], gradient(trainer(FastSFTTrainer), [batch])[0])
+theirs, ours = gradient(trainer(SFTTrainer), batch), trainer(Sft)
+# A text's first token has nothing before it; TRL counts it neither.
+batch["labels"][:, 0] = -100
+theirs = gradient(trainer(SFTTrainer), batch)
+alike(theirs, gradient(ours, batch))
+ours.tokens_at_once = 9  # two texts do not fit
+alike(theirs, gradient(ours, batch))
+
+refused = []
+backward = ours.backward
+def small_memory(model, part, scale):
+    if sum(len(text.tokens) for text in part) > 8:
+        refused.append(ours.tokens_at_once)
+        raise torch.OutOfMemoryError
+    return backward(model, part, scale)
+ours.backward, ours.tokens_at_once = small_memory, 4 * FEWEST_TOKENS
+import training
+training.FEWEST_TOKENS = 1
+alike(theirs, gradient(ours, batch))
+assert len(refused) > 1 and ours.tokens_at_once <= 16
 print("all is well")
 """
 GRPO_GRADIENT = """
-halves = {"per_device_train_batch_size": 2, "steps_per_generation": 2, "num_generations": 4}
-config = GRPOConfig(temperature=0.7, **halves, **settings)
+config = GRPOConfig(temperature=1.0, per_device_train_batch_size=4, num_generations=4, beta=0.0, **settings)
 data = Dataset.from_list([{"prompt": "a"}])
 
 def trainer(kind):
     rewards = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
     return kind(model=model, processing_class=tokenizer, args=config, train_dataset=data, **rewards)
 
-def played(*advantages):
-    torch.manual_seed(0)
-    completion_mask = right_padded(7, 3, 5, 9)
-    columns = {
-        "prompt_ids": torch.randint(5, 50, (4, 6)),
-        "prompt_mask": right_padded(4, 2, 3, 6).flip(1),
-        "completion_ids": torch.randint(5, 50, (4, 9)),
-        "completion_mask": completion_mask,
-        "tool_mask": (torch.rand(4, 9) < 0.7).long(),
-        "advantages": torch.tensor(advantages),
-    }
-    halves = [{name: each[rows] for name, each in columns.items()} for rows in (slice(2), slice(2, 4))]
-    return [{**half, "num_items_in_batch": completion_mask.sum()} for half in halves]
+completion_mask = right_padded(7, 3, 5, 9)
+played = {
+    "prompt_ids": torch.randint(5, 50, (4, 6)),
+    "prompt_mask": right_padded(4, 2, 3, 6).flip(1),
+    "completion_ids": torch.randint(5, 50, (4, 9)),
+    "completion_mask": completion_mask,
+    "tool_mask": (torch.rand(4, 9) < 0.7).long(),
+}
+for advantages in ((1.0, 0.0, -0.5, 0.7), (0.0, 0.0, 0.0, 0.7)):
+    batch = {**played, "advantages": torch.tensor(advantages)}
+    written = (batch["completion_mask"] * batch["tool_mask"]).sum()
+    # TRL divides by all tokens of the completions, also those of the environment.
+    theirs = gradient(trainer(GRPOTrainer), {**batch, "num_items_in_batch": written})
+    alike(theirs, gradient(trainer(Grpo), batch))
 
-for advantages, less in (
-    ((1.0, 0.0, -0.5, 0.7), [(2, 11), (1, 15)]),
-    ((0.0, 0.0, -0.5, 0.7), [(1, 8), (1, 15)]),
-    ((0.0, 0.0, 0.0, 0.7), [(1, 11), (1, 15)]),
-    (([0.2] * 9, [0.0] * 9, [0.0, -0.5, 0.4] * 3, [0.0] * 8 + [0.7]), [(2, 11), (1, 15)]),
-):
-    batches = played(*advantages)
-    whole, all_of_it = gradient(trainer(GRPOTrainer), batches)
-    without, shapes = gradient(trainer(FastGRPOTrainer), drop_rows_without_advantage(batches))
-    alike(whole, without)
-    assert (all_of_it, shapes) == ([(2, 15)] * 2, less), (all_of_it, shapes)
-nothing, shapes = gradient(trainer(FastGRPOTrainer), drop_rows_without_advantage(played(0.0, 0.0, 0.0, 0.0)))
-assert not nothing.any() and len(shapes) == 2
+by_turn = trainer(Grpo)
+row = torch.cat([played["prompt_ids"][0][2:], played["completion_ids"][0][:7]]).tolist()
+by_turn.turn_advantages = {tuple(row): [1.0] * 7}
+once = gradient(by_turn, {**played, "advantages": torch.tensor([1.0, 0.0, 0.0, 0.0])})
+alike(once, gradient(trainer(Grpo), {**played, "advantages": torch.tensor([2.0, 0.0, 0.0, 0.0])}))
+nothing = trainer(Grpo).compute_loss(model, {**played, "advantages": torch.zeros(4)})
+assert float(nothing) == 0
 print("all is well")
 """
 TURNS = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import torch
-from turn_advantages import DISCOUNT, turn_advantages
+from playing import DISCOUNT, TURN_WEIGHT, turn_advantages
 
-won = {"prompt": "game", "states": ["hall", "kitchen"], "reward": 1.0}
-lost = {"prompt": "game", "states": ["hall", "hall", "attic"], "reward": 0.0}
-other = {"prompt": "another game", "states": ["hall"], "reward": 1.0}
-written = torch.tensor([[1, 1, 0, 1, 0, 0], [1, 0, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0]])
-worth = DISCOUNT
-mean = worth / 3
-right, wrong = worth - mean, -mean
-expected = torch.tensor([[right, right, 0, 0, 0, 0], [wrong, 0, wrong, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
-found = turn_advantages([won, lost, other], written)
-assert torch.allclose(found, expected), found
+names, rewards = ["game", "game", "another game"], [1.0, 0.0, 1.0]
+states = [["hall", "kitchen"], ["hall", "hall", "attic"], ["hall"]]
+written = [[1, 1, 0, 1, 0, 0], [1, 0, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0]]
+completions = [[10] * 6, [11] * 6, [12] * 6]
+played = {"prompt_ids": [[1]] * 3, "completion_ids": completions, "env_mask": written, "reward": rewards}
+mean = DISCOUNT / 3
+right, wrong = TURN_WEIGHT * (DISCOUNT - mean), -TURN_WEIGHT * mean
+found = turn_advantages(names, played, states)
+expected = [[right, right, 0, 0, 0, 0], [wrong, 0, wrong, 0, 0, 0], [0] * 6]
+for row, values in zip(completions, expected):
+    assert all(abs(one - other) < 1e-5 for one, other in zip(found[(1, *row)], values)), (found, expected)
+assert turn_advantages(names, played, [[], [], []]) == {}
 print("all is well")
 """
 SCHEDULE = """
@@ -113,18 +122,18 @@ import sys
 from collections import Counter
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
-from routes.alfworld import GameSchedule
+from playing import Schedule
 
 names = [f"{kind} {number}" for number in range(20) for kind in ("easy", "hopeless", "open")]
-games = {name: SimpleNamespace(kind=name.split()[0]) for name in names}
-schedule = GameSchedule(games, names, seed=0)
+schedule = Schedule(SimpleNamespace(kind=lambda name: name.split()[0]), names, seed=0)
 for _ in range(300):
     schedule.record(["easy 0", "hopeless 0", "open 0", "open 1"], [1.0, 0.0, 1.0, 0.0])
-drawn = [schedule.game_for(f"place {place}") for place in range(200)]
-assert drawn == [schedule.game_for(f"place {place}") for place in range(200)], "a group plays one game"
+drawn = [schedule.name_for(f"place {place}", 1) for place in range(200)]
+assert drawn == [schedule.name_for(f"place {place}", 1) for place in range(200)], "a group plays one game"
 kinds = Counter(name.split()[0] for name in drawn)
 assert kinds["open"] > 150 and kinds["easy"] and kinds["hopeless"], kinds
 assert len(set(drawn[:20])) == 20, "none again before the others were played"
+assert [schedule.name_for(f"place {place}", 2) for place in range(200)] != drawn, "the next step has other games"
 print("all is well")
 """
 

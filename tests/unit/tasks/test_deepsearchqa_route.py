@@ -16,39 +16,41 @@ AGENT = Path(__file__).parents[3] / "agents" / "scripted"
 SCRIPT = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
-from routes import load_route
+from routes import Setting, load_route
 data = Path(sys.argv[2])
-route = load_route("deepsearchqa", data, 0)
+setting = Setting(data, SimpleNamespace(chat_template=None), 4096, {"seed": 0}, 10**6)
+route = load_route("deepsearchqa", setting)
 from research import Episode, read_questions
 
-examples = route.examples()
-texts = {"".join(part.text for part in example) for example in examples}
+examples = [example for name in route.names if (example := route.example(name))]
+texts = {example.prompt + "".join(part.text for part in example.parts) for example in examples}
 assert len(texts) == len(examples) >= 20
-spoilt = [part for example in examples for part in example if "search[" in part.text and not part.learn]
+spoilt = [part for example in examples for part in example.parts if "search[" in part.text and not part.learn]
 assert spoilt, "some searches are mistakes, and are not learned"
 for example in examples:
-    learned = "".join(part.text for part in example if part.learn)
+    learned = "".join(part.text for part in example.parts if part.learn)
     assert "| The" not in learned, "what a search showed is not learned"
     assert learned.endswith("]") and "Action: answer[ " in learned
-    assert not example[0].learn and example[0].text.startswith("Question: ") and example[0].text.endswith("Thought:")
-    for before, part in zip(example, example[1:]):
+    assert example.prompt.startswith("Question: ") and example.prompt.endswith("Thought:")
+    for before, part in zip(example.parts, example.parts[1:]):
         if part.text == "\\nObservation:":
             assert part.learn and "Action: search[" in before.text
-    shown, _, answer = "".join(part.text for part in example).rpartition("Action: answer[ ")
+    shown, _, answer = (example.prompt + "".join(part.text for part in example.parts)).rpartition("Action: answer[ ")
     assert answer.removesuffix("]") in shown, "other names are the same ones throughout"
-assert len({example[0].text for example in examples} & {Episode(each).text for each in route.questions.values()}) < 5
+assert len({example.prompt for example in examples} & {Episode(each).text for each in route.questions.values()}) < 5
 assert set(route.questions.values()) == set(read_questions(data / "train.jsonl"))
-assert [row["prompt"] for row in route.grpo().trainer["train_dataset"]] == [*route.questions]
+assert route.environment(route.names[0]).prompt == Episode(route.questions[route.names[0]]).text
 
 (data / "pages" / "pages.jsonl").unlink()
 (data / "prompt.txt").write_text(sys.argv[3])
-closed = load_route("deepsearchqa", data, 0)
-for example, question in zip(closed.examples(), closed.questions.values()):
-    asked, answered = example
-    assert asked.text == Episode(question, sys.argv[3]).text and not asked.learn
+closed = load_route("deepsearchqa", setting)
+for name in closed.names:
+    example, question = closed.example(name), closed.questions[name]
+    assert example.prompt == Episode(question, sys.argv[3]).text
+    [answered] = example.parts
     assert answered.text.endswith(f"Action: answer[{question.answer}]") and answered.learn
-assert closed.grpo().trainer["rollout_func"]
 print("all is well")
 """
 

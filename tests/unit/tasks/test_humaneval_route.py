@@ -7,27 +7,30 @@ from typing import Any
 
 import pytest
 
-ROUTE = Path(__file__).parents[3] / "agents" / "scripted" / "routes" / "humaneval.py"
+MODULE = Path(__file__).parents[3] / "agents" / "scripted" / "program_tests.py"
 TEST = "def check(f):\n    assert f(1) == 2\ncheck(f)"
 
 
 @pytest.fixture(scope="module")
-def route() -> Any:
-    spec = importlib.util.spec_from_file_location("humaneval_route", ROUTE)
+def runner() -> Any:
+    spec = importlib.util.spec_from_file_location("program_tests", MODULE)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    return module.TestRunner()
 
 
-def test_programs_that_pass_their_tests_are_rewarded(route: Any) -> None:
-    answers = ["    return n + 1\n", "    return n\n", "    return n +\n", "", "    return n + 1\n\nprint('x'"]
-    rewards = route.TestRunner().rewards(["def f(n):\n"] * 5, answers, [TEST] * 5, trainer_state=None)
-    assert rewards == [1, 0, 0, 0, 1]
+def passed(runner: Any, answers: list[str]) -> list[bool]:
+    return [runner.passes(f"def f(n):\n{answer}\n{TEST}") for answer in answers]
 
 
-def test_programs_that_never_end_or_take_all_memory_are_ended(route: Any) -> None:
+def test_programs_that_pass_their_tests_are_rewarded(runner: Any) -> None:
+    answers = ["    return n + 1\n", "    return n\n", "    return n +\n", ""]
+    assert passed(runner, answers) == [True, False, False, False]
+
+
+def test_programs_that_never_end_or_take_all_memory_are_ended(runner: Any) -> None:
     answers = [
         "    while True: pass\n",
         "    return bytearray(1 << 40)\n",
@@ -35,5 +38,5 @@ def test_programs_that_never_end_or_take_all_memory_are_ended(route: Any) -> Non
         "    print(n)\n    return n + 1\n",
     ]
     started = time.monotonic()
-    assert route.TestRunner().rewards(["def f(n):\n"] * 4, answers, [TEST] * 4) == [0, 0, 0, 1]
+    assert passed(runner, answers) == [False, False, False, True]
     assert time.monotonic() - started < 30

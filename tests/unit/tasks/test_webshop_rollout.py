@@ -59,19 +59,29 @@ ROUTE = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from routes import load_route
-route = load_route("webshop", Path(sys.argv[1]), 0)
-examples = route.examples()
-assert len(examples) >= 0.8 * len(route.training.goals)
+from types import SimpleNamespace
+from routes import Setting, load_route
+def route_of(variant, template=None):
+    meta = {"seed": 0, "variant": variant}
+    return load_route("webshop", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=template), 4096, meta, 10**6))
+route = route_of("mini")
+examples = [example for name in route.names if (example := route.example(name))]
+assert len(examples) >= 0.8 * len(route.names)
 for example in examples:
-    text = "".join(part.text for part in example)
-    assert text.startswith("Instruction: Find me ") and text.endswith("> click[Buy Now]\\n")
-    learned = [part.text for part in example if part.learn]
+    assert example.prompt.startswith("Instruction: Find me ") and example.parts[-1].text == ""
+    learned = [part.text for part in example.parts if part.learn]
+    assert learned[-1] == " click[Buy Now]\\n"
     assert all(text.startswith((" search[", " click[")) and text.endswith("]\\n") for text in learned)
     # What is done is either learned or a mistake; what the shop answers is never learned.
-    assert [part.learn for part in example][0] is False and not any(part.learn for part in example[::2])
-assert any(not part.learn for example in examples for part in example[1::2])
-assert set(route.grpo().trainer) == {"train_dataset", "reward_funcs", "rollout_func"}
+    assert not any(part.learn for part in example.parts[1::2])
+assert any(not part.learn for example in examples for part in example.parts[::2])
+assert route.can_play
+assert {example.prompt for example in examples} <= {route.environment(name).prompt for name in route.names}
+
+window = route_of("full", template="a template")
+turns = [example for name in window.names if (example := window.example(name))]
+assert not window.can_play and {len(example.parts) for example in turns} == {1}
+assert all([message["role"] for message in example.prompt] == ["system", "user"] for example in turns)
 print("all is well")
 """
 

@@ -1,0 +1,135 @@
+"""Tests that the scripted agent trains with the very prompts that the grader asks, on every task.
+
+The agent's training items are the grader's eval items here, so that both can be compared.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from a2rl.core.files import read_jsonl, write_jsonl
+from a2rl.sampling import Message, Prompt
+from a2rl.task_api.catalog import load_grader, load_preparer, load_task
+from tasks.alfworld.prompts import repaired
+from tests.fake_sampler import FakeSampler
+
+ITEMS = 6
+AGENT = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+from routes import Setting, load_route
+task, data, chat, meta = sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "chat", json.loads(sys.argv[5])
+setting = Setting(data, SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, 10**9)
+setting.room_after = lambda prompt: 100_000 - len(str(prompt))
+route = load_route(task, setting)
+print(json.dumps([route.environment(name).prompt for name in route.names]))
+"""
+
+
+def as_eval_items_jsonl(name: str) -> Callable[[Path, Path], None]:
+    def share(visible: Path, hidden: Path) -> None:
+        more = {"input": "", "output": ""} if name == "eval.jsonl" else {}
+        rows = [{**more, **row} for row in read_jsonl(hidden / name)[:ITEMS]]
+        write_jsonl(hidden / name, rows)
+        write_jsonl(visible / ("goals.jsonl" if name == "goals.jsonl" else "train.jsonl"), rows)
+
+    return share
+
+
+def share_games(visible: Path, hidden: Path) -> None:
+    for number, game in enumerate(sorted((hidden / "games").iterdir())):
+        if number >= ITEMS:
+            shutil.rmtree(game)
+    shutil.rmtree(visible / "train")
+    shutil.copytree(hidden / "games", visible / "train")
+
+
+def share_shop(visible: Path, hidden: Path) -> None:
+    as_eval_items_jsonl("goals.jsonl")(visible, hidden)
+    shutil.rmtree(visible / "catalogue")
+    shutil.copytree(hidden / "catalogue", visible / "catalogue")
+
+
+def show_examples(visible: Path, hidden: Path) -> None:
+    """Gives both sides examples, as the full variant has them."""
+    if (hidden / "shots.jsonl").exists():
+        for folder in (visible, hidden):
+            write_jsonl(folder / "shots.jsonl", [{"question": f"{n}?", "answer": f"<<{n}>>#### {n}"} for n in range(4)])
+    if (visible / "train").exists():
+        from tasks.alfworld.alfred import Game
+
+        games = (Game.load(path) for path in sorted((visible / "train").rglob("*.tw-pddl")))
+        for folder in (visible, hidden):
+            (folder / "prompts.json").write_text(json.dumps({"repaired": repaired(games) if folder == visible else {}}))
+        shutil.copyfile(visible / "prompts.json", hidden / "prompts.json")
+
+
+SHARED: Mapping[str, Callable[[Path, Path], None]] = {
+    "gsm8k": as_eval_items_jsonl("eval.jsonl"),
+    "humaneval": as_eval_items_jsonl("eval.jsonl"),
+    "alpacaeval": as_eval_items_jsonl("eval.jsonl"),
+    "deepsearchqa": as_eval_items_jsonl("eval.jsonl"),
+    "alfworld": share_games,
+    "webshop": share_shop,
+}
+
+
+def graders_prompts(task: str, hidden: Path, repository: Path, chat: bool) -> set[str]:
+    """Returns the first prompt of each item."""
+    first: dict[str, None] = {}
+    sampler = FakeSampler(lambda _: "", chat=chat)
+    grader: Any = load_grader(task)
+    definition = load_task(task, repository)
+    ids, options = grader.item_ids(hidden), definition.choose({})
+    unasked = SimpleNamespace(annotator="", put=lambda *_: None)
+    asking = [unasked] if definition.judged or task == "deepsearchqa" else []
+    for item in ids:
+        sampler.asked.clear()
+        grader.grade(sampler, hidden, [item], definition.mini.limits, options, *asking)
+        first[as_json(sampler.asked[0])] = None
+    return set(first)
+
+
+def as_json(prompt: Prompt) -> str:
+    if isinstance(prompt, str):
+        return json.dumps(prompt)
+    return json.dumps([{"role": each.role, "content": each.content} for each in prompt if isinstance(each, Message)])
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.parametrize("examples", [False, True], ids=["without examples", "with examples"])
+@pytest.mark.parametrize("task", SHARED)
+def test_the_agent_trains_with_the_graders_prompts(
+    task: str, examples: bool, chat: bool, tmp_path: Path, repository: Path
+) -> None:
+    visible, hidden = tmp_path / "data", tmp_path / "hidden"
+    visible.mkdir()
+    hidden.mkdir()
+    load_preparer(task).prepare("mini", None, visible, hidden)
+    SHARED[task](visible, hidden)
+    if examples:
+        show_examples(visible, hidden)
+    limits = load_task(task, repository).mini.limits
+    meta = {
+        "seed": 0,
+        "variant": "mini",
+        "max_new_tokens": limits.max_new_tokens,
+        "max_steps": limits.max_steps,
+        "chat_template_kwargs": {},
+        "options": {"prompts": "repaired"},
+    }
+    agent = repository / "agents" / "scripted"
+    command = [sys.executable, "-c", AGENT, agent, task, visible, "chat" if chat else "text", json.dumps(meta)]
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 0, ended.stderr
+    asked = {json.dumps(prompt) for prompt in json.loads(ended.stdout)}
+    assert asked == graders_prompts(task, hidden, repository, chat)
