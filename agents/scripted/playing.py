@@ -38,7 +38,8 @@ class Player:
 
         environments = [self.route.environment(name) for name in names]
         settings = {**self.settings, "temperature": temperature, "seed": seed, "player": trained.player}
-        return play(trained.model, trained.tokenizer, environments, **settings)
+        played: list[Any] = play(trained.model, trained.tokenizer, environments, **settings)
+        return played
 
     def measure(self, trained: Trained, names: Sequence[str], until: float) -> tuple[float, int]:
         """Plays greedily, as many of the names as fit into the time, and at least some.

@@ -238,7 +238,7 @@ class Grpo(LearnedTokens, GRPOTrainer):  # type: ignore[misc]
 # The clock.
 
 
-class TrainUntil(TrainerCallback):
+class TrainUntil(TrainerCallback):  # type: ignore[misc]
     """Stops a trainer before a step that would end too late, saves its state now and then, and logs a few lines."""
 
     SAVED_EVERY_S = 600.0

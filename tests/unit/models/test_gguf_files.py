@@ -9,7 +9,8 @@ from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder, reference_name, resolve_model
 from a2rl.models.checkpoint import weights_digest
-from a2rl.models.gguf_conversion import gguf_file, unsuitable
+from a2rl.models.gguf_conversion import unsuitable
+from a2rl.models.gguf_files import gguf_file
 from tests.run_maker import checkout
 from tests.small_gguf import WEIGHTS_DIGEST, write_gguf
 

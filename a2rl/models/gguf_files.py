@@ -1,0 +1,83 @@
+"""GGUF files as base models: converted once, into `models/gguf/<name>-<start of the file's digest>/`.
+
+    converted(Path("model.gguf"), settings)
+
+The conversion is gguf_conversion.py, in a process of its own.
+"""
+
+import secrets
+import shutil
+from functools import lru_cache
+from pathlib import Path
+
+from a2rl.core.errors import UsageError
+from a2rl.core.files import file_digest, machine_failure
+from a2rl.core.locks import file_lock
+from a2rl.core.processes import child_environment, module_command, run_child
+from a2rl.core.settings import Settings
+
+TIMEOUT_S = 3600.0
+LOCK_TIMEOUT_S = 2 * TIMEOUT_S
+DIGEST_CHARS = 16
+
+
+def gguf_file(name: str) -> Path | None:
+    """Returns the GGUF file that a path names: the file, or the only one in a folder without a checkpoint.
+
+    Raises:
+        UsageError: The folder has several.
+    """
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return path.resolve()
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    found = sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        raise UsageError(f"{name} has {len(found)} GGUF files: name the one to use, such as {found[0]}")
+    return found[0].resolve() if found else None
+
+
+def converted_folder(gguf: Path, settings: Settings) -> Path:
+    """Returns the folder of a GGUF file's checkpoint, which exists once it is made."""
+    about = gguf.stat()
+    return settings.models / "gguf" / f"{gguf.stem}-{_digest(gguf, about.st_mtime_ns, about.st_size)[:DIGEST_CHARS]}"
+
+
+def converted(gguf: Path, settings: Settings) -> Path:
+    """Returns the folder of a GGUF file's checkpoint, which is made on first use.
+
+    Raises:
+        UsageError: The file cannot be converted; the message says why.
+        InfrastructureError: The checkpoint cannot be stored.
+    """
+    folder = converted_folder(gguf, settings)
+    with file_lock(folder.with_suffix(".lock"), f"another process converts {gguf.name}", LOCK_TIMEOUT_S):
+        if folder.is_dir():
+            return folder
+        making = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
+        try:
+            making.mkdir(parents=True)
+            if reason := convert_apart(gguf, making / "checkpoint", making / "log", settings):
+                raise UsageError(f"{gguf} cannot be used as a base model: {reason}")
+            (making / "checkpoint").rename(folder)
+        except OSError as error:
+            raise machine_failure(f"store the checkpoint of {gguf.name} in {folder}", error) from error
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    return folder
+
+
+@lru_cache
+def _digest(gguf: Path, _mtime_ns: int, _size: int) -> str:
+    return file_digest(gguf)
+
+
+def convert_apart(gguf: Path, folder: Path, log: Path, settings: Settings) -> str:
+    """Converts a file in a process of its own; returns why it cannot be converted, or an empty text."""
+    command = module_command("a2rl.models.gguf_conversion", str(gguf), str(folder))
+    status = run_child(command, child_environment(settings), log, TIMEOUT_S)
+    if status == 0:
+        return ""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"]
+    return "the process was killed, perhaps for lack of memory" if status < 0 else lines[-1]
