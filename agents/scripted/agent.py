@@ -89,7 +89,7 @@ class Plan:
         self.mode, self.seed, self.steps = self.meta["mode"], int(self.meta["seed"]), self.meta.get("steps")
         self.output = Path(os.environ["OUTPUT_DIR"])
         self.grader = Grader(os.environ["GRADING_SERVER_URL"])
-        self.total_s = self.remaining_s()
+        self.total_s = float(self.meta["timeout_s"])
         self.reserve_s = max(6.0, 0.03 * self.total_s)  # to save and submit the last checkpoint
         self.file = self.output / "progress.json"
         known = json.loads(self.file.read_text()) if self.file.exists() else {"best": os.environ["MODEL_PATH"]}
@@ -152,7 +152,7 @@ class Plan:
             return 1.0
         if self.remaining_s() < SHORT_S:
             return 0.85
-        return self.route.sft_share if self.small else 0.75  # rollouts of a large model take long
+        return self.route.sft_share if self.small else 0.8  # rollouts of a large model take long
 
     @staticmethod
     def rate(trained: Trained) -> float:
