@@ -36,8 +36,10 @@ IGNORED_LABEL = -100
 """The label of tokens that are not to be learned, as PyTorch and TRL have it."""
 BYTES_PER_WEIGHT = 16
 """Memory for a trained weight: itself, its gradient and two moments of Adam, in float32."""
-MOST_TOKENS, FEWEST_TOKENS = 16384 if ON_GPU else 1024, 256
+FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 1024
 """Limits of the tokens that go through the model at once. With more, a processor is not faster."""
+MOST_TOKENS_SMALL = 320
+"""The same for a very small model: attention between texts that do not see each other would be much of its work."""
 
 
 def agreed(value: Any) -> Any:
@@ -196,8 +198,9 @@ def parts(texts: list[Text], tokens: int) -> Iterable[list[Text]]:
 def tokens_that_fit(model: Any) -> int:
     """Estimates how many tokens can go through a model at once: activations of all layers, and logits of some."""
     config = model.config.get_text_config()
+    most = MOST_TOKENS if ON_GPU or model.num_parameters() >= SMALL_MODEL else MOST_TOKENS_SMALL
     bytes_per_token = 60 * config.num_hidden_layers * config.hidden_size + 10 * config.vocab_size
-    return max(FEWEST_TOKENS, min(MOST_TOKENS, int(0.5 * free_bytes() / bytes_per_token)))
+    return max(FEWEST_TOKENS, min(most, int(0.5 * free_bytes() / bytes_per_token)))
 
 
 class Sft(LearnedTokens, SFTTrainer):  # type: ignore[misc]
