@@ -415,17 +415,18 @@ class Walk:
 
     def _base(self, expression: ast.expr, file: str) -> tuple[str, FunctionNode | None]:
         """Returns the full name of the class that is called, or of that which it extends, and a loss of its own."""
-        loss = None
+        loss, names, classes = None, list[str](), [(expression, file)]
         for _ in range(MAX_BASES):
+            if not classes:
+                break
+            expression, file = classes.pop(0)
             own = self._classes.get(last_name(expression))
             if own is None:
-                break
-            loss = loss or own.methods.get("compute_loss")
-            if not own.bases:
-                return "", None
-            expression, file = own.bases[0], own.file
-        name = self._full_name(expression, file)
-        return name, loss
+                names.append(self._full_name(expression, file))
+            else:
+                loss = loss or own.methods.get("compute_loss")
+                classes += [(base, own.file) for base in own.bases]
+        return next(filter(trainer_route, names), names[0] if names else ""), loss
 
     def _full_name(self, expression: ast.expr, file: str) -> str:
         parts: list[str] = []

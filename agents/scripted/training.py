@@ -269,6 +269,10 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
         if control.should_save:
             self.saved = now
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Logs the number of steps."""
+        log(f"{self.name}: {state.global_step} steps in {time.monotonic() - self.started:.0f} s")
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Logs loss and reward about ten times."""
         shown = {key: logs[key] for key in ("loss", "reward") if logs and key in logs}
@@ -281,7 +285,7 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
 def sft(
     trained: Trained, optimizer: torch.optim.Optimizer, clock: TrainUntil, settings: dict[str, Any], rows: list[Row]
 ) -> None:
-    """Imitates texts until the clock says stop.
+    """Imitates texts until the clock says stop; what a killed process has saved is continued.
 
     Args:
         trained: The model.
@@ -292,7 +296,8 @@ def sft(
     """
     config = SFTConfig(**settings, **common_settings(trained), dataset_kwargs={"skip_prepare_dataset": True})
     trainer = Sft(args=config, train_dataset=Dataset.from_list(rows), **common_arguments(trained, optimizer, clock))
-    finish(trainer, clock)
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train(resume_from_checkpoint=saved(settings))
 
 
 def grpo(
@@ -321,7 +326,8 @@ def grpo(
         rollout_func=rollout,
         **common_arguments(trained, optimizer, clock),
     )
-    finish(trainer, clock)
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train(resume_from_checkpoint=saved(settings))
 
 
 def reported_reward(reward: list[float], **_: object) -> list[float]:
@@ -356,12 +362,9 @@ def common_arguments(trained: Trained, optimizer: torch.optim.Optimizer, clock: 
     }
 
 
-def finish(trainer: Any, clock: TrainUntil) -> None:
-    """Trains; what a killed process of the same name has saved is continued."""
-    trainer.remove_callback(transformers.PrinterCallback)
-    saved = any(Path(trainer.args.output_dir).glob("checkpoint-*"))
-    trainer.train(resume_from_checkpoint=saved or None)
-    log(f"{clock.name}: {trainer.state.global_step} steps in {time.monotonic() - clock.started:.0f} s")
+def saved(settings: dict[str, Any]) -> bool | None:
+    """Returns whether a trainer has saved its state before this process began, as `Trainer.train` takes it."""
+    return any(Path(settings["output_dir"]).glob("checkpoint-*")) or None
 
 
 # Optimizers.

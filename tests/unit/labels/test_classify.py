@@ -120,8 +120,16 @@ def test_a_missing_step_of_a_chain_is_counted_as_missing() -> None:
 def test_the_scripted_agent_imitates_and_then_reinforces(repository: Path) -> None:
     folder = repository / "agents" / "scripted"
     files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
-    assert in_words(classify(files, [["python", "code/agent.py"]])).endswith("SFT > GRPO")
+    assert in_words(classify(files, [["python", "code/agent.py"]])).endswith("SFT > online RL")
 
 
 def test_a_command_of_one_endless_word_is_not_read() -> None:
     assert list(lines_of("x" * 400_000 + "\npython train.py")) == [["python", "train.py"]]
+
+
+def test_a_trainer_behind_a_mixin_is_found() -> None:
+    program = (
+        "from trl import DPOTrainer\nclass Cheaper:\n    pass\nclass Mine(Cheaper, DPOTrainer):\n    pass\n"
+        "trainer = Mine()\ntrainer.train()\n"
+    )
+    assert in_words(classify({"train.py": program}, [["python", "train.py"]])) == "DPO"
