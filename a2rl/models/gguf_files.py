@@ -7,6 +7,8 @@ The conversion is gguf_conversion.py, in a process of its own.
 
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -55,17 +57,30 @@ def converted(gguf: Path, settings: Settings) -> Path:
     with file_lock(folder.with_suffix(".lock"), f"another process converts {gguf.name}", LOCK_TIMEOUT_S):
         if folder.is_dir():
             return folder
-        making = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
         try:
-            making.mkdir(parents=True)
-            if reason := convert_apart(gguf, making / "checkpoint", making / "log", settings):
-                raise UsageError(f"{gguf} cannot be used as a base model: {reason}")
-            (making / "checkpoint").rename(folder)
+            with unfinished(folder) as making:
+                if reason := convert_apart(gguf, making / "checkpoint", making / "log", settings):
+                    raise UsageError(f"{gguf} cannot be used as a base model: {reason}")
+                (making / "checkpoint").rename(folder)
         except OSError as error:
             raise machine_failure(f"store the checkpoint of {gguf.name} in {folder}", error) from error
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def unfinished(target: Path) -> Iterator[Path]:
+    """A folder beside `target` for what is unfinished, for a caller that holds the target's lock.
+
+    It is removed at the end, and those of processes that were killed are removed first.
+    """
+    for left in target.parent.glob(f".{target.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    folder = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @lru_cache
@@ -78,6 +93,8 @@ def convert_apart(gguf: Path, folder: Path, log: Path, settings: Settings) -> st
     command = module_command("a2rl.models.gguf_conversion", str(gguf), str(folder))
     status = run_child(command, child_environment(settings), log, TIMEOUT_S)
     if status == 0:
+        for path in folder.iterdir():
+            path.chmod(0o644)  # agents read it as another user; safetensors writes files for their owner alone
         return ""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"]
     return "the process was killed, perhaps for lack of memory" if status < 0 else lines[-1]

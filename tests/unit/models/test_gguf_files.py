@@ -45,6 +45,7 @@ def test_a_gguf_file_is_converted_once(settings: Settings, tmp_path: Path) -> No
     assert resolve_model(str(tmp_path), settings) == folder
     assert (folder / "config.json").stat().st_mtime_ns == made
     assert reference_name(str(file)) == "small"
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}, "an agent's own user reads it"
 
 
 @pytest.mark.parametrize(
