@@ -96,12 +96,14 @@ class Plan:
         self.progress = Progress(**known)
         transformers.set_seed(self.seed)
         trained = load(Path(self.progress.best))
+        self.loaded: Trained | None = trained
         self.small = trained.parameters < SMALL_MODEL
         context = trained.model.config.get_text_config().max_position_embeddings
         setting = Setting(Path(os.environ["DATA_PATH"]), trained.tokenizer, context, self.meta, trained.parameters)
         self.setting, self.route = setting, load_route(os.environ["TASK"], setting)
-        self.measures = self.route.can_play and self.total_s >= SHORT_S and not self.steps
-        kept = min(HELD_OUT, len(self.route.names) // 10) if self.measures else 0
+        enough_time = self.total_s >= SHORT_S and not self.steps
+        kept = min(HELD_OUT, len(self.route.names) // 10) if self.route.can_play and enough_time else 0
+        self.measures = kept > 0
         self.held_out, self.names = self.route.names[:kept], self.route.names[kept:]
         self.player = Player(self.route, setting)
         log(
@@ -111,8 +113,8 @@ class Plan:
 
     def run(self) -> None:
         """Trains, submits after each stage, and ends before the deadline."""
-        if self.measures and self.progress.held_out is None:
-            self.progress.held_out = self.measure(load(Path(self.progress.best)), "the base model")
+        if self.loaded and self.measures and self.progress.held_out is None:
+            self.progress.held_out = self.measure(self.loaded, "the base model")
         if self.mode != "rl-only" and "SFT" not in self.progress.done:
             self.imitate()
         if self.mode != "sft-only" and self.route.can_play:
@@ -124,11 +126,16 @@ class Plan:
         """Returns the seconds until the deadline, the same in all processes."""
         return float(agreed(self.grader.remaining_s()))
 
+    def best_model(self) -> Trained:
+        """Returns the best checkpoint so far, ready to train."""
+        loaded, self.loaded = self.loaded, None
+        return loaded or load(Path(self.progress.best))
+
     # Imitation.
 
     def imitate(self) -> None:
         """Fine-tunes the model on the data's answers, or on its own right ones."""
-        trained = load(Path(self.progress.best))
+        trained = self.best_model()
         seconds = self.sft_share() * (self.remaining_s() - self.reserve_s)
         begun = time.monotonic()
         rows = self.own_answers(trained, seconds / 2) or self.given_answers(trained, seconds / 20)
@@ -198,7 +205,7 @@ class Plan:
 
     def reinforce_once(self, name: str, seconds: float, slower: float) -> bool:
         """Reinforces the best model by the task's rewards, and returns whether the result is better."""
-        trained = load(Path(self.progress.best))
+        trained = self.best_model()
         if self.measures:  # what the model is measured in afterwards is not for training
             seconds *= 1 - 2 * MEASURING_SHARE
         rate = slower * (5e-4 if self.small else self.rate(trained) / 30)

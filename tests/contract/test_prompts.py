@@ -68,9 +68,9 @@ def show_examples(visible: Path, hidden: Path) -> None:
         from tasks.alfworld.alfred import Game
 
         games = (Game.load(path) for path in sorted((visible / "train").rglob("*.tw-pddl")))
+        examples = json.dumps({"repaired": repaired(games)})
         for folder in (visible, hidden):
-            (folder / "prompts.json").write_text(json.dumps({"repaired": repaired(games) if folder == visible else {}}))
-        shutil.copyfile(visible / "prompts.json", hidden / "prompts.json")
+            (folder / "prompts.json").write_text(examples)
 
 
 SHARED: Mapping[str, Callable[[Path, Path], None]] = {

@@ -5,6 +5,7 @@ taking what is not there. Such a turn is answered "Nothing happens.", and rollou
 that reinforcement learning finds out what helps.
 """
 
+import json
 import random
 from typing import Any
 
@@ -22,8 +23,6 @@ class Route(BaseRoute):
     times as long as the others, and this share is enough for the model to play as well after them as without."""
 
     def __init__(self, setting: Setting) -> None:
-        import json
-
         from alfred import Game
         from alfred.transcript import examples_that_fit
 
