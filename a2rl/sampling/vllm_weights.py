@@ -2,7 +2,8 @@
 
 This module runs in vLLM's own environment, loaded by `vllm_worker`. A sum over the numbers of each layer is computed
 twice: from the files, and from what the engine computes with. Each number is hashed before it is added, so the order of
-the numbers and the zeros of a padding do not matter, and engines may store several matrices as one.
+the numbers and the zeros of a padding do not matter, and engines may store several matrices as one. Both sums are
+computed where the engine computes, so on a GPU the files are only read and sent there, block by block.
 """
 
 import json
@@ -19,8 +20,8 @@ NOT_WEIGHTS = ("rotary_emb.inv_freq",)
 TIED_HEAD = "lm_head.weight"
 FACTORS = (-7046029254386353131, -4658895280553007687)
 """Odd 64-bit numbers, as hash functions of integers use them."""
-BLOCK = 1 << 24
-"""How many numbers are hashed at once, which bounds the memory for it."""
+BLOCK, GPU_BLOCK = 1 << 14, 1 << 24
+"""How many numbers are hashed at once: so few that they stay in the processor's cache, or so many that a GPU is busy."""
 ROWS = 256
 """How many rows of the identity are multiplied at once with a matrix that can only be read by multiplying."""
 BITS = {2: "int16", 4: "int32", 8: "int64"}
@@ -43,7 +44,8 @@ def require_equal(folder: str, model: Any, number_type: Any, tied: bool) -> None
         WeightsDifferError: It has others, or they cannot be compared.
     """
     try:
-        stored, loaded = sums_of_files(Path(folder), number_type, tied), sums_of_model(model, number_type)
+        device = next(model.parameters()).device
+        stored, loaded = sums_of_files(Path(folder), number_type, tied, device), sums_of_model(model, number_type)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise WeightsDifferError(f"the engine's weights cannot be compared with the files: {error}") from error
     differing = sorted(name for name in stored.keys() | loaded.keys() if stored.get(name, 0) != loaded.get(name, 0))
@@ -62,8 +64,8 @@ def pack_again(model: Any) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-def sums_of_files(folder: Path, number_type: Any, tied: bool) -> Sums:
-    """Returns the sums over the tensors in a checkpoint folder."""
+def sums_of_files(folder: Path, number_type: Any, tied: bool, device: Any) -> Sums:
+    """Returns the sums over the tensors in a checkpoint folder, computed on a device."""
     from safetensors import safe_open
 
     sums: Sums = {}
@@ -72,7 +74,7 @@ def sums_of_files(folder: Path, number_type: Any, tied: bool) -> Sums:
             for name in names or tensors.keys():
                 if name.endswith(NOT_WEIGHTS) or (tied and name == TIED_HEAD):
                     continue
-                _add(sums, name, sum_of(tensors.get_tensor(name), number_type))
+                _add(sums, name, sum_of(tensors.get_tensor(name), number_type, device))
     return sums
 
 
@@ -96,20 +98,27 @@ def sums_of_model(model: Any, number_type: Any) -> Sums:
     return sums
 
 
-def sum_of(tensor: Any, number_type: Any) -> int:
-    """Returns the sum over one tensor; zeros of either sign count as nothing."""
+def sum_of(tensor: Any, number_type: Any, device: Any = None) -> int:
+    """Returns the sum over one tensor; zeros of either sign count as nothing.
+
+    Args:
+        tensor: The tensor.
+        number_type: The type of numbers that the engine computes in.
+        device: Where the sum is computed; where the tensor is unless given.
+    """
     import torch
 
+    device = device or tensor.device
     bits = getattr(torch, BITS[torch.finfo(number_type).bits // 8])
-    total, flat = 0, tensor.reshape(-1)
-    for start in range(0, flat.numel(), BLOCK):
+    total, flat = torch.zeros((), dtype=torch.int64, device=device), tensor.reshape(-1)
+    for block in flat.split(BLOCK if device.type == "cpu" else GPU_BLOCK):
         # Adding zero makes -0 to +0, which a product cannot tell apart.
-        numbers = (flat[start : start + BLOCK].to(number_type) + 0.0).view(bits).to(torch.int64)
+        numbers = (block.to(device).to(number_type) + 0.0).view(bits).to(torch.int64)
         for factor in FACTORS:
-            numbers = numbers * factor
+            numbers *= factor
             numbers ^= numbers >> 29
-        total += int(numbers.sum())
-    return total % (1 << 64)
+        total += numbers.sum()
+    return int(total) % (1 << 64)
 
 
 def _sum_of_product(module: Any, number_type: Any) -> int:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from a2rl.sampling import vllm_weights
 from a2rl.sampling.vllm_weights import WeightsDifferError, pack_again, require_equal
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -132,3 +133,18 @@ def test_only_files_of_the_index_count(tmp_path: Path) -> None:
     (tmp_path / "a" / "model.safetensors").unlink()
     with pytest.raises(WeightsDifferError, match="cannot be compared"):
         require_equal(folder, engine_of(first), torch.float32, tied=True)
+
+
+def test_files_are_summed_where_the_engine_has_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, the processor would take minutes for a model of 7 billion parameters."""
+    first = layer(1, torch.float32)
+    folder, engine = write(tmp_path / "a", first), engine_of(first).to("meta")
+    seen = []
+
+    def noted(tensor: Tensor, number_type: torch.dtype, device: torch.device | None = None) -> int:
+        seen.append((device or tensor.device).type)
+        return 0
+
+    monkeypatch.setattr(vllm_weights, "sum_of", noted)
+    require_equal(folder, engine, torch.float32, tied=True)
+    assert seen == ["meta"] * 5  # three tensors in the file, two in the engine
