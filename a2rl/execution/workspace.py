@@ -43,6 +43,9 @@ QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
+ON_SEVERAL_GPUS = {"NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
+"""Lets processes in the sandbox share memory by CUDA IPC and files in /dev/shm. By default, they would send each other
+file descriptors in datagrams, which the sandbox does not let out."""
 MAX_ENTRIES = 1_000_000
 """The number of files and folders that are examined."""
 
@@ -150,6 +153,7 @@ def agent_environment(
     return {
         **settings.forwarded(BASIC_VARIABLES),
         **QUIET,
+        **(ON_SEVERAL_GPUS if spec.sandbox != "none" else {}),
         **provision.offline,
         "PATH": _path(programs, settings),
         "HOME": str(workspace / ".home"),

@@ -1,11 +1,12 @@
 """The seccomp filter of an agent: it enforces the rules in syscall_rules.py.
 
-Contract: after `install_agent_filter`, the process can create only TCP sockets, local stream sockets, and the socket
-for listing network interfaces. No connection bypasses Landlock or the broker, as TCP Fast Open and io_uring would. The
-process cannot use namespaces, mounts, kernel modules, keyrings or kernel tracing, or fake the input of a terminal. It
-cannot use System V memory or queues, to which file permissions do not apply. It cannot take leases on files, set
-watches on files that the agent may not read, or change the metadata of files that are not the agent's. It cannot slow
-down other processes by raising its priority, or move to cores that the agent was not started on.
+Contract: after `install_agent_filter`, the process can create only TCP sockets, local stream sockets, local datagram
+sockets that only receive, and the socket for listing network interfaces. No connection bypasses Landlock or the broker,
+as TCP Fast Open and io_uring would. The process cannot use namespaces, mounts, kernel modules, keyrings or kernel
+tracing, or fake the input of a terminal. It cannot use System V memory or queues, to which file permissions do not
+apply. It cannot take leases on files, set watches on files that the agent may not read, or change the metadata of files
+that are not the agent's. It cannot slow down other processes by raising its priority, or move to cores that the agent
+was not started on.
 
 Calls that programs have a fallback for, and calls that future kernels add, fail as if the kernel did not know them.
 With `broker=True`, the calls in `syscall_rules.BROKERED` are passed to the reader of the returned file descriptor.

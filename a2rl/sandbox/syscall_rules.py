@@ -78,7 +78,7 @@ NUMBERS: dict[str, tuple[int, int | None]] = {**REFUSED, **HIDDEN, **BROKERED, *
 _AND, _JUMP_IF_SET, _JUMP_IF_AT_LEAST = 0x54, 0x45, 0x35
 _NEW_LISTENER = 1 << 3
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_STREAM, _SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
+_STREAM, _DATAGRAM, _SEQPACKET, _SOCKET_TYPES = 1, 2, 5, 0xF
 _TCP, _TCP_FASTOPEN_CONNECT, _TCP_ULP, _MSG_FASTOPEN = 6, 30, 31, 0x20000000
 _NAMESPACES = 0x7E020000
 _NEW_TIME_NAMESPACE = 0x80
@@ -145,7 +145,7 @@ def rules(broker: bool, metadata: bool = True) -> list[Rule]:
     fixed = [Rule(call, fail_with(errno.EPERM)) for call in REFUSED] + [
         Rule(call, fail_with(errno.ENOSYS)) for call in HIDDEN
     ]
-    tested = [*_sockets(), *_processes(), *_files(), *_others(NOTIFY if broker else fail_with(errno.EPERM))]
+    tested = [*_sockets(broker), *_processes(), *_files(), *_others(NOTIFY if broker else fail_with(errno.EPERM))]
     if broker:
         return [*fixed, *tested, *(Rule(call, NOTIFY) for call in BROKERED if metadata or call not in METADATA)]
     return [
@@ -155,10 +155,14 @@ def rules(broker: bool, metadata: bool = True) -> list[Rule]:
     ]
 
 
-def _sockets() -> Iterator[Rule]:
+def _sockets(broker: bool) -> Iterator[Rule]:
     for kind in (_STREAM, _SEQPACKET):
         yield Rule("socket", ALLOW, (Condition(0, _UNIX), Condition(1, kind, _SOCKET_TYPES)))
         yield Rule("socketpair", ALLOW, (Condition(1, kind, _SOCKET_TYPES),))
+    # A datagram can go to any address, connected or not, and the address is in memory, which no filter sees. The broker
+    # makes such sockets, and they can only receive. NCCL opens one for each communicator.
+    if broker:
+        yield Rule("socket", NOTIFY, (Condition(0, _UNIX), Condition(1, _DATAGRAM, _SOCKET_TYPES)))
     for family in (_INET, _INET6):
         for protocol in (0, _TCP):
             yield Rule(
@@ -168,7 +172,7 @@ def _sockets() -> Iterator[Rule]:
     for family in (_UNIX, _INET, _INET6, _NETLINK):
         yield Rule("socket", fail_with(errno.EACCES), (Condition(0, family),))
     yield Rule("socket", fail_with(errno.EAFNOSUPPORT))
-    yield Rule("socketpair", fail_with(errno.EACCES))  # a datagram socket can send to any address, connected or not
+    yield Rule("socketpair", fail_with(errno.EACCES))  # likewise
     for call, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
         yield Rule(call, fail_with(errno.EOPNOTSUPP), (Condition(flags, _MSG_FASTOPEN, any_bit=True),))
     for option in (_TCP_FASTOPEN_CONNECT, _TCP_ULP):  # the latter turns it into another kind of socket

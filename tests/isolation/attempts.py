@@ -390,6 +390,19 @@ def send_to_a_local_socket_from_a_pair(facts: Any) -> None:
         one.sendmsg([b"x"], [], 0, facts.datagram_socket)
 
 
+@breakout
+def send_to_an_abstract_socket(facts: Any) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.sendto(b"x", "\0" + facts.abstract_datagram_socket)
+
+
+@breakout
+def connect_a_datagram_socket_to_a_local_socket(facts: Any) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.connect(facts.datagram_socket)
+        client.send(b"x")
+
+
 # Changing files of others.
 
 
@@ -636,6 +649,25 @@ def serve_locally(facts: Any) -> None:
             server.listen()
             reach(socket.AF_UNIX, path)
         Path(path).unlink()
+
+
+@work
+def listen_for_other_ranks_as_nccl_does(facts: Any) -> None:
+    """Opens the socket that NCCL opens for each communicator, with the address of its full length."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mine:
+        name = f"\0tmp/nccl-socket-0-{os.getpid():x}".encode()
+        address = struct.pack("=H108s", socket.AF_UNIX, name)
+        must(LIBC.bind(mine.fileno(), address, len(address)) == 0)
+        must(mine.getsockname().rstrip(b"\0") == name)
+        fcntl.fcntl(mine, fcntl.F_SETFL, fcntl.fcntl(mine, fcntl.F_GETFL) | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            must(not mine.recvmsg(64, socket.CMSG_SPACE(4)))
+    for flag, command, bit in ((socket.SOCK_CLOEXEC, fcntl.F_GETFD, fcntl.FD_CLOEXEC),
+                               (socket.SOCK_NONBLOCK, fcntl.F_GETFL, os.O_NONBLOCK)):  # fmt: skip
+        for wanted in (0, flag):
+            opened = LIBC.socket(socket.AF_UNIX, socket.SOCK_DGRAM | wanted, 0)
+            must(bool(fcntl.fcntl(opened, command) & bit) == bool(wanted))
+            os.close(opened)
 
 
 def square(number: int) -> int:

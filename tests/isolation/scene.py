@@ -202,10 +202,12 @@ def _serve(scene: Scene, stack: ExitStack) -> None:
         Path(scene.facts[name]).chmod(0o666)
         if kind == socket.SOCK_STREAM:
             server.listen(64)
-    abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-    scene.facts["abstract_socket"] = f"a2rl-{scene.root.name}"
-    abstract.bind("\0" + scene.facts["abstract_socket"])
-    abstract.listen()
+    for name, kind in (("abstract_socket", socket.SOCK_STREAM), ("abstract_datagram_socket", socket.SOCK_DGRAM)):
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+        scene.facts[name] = f"a2rl-{scene.root.name}-{name}"
+        abstract.bind("\0" + scene.facts[name])
+        if kind == socket.SOCK_STREAM:
+            abstract.listen()
     for server in (grading, other, host):
         threading.Thread(target=_accept_all, args=(server,), daemon=True).start()
 

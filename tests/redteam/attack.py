@@ -16,7 +16,7 @@ BY_SYSTEM_CALLS = (
     "watch_hidden_names", "watch_with_dnotify", "watch_with_fanotify", "change_modes", "change_times", "change_owners",
     "change_attributes", "change_flags", "slow_the_grader", "move_the_grader", "lease_code_files",
     "signal_by_an_open_file", "listen_on_another_interface", "look_at_shared_memory", "handles_of_hidden_files",
-    "race_the_broker", "flood_the_broker",
+    "race_the_broker", "flood_the_broker", "send_datagrams_outside",
 )  # fmt: skip
 """Attacks that only the rules for system calls stop, whatever else a sandbox is made of."""
 

@@ -5,6 +5,9 @@ machine, and to local sockets in its own folders. Other connections fail with EA
 for the agent, and only on the loopback interface. The broker therefore knows the agent's servers, and no other machine
 can reach them. If a socket cannot be limited to loopback, `listen` fails. Each connection and each server is logged.
 
+The agent's local datagram sockets can only receive, because nothing checks where a datagram goes: seccomp does not see
+the address, which is in memory, and Landlock covers no sockets with a path, such as that of the system's log.
+
 The broker copies the address once, checks the copy and uses the copy. The agent therefore gains nothing by changing its
 memory, a link on the way to a socket, or the file descriptor in the meantime. The agent gets the kernel's own result,
 and connecting a non-blocking socket does not block the broker either.
@@ -150,6 +153,17 @@ class Network:
             os.close(found)
             raise
         return found
+
+
+def receiver(kind: int) -> socket.socket:
+    """Makes a local datagram socket that can never send, which the kernel enforces whatever is done with it later.
+
+    Args:
+        kind: The type of socket that was asked for, with its flags.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | kind & socket.SOCK_NONBLOCK)
+    made.shutdown(socket.SHUT_WR)
+    return made
 
 
 def _family(address: bytes) -> socket.AddressFamily | None:

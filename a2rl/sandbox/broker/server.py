@@ -1,7 +1,7 @@
 """The broker: checks the system calls that an agent may not make on its own, and performs the allowed ones itself.
 
-These are calls for connections and servers (network.py), for the metadata of files and watches on them (metadata.py),
-and for priorities and cores (scheduling.py).
+These are calls for sockets, connections and servers (network.py), for the metadata of files and watches on them
+(metadata.py), and for priorities and cores (scheduling.py).
 
 Contract: every call gets an answer, whatever goes wrong. A call that may block is handled in a separate thread, so that
 it does not delay other calls. The agent can exhaust neither the supervisor's threads nor its file descriptors.
@@ -22,6 +22,7 @@ import fcntl
 import os
 import resource
 import select
+import socket
 import struct
 import threading
 from collections.abc import Callable
@@ -31,16 +32,16 @@ from typing import TypeVar
 from a2rl.sandbox.broker.agent_files import AgentFiles
 from a2rl.sandbox.broker.caller import Call, act_as
 from a2rl.sandbox.broker.metadata import CHANGES, change, watch
-from a2rl.sandbox.broker.network import Network
+from a2rl.sandbox.broker.network import Network, receiver
 from a2rl.sandbox.broker.network_log import NetworkLog
 from a2rl.sandbox.broker.scheduling import CoreLimit, check_own_process
 from a2rl.sandbox.confinement import Confinement
 from a2rl.sandbox.syscall_filter import number_of
 
-_RECEIVE, _SEND, _IS_VALID, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40082104
+_RECEIVE, _SEND, _IS_VALID, _ADD_FILE, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103, 0x40082104
 """Requests for ioctl(2). They contain the sizes of the structures below."""
 _SYNC_WAKE_UP = 1
-_NOTIFICATION, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
+_NOTIFICATION, _ANSWER, _FILE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), struct.Struct("=Q4I")
 _GO_ON = 1
 """A flag of an answer: the kernel continues with the call as if there were no broker."""
 _OVER = select.POLLHUP | select.POLLERR | select.POLLNVAL
@@ -48,6 +49,9 @@ _OVER = select.POLLHUP | select.POLLERR | select.POLLNVAL
 MAX_CONNECTIONS = 128
 """Maximum number of connection attempts in progress; further ones fail with EAGAIN."""
 FILES_PER_CONNECTION = 4
+MAX_RECEIVERS = 1 << 15
+"""Maximum number of datagram sockets that an agent gets; further ones fail with EMFILE. The kernel's memory for them,
+two kilobytes each, counts as the supervisor's and not as the agent's."""
 Work = Callable[[Call, Callable[[], None]], int]
 """A function that performs a call and returns the call's result. Its second argument is a function that raises OSError
 if the caller no longer waits. If the work raises OSError, the call fails with that error."""
@@ -75,10 +79,11 @@ class Broker:
         self._listener = listener
         self._places = AgentFiles(confinement.own, confinement.read)
         network, cores = Network(confinement.connect, self._places, log), CoreLimit()
+        self._receivers = 0
         self._slots = threading.BoundedSemaphore(_connections_at_once())
         self._may_wait = _by_number({"connect": network.connect})
         quick: dict[str, Work] = {name: partial(change, self._places, asked) for name, asked in CHANGES.items()}
-        quick |= {"inotify_add_watch": partial(watch, self._places)}
+        quick |= {"inotify_add_watch": partial(watch, self._places), "socket": self._add_receiver}
         quick |= {"listen": network.listen, "sched_setaffinity": cores.assign}
         self._quick = _by_number(quick)
         self._whose = _by_number(PROCESS_ARGUMENT)
@@ -159,6 +164,16 @@ class Broker:
             self._answer(call, error=errno.EPERM)
         else:
             self._answer(call, flags=_GO_ON)
+
+    def _add_receiver(self, call: Call, _: Callable[[], None]) -> int:
+        """Gives the caller a datagram socket that can only receive; returns its number there."""
+        if self._receivers >= MAX_RECEIVERS:
+            raise OSError(errno.EMFILE, "too many datagram sockets")
+        kind = call.unsigned(1)
+        with receiver(kind) as made:
+            added = _FILE.pack(call.id, 0, made.fileno(), 0, kind & socket.SOCK_CLOEXEC)
+            self._receivers += 1
+            return int(fcntl.ioctl(self._listener, _ADD_FILE, bytearray(added)))
 
     def _check_waiting(self, call: Call) -> None:
         """Raises OSError if the caller no longer waits; its thread id may then belong to another thread."""

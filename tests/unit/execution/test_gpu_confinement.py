@@ -37,13 +37,14 @@ def test_eight_runs_on_eight_gpus_each_see_their_own(settings: Settings) -> None
     fake = FakeGpus(settings.root, 8)
     seen = fake.seen_by(settings)
     agent = find_agent("noop", settings.root)
-    runs = [new_run(settings, number, gpus_per_run=1) for number in range(8)]
+    runs = [new_run(settings, number, gpus_per_run=1, sandbox="landlock") for number in range(8)]
     with ExitStack() as held:
         for run in runs:
             held.enter_context(dealt_gpus(run, seen, side_by_side=8))
         environments = [agent_environment(run, agent, URL, seen) for run in runs]
     assert {each["CUDA_VISIBLE_DEVICES"] for each in environments} == {fake.uuid(index) for index in range(8)}
     assert all(each["NVIDIA_VISIBLE_DEVICES"] == each["CUDA_VISIBLE_DEVICES"] for each in environments)
+    assert all(each["NCCL_CUMEM_ENABLE"] == "0" for each in environments)
 
 
 def test_the_agent_never_sees_the_gpu_that_grades(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from a2rl.linux import seccomp
 from a2rl.sandbox import syscall_rules as rules
+from a2rl.sandbox.broker import server
 from a2rl.sandbox.broker.caller import act_as
 from a2rl.sandbox.broker.network_log import NetworkLog
 from a2rl.sandbox.broker.server import Broker
@@ -137,6 +138,21 @@ def test_without_anybody_who_answers_calls_fail_and_do_not_hang(tmp_path: Path) 
         assert in_a_child(lambda: tmp_path.chmod(0o700), deaf) == errno.ENOSYS
     finally:
         threading.excepthook = before
+
+
+def test_datagram_sockets_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their memory in the kernel does not count as the agent's."""
+    monkeypatch.setattr(server, "MAX_RECEIVERS", 3)
+
+    def own(listener: int) -> Broker:
+        return Broker(listener, confinement_of(tmp_path), NetworkLog(tmp_path / "log"))
+
+    def make(number: int) -> None:
+        for _ in range(number):
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).close()
+
+    assert in_a_child(lambda: make(3), own) == 0
+    assert in_a_child(lambda: make(4), own) == errno.EMFILE
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
