@@ -21,7 +21,7 @@ TIED_HEAD = "lm_head.weight"
 FACTORS = (-7046029254386353131, -4658895280553007687)
 """Odd 64-bit numbers, as hash functions of integers use them."""
 BLOCK, GPU_BLOCK = 1 << 14, 1 << 24
-"""How many numbers are hashed at once: so few that they stay in the processor's cache, or so many that a GPU is busy."""
+"""How many numbers are hashed at once: few, to stay in the cache of a processor, or many, to keep a GPU busy."""
 ROWS = 256
 """How many rows of the identity are multiplied at once with a matrix that can only be read by multiplying."""
 BITS = {2: "int16", 4: "int32", 8: "int64"}
