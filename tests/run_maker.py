@@ -1,5 +1,6 @@
 """Makes runs in any state up to finished: a spec, records, a clock, a ledger and a small hidden data set."""
 
+import gzip
 import os
 import signal
 import time
@@ -15,9 +16,10 @@ import pytest
 import yaml
 
 from a2rl.core.errors import InfrastructureError
-from a2rl.core.files import digest_of, file_digest, folder_digest, write_jsonl, write_model
+from a2rl.core.files import digest_of, file_digest, folder_digest, read_model, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
+from a2rl.grading.outputs import Output, Turn, outputs_path
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.judge.params import JudgeParams
@@ -292,6 +294,14 @@ def finished_run(folder: Path, in_full: bool = False, judged: bool = True, **cha
         GradingService(run, settings.root, cast(GraderPool, FakePool())).refuse_unreceived("output/v0", "not a folder")
     finish(run, settings, base_model, judged)
     return Finished(run, settings)
+
+
+def write_outputs(result: Path, answer: str) -> None:
+    """Writes the outputs that belong to a result; every item has the same prompt and answer."""
+    turn = Turn(prompt="1 + 1?", is_whole=True, answer=answer, finish="stop", prompt_tokens=9, tokens=5)
+    outputs = [Output(item=item.id, turns=(turn,)) for item in read_model(result, GradeResult).items]
+    text = "".join(each.model_dump_json() + "\n" for each in outputs)
+    outputs_path(result).write_bytes(gzip.compress(text.encode()))
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:

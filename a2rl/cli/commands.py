@@ -10,6 +10,7 @@ from a2rl.cli import (
     agents,
     analysing,
     auditing,
+    exporting,
     grading,
     launching,
     machine,
@@ -48,13 +49,13 @@ def _options(
     """Defines the options of `a2rl` without a command. Its help is that of `app`."""
 
 
-AGAIN, SET_UP = "Continue or repeat runs", "Set up and try out"
+AGAIN, LOOK, SET_UP = "Continue or repeat runs", "Look at results", "Set up and try out"
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (
         machine.doctor, launching.run, watching.watch, stored_runs.runs, stored_runs.report, launching.bench,
     ),
     AGAIN: (launching.resume, repeating.rerun),
-    "Look at results": (analysing.outputs, analysing.compare, analysing.label),
+    LOOK: (analysing.outputs, analysing.compare, analysing.label),
     "Check results": (stored_runs.verify, repeating.regrade, auditing.bundle, auditing.audit),
     "Grade without a run": (grading.grade, grading.score),
     SET_UP: (grading.tasks, grading.prepare, machine.driver, machine.redteam),
@@ -71,5 +72,6 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel, **SETTINGS.get(command, {}))(command)
 app.add_typer(suites.app, name="suite", rich_help_panel=AGAIN)
+app.add_typer(exporting.app, name="export", rich_help_panel=LOOK)
 app.add_typer(agents.app, name="agents", rich_help_panel=SET_UP)
 app.add_typer(models.app, name="models", rich_help_panel=SET_UP)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,11 +10,11 @@ from a2rl.cli.commands import app
 from a2rl.core.errors import UsageError
 from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
-from a2rl.grading.outputs import Output, Turn, outputs_path
+from a2rl.grading.outputs import outputs_path
 from a2rl.results.manifest import changed_files, manifest_of
 from a2rl.results.outputs import outputs_of
 from a2rl.run.events import SubmissionAccepted
-from tests.run_maker import Finished, finished_run
+from tests.run_maker import Finished, finished_run, write_outputs
 
 ANSWER = "first I think " * 500
 
@@ -26,15 +25,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     found = finished_run(tmp_path_factory.mktemp("outputs") / "checkout")
     digest = found.run.ledger.events(SubmissionAccepted)[1].weights_digest
     for result in (found.run.items(digest, "public"), found.run.baseline_items):
-        write_outputs(result)
+        write_outputs(result, ANSWER)
     return found
-
-
-def write_outputs(result: Path) -> None:
-    turn = Turn(prompt="1 + 1?", is_whole=True, answer=ANSWER, finish="stop", prompt_tokens=9, tokens=5)
-    outputs = [Output(item=item.id, turns=(turn,)) for item in read_model(result, GradeResult).items]
-    text = "".join(each.model_dump_json() + "\n" for each in outputs)
-    outputs_path(result).write_bytes(gzip.compress(text.encode()))
 
 
 def test_outputs_have_the_verdicts_of_their_items(finished: Finished) -> None:
