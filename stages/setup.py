@@ -26,7 +26,7 @@ from a2rl.run.inputs import eval_set, place_in
 from a2rl.run.records import ExecuteRecord, SetupRecord
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.selection import select_sandbox
-from a2rl.task_api.catalog import load_grader, load_task
+from a2rl.task_api.catalog import load_grader, load_task, task_folder
 from a2rl.task_api.data import about, ensure_data, hidden_digest, reading, require_complete
 
 
@@ -111,7 +111,7 @@ def _checked(spec: RunSpec, inputs: _Inputs, settings: Settings) -> SetupRecord:
 
 def _build(run: RunDir, inputs: _Inputs, record: SetupRecord, settings: Settings) -> None:
     """Makes the workspace of the agent."""
-    description = settings.root / "tasks" / run.spec.task / "description.md"
+    description = task_folder(run.spec.task, settings.root) / "description.md"
     build_workspace(run, inputs.base_model, inputs.data / "visible", description, inputs.provision, record.sandbox)
 
 

@@ -7,13 +7,16 @@ from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.models.tiny import TinyReport, build_tiny
 from a2rl.task_api.catalog import load_preparer, load_task
+from a2rl.task_api.contract import PretrainingPreparer
 
 
 def corpus(task: str, params: Params, settings: Settings) -> Path:
     """Writes one task's share of the pretraining text and returns the file."""
     load_task(task, settings.root)
     path = settings.pretraining / f"{task}.jsonl"
-    write_jsonl(path, ({"text": text} for text in load_preparer(task).pretraining_text(params.tiny.seed)))
+    preparer = load_preparer(task)
+    texts = preparer.pretraining_text(params.tiny.seed) if isinstance(preparer, PretrainingPreparer) else ()
+    write_jsonl(path, ({"text": text} for text in texts))
     return path
 
 

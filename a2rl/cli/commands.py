@@ -18,6 +18,7 @@ from a2rl.cli import (
     repeating,
     stored_runs,
     suites,
+    tasks,
     watching,
 )
 
@@ -58,7 +59,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     LOOK: (analysing.outputs, analysing.compare, analysing.label),
     "Check results": (stored_runs.verify, repeating.regrade, auditing.bundle, auditing.audit),
     "Grade without a run": (grading.grade, grading.score),
-    SET_UP: (grading.tasks, grading.prepare, machine.driver, machine.redteam),
+    SET_UP: (grading.prepare, machine.driver, machine.redteam),
 }  # fmt: skip
 """The panels of `a2rl --help` with their commands, in order."""
 SETTINGS: dict[Callable[..., None], dict[str, Any]] = {
@@ -73,5 +74,7 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel, **SETTINGS.get(command, {}))(command)
 app.add_typer(suites.app, name="suite", rich_help_panel=AGAIN)
 app.add_typer(exporting.app, name="export", rich_help_panel=LOOK)
+app.add_typer(tasks.app, name="tasks", rich_help_panel=SET_UP)
+app.add_typer(tasks.app, name="task", hidden=True)
 app.add_typer(agents.app, name="agents", rich_help_panel=SET_UP)
 app.add_typer(models.app, name="models", rich_help_panel=SET_UP)

@@ -8,7 +8,7 @@ from rich.text import Text
 from a2rl.cli.console import out, print_json, print_table
 from a2rl.config.estimate import LOST_SHARE, Estimate, estimate
 from a2rl.config.params import Params
-from a2rl.config.plan import check_cells, plan_runs
+from a2rl.config.plan import cells_of, check_cells, plan_runs
 from a2rl.config.suite import SETTINGS, Suite
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import CheckResult, examine_runs
@@ -37,8 +37,9 @@ def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, di
     Raises:
         UsageError: A task or an agent does not exist, or settings contradict each other.
     """
-    agents = check_cells(suite.cells(), params, settings)
-    cells = [cell.model_copy(update={"driver": cell.driver or agents[cell.agent].driver}) for cell in suite.cells()]
+    cells = cells_of(suite, settings)
+    agents = check_cells(cells, params, settings)
+    cells = [cell.model_copy(update={"driver": cell.driver or agents[cell.agent].driver}) for cell in cells]
     found = estimate(name, suite, settings)
     checks = examine_runs(plan_runs(suite, name, params, settings), settings, only_free=True)
     _show_grid(cells)

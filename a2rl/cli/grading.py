@@ -1,4 +1,4 @@
-"""`a2rl grade`, `a2rl score`, `a2rl prepare` and `a2rl tasks`: the tasks and their graders, without a run."""
+"""`a2rl grade`, `a2rl score` and `a2rl prepare`: the tasks and their graders, without a run."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,38 +85,14 @@ def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> Non
     """
     from a2rl.cli.console import out
     from a2rl.cli.scoring import known_variant
+    from a2rl.task_api.catalog import find_task, load_task
     from a2rl.task_api.data import prepare_data
 
-    folder = prepare_data(task, known_variant(variant), source, Settings.load())
-    out.print(f"{folder}/visible for the agent, {folder}/hidden for the grader")
-
-
-def tasks(as_json: Json = False) -> None:
-    """List available tasks.
-
-    Example: `a2rl tasks --json`
-    """
-    from a2rl.cli.console import out, print_json, print_table
-    from a2rl.task_api.catalog import load_task, task_ids
-
     settings = Settings.load()
-    found = [load_task(task_id, settings.root) for task_id in task_ids(settings.root)]
-    if as_json:
-        print_json([task.model_dump(mode="json") for task in found])
-        return
-    rows = [
-        (task.id, str(task.level), task.metric, str(task.mini.eval_items), str(task.full.eval_items), task.source.url)
-        for task in found
-    ]
-    print_table(("task", "level", "metric", "mini", "full", "source"), rows, right=("mini", "full"))
-    options = [
-        (f"{task.id}: --{name} {'|'.join(option.choices)}", f"{option.help} Default: {option.default}.")
-        for task in found
-        for name, option in task.options.items()
-    ]
-    if options:
-        out.print()
-        print_table(("option", ""), options)
+    task = find_task(task, settings.root)
+    nearest = load_task(task, settings.root).nearest(known_variant(variant))
+    folder = prepare_data(task, nearest, source, settings)
+    out.print(f"{folder}/visible for the agent, {folder}/hidden for the grader")
 
 
 def _show_figures(figures: dict[str, Any], as_json: bool) -> None:

@@ -13,7 +13,7 @@ from a2rl.config.suite import SETTINGS, SUITE_SETTINGS, Setting
 from a2rl.run.budget import format_duration
 from a2rl.run.spec import RunSettings
 
-Task = Annotated[str, typer.Option(help="Task id; `a2rl tasks` lists them.")]
+Task = Annotated[str, typer.Option(help=RunSettings.model_fields["task"].description)]
 Variant = Annotated[str, typer.Option(help="mini: small generated data. full: the real data.")]
 Source = Annotated[
     Path | None, typer.Option(help="Folder with a copy of the full variant's data, to use instead of the hub.")

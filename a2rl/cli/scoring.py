@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -26,7 +26,7 @@ from a2rl.run.ranking import sample_in_words
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
-from a2rl.task_api.catalog import load_grader, load_task
+from a2rl.task_api.catalog import find_task, load_grader, load_task
 from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
 from a2rl.task_api.data import about, ensure_data, hidden_digest, require_folder
 
@@ -130,7 +130,8 @@ def grade_checkpoint(
         InvalidSubmissionError: Some weights are missing or not finite.
         InfrastructureError: Grading failed.
     """
-    params, variant = load_params(settings.root), known_variant(request.variant)
+    params, request = load_params(settings.root), _placed(request, settings)
+    variant = known_variant(request.variant)
     folder = resolve_model(request.model, settings)
     engine = request.engine(params, folder)
     if outputs is not None and (outputs.is_dir() or not os.access(outputs.parent, os.W_OK)):
@@ -151,6 +152,12 @@ def grade_checkpoint(
     depends_on = {**job.options, "answers": job.generation.in_words(), **computed, **about(data)}
     depends_on["data digest"] = hidden_digest(data)[:16]
     return CheckpointScore(score, depends_on, sample_in_words(request.limit, items), problem)
+
+
+def _placed(request: GradeRequest, settings: Settings) -> GradeRequest:
+    task = find_task(request.task, settings.root)
+    nearest = load_task(task, settings.root).nearest(known_variant(request.variant))
+    return replace(request, task=task, variant=nearest)
 
 
 def _write_outputs(result: Path, target: Path) -> str:
@@ -211,6 +218,8 @@ def score_file(
         UsageError: The file does not exist, is not JSON Lines of {id, completion}, or has an id twice or an unknown id.
     """
     params, started = load_params(settings.root), time.monotonic()
+    task = find_task(task, settings.root)
+    variant = load_task(task, settings.root).nearest(known_variant(variant))
     judging = params.judge_for(load_task(task, settings.root), known_variant(variant), judge)
     data = ensure_data(task, known_variant(variant), source, settings)
     completions = _read_completions(outputs)

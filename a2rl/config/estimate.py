@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from a2rl.config.plan import cells_of
 from a2rl.config.suite import Suite
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
@@ -93,7 +94,7 @@ def estimate(name: str, suite: Suite, settings: Settings) -> Estimate:
     Raises:
         UsageError: A task does not exist.
     """
-    cells = suite.cells()
+    cells = cells_of(suite, settings)
     sizes = {model: model_size(model, settings) for model in dict.fromkeys(cell.model for cell in cells)}
     graded = dict.fromkeys((cell.task, cell.variant, cell.protocol, cell.limit) for cell in cells)
     return Estimate(

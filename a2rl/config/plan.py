@@ -27,7 +27,7 @@ from a2rl.run.draw import Draw
 from a2rl.run.spec import DEFAULT_TRIALS, RunSettings, RunSpec
 from a2rl.sampling.generation import Generation
 from a2rl.scoring.score import STATISTICS
-from a2rl.task_api.catalog import load_task
+from a2rl.task_api.catalog import find_task, load_task
 from a2rl.task_api.split import check_limit
 
 PACKAGES = (
@@ -53,6 +53,22 @@ def choose_suite(params: Params, suite: str, **overrides: Any) -> Suite:
     return replace_settings(params.suites[suite], overrides)
 
 
+def cells_of(suite: Suite, settings: Settings) -> list[RunSettings]:
+    """Returns the settings of every run of a suite, with the ids of tasks that are named by their folders.
+
+    Raises:
+        UsageError: There is no such task.
+        TaskDefinitionError: The folder of a task breaks its contract.
+    """
+    cells = suite.cells()
+    ids = {task: find_task(task, settings.root) for task in {cell.task for cell in cells}}
+    tasks = {task: load_task(task, settings.root) for task in ids.values()}
+    return [
+        cell.model_copy(update={"task": ids[cell.task], "variant": tasks[ids[cell.task]].nearest(cell.variant)})
+        for cell in cells
+    ]
+
+
 def check_cells(cells: Sequence[RunSettings], params: Params, settings: Settings) -> dict[str, Agent]:
     """Checks the settings of runs as far as possible before anything starts.
 
@@ -64,8 +80,6 @@ def check_cells(cells: Sequence[RunSettings], params: Params, settings: Settings
     """
     if not cells:
         raise UsageError("the suite has no runs: its `exclude` leaves out every combination")
-    for task in {cell.task for cell in cells}:
-        load_task(task, settings.root)
     for model in {cell.model for cell in cells}:
         require_known(model)
     for url in {cell.base_url for cell in cells if cell.base_url}:
@@ -119,7 +133,7 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
     Raises:
         UsageError: A task or an agent does not exist, or settings contradict each other.
     """
-    cells = suite.cells()
+    cells = cells_of(suite, settings)
     agents = check_cells(cells, params, settings)
     common = {
         "suite": name,

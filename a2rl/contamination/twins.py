@@ -20,7 +20,7 @@ from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import check_gpus
 from a2rl.task_api.catalog import load_preparer, load_twins
-from a2rl.task_api.contract import DrawingPreparer
+from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer
 
 FOLDER = "twins"
 SEED = "seed.txt"
@@ -85,7 +85,8 @@ def shared_items(task: str, hidden: Path, twins: Twins) -> Shared:
     """Finds the items that another draw has in common with the eval set; twins of single items have none."""
     if twins.of is not None:
         return Shared(frozenset(), frozenset())
-    canonical = load_preparer(task).canonical
+    preparer = load_preparer(task)
+    canonical = preparer.canonical if isinstance(preparer, CanonicalPreparer) else str
     eval_set, drawn = (
         {each: canonical(text) for each, text in item_texts(folder).items()} for folder in (hidden, twins.hidden)
     )

@@ -15,8 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import packages_distributions, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,23 +173,22 @@ def _beside(tree: ast.AST, path: Path) -> Iterator[Path]:
 
 def _files(name: str) -> Iterator[Path]:
     """Yields the files of a module of ours and of the packages around it; nothing for other names."""
-    if name.partition(".")[0] in OURS:
-        path = _root(name.partition(".")[0])
+    package = name.partition(".")[0]
+    for root in _roots(package) if package in OURS else ():
+        path = root
         for part in name.split("."):
             path /= part
             yield from (each for each in (path / "__init__.py", path.with_suffix(".py")) if each.is_file())
 
 
-def _root(package: str) -> Path:
-    spec = find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parents[1]
+def _roots(package: str) -> list[Path]:
+    """Returns the folders that have a package of this name; the user's own tasks are in a second one."""
+    return [Path(folder).parent for folder in import_module(package).__path__]
 
 
 def _folder(path: Path) -> Path:
     """Returns the folder of the top package of a file."""
-    return next(root for root in map(_root, OURS) if any(path.is_relative_to(root / each) for each in OURS))
+    return next(root for each in OURS for root in _roots(each) if path.is_relative_to(root / each))
 
 
 def _versions(modules: set[str]) -> str:

@@ -1,16 +1,33 @@
-"""Finds tasks by listing the folders in tasks/. There is no registry to edit when a task is added.
+"""Finds tasks: the built-in ones are the folders in tasks/, and one of the user's own is a folder anywhere.
 
-task = load_task("gsm8k")          # tasks/gsm8k/task.py: TASK
+task = load_task("gsm8k", root)                       # tasks/gsm8k/task.py: TASK
+task_id = find_task("../capitals", root)              # "capitals-3f2a91c4"
+task = load_task(task_id, root)
+
+The folder of a user's own task is copied into the checkout when it is named, and its id contains the digest of its
+files. So a run goes on with the code that it began with, and a result says which code graded it.
 """
 
 import importlib
 import importlib.util
+import re
+import shutil
+import uuid
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
+from a2rl.core.errors import A2rlError, TaskDefinitionError, UsageError, unknown_name
+from a2rl.core.files import folder_digest, machine_failure
 from a2rl.task_api.contract import Grader, Preparer, ServicesModule, Task, TwinsModule
+
+FILES = ("task.py", "prepare.py", "grade.py", "description.md")
+"""What the folder of a task has."""
+OWN = Path("data", "tasks")
+"""The folder of the user's own tasks in a checkout; `tasks/__init__.py` makes them importable."""
+NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+DIGEST_CHARS = 8
+LEFT_OUT = ("__pycache__", ".*")
 
 
 def task_ids(root: Path) -> list[str]:
@@ -18,20 +35,98 @@ def task_ids(root: Path) -> list[str]:
     return sorted(path.parent.name for path in (root / "tasks").glob("*/task.py"))
 
 
+def own_task_ids(root: Path) -> list[str]:
+    """Returns the ids of the user's own tasks that were named in this checkout."""
+    return sorted(path.parent.name for path in (root / OWN).glob("[a-z]*/task.py"))
+
+
+def find_task(name: str, root: Path) -> str:
+    """Returns the id of a task, given its id or the folder of one of the user's own.
+
+    Raises:
+        UsageError: There is no such task or folder, or the folder lacks a file.
+        TaskDefinitionError: Its task.py has no valid TASK.
+    """
+    if "/" not in name and not (Path(name).is_dir() and name not in task_ids(root)):
+        load_task(name, root)
+        return name
+    folder = Path(name).expanduser().resolve()
+    if folder.parent in (root / "tasks", root / OWN):
+        return find_task(folder.name, root)
+    if missing := [file for file in FILES if not (folder / file).is_file()]:
+        raise UsageError(f"{folder} is not a task: it has no {missing[0]}; `a2rl task new NAME` makes a whole one")
+    check_name(folder.name, root)
+    return _copied(folder, root)
+
+
+def check_name(name: str, root: Path) -> None:
+    """Checks that a task of one's own may have this name.
+
+    Raises:
+        UsageError: It may not.
+    """
+    if not NAME.fullmatch(name) or name in task_ids(root):
+        raise UsageError(
+            f"a task cannot be called {name!r}: its folder's name is of small letters, digits and _, and not that of "
+            "a built-in task"
+        )
+
+
+def _copied(folder: Path, root: Path) -> str:
+    """Copies the folder of a task, unless its copy is there, and returns the id."""
+    making = root / OWN / f".{uuid.uuid4().hex}"
+    try:
+        shutil.copytree(folder, making, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        task_id = f"{folder.name}-{folder_digest(making)[:DIGEST_CHARS]}"
+        target = root / OWN / task_id
+        target.parent.chmod(0o700)  # it may hold the eval set
+        if not target.is_dir():
+            making.rename(target)
+    except (OSError, shutil.Error) as error:
+        raise machine_failure(f"copy {folder}", OSError(str(error))) from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    importlib.invalidate_caches()
+    load_task(task_id, root)
+    return task_id
+
+
+def task_folder(task_id: str, root: Path) -> Path:
+    """Returns the folder of a task's code.
+
+    Raises:
+        UsageError: There is no such task.
+    """
+    if task_id in (known := task_ids(root)):
+        return root / "tasks" / task_id
+    if task_id in (own := own_task_ids(root)):
+        return root / OWN / task_id
+    if "-" in task_id:
+        raise UsageError(
+            f"this checkout has no task {task_id}: it is somebody's own; `a2rl task check FOLDER` adds the folder of "
+            f"its code, whose digest must begin with {task_id.rpartition('-')[2]}"
+        )
+    raise unknown_name("task", task_id, [*known, *own])
+
+
 def load_task(task_id: str, root: Path) -> Task:
-    """Returns the TASK that a task's folder defines.
+    """Returns the TASK that a task's folder defines, with this id.
 
     Raises:
         UsageError: There is no such task.
         TaskDefinitionError: The task's task.py has no valid TASK.
     """
-    known = task_ids(root)
-    if task_id not in known:
-        raise unknown_name("task", task_id, known)
-    task = getattr(_task_module(task_id, "task"), "TASK", None)
-    if not isinstance(task, Task) or task.id != task_id:
-        raise TaskDefinitionError(f"tasks/{task_id}/task.py must define TASK = Task(id={task_id!r}, ...)")
-    return task
+    folder = task_folder(task_id, root)
+    name = task_id.partition("-")[0]
+    try:
+        task = getattr(_task_module(task_id, "task"), "TASK", None)
+    except A2rlError:
+        raise
+    except Exception as error:
+        raise TaskDefinitionError(f"{folder}/task.py cannot be loaded: {' '.join(str(error).split())}") from error
+    if not isinstance(task, Task) or task.id != name or not (task.mini or task.full):
+        raise TaskDefinitionError(f"{folder}/task.py must define TASK = Task(id={name!r}, ...) with mini or full")
+    return task if task.id == task_id else task.model_copy(update={"id": task_id})
 
 
 def load_grader(task_id: str) -> Grader:

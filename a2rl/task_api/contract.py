@@ -1,4 +1,4 @@
-"""The files and functions that every task provides in its folder `tasks/<id>/`.
+"""The files and functions that every task provides in its folder, which is `tasks/<id>/` or anywhere else.
 
 `task.py` defines one `TASK`, which says what the task measures. `prepare.py` prepares its data, with the functions of
 `Preparer` below. `grade.py` grades, with the functions of `Grader` below. `description.md` describes the task to the
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.core.errors import unknown_name
+from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.hub import DataSource
 from a2rl.core.settings import Settings
 from a2rl.judge.params import JudgeConfig
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Variant = Literal["mini", "full"]
 Split = Literal["public", "private", "all"]
+
+
+NO_SOURCE = DataSource(repo_id="", revision="", files=(), url="", licence="")
 
 
 class Limits(BaseModel):
@@ -61,20 +64,22 @@ class TaskVariant(BaseModel):
 
 
 class Task(BaseModel):
-    """The definition of a task; the `TASK` of `tasks/<id>/task.py`."""
+    """The definition of a task; the `TASK` of its `task.py`. It has at least one of the variants."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
+    """The name of its folder. The catalog replaces it where the task is one of the user's own: see `find_task`."""
     title: str
     level: Literal[1, 2, 3]
     """1: graded by rules, 2: graded by a judge, 3: interactive episodes."""
     metric: str
     partial_reward: bool = False
     """Whether one answer or episode can earn a part of the reward; otherwise it earns all or nothing."""
-    source: DataSource
-    mini: TaskVariant
-    full: TaskVariant
+    source: DataSource = NO_SOURCE
+    """Where the real data is, unless the task's folder has it, or makes it."""
+    mini: TaskVariant | None = None
+    full: TaskVariant | None = None
     options: dict[str, Option] = {}
     judged: tuple[Variant, ...] = ()
     """The variants whose answers are graded by the judge set in params.yaml."""
@@ -106,12 +111,24 @@ class Task(BaseModel):
         return {name: given.get(name, option.default) for name, option in self.options.items()}
 
     def variant(self, name: Variant) -> TaskVariant:
-        """Returns a variant by its name."""
-        return self.mini if name == "mini" else self.full
+        """Returns a variant by its name.
+
+        Raises:
+            UsageError: The task does not have it.
+        """
+        found = self.mini if name == "mini" else self.full
+        if found is None:
+            other = "full" if name == "mini" else "mini"
+            raise UsageError(f"{self.id} has no {name} variant: use `--variant {other}`")
+        return found
+
+    def nearest(self, name: Variant) -> Variant:
+        """Returns this variant, or the one that the task has instead of `mini`."""
+        return "full" if name == "mini" and self.mini is None else name
 
 
 class Preparer(Protocol):
-    """The functions of `prepare.py`."""
+    """The function that `prepare.py` has."""
 
     def prepare(self, variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
         """Writes the data for the agent into `visible`, and the data for the grader alone into `hidden`.
@@ -123,9 +140,19 @@ class Preparer(Protocol):
             hidden: An empty folder.
         """
 
+
+@runtime_checkable
+class PretrainingPreparer(Preparer, Protocol):
+    """A preparer with text from which the base model `tiny` is pretrained, for the built-in tasks."""
+
     def pretraining_text(self, seed: int) -> Iterator[str]:
         """Yields documents for pretraining the base model `tiny`. None of them contains an item of the eval set."""
         ...
+
+
+@runtime_checkable
+class CanonicalPreparer(Preparer, Protocol):
+    """A preparer that knows which words are only names. Without it, equal items are those with the same text."""
 
     def canonical(self, text: str) -> str:
         """Returns a text of the mini variant in which everything that is only a name is replaced by the same word.

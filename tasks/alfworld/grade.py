@@ -106,7 +106,7 @@ def _episode(
 def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult:
     log = _GameLog(item_id)
     with _opened(_file(hidden, item_id), "native", log) as play:
-        for command in commands[: TASK.full.limits.max_steps]:
+        for command in commands[: TASK.variant("full").limits.max_steps]:
             if not play.won:
                 log.step(play, read_command(command), 0)
         return log.result("correct" if play.won else "wrong")

@@ -75,13 +75,13 @@ def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
 def draw(seed: str, hidden: Path) -> None:
     """See `a2rl.task_api.contract.DrawingPreparer`."""
     known = frozenset(_public_edition())
-    about = _write_games(mini.generate(TASK.mini.eval_items, seed, "eval", but=known), hidden)
+    about = _write_games(mini.generate(TASK.variant("mini").eval_items, seed, "eval", but=known), hidden)
     _write_prompts({"repaired": {}, "faithful": {}}, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _public_edition() -> Iterator[Household]:
-    return mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
+    return mini.generate(TASK.variant("mini").eval_items, MINI_SEED, "eval")
 
 
 def _write_games(households: Iterable[Household], hidden: Path) -> dict[str, str]:

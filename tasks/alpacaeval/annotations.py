@@ -87,7 +87,7 @@ def _check_annotation(row: Mapping[str, Any]) -> None:
     """Raises ValueError with the reason if the annotation is invalid."""
     if row["preference"] is not None and row["preference"] != 0:  # both mean: no preference
         bounded_number(row["preference"], 1, 2, "the preference")
-    if "index" in row and bounded_number(row["index"], 0, TASK.full.eval_items - 1, "the index") % 1:
+    if "index" in row and bounded_number(row["index"], 0, TASK.variant("full").eval_items - 1, "the index") % 1:
         raise ValueError(f"the index is {row['index']}, not a whole number")
     for field in sorted(FIELDS - {"preference"}):
         if not isinstance(row[field], str):

@@ -114,12 +114,12 @@ def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
 def draw(seed: str, hidden: Path) -> None:
     """See `a2rl.task_api.contract.DrawingPreparer`."""
     known = {mini.canonical(each.instruction) for each in _public_edition()}
-    about = _write_mini(mini.generate(TASK.mini.eval_items, seed, "eval", but=known), hidden)
+    about = _write_mini(mini.generate(TASK.variant("mini").eval_items, seed, "eval", but=known), hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _public_edition() -> list[mini.Exercise]:
-    return mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
+    return mini.generate(TASK.variant("mini").eval_items, MINI_SEED, "eval")
 
 
 def _write_mini(test: Sequence[mini.Exercise], hidden: Path) -> dict[str, str]:

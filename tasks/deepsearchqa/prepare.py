@@ -78,7 +78,7 @@ def draw(seed: str, hidden: Path) -> None:
 
 
 def _write_hidden_world(seed: int | str, hidden: Path) -> dict[str, str]:
-    _write_world("eval", seed, TASK.mini.eval_items, hidden / "pages", hidden / "eval.jsonl")
+    _write_world("eval", seed, TASK.variant("mini").eval_items, hidden / "pages", hidden / "eval.jsonl")
     return {"questions": "generated, with the pages"}
 
 
@@ -105,7 +105,7 @@ def split_of(questions: Sequence[Question]) -> tuple[list[Question], list[Questi
 
     order = np.random.default_rng(SHUFFLE_SEED).permutation(len(questions))
     shuffled = [questions[place] for place in order]
-    return shuffled[:TRAIN_ROWS], shuffled[TRAIN_ROWS : TRAIN_ROWS + TASK.full.eval_items]
+    return shuffled[:TRAIN_ROWS], shuffled[TRAIN_ROWS : TRAIN_ROWS + TASK.variant("full").eval_items]
 
 
 def read_published(source: Path | None) -> list[Question]:

@@ -49,13 +49,13 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 def draw(seed: str, hidden: Path) -> None:
     """See `a2rl.task_api.contract.DrawingPreparer`."""
     known = {mini.canonical(problem.question) for problem in _public_edition()}
-    drawn = mini.generate(TASK.mini.eval_items, seed, "eval", but=known)
+    drawn = mini.generate(TASK.variant("mini").eval_items, seed, "eval", but=known)
     write_jsonl(hidden / "eval.jsonl", map(_row, drawn))
     write_jsonl(hidden / "shots.jsonl", [])
 
 
 def _public_edition() -> list[mini.Problem]:
-    return mini.generate(TASK.mini.eval_items, MINI_SEED, "eval")
+    return mini.generate(TASK.variant("mini").eval_items, MINI_SEED, "eval")
 
 
 def pretraining_text(seed: int) -> Iterator[str]:

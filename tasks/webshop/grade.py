@@ -114,7 +114,7 @@ def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, ask: _Aski
 
 def _replayed(eval_set: _EvalSet, goal: Goal, actions: Sequence[str]) -> ItemResult:
     visit = Visit(eval_set.shop, goal, eval_set.form)
-    for action in actions[: TASK.full.limits.max_steps]:
+    for action in actions[: TASK.variant("full").limits.max_steps]:
         if not visit.done:
             visit.write(action)
     return _result(goal, visit, 0)

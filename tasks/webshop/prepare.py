@@ -62,7 +62,7 @@ def draw(seed: str, hidden: Path) -> None:
 
 
 def _write_shop(seed: int | str, seed_in_words: str, hidden: Path) -> dict[str, str]:
-    evaluation = mini.generate(mini.PRODUCTS, TASK.mini.eval_items, seed, "eval", hidden / "catalogue")
+    evaluation = mini.generate(mini.PRODUCTS, TASK.variant("mini").eval_items, seed, "eval", hidden / "catalogue")
     _write_goals(evaluation.goals, hidden)
     described = _described(evaluation.goals, seed_in_words)
     return {"prompt": "whole", "goals": described, "nouns": "given by the generator"}
@@ -72,7 +72,7 @@ def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str,
     mirror = source or _downloaded()
     tagger = best_tagger()
     listings = read_listings(mirror, tagger)
-    evaluation, train = goals.split(goals.synthetic(listings), TASK.full.eval_items)
+    evaluation, train = goals.split(goals.synthetic(listings), TASK.variant("full").eval_items)
     asked_for = {goal.product_id for goal in evaluation}
     written = [goal for goal in goals.human(listings) if goal.product_id not in asked_for]
     products = [listing.product for listing in listings]

@@ -29,7 +29,7 @@ from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.records import VERDICTS
 from a2rl.scoring.means import Interval
-from a2rl.task_api.catalog import load_task, task_ids
+from a2rl.task_api.catalog import load_task, own_task_ids, task_ids
 
 COLUMNS = (
     "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
@@ -155,7 +155,8 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
         raise UsageError("there is no run to report on")
     folder, shown = settings.reports / name, boards(found)
     pages = {run.id: os.path.relpath(run.report, folder) for run in runs}
-    tasks = {task: load_task(task, settings.root) for task in task_ids(settings.root)}
+    known = [*task_ids(settings.root), *own_task_ids(settings.root)]
+    tasks = {task: load_task(task, settings.root) for task in known}
     with _summaries_not_collected():
         figures = {board.variant: list(draw_figures(board, tasks)) for board in shown}
     for variant, drawn in figures.items():

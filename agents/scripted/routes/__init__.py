@@ -1,7 +1,8 @@
-"""How each task is learned: what SFT imitates, what the model plays, and what is rewarded. Another task needs one more
-module `routes.<task>` with a `Route`."""
+"""How each task is learned: what SFT imitates, what the model plays, and what is rewarded. A task without a
+module `routes.<task>` of its own is learned by `routes.rows`."""
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,5 +93,8 @@ def load_route(task: str, setting: Setting) -> BaseRoute:
     """Returns the route of a task. The modules in the data folder can be imported from here on."""
     if str(setting.data) not in sys.path:
         sys.path.insert(0, str(setting.data))
-    route: BaseRoute = importlib.import_module(f"routes.{task}").Route(setting)
+    name = task if importlib.util.find_spec(f"routes.{task}") else "rows"
+    if name == "rows" and not (setting.data / "items.py").is_file():
+        raise SystemExit(f"nothing here says how {task} is learned: add routes/{task}.py, or hand out an items.py")
+    route: BaseRoute = importlib.import_module(f"routes.{name}").Route(setting)
     return route

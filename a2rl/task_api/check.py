@@ -1,0 +1,234 @@
+"""Checks a task's folder against its contract: what `a2rl tasks check` says, and what the tests hold for every task."""
+
+import json
+import re
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from a2rl.core.errors import A2rlError
+from a2rl.core.files import folder_digest
+from a2rl.scoring.score import ItemResult, summarise
+from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins
+from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer, KindsGrader, Variant
+from a2rl.task_api.split import split_ids
+
+SHORTEST_TEXT = 25
+"""Texts below this length (a number, a name) may well be in both halves of the data."""
+QUESTIONS = ("question", "prompt", "problem", "instruction", "goal")
+SEED = 20260412
+NO_IDEA = "no idea"
+MOST_BY_CHANCE = 50.0
+"""The score, in points, that the answers of other items may reach."""
+
+
+class Check(NamedTuple):
+    """What was looked at."""
+
+    claim: str
+    problem: str
+    """What is wrong; empty if the claim holds."""
+
+
+class TaskCheck:
+    """Checks a task, whose data it prepares anew into an empty folder."""
+
+    def __init__(self, task_id: str, root: Path, variant: Variant, source: Path | None, folder: Path) -> None:
+        """Takes a task and an empty folder."""
+        self.task, self.variant, self.source, self.folder = load_task(task_id, root), variant, source, folder
+        self.preparer, self.grader = load_preparer(task_id), load_grader(task_id)
+        self.visible, self.hidden = self.prepare("first")
+
+    def prepare(self, name: str) -> tuple[Path, Path]:
+        """Prepares the data, and returns the visible and the hidden folder."""
+        visible, hidden = self.folder / name / "visible", self.folder / name / "hidden"
+        visible.mkdir(parents=True)
+        hidden.mkdir()
+        self.preparer.prepare(self.variant, self.source, visible, hidden)
+        return visible, hidden
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids of the eval set."""
+        return self.grader.item_ids(self.hidden)
+
+    @cached_property
+    def gold(self) -> Mapping[str, str]:
+        """The answers of a perfect model."""
+        return self.grader.gold_outputs(self.hidden)
+
+    def results(self, outputs: Mapping[str, str]) -> list[ItemResult]:
+        """Grades some answers to the eval set."""
+        return self.grader.score_outputs(outputs, self.hidden, self.ids)
+
+    def score(self, outputs: Mapping[str, str]) -> float | None:
+        """Returns the score of some answers."""
+        return summarise(self.results(outputs)).score
+
+    def run(self) -> Iterator[Check]:
+        """Yields the outcome of each check; one that raises an error has failed."""
+        for claim, check in CHECKS.items():
+            try:
+                yield Check(claim, check(self))
+            except A2rlError as error:
+                yield Check(claim, str(error))
+            except Exception as error:  # noqa: BLE001 - the task's own code
+                yield Check(claim, " ".join(f"{type(error).__name__}: {error}".split()))
+
+    def costs(self) -> str:
+        """Returns what grading an answer takes besides the model, in words."""
+        tracemalloc.start()
+        started = time.perf_counter()
+        self.results(self.gold)
+        seconds, (_, peak) = time.perf_counter() - started, tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return (
+            f"{1000 * seconds / max(1, len(self.ids)):.2g} ms an answer, {peak / 2**20:.1f} MiB for all {len(self.ids)}"
+        )
+
+    def missing(self) -> list[str]:
+        """Returns what the task does not have, and what that costs."""
+        draws = isinstance(self.preparer, DrawingPreparer) and self.variant == "mini"
+        parts = {
+            "no `draw` in prepare.py: the eval set is the same for everybody, and only its halves are secret": draws,
+            "no twins: whether a model has learned the eval items by heart is not checked by its behaviour": (
+                draws or load_twins(self.task.id) is not None
+            ),
+            "no `canonical` in prepare.py: items that differ only in names count as different": (
+                isinstance(self.preparer, CanonicalPreparer)
+            ),
+            "no `item_kinds` in grade.py: the halves of the eval set are not balanced by kind": (
+                isinstance(self.grader, KindsGrader)
+            ),
+        }
+        return [what for what, there in parts.items() if not there]
+
+
+def questions(folder: Path) -> set[str]:
+    """Returns the questions in a folder's data; all texts of rows without a question; for games, the rooms."""
+    found = {json.loads(path.read_text())["pddl_problem"] for path in folder.rglob("*.tw-pddl")}
+    for path in folder.rglob("*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            texts = [row[key] for key in QUESTIONS if key in row] or [*row.values()]
+            long = {text for text in texts if isinstance(text, str) and len(text) >= SHORTEST_TEXT}
+            found |= long or {line}
+    return found
+
+
+def _items(check: TaskCheck) -> str:
+    if not all(isinstance(each, str) and each for each in check.ids) or len({*check.ids}) < len(check.ids):
+        return "an id is empty, no text, or there twice"
+    said, there = check.task.variant(check.variant).eval_items, len(check.ids)
+    return "" if there == said else f"the eval set has {there} items, and task.py says {said}"
+
+
+def _apart(check: TaskCheck) -> str:
+    hidden, visible = questions(check.hidden), questions(check.visible)
+    shared = hidden & visible
+    return f"{len(shared)} of {len(hidden)} are in the training data, such as: {min(shared)[:80]}" if shared else ""
+
+
+def _unseen(check: TaskCheck) -> str:
+    hidden = {path.read_bytes() for path in check.hidden.rglob("*") if path.is_file() and path.stat().st_size > 2}
+    for path in sorted(check.visible.rglob("*")):
+        if path.is_symlink():
+            return f"{path.name} is a link"
+        if path.is_file() and path.read_bytes() in hidden:
+            return f"{path.relative_to(check.visible)} is also in the hidden data"
+    return ""
+
+
+def _alike(check: TaskCheck) -> str:
+    again = check.prepare("again")
+    same = [folder_digest(each) for each in again] == [folder_digest(each) for each in (check.visible, check.hidden)]
+    return "" if same else "prepare() writes other files the second time: take every random number from a fixed seed"
+
+
+def _gold(check: TaskCheck) -> str:
+    if not check.ids:
+        return "the eval set is empty"
+    wrong = [each for each in check.results(check.gold) if each.verdict != "correct" or each.value < 1]
+    first = f", such as {wrong[0].id}: {wrong[0].reason or wrong[0].answer!r}" if wrong else ""
+    return f"{len(wrong)} of {len(check.ids)} do not{first}" if wrong else ""
+
+
+def _low(answers: Callable[[TaskCheck], Mapping[str, str]], most: float) -> Callable[[TaskCheck], str]:
+    def check_score(check: TaskCheck) -> str:
+        score = check.score(answers(check))
+        return "" if score is not None and score <= most else f"they score {score}"
+
+    return check_score
+
+
+def _shifted(check: TaskCheck) -> dict[str, str]:
+    answers = [check.gold[each] for each in check.ids]
+    return dict(zip(check.ids, [*answers[1:], *answers[:1]], strict=True))
+
+
+def _missing(check: TaskCheck) -> str:
+    items = check.results({})
+    errored = all(each.verdict == "errored" and each.reason for each in items)
+    return "" if errored and summarise(items).score is None else "they are graded as if there were answers"
+
+
+def _repeated(check: TaskCheck) -> str:
+    outputs = {each: check.gold[each] if place % 3 else "" for place, each in enumerate(check.ids)}
+    return "" if check.results(outputs) == check.results(outputs) else "the results differ"
+
+
+def _by_item(check: TaskCheck) -> str:
+    ids = split_ids(check.ids, "private", seed=1)[::-1]
+    outputs = {each: check.gold[each] if place % 2 else NO_IDEA for place, each in enumerate(ids) if place % 5}
+    results = check.grader.score_outputs(outputs, check.hidden, ids)
+    if [each.id for each in results] != ids:
+        return "there is not one result for each id, in the order in which they were given"
+    right = {each.id for each in results if each.verdict == "correct"}
+    expected = {each for each, text in outputs.items() if text != NO_IDEA}
+    return "" if right == expected else "an answer is judged by its place and not by its item"
+
+
+def _alone(check: TaskCheck) -> str:
+    """Agents get the visible files without a2rl: what is Python among them must not import it."""
+    ours = re.compile(r"^\s*(?:from|import) (?:a2rl|tasks|stages|flows)\b", re.MULTILINE)
+    found = [path for path in sorted(check.visible.rglob("*.py")) if ours.search(path.read_text(encoding="utf-8"))]
+    return f"{found[0].name} imports a2rl, which agents do not have" if found else ""
+
+
+def _drawn(check: TaskCheck) -> str:
+    if not isinstance(check.preparer, DrawingPreparer) or check.variant != "mini":
+        return ""
+    digests, known = [], [questions(check.hidden) | questions(check.visible)]
+    for name, seed in (("one", "first secret"), ("two", "first secret"), ("three", "second secret")):
+        folder = check.folder / "drawn" / name
+        folder.mkdir(parents=True)
+        check.preparer.draw(seed, folder)
+        digests.append(folder_digest(folder))
+        if shared := questions(folder) & known[0]:
+            return f"a draw has {len(shared)} items that `prepare` writes, such as: {min(shared)[:80]}"
+        if seed in "".join(path.read_text(encoding="utf-8", errors="ignore") for path in folder.rglob("*.*")):
+            return "a file contains the secret seed"
+    if digests[0] != digests[1]:
+        return "the same seed gives other files"
+    return "" if digests[0] != digests[2] else "another seed gives the same items"
+
+
+CHECKS: dict[str, Callable[[TaskCheck], str]] = {
+    "the eval set has the size that task.py says, and its ids are unique texts": _items,
+    "no item of the eval set is in the training data": _apart,
+    "no hidden file is given to the agent": _unseen,
+    "what agents get works without a2rl": _alone,
+    "preparing twice gives the same files": _alike,
+    "the right answers score 100": _gold,
+    "empty answers score 0": _low(lambda check: dict.fromkeys(check.ids, ""), 0.0),
+    "a wrong word scores 0": _low(lambda check: dict.fromkeys(check.ids, NO_IDEA), 0.0),
+    "the answers of other items are no way to 100": _low(_shifted, MOST_BY_CHANCE),
+    "answers that are missing are errored, and leave no score": _missing,
+    "grading twice gives the same results": _repeated,
+    "each answer is judged by its item": _by_item,
+    "draws are secret, new, and can be repeated": _drawn,
+}
+"""What holds for every task, and how it is found out: a function that returns what is wrong."""

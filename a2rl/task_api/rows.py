@@ -1,0 +1,157 @@
+"""A whole task from rows and two functions, or from rows and an environment: the least that a task needs.
+
+The task has a module of its own, `items.py`, which imports nothing of ours and which agents get, too. It says what a
+row asks and what an answer earns, in one of two ways:
+
+    def prompt(row): ...             # a text to continue, or a chat: a list of {"role", "content"}
+    def reward(row, answer): ...     # 0 to 1
+
+    class Environment: ...           # Environment(row), with what `a2rl.handout.episodes.Environment` has
+
+It may also have `STOP`, the texts before which an answer ends (an environment's turns end with the line), and
+`gold(row)`, the answer of a perfect model, with one turn a line for an environment; otherwise that is `row["answer"]`.
+A model with a chat template is asked `prompt`'s text as the user's message.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from a2rl.core.errors import TaskDefinitionError
+from a2rl.core.files import read_jsonl, write_jsonl
+from a2rl.handout import hand_out
+from a2rl.handout import rows as handed_out
+from a2rl.handout.rows import asked, gold, is_interactive, stops
+from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt
+from a2rl.scoring.score import MOST, ItemResult
+from a2rl.task_api.contract import Limits, Options
+
+TRAIN, EVAL = "train.jsonl", "eval.jsonl"
+ANSWER_SHOWN = 2000
+
+Row = Mapping[str, Any]
+
+
+def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row], visible: Path, hidden: Path) -> None:
+    """Writes the data of a task, and hands `items.py` to the agent; for `prepare`.
+
+    Args:
+        items: The module `items.py`.
+        train: The rows that the agent gets, with their answers.
+        evaluation: The rows that only the grader has.
+        visible: See `a2rl.task_api.contract.Preparer`.
+        hidden: The same.
+
+    Raises:
+        TaskDefinitionError: A row is in both.
+    """
+    if shared := {str(row) for row in train} & {str(row) for row in evaluation}:
+        raise TaskDefinitionError(f"{len(shared)} rows are in the training data and in the eval set: {min(shared)}")
+    write_jsonl(visible / TRAIN, (dict(row) for row in train))
+    write_eval_rows(evaluation, hidden)
+    hand_out(visible, items, handed_out)
+
+
+def write_eval_rows(rows: Sequence[Row], hidden: Path) -> None:
+    """Writes an eval set; for `draw`, see `a2rl.task_api.contract.DrawingPreparer`."""
+    write_jsonl(hidden / EVAL, (dict(row) for row in rows))
+
+
+class RowsGrader:
+    """The functions of `grade.py` for such a task; see `a2rl.task_api.contract.Grader`.
+
+    grader = RowsGrader(items)
+    item_ids, grade = grader.item_ids, grader.grade
+    score_outputs, gold_outputs = grader.score_outputs, grader.gold_outputs
+    """
+
+    def __init__(self, items: ModuleType) -> None:
+        """Takes the task's `items.py`."""
+        self.items = items
+
+    def item_ids(self, hidden: Path) -> list[str]:
+        """See `a2rl.task_api.contract.Grader`. An item's id is the row's `id`, or its place from 0."""
+        return list(self._rows(hidden))
+
+    def grade(
+        self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options
+    ) -> list[ItemResult]:
+        """See `a2rl.task_api.contract.Grader`."""
+        rows = self._rows(hidden)
+        params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops(self.items))
+        if is_interactive(self.items):
+            room = sampler.room_after("") - limits.max_new_tokens
+            return sampler.converse([self._episode(each, rows[each], limits.max_steps, room) for each in ids], params)
+        prompts = [as_prompt(asked(self.items, rows[each], sampler.has_chat_template)) for each in ids]
+        completions = sampler.generate(prompts, params)
+        return [self._judged(each, rows[each], done) for each, done in zip(ids, completions, strict=True)]
+
+    def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+        """See `a2rl.task_api.contract.Grader`. An episode's completion has one turn a line."""
+        rows = self._rows(hidden)
+        return [
+            self._scored(each, rows[each], outputs[each])
+            if each in outputs
+            else ItemResult(id=each, verdict="errored", reason="no completion was given")
+            for each in ids
+        ]
+
+    def gold_outputs(self, hidden: Path) -> dict[str, str]:
+        """See `a2rl.task_api.contract.Grader`."""
+        return {each: gold(self.items, row) or "" for each, row in self._rows(hidden).items()}
+
+    def _rows(self, hidden: Path) -> dict[str, dict[str, Any]]:
+        return {str(row.get("id", place)): row for place, row in enumerate(read_jsonl(hidden / EVAL))}
+
+    def _scored(self, item: str, row: Row, output: str) -> ItemResult:
+        if not is_interactive(self.items):
+            return self._judged(item, row, Completion(output, "stop", 0, 0))
+        turns = output.splitlines()
+        episode = self._episode(item, row, len(turns), room=1)
+        try:
+            next(episode)
+            while True:
+                episode.send(Completion(turns.pop(0), "stop", 0, 0))
+        except StopIteration as end:
+            result: ItemResult = end.value
+            return result
+
+    def _judged(self, item: str, row: Row, completion: Completion) -> ItemResult:
+        try:
+            value = self.items.reward(row, completion.text)
+            return _result(item, value, completion.text, completion.tokens, completion.finish == "length")
+        except Exception as error:  # noqa: BLE001 - the task's own code; whatever it raises is its failure
+            return _failed(item, error)
+
+    def _episode(self, item: str, row: Row, steps: int, room: int) -> Conversation[ItemResult]:
+        """Plays an episode: one growing text, of which the model writes every other part."""
+        turns, tokens, cut = list[str](), 0, False
+        try:
+            environment = self.items.Environment(row)
+            text = environment.prompt
+            while not environment.done and len(turns) < steps and not cut:
+                completion = yield as_prompt(text)
+                tokens, cut = tokens + completion.tokens, completion.prompt_tokens >= room
+                if not cut:
+                    turns.append(completion.text.strip())
+                    text += f"{completion.text}\n{environment.write(turns[-1])}"
+            return _result(item, environment.reward, "\n".join(turns), tokens, cut)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _failed(item, error)
+
+
+def _result(item: str, value: float, answer: str, tokens: int, cut: bool) -> ItemResult:
+    value = float(value)
+    right = value > MOST
+    return ItemResult(
+        id=item,
+        verdict="correct" if right else "truncated" if cut else "wrong",
+        value=value,
+        answer=answer[-ANSWER_SHOWN:],
+        tokens=tokens,
+    )
+
+
+def _failed(item: str, error: Exception) -> ItemResult:
+    return ItemResult(id=item, verdict="errored", reason=f"the task's own code failed: {error!r}"[:ANSWER_SHOWN])
