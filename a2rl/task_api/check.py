@@ -21,6 +21,8 @@ SHORTEST_TEXT = 25
 QUESTIONS = ("question", "prompt", "problem", "instruction", "goal")
 SEED = 20260412
 NO_IDEA = "no idea"
+MOST_KNOWN = 0.05
+"""The share of the items of a draw that `prepare` may have written, too."""
 MOST_BY_CHANCE = 50.0
 """The score, in points, that the answers of other items may reach."""
 
@@ -201,14 +203,15 @@ def _alone(check: TaskCheck) -> str:
 def _drawn(check: TaskCheck) -> str:
     if not isinstance(check.preparer, DrawingPreparer) or check.variant != "mini":
         return ""
-    digests, known = [], [questions(check.hidden) | questions(check.visible)]
+    digests, known = [], questions(check.hidden) | questions(check.visible)
     for name, seed in (("one", "first secret"), ("two", "first secret"), ("three", "second secret")):
         folder = check.folder / "drawn" / name
         folder.mkdir(parents=True)
         check.preparer.draw(seed, folder)
         digests.append(folder_digest(folder))
-        if shared := questions(folder) & known[0]:
-            return f"a draw has {len(shared)} items that `prepare` writes, such as: {min(shared)[:80]}"
+        asked = questions(folder)
+        if len(shared := asked & known) > MOST_KNOWN * len(asked):
+            return f"{len(shared)} of {len(asked)} items are those that `prepare` writes, such as: {min(shared)[:80]}"
         if seed in "".join(path.read_text(encoding="utf-8", errors="ignore") for path in folder.rglob("*.*")):
             return "a file contains the secret seed"
     if digests[0] != digests[1]:

@@ -1,0 +1,175 @@
+"""Tests tasks of the user's own: folders that are named by their paths."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tasks
+from a2rl.config.plan import cells_of
+from a2rl.config.suite import Suite
+from a2rl.core.errors import TaskDefinitionError, UsageError
+from a2rl.core.settings import Settings
+from a2rl.grading.dependencies import code_of
+from a2rl.sampling import Prompt
+from a2rl.scoring.score import summarise
+from a2rl.task_api import skeletons
+from a2rl.task_api.catalog import find_task, load_grader, load_task, own_task_ids, task_folder
+from a2rl.task_api.check import CHECKS, TaskCheck
+from tests.fake_sampler import FakeSampler
+
+SKELETONS = Path(str(skeletons.__file__)).parent
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty checkout."""
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(tmp_path / "root/data/tasks")])
+    return tmp_path / "root"
+
+
+def own_task(folder: Path, kind: str = "static") -> Path:
+    """Makes what `a2rl tasks new` makes."""
+    shutil.copytree(SKELETONS / kind, folder, ignore=shutil.ignore_patterns("__*"))
+    (folder / "task.py").write_text((folder / "task.py").read_text().replace("NAME", folder.name))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["static", "interactive"])
+def test_a_new_task_is_short_and_keeps_its_contract(root: Path, tmp_path: Path, kind: str) -> None:
+    folder = own_task(tmp_path / "sums", kind)
+    assert sum(len(path.read_text().splitlines()) for path in folder.iterdir()) <= 80
+    task_id = find_task(str(folder), root)
+    check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
+    assert [each for each in check.run() if each.problem] == []
+    assert "ms an answer" in check.costs()
+
+
+def test_an_edited_task_is_another_task(root: Path, tmp_path: Path) -> None:
+    folder = own_task(tmp_path / "sums")
+    first = find_task(str(folder), root)
+    assert find_task(str(folder), root) == first
+    (folder / "description.md").write_text("Something else.")
+    second = find_task(str(folder), root)
+    assert own_task_ids(root) == sorted([first, second])
+    assert "Something else." not in (task_folder(first, root) / "description.md").read_text()
+    assert load_task(first, root).id == first
+
+
+def test_the_code_of_an_own_task_is_part_of_what_a_grade_depends_on(root: Path, tmp_path: Path) -> None:
+    task_id = find_task(str(own_task(tmp_path / "sums")), root)
+    files = code_of(task_id).files
+    assert {f"tasks/{task_id}/grade.py", f"tasks/{task_id}/items.py", "a2rl/task_api/rows.py"} <= files.keys()
+
+
+def test_only_the_owner_can_read_the_copies(root: Path, tmp_path: Path) -> None:
+    folder = task_folder(find_task(str(own_task(tmp_path / "sums")), root), root)
+    assert folder.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "My-Task", "1st"])
+def test_names_that_a_task_cannot_have_are_said(root: Path, tmp_path: Path, name: str) -> None:
+    (root / "tasks/gsm8k").mkdir(parents=True)
+    (root / "tasks/gsm8k/task.py").touch()
+    with pytest.raises(UsageError, match="cannot be called"):
+        find_task(str(own_task(tmp_path / "own" / name)), root)
+
+
+def test_a_folder_that_is_no_task_is_said(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no task\.py; `a2rl task"):
+        find_task(str(tmp_path), root)
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "TASK = 3", "import nowhere", "TASK = ("])
+def test_a_task_that_cannot_be_loaded_is_said_in_one_line(root: Path, tmp_path: Path, text: str) -> None:
+    folder = own_task(tmp_path / "sums")
+    (folder / "task.py").write_text(text)
+    with pytest.raises(TaskDefinitionError, match=r"task\.py"):
+        find_task(str(folder), root)
+
+
+def test_somebody_elses_task_is_not_found_by_its_id(root: Path) -> None:
+    with pytest.raises(UsageError, match="whose digest must begin with 3f2a91c4"):
+        load_task("capitals-3f2a91c4", root)
+
+
+def test_a_suite_names_a_task_by_its_folder(root: Path, tmp_path: Path) -> None:
+    folder = own_task(tmp_path / "sums")
+    suite = Suite(tasks=[str(folder)], agents=["noop"])
+    [cell] = cells_of(suite, Settings(root, {}))
+    assert cell.task == find_task(str(folder), root)
+
+
+def test_without_mini_data_a_run_uses_the_full_data(root: Path, tmp_path: Path) -> None:
+    folder = own_task(tmp_path / "sums")
+    (folder / "task.py").write_text((folder / "task.py").read_text().replace("mini=", "full="))
+    [cell] = cells_of(Suite(tasks=[str(folder)], agents=["noop"]), Settings(root, {}))
+    assert cell.variant == "full"
+    with pytest.raises(UsageError, match="has no mini variant: use `--variant full`"):
+        load_task(cell.task, root).variant("mini")
+
+
+@pytest.mark.parametrize("kind", ["static", "interactive"])
+def test_a_model_that_knows_all_answers_scores_100(root: Path, tmp_path: Path, kind: str) -> None:
+    task_id = find_task(str(own_task(tmp_path / "sums", kind)), root)
+    check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
+
+    def answer(prompt: Prompt) -> str:
+        text = str(prompt)
+        if kind == "static":
+            a, b = (int(word) for word in text.replace("?", "").split() if word.isdecimal())
+            return f" {a + b}\n"
+        low, high = (int(word.strip(".")) for word in text.splitlines()[0].split()[-3::2])
+        for said, answered in zip(text.splitlines()[1::2], text.splitlines()[2::2], strict=False):
+            guess = int(said.strip("> "))
+            low, high = (guess + 1, high) if "higher" in answered else (low, guess - 1)
+        return f" {(low + high) // 2}"
+
+    limits = check.task.variant("mini").limits
+    results = load_grader(task_id).grade(FakeSampler(answer), check.hidden, check.ids, limits, {})
+    assert summarise(results).score == 100
+
+
+def test_code_of_a_task_that_fails_is_its_own_failure_and_no_number(root: Path, tmp_path: Path) -> None:
+    folder = own_task(tmp_path / "sums")
+    with (folder / "items.py").open("a") as items:
+        items.write("\n\ndef reward(row, answer):\n    return 7 if answer else 1 / 0\n")
+    check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
+    for answer in ("", "x"):
+        assert {each.verdict for each in check.results(dict.fromkeys(check.ids, answer))} == {"errored"}
+    assert [each.claim for each in check.run() if each.problem]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "claim"),
+    [
+        ("prepare.py", "random.Random(seed)", "random.Random()", "preparing twice gives the same files"),
+        ("items.py", "answer.strip() ==", "'' ==", "the right answers score 100"),
+        ("items.py", "float(", "1.0 or (", "empty answers score 0"),
+        ("items.py", "STOP =", "import a2rl\nSTOP =", "what agents get works without a2rl"),
+        ("task.py", "eval_items=200", "eval_items=300", "the eval set has the size that task.py says"),
+        ("prepare.py", 'rows(seed, "drawn"', 'rows(1, "eval"', "draws are secret, new, and can be repeated"),
+    ],
+)
+def test_what_breaks_the_contract_is_found(
+    root: Path, tmp_path: Path, file: str, old: str, new: str, claim: str
+) -> None:
+    folder = own_task(tmp_path / "sums")
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    task_id = find_task(str(folder), root)
+    check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
+    assert any(each.claim.startswith(claim) for each in check.run() if each.problem)
+
+
+def test_a_row_in_both_halves_is_not_written(root: Path, tmp_path: Path) -> None:
+    folder = own_task(tmp_path / "sums")
+    text = (folder / "prepare.py").read_text()
+    (folder / "prepare.py").write_text(text.replace('rows(0, "train"', 'rows(1, "eval"'))
+    with pytest.raises(TaskDefinitionError, match="are in the training data and in the eval set"):
+        TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
+
+
+def test_every_claim_is_a_sentence_that_a_reader_understands() -> None:
+    assert all(len(claim) < 80 for claim in CHECKS)
