@@ -122,7 +122,9 @@ def _python(choice: str | None, settings: Settings) -> TrainingPython:
 def _readable(folder: str, spec: RunSettings, settings: Settings) -> Path:
     tasks = [load_task(task_id, settings.root) for task_id in task_ids(settings.root)]
     source = Path(spec.source) if spec.source else None
-    return require_readable(Path(folder), settings, [task.source.repo_id for task in tasks], source)
+    return require_readable(
+        Path(folder), settings, [task.source.repo_id for task in tasks if task.source.repo_id], source
+    )
 
 
 def _offline(hosts: set[str], env: dict[str, str], has_mirror: bool) -> dict[str, str]:
