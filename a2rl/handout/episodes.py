@@ -11,11 +11,10 @@ episode is one growing text: the environment's opening, a turn of the model, the
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from decoder import Chat, Decoder, Decoding, Turn, Written, end_tokens, prompt_tokens
+from decoder import Chat, Decoder, Decoding, Stops, StopStrings, Turn, Written, end_tokens, prompt_tokens
 from rollout_workers import Columns, RolloutWorkers
 
 MAX_ROWS = 256
@@ -53,11 +52,8 @@ class Environment(Protocol):
 class Turns(Protocol):
     """Says where the model's turns end."""
 
-    closing: str
-    """A turn ends with a token that contains this text..."""
-
-    def complete(self, written: str) -> bool:
-        """...if this is true for the turn so far."""
+    def stops(self, tokenizer: Any) -> Stops | None:
+        """Returns what says which turns are complete; None: only the model's end token and the limit end a turn."""
         ...
 
     def read(self, written: str) -> tuple[str, str]:
@@ -65,14 +61,27 @@ class Turns(Protocol):
         ...
 
 
-class Lines:
+class Until:
+    """Each turn goes on to the first of some texts, or to the model's end token. What it gets ends before it."""
+
+    def __init__(self, *strings: str) -> None:
+        self.strings = strings
+
+    def stops(self, tokenizer: Any) -> Stops | None:
+        """Returns what says in which turns one of the texts was written."""
+        return StopStrings(tokenizer, self.strings) if self.strings else None
+
+    def read(self, written: str) -> tuple[str, str]:
+        """Returns the turn up to the first of the texts."""
+        places = (place for string in self.strings if (place := written.find(string)) >= 0)
+        return written[: min(places, default=len(written))], ""
+
+
+class Lines(Until):
     """Each turn is a line. The environment gets it without its line break."""
 
-    closing = "\n"
-
-    def complete(self, written: str) -> bool:
-        """Every line is complete when it ends."""
-        return True
+    def __init__(self) -> None:
+        super().__init__("\n")
 
     def read(self, written: str) -> tuple[str, str]:
         """Returns the line, and the line break if the turn lacks it."""
@@ -81,24 +90,6 @@ class Lines:
 
 
 LINES = Lines()
-
-
-class Until:
-    """Each turn goes on to the first of some texts, or to the model's end token. What it gets ends before it."""
-
-    closing = ""
-
-    def __init__(self, *stops: str) -> None:
-        self.stops = stops
-
-    def complete(self, written: str) -> bool:
-        """Whether one of the texts has been written."""
-        return any(stop in written for stop in self.stops)
-
-    def read(self, written: str) -> tuple[str, str]:
-        """Returns the turn up to the first of the texts."""
-        places = (place for stop in self.stops if (place := written.find(stop)) >= 0)
-        return written[: min(places, default=len(written))], ""
 
 
 @dataclass
@@ -166,11 +157,6 @@ def play(
         player: A copy of the model, such as one in bfloat16, which takes over its weights and plays in its place. That
             is about twice as fast as float32 where the processor or GPU has instructions for bfloat16.
     """
-    closing = _tokens_with(turns.closing, tokenizer)
-
-    def stops(rows: Sequence[list[int]]) -> list[bool]:
-        return [row[-1] in closing and turns.complete(tokenizer.decode(row)) for row in rows]
-
     limits = _Limits(max_steps, max_new_tokens, max_steps if max_invalid is None else max_invalid, max_tokens)
     prompts = [prompt_tokens(tokenizer, environment.prompt, template_kwargs) for environment in environments]
     episodes = [
@@ -179,7 +165,7 @@ def play(
     ]
     with _playing(model, player) as playing:
         decoder = Decoder(playing, end_tokens(playing, tokenizer), MAX_ROWS, CACHE_BYTES)
-        return decoder.run(episodes, Decoding(temperature, seed=seed), stops)
+        return decoder.run(episodes, Decoding(temperature, seed=seed), turns.stops(tokenizer))
 
 
 @contextmanager
@@ -278,8 +264,3 @@ def _add(episode: Episode, tokens: Sequence[int], logprobs: Sequence[float] | No
     episode.tokens += tokens
     episode.logprobs += logprobs if logprobs is not None else [0.0] * len(tokens)
     episode.written += [written] * len(tokens)
-
-
-@cache
-def _tokens_with(text: str, tokenizer: Any) -> set[int]:
-    return {token for token in range(len(tokenizer)) if text in tokenizer.decode([token])}

@@ -27,6 +27,7 @@ from a2rl.sampling.decoder import (
     Decoder,
     Decoding,
     OutOfMemoryError,
+    StopStrings,
     Turn,
     Written,
     end_tokens,
@@ -96,7 +97,7 @@ class TransformersSampler:
         try:
             memory_bytes = int(self._free_bytes() * FREE_MEMORY_SHARE)
             decoder = Decoder(self._model, self._eos, rows, memory_bytes, self._shared_from)
-            stops = _StopStrings(self._tokenizer, params.stop) if params.stop else None
+            stops = StopStrings(self._tokenizer, params.stop) if params.stop else None
             in_tokens = [self._in_tokens(conversation, params) for conversation in conversations]
             return decoder.run(in_tokens, decoding, stops, self._on_end)
         except OutOfMemoryError as error:
@@ -157,18 +158,6 @@ class TransformersSampler:
             prompt_tokens=len(turn.tokens),
             tokens=len(written.tokens),
         )
-
-
-class _StopStrings:
-    """Looks at the newest tokens only: a stop string of n bytes spans at most n tokens, and each step looks."""
-
-    def __init__(self, tokenizer: Any, strings: tuple[str, ...]) -> None:
-        self._tokenizer, self._strings = tokenizer, strings
-        self._window = max(len(string.encode()) for string in strings) + 4
-
-    def __call__(self, rows: Sequence[list[int]]) -> list[bool]:
-        tails = self._tokenizer.batch_decode([row[-self._window :] for row in rows], skip_special_tokens=True)
-        return [any(string in tail for string in self._strings) for tail in tails]
 
 
 def _text(tokenizer: Any, tokens: list[int]) -> str:

@@ -20,7 +20,7 @@ for each of them, D head size.
 from a2rl.sampling.decoder.conversation import Conversation, Stops, Turn, Written
 from a2rl.sampling.decoder.engine import SHARED_FROM, Decoder, Decoding, OutOfMemoryError, is_out_of_memory
 from a2rl.sampling.decoder.kv_cache import unsupported_layers
-from a2rl.sampling.decoder.prompts import Chat, end_tokens, prompt_tokens
+from a2rl.sampling.decoder.prompts import Chat, StopStrings, end_tokens, prompt_tokens
 
 __all__ = [
     "SHARED_FROM",
@@ -29,6 +29,7 @@ __all__ = [
     "Decoder",
     "Decoding",
     "OutOfMemoryError",
+    "StopStrings",
     "Stops",
     "Turn",
     "Written",

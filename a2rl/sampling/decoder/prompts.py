@@ -32,3 +32,19 @@ def end_tokens(model: Any, tokenizer: Any) -> set[int]:
     declared = model.generation_config.eos_token_id
     declared = declared if isinstance(declared, list) else [declared]
     return {token for token in [*declared, tokenizer.eos_token_id] if token is not None}
+
+
+class StopStrings:
+    """Says in which rows one of some texts was written: `Stops` for a decoder.
+
+    It looks at the newest tokens only. A text of n bytes spans at most n tokens, and every step looks.
+    """
+
+    def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
+        self._tokenizer, self._strings = tokenizer, strings
+        self._window = max(len(string.encode()) for string in strings) + 4
+
+    def __call__(self, rows: Sequence[list[int]]) -> list[bool]:
+        """Returns it for each row of tokens."""
+        tails = self._tokenizer.batch_decode([row[-self._window :] for row in rows], skip_special_tokens=True)
+        return [any(string in tail for string in self._strings) for tail in tails]

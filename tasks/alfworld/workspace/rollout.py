@@ -1,19 +1,19 @@
-"""Plays many games at once with a model that is being trained: the rollouts of online RL.
+"""A game as an environment that a model which is being trained plays: the rollouts of online RL.
 
-The agent gets this file with `alfred/` (the games), `episodes.py` and `decoder` (batched episodes). `for_trl`
-returns a `rollout_func` for TRL's GRPOTrainer.
+The agent gets this file with `alfred/` (the games), `episodes.py` and `decoder` (batched episodes).
 
     from alfred import Game, find_games
-    from rollout import play_games
+    from episodes import for_trl, play
+    from rollout import GameEnvironment
 
-    episodes = play_games(model, tokenizer, [Game.load(path) for path in find_games("data/train")], temperature=1.0)
-    print(sum(episode.won for episode in episodes) / len(episodes))
+    games = [Game.load(path) for path in find_games("data/train")]
+    episodes = play(model, tokenizer, [GameEnvironment(game) for game in games], max_steps=30, temperature=1.0)
+    print(sum(episode.reward for episode in episodes) / len(episodes))
+    rollout_func = for_trl(lambda number: GameEnvironment(games[int(number)]), max_steps=30, temperature=1.0)
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable
 
-import episodes
 from alfred import Game, Play
 from alfred.transcript import opening, read_command
 from alfred.wording import NOTHING_HAPPENS
@@ -51,47 +51,3 @@ class GameEnvironment:
         observation = self.play.step(read_command(line))
         self.invalid += observation == NOTHING_HAPPENS
         return observation + ("" if self.play.won else "\n>")
-
-
-class Episode(episodes.Episode):
-    """A game that the model played."""
-
-    @property
-    def game(self) -> Game:
-        """The game that was played."""
-        return self.environment.game
-
-    @property
-    def commands(self) -> list[str]:
-        """What the model wrote, turn by turn."""
-        return self.turns
-
-    @property
-    def won(self) -> bool:
-        """Whether the model won."""
-        return self.environment.done
-
-
-def play_games(model: Any, tokenizer: Any, games: Sequence[Game], **settings: Any) -> list[Episode]:
-    """Plays one episode for each game; games may repeat. `settings`: see `episodes.play`."""
-    played = episodes.play(model, tokenizer, [GameEnvironment(game) for game in games], **settings)
-    return [Episode(**vars(episode)) for episode in played]
-
-
-def for_trl(
-    games: Mapping[str, Game],
-    reward: Callable[[Episode], float] = lambda episode: float(episode.won),
-    **settings: Any,
-) -> Callable[[list[str], Any], dict[str, Any]]:
-    """Returns a `rollout_func`; see `episodes.for_trl`. Prompts of the data set are the names of the games. The column
-    `states` has the state of the game before each turn.
-
-    GRPOTrainer(..., train_dataset=Dataset.from_list([{"prompt": name} for name in games]), reward_funcs=rewarded,
-                rollout_func=for_trl(games, max_steps=30, temperature=1.0))
-    """
-    return episodes.for_trl(
-        lambda name: GameEnvironment(games[name]),
-        lambda episode: reward(Episode(**vars(episode))),
-        more={"states": lambda episode: episode.environment.states},
-        **settings,
-    )

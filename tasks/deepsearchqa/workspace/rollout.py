@@ -1,20 +1,24 @@
-"""Works on many questions at once with a model that is being trained: the rollouts of online RL.
+"""A question as an environment that a model which is being trained works on: the rollouts of online RL.
 
 The agent gets this file with `research/` (pages, the search, the comparison), `episodes.py` and `decoder` (batched
-episodes). `for_trl` returns a `rollout_func` for TRL's GRPOTrainer.
+episodes).
 
+    from episodes import for_trl, play
     from research import Index, read_pages, read_questions
-    from rollout import work_on
+    from rollout import ACTIONS, QuestionEnvironment
 
-    index = Index(read_pages(Path("data/pages")))
-    rollouts = work_on(model, tokenizer, index.search, read_questions(Path("data/train.jsonl")), temperature=1.0)
-    print(sum(rollout.right for rollout in rollouts) / len(rollouts))
+    index, questions = Index(read_pages(Path("data/pages"))), read_questions(Path("data/train.jsonl"))
+    work = [QuestionEnvironment(question, index.search) for question in questions]
+    settings = {"turns": ACTIONS, "max_steps": 6, "max_new_tokens": 64, "temperature": 1.0}
+    episodes = play(model, tokenizer, work, **settings)
+    print(sum(episode.reward for episode in episodes) / len(episodes))
+    rollout_func = for_trl(lambda number: QuestionEnvironment(questions[int(number)], index.search), **settings)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import episodes
+from decoder import Stops, StopStrings
 from research import Episode, Hit, Question, compare, observation
 from research.episode import MAX_STEPS, has_action, observed
 
@@ -83,79 +87,16 @@ class QuestionEnvironment:
 class Actions:
     """Turns that end with their action; see `episodes.Turns`."""
 
-    closing = "]"
-
-    def complete(self, written: str) -> bool:
-        """Whether the turn has its action."""
-        return has_action(written)
+    def stops(self, tokenizer: Any) -> Stops:
+        """Returns what says which turns have their action."""
+        brackets = StopStrings(tokenizer, "]")  # only where there is one is the whole turn read
+        return lambda rows: [
+            bracket and has_action(tokenizer.decode(row)) for bracket, row in zip(brackets(rows), rows, strict=True)
+        ]
 
     def read(self, written: str) -> tuple[str, str]:
         """Returns the turn, with nothing left over."""
         return written, ""
 
 
-class Rollout(episodes.Episode):
-    """The model's work on a question."""
-
-    @property
-    def question(self) -> Question:
-        """The question."""
-        return self.environment.question
-
-    @property
-    def queries(self) -> list[str]:
-        """The model's searches."""
-        return self.environment.episode.queries
-
-    @property
-    def answer(self) -> str | None:
-        """The model's answer, if there is one."""
-        return self.environment.episode.answer
-
-    @property
-    def right(self) -> bool:
-        """Whether the answer is right."""
-        return self.reward == 1
-
-
 ACTIONS = Actions()
-
-
-def work_on(
-    model: Any,
-    tokenizer: Any,
-    search: Search,
-    questions: Sequence[Question],
-    *,
-    instructions: str = "",
-    max_steps: int = MAX_STEPS,
-    max_new_tokens: int = 64,
-    **settings: Any,
-) -> list[Rollout]:
-    """Plays one rollout for each question; questions may repeat. `settings`: see `episodes.play`."""
-    work = [QuestionEnvironment(question, search, instructions, max_steps) for question in questions]
-    settings |= {"max_steps": max_steps, "max_new_tokens": max_new_tokens, "turns": ACTIONS}
-    return [Rollout(**vars(episode)) for episode in episodes.play(model, tokenizer, work, **settings)]
-
-
-def for_trl(
-    questions: Mapping[str, Question],
-    search: Search,
-    reward: Callable[[Rollout], float] = lambda rollout: float(rollout.right),
-    *,
-    instructions: str = "",
-    max_new_tokens: int = 64,
-    **settings: Any,
-) -> Callable[[list[str], Any], dict[str, Any]]:
-    """Returns a `rollout_func`. Prompts of the data set are the names of the questions; see `episodes.for_trl`.
-
-    GRPOTrainer(..., train_dataset=Dataset.from_list([{"prompt": name} for name in questions]), reward_funcs=rewarded,
-                rollout_func=for_trl(questions, index.search, temperature=1.0))
-    """
-    return episodes.for_trl(
-        lambda name: QuestionEnvironment(questions[name], search, instructions),
-        lambda episode: reward(Rollout(**vars(episode))),
-        max_new_tokens=max_new_tokens,
-        turns=ACTIONS,
-        **settings,
-    )

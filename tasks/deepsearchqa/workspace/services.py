@@ -2,7 +2,7 @@
 
     from services import Search, judge
 
-    search = Search()                                # a search for `rollout.work_on` and `rollout.for_trl`
+    search = Search()                                # a search for `rollout.QuestionEnvironment`
     search("population of Lyon in 1901")             # the best results; at most 3
     judge(question.problem, "Lyon")                  # 1.0 or 0.0, for a question of data/train.jsonl
 

@@ -19,30 +19,33 @@ data, model_path = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(data))
 from alfred import Game, Play
 from alfred.transcript import opening
-from rollout import for_trl, play_games
+from episodes import for_trl, play
+from rollout import GameEnvironment
 
 torch.set_num_threads(1)
 model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
 games = [Game.load(path) for path in sorted((data / "train").rglob("game.tw-pddl"))]
 settings = {"max_steps": 4, "max_new_tokens": 5, "temperature": 1.0}
-episodes = play_games(model, tokenizer, games * 2, **settings)
+def play_games(games, **settings):
+    return play(model, tokenizer, [GameEnvironment(game) for game in games], **settings)
+episodes = play_games(games * 2, **settings)
 assert len({tuple(episode.tokens) for episode in episodes}) == len(episodes), "each episode draws for itself"
 for episode in episodes:
-    play = Play(episode.game)
-    text = opening(play.intro)
+    game = Play(episode.environment.game)
+    text = opening(game.intro)
     assert tokenizer.decode(episode.prompt) == text
     assert len(episode.tokens) == len(episode.logprobs) == len(episode.written)
     assert 0 < sum(episode.written) <= 4 * 5
-    assert [play.step(command) for command in episode.commands].count("Nothing happens.") == episode.invalid
+    assert [game.step(command) for command in episode.turns].count("Nothing happens.") == episode.invalid
     logits = model(torch.tensor([episode.prompt + episode.tokens])).logits[0, len(episode.prompt) - 1 : -1]
     own = logits.log_softmax(-1).gather(-1, torch.tensor(episode.tokens)[:, None]).squeeze(-1)
     written = torch.tensor(episode.written, dtype=torch.bool)
     assert torch.allclose(own[written], torch.tensor(episode.logprobs)[written], atol=1e-4)
     assert not torch.tensor(episode.logprobs)[~written].any()
-once, again = (play_games(model, tokenizer, games, **settings, seed=3) for _ in range(2))
+once, again = (play_games(games, **settings, seed=3) for _ in range(2))
 assert once == again
-stuck = play_games(model, tokenizer, games, max_steps=30, max_invalid=2)
-assert all(episode.invalid <= 2 and (episode.won or len(episode.commands) <= 30) for episode in stuck)
+stuck = play_games(games, max_steps=30, max_invalid=2)
+assert all(episode.invalid <= 2 and (episode.reward or len(episode.turns) <= 30) for episode in stuck)
 
 class Trainer:
     class state: global_step = 7
@@ -50,13 +53,15 @@ class Trainer:
     processing_class = tokenizer
 Trainer.model = model
 named = {game.path.parent.name: game for game in games}
-output = for_trl(named, **settings)([*named] * 2, Trainer)
+settings |= {"environment": lambda name: GameEnvironment(named[name])}
+settings |= {"more": {"states": lambda episode: episode.environment.states}}
+output = for_trl(**settings)([*named] * 2, Trainer)
 assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
 for game, states, mask in zip(games * 2, output["states"], output["env_mask"]):
     assert states[0] == Play(game).state
     assert len(states) == sum(now > before for before, now in zip([0, *mask], mask)), "one for each turn"
 assert {len(rows) for rows in output.values()} == {2 * len(games)}
-shared = for_trl(named, **settings, processes=2)([*named] * 2, Trainer)
+shared = for_trl(**settings, processes=2)([*named] * 2, Trainer)
 assert shared["prompt_ids"] == output["prompt_ids"]
 assert {len(rows) for rows in shared.values()} == {2 * len(games)}
 assert not {name.partition(".")[0] for name in sys.modules} & {"a2rl", "tasks"}, "it needs nothing of this project"

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 data, model_path = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(data))
 import episodes
-import rollout
+from rollout import ACTIONS, QuestionEnvironment
 from decoder import Written
 from research import Episode, Index, compare, next_turn, observation, read_pages, read_questions
 
@@ -28,17 +28,20 @@ torch.set_num_threads(1)
 model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
 index, questions = Index(read_pages(data / "pages")), read_questions(data / "train.jsonl")
 settings = {"max_steps": 3, "max_new_tokens": 5, "temperature": 1.0}
-done = rollout.work_on(model, tokenizer, index.search, questions * 2, **settings)
+def work_on(questions, max_steps=6, **settings):
+    work = [QuestionEnvironment(question, index.search, max_steps=max_steps) for question in questions]
+    return episodes.play(model, tokenizer, work, turns=ACTIONS, max_steps=max_steps, **settings)
+done = work_on(questions * 2, **settings)
 assert len({tuple(each.tokens) for each in done}) == len(done), "each rollout draws for itself"
 for each in done:
-    assert tokenizer.decode(each.prompt) == Episode(each.question).text
+    assert tokenizer.decode(each.prompt) == Episode(each.environment.question).text
     assert len(each.tokens) == len(each.logprobs) == len(each.written) > 0
     logits = model(torch.tensor([each.prompt + each.tokens])).logits[0, len(each.prompt) - 1 : -1]
     own = logits.log_softmax(-1).gather(-1, torch.tensor(each.tokens)[:, None]).squeeze(-1)
     written = torch.tensor(each.written, dtype=torch.bool)
     assert torch.allclose(own[written], torch.tensor(each.logprobs)[written], atol=1e-4)
-    assert not each.right
-once, again = (rollout.work_on(model, tokenizer, index.search, questions, **settings, seed=3) for _ in range(2))
+    assert each.reward < 1
+once, again = (work_on(questions, **settings, seed=3) for _ in range(2))
 assert once == again
 
 
@@ -62,15 +65,15 @@ class ExpertDecoder:
 
 
 episodes.Decoder = ExpertDecoder
-for each in rollout.work_on(model, tokenizer, index.search, questions, max_new_tokens=400):
-    episode = Episode(each.question)
+for each in work_on(questions, max_new_tokens=400):
+    episode = Episode(each.environment.question)
     while not episode.over:
         if (query := episode.take(next_turn(episode.text))) is not None:
             episode.observe(observation(index.search(query)))
-    assert each.right and each.queries == episode.queries
+    assert each.reward == 1 and each.environment.episode.queries == episode.queries
     assert tokenizer.decode(each.prompt + each.tokens) == episode.text, "as the grader would show it"
     shown = tokenizer.decode([token for token, own in zip(each.tokens, each.written) if not own])
-    assert shown.count("Observation: ") == shown.count("Thought:") == len(each.queries)
+    assert shown.count("Observation: ") == shown.count("Thought:") == len(episode.queries)
     assert all((logprob == -0.5) == (own == 1) for logprob, own in zip(each.logprobs, each.written))
 
 class Trainer:
@@ -79,7 +82,8 @@ class Trainer:
     processing_class = tokenizer
 Trainer.model = model
 named = {str(number): question for number, question in enumerate(questions)}
-output = rollout.for_trl(named, index.search)([*named] * 2, Trainer)
+environment = lambda name: QuestionEnvironment(named[name], index.search)
+output = episodes.for_trl(environment, turns=ACTIONS)([*named] * 2, Trainer)
 assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
 assert {len(rows) for rows in output.values()} == {2 * len(questions)}
 assert output["reward"] == [1.0] * 2 * len(questions)

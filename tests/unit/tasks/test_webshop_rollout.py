@@ -17,14 +17,17 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 data, model_path = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(data))
-from rollout import Training, for_trl, play_goals
+from episodes import for_trl, play
+from rollout import Training
 from shop.transcript import Visit
 
 torch.set_num_threads(1)
 model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
 training = Training.load(data)
 settings = {"max_steps": 4, "max_new_tokens": 5, "temperature": 1.0}
-episodes = play_goals(model, tokenizer, training.shop, training.goals * 2, **settings)
+def play_goals(goals, **settings):
+    return play(model, tokenizer, [Visit(training.shop, goal, "whole") for goal in goals], **settings)
+episodes = play_goals(training.goals * 2, **settings)
 assert len({tuple(episode.tokens) for episode in episodes}) == len(episodes), "each episode draws for itself"
 for episode, goal in zip(episodes, training.goals * 2):
     visit = Visit(training.shop, goal, "whole")
@@ -39,9 +42,9 @@ for episode, goal in zip(episodes, training.goals * 2):
     written = torch.tensor(episode.written, dtype=torch.bool)
     assert torch.allclose(own[written], torch.tensor(episode.logprobs)[written], atol=1e-4)
     assert not torch.tensor(episode.logprobs)[~written].any()
-once, again = (play_goals(model, tokenizer, training.shop, training.goals, **settings, seed=3) for _ in range(2))
+once, again = (play_goals(training.goals, **settings, seed=3) for _ in range(2))
 assert once == again
-stuck = play_goals(model, tokenizer, training.shop, training.goals, max_steps=30, max_invalid=2)
+stuck = play_goals(training.goals, max_steps=30, max_invalid=2)
 assert all(episode.invalid <= 2 for episode in stuck)
 
 class Trainer:
@@ -49,7 +52,8 @@ class Trainer:
     class accelerator: unwrap_model = staticmethod(lambda model: model)
     processing_class = tokenizer
 Trainer.model = model
-output = for_trl(training, **settings)([goal.id for goal in training.goals] * 2, Trainer)
+goals = {goal.id: goal for goal in training.goals}
+output = for_trl(lambda name: Visit(training.shop, goals[name], "whole"), **settings)([*goals] * 2, Trainer)
 assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
 assert {len(rows) for rows in output.values()} == {2 * len(training.goals)}
 assert not {name.partition(".")[0] for name in sys.modules} & {"a2rl", "tasks"}, "it needs nothing of this project"
