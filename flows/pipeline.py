@@ -30,7 +30,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.origin import create_run, require_made_here
 from flows.artifacts import EVERY_S, FlowPage, tags_of
 from flows.policies import benchmark_run, shares_of_cores
-from flows.submission import declare_rates, require_ready_here, submit_runs
+from flows.submission import declare_rates, reason_in_workers_log, require_ready_here, submit_runs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -71,6 +71,7 @@ def _name() -> str:
 
 @flow(name="a2rl", flow_run_name=_name, persist_result=False, validate_parameters=True)
 @with_suite_parameters
+@reason_in_workers_log()
 def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | None = None, **given: Any) -> list[str]:
     """Runs a suite of params.yaml, with any of its settings replaced, or continues the runs named in `run_ids`.
 

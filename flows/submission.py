@@ -4,6 +4,7 @@ The deployment of a pool is made here, once, and it has no path of a machine: a 
 A2RL_ROOT names, or the one in whose environment it runs.
 """
 
+import os
 import random
 import socket
 import time
@@ -26,6 +27,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import Flow
+from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Pending
 from prefect.utilities.callables import parameter_schema
@@ -44,8 +46,6 @@ PULL_STEPS: list[dict[str, dict[str, str]]] = [{"a2rl.core.settings.enter_checko
 ASK_S = 30.0
 """How long to ask for a flow run while some wait, but none is given: the pool may also be paused."""
 MINUTE_S = 60.0
-JOB_VARIABLES = {"stream_output": False}
-"""An engine whose worker has died would else die, too, when it writes its next line."""
 
 
 def submit_runs(specs: Sequence[RunSpec], pool: str, flow: Flow[..., Any], settings: Settings) -> list[str]:
@@ -144,7 +144,6 @@ def ensure_deployment(client: SyncPrefectClient, pool: str, flow: Flow[..., Any]
         entrypoint=ENTRYPOINT,
         work_pool_name=pool,
         pull_steps=PULL_STEPS,
-        job_variables=JOB_VARIABLES,
         parameter_openapi_schema=parameter_schema(flow).model_dump(),
         enforce_parameter_schema=False,
     )
@@ -165,6 +164,27 @@ def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
         for run_id in run_ids:
             cluster.claims.declined(run_id, str(refusal))
         raise refusal from None
+
+
+@contextmanager
+def reason_in_workers_log() -> Iterator[None]:
+    """Under a worker, writes nothing to its log except why the flow run ended, in one line, if it did not succeed.
+
+    A worker passes on what its flow runs write. After its death, anything that we or our children wrote would fail.
+    """
+    if not deployment.id:
+        yield
+        return
+    log, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    for ours in (1, 2):
+        os.dup2(nowhere, ours)
+    try:
+        yield
+    except BaseException as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        with suppress(OSError):
+            os.write(log, f"{flow_run.name}: {reason}\n".encode())
+        raise
 
 
 def declare_rates(rates: Mapping[str, int]) -> None:

@@ -61,3 +61,33 @@ def test_a_worker_of_prefects_own_command_finds_the_checkout(
     command = [sys.executable, "-c", PULL, str(repository)]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+FAILS = """
+from a2rl.core.errors import UsageError
+from flows.submission import reason_in_workers_log
+@reason_in_workers_log()
+def flow():
+    print("a line of a library", flush=True)
+    raise UsageError("no key: set MY_KEY")
+try:
+    flow()
+except UsageError:
+    print("the engine goes on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("prefect", "stdout", "log"),
+    [
+        ({"PREFECT__RUNTIME__DEPLOYMENT__ID": "1"}, "", "gsm8k/1: no key: set MY_KEY\n"),
+        ({}, "a line of a library\nthe engine goes on\n", ""),
+    ],
+)
+def test_the_log_of_a_worker_says_only_why_a_flow_run_failed(
+    repository: Path, prefect: dict[str, str], stdout: str, log: str
+) -> None:
+    environ = os.environ | prefect | {"PREFECT__RUNTIME__FLOW_RUN__NAME": "gsm8k/1"}
+    command = [sys.executable, "-c", FAILS]
+    done = subprocess.run(command, cwd=repository, env=environ, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (stdout, log)
