@@ -365,7 +365,7 @@ class Reading(NamedTuple):
 
 def read_apart(
     module: str, arguments: Sequence[str], settings: Settings, stdin: str, timeout_s: float, memory_bytes: int = 0,
-    cpu_s: int = 0,
+    cpu_s: int = 0, descriptors: Sequence[int] = (),
 ) -> Reading:  # fmt: skip
     """Runs one of our modules in a limited process, because it reads what an agent wrote: that may take any amount of
     time and memory, and may fail in any way.
@@ -378,6 +378,7 @@ def read_apart(
         timeout_s: After this time it is killed.
         memory_bytes: The limit on its address space; 0 for none.
         cpu_s: The limit on its processor time, which does not depend on what else the machine does; 0 for none.
+        descriptors: The open files that it inherits.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
@@ -388,8 +389,9 @@ def read_apart(
         given.write(stdin.encode())
         given.seek(0)
         process = subprocess.Popen(
-            command, cwd=settings.root, env=child_environment(settings), stdin=given, stdout=out, stderr=problems
-        )
+            command, cwd=settings.root, env=child_environment(settings), stdin=given, stdout=out, stderr=problems,
+            pass_fds=descriptors,
+        )  # fmt: skip
         problem = "" if _ended_in_time(process, timeout_s, lambda: None) else f"it took longer than {timeout_s:.0f} s"
         if process.returncode and not problem:
             problems.seek(max(0, problems.seek(0, os.SEEK_END) - MAX_PROBLEM_BYTES))

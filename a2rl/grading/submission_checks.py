@@ -17,20 +17,24 @@ its own code, template or vocabulary. Nothing except JSON is deserialised here.
 
 import json
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.processes import read_apart
+from a2rl.core.settings import Settings
 from a2rl.grading.adapters import read_adapter
+from a2rl.grading.other_formats import ADAPTER_CONFIG
 from a2rl.grading.submitted_files import ADAPTER_RECIPE, CHECKED, SubmittedFiles
 from a2rl.linux.placing import place_file
 from a2rl.linux.untrusted_folder import NO_LINKS, FileId
 from a2rl.models.arithmetic import first_difference
-from a2rl.models.caps import MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZER_SIZES, Caps, read_json
+from a2rl.models.caps import CHECK_S, MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZER_SIZES, Caps, read_json
 from a2rl.models.checkpoint import (
     BYTES,
     INDEX,
@@ -47,6 +51,8 @@ from a2rl.models.stored_weights import keep_only
 from a2rl.models.tensor_names import Weights, find_embedding, find_head, find_weights
 
 SHOWN_CHARS = 200
+PATIENCE = 10
+"""How many times as long as its processor time a check may take, because other processes use the machine as well."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 NO_DIGESTS: TensorDigests = MappingProxyType({})
 NO_TURN = nullcontext()
@@ -61,8 +67,43 @@ class KeptCopy(NamedTuple):
     """The adapter that was merged, in words; empty if the weights were submitted whole."""
 
 
+Check = Callable[[Path, Path, Mapping[str, Any], Sequence[int]], None]
+"""Checks a folder against the base model (the second) and its complete configuration; see `check_files`."""
 Merge = Callable[[Path, Path, Path], str]
 """Merges an adapter (the first folder) of the base model (the second) into the third folder; see `AdapterMerger`."""
+
+
+def check_files(folder: Path, base_model: Path, complete: Mapping[str, Any], opened: Sequence[int] = ()) -> None:
+    """Checks all but the numbers of a submission, as `SubmittedFiles` shows or copies it.
+
+    Raises:
+        InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
+    """
+    base = tensors_of(base_model)
+    if (folder / f"submitted.{ADAPTER_CONFIG}").exists():
+        _check_tokenizer(folder / "submitted.tokenizer.json", base_model / "tokenizer.json")
+        read_adapter(folder, base)
+    else:
+        _check(folder, base_model, base, complete)
+
+
+def check_apart(
+    settings: Settings, folder: Path, base_model: Path, complete: Mapping[str, Any], opened: Sequence[int] = ()
+) -> None:
+    """Does `check_files` in a process that ends after a while, whatever the files hold. Raises the same errors.
+
+    What has passed is read again in this process, but only when the agent can no longer change it.
+    """
+    arguments = [str(folder), str(base_model)]
+    read = read_apart(
+        __name__, arguments, settings, json.dumps(dict(complete)), PATIENCE * CHECK_S, cpu_s=CHECK_S, descriptors=opened
+    )
+    if read.problem:
+        raise InvalidSubmissionError(
+            f"the checkpoint cannot be read ({read.problem[:SHOWN_CHARS]}); save it again with save_pretrained"
+        )
+    if read.output:
+        raise InvalidSubmissionError(read.output.decode())
 
 
 def copy_submission(
@@ -73,6 +114,7 @@ def copy_submission(
     links: Mapping[FileId, int] = NO_LINKS,
     complete: Mapping[str, Any] = NOTHING,
     merge: Merge | None = None,
+    check: Check = check_files,
     turn: AbstractContextManager[None] = NO_TURN,
 ) -> KeptCopy:
     """Copies the weights of a submission into `target` and adds the base model's other files.
@@ -80,7 +122,7 @@ def copy_submission(
     All that the headers and the JSON files say is checked before the first byte is copied, and again with the copy,
     because the agent may change its files meanwhile. Files are opened once, and checked and copied from there, so that
     links, devices and replacements during the copy have no effect. It always ends: a copy that is too slow is given up
-    (a2rl/linux/untrusted_folder.py), and a check has caps (a2rl/models/caps.py).
+    (a2rl/linux/untrusted_folder.py), and a check has caps and a limit on its time (a2rl/models/caps.py).
 
     Args:
         workspace: The agent's workspace; the submission must be inside it.
@@ -90,6 +132,7 @@ def copy_submission(
         links: How many further names we ourselves have given to the agent's files.
         complete: The base model's configuration with all defaults; empty if it is not known.
         merge: Merges a LoRA adapter; None: adapters are refused.
+        check: Checks all but the numbers: `check_files`, or `check_apart` with its settings.
         turn: Entered for the copy, after the check.
 
     Raises:
@@ -106,33 +149,22 @@ def copy_submission(
             if files.are_adapter and merge is None:
                 raise InvalidSubmissionError(ADAPTER_RECIPE)
             with tempfile.TemporaryDirectory() as folder:
-                files.show(Path(folder))
-                if files.are_adapter:
-                    _check_tokenizer(Path(folder, "submitted.tokenizer.json"), tokenizer)
-                    read_adapter(Path(folder), base)
-                else:
-                    _check(Path(folder), base_model, base, complete)
+                check(Path(folder), base_model, complete, files.show(Path(folder)))
             with turn:
+                copy = target / "adapter" if files.are_adapter else target
+                copy.mkdir(exist_ok=True)
+                digests = files.copy(copy, Caps.of(len(base), are_adapter=files.are_adapter).header_bytes)
+                check(copy, base_model, complete, ())  # only now can the agent no longer change it
                 if merge is None or not files.are_adapter:
-                    return keep(target, base_model, complete, files.copy(target))
-                about = _copy_merged(files, base_model, target, merge)
+                    return keep(target, base_model, complete, digests)
+                about = merge(copy, base_model, target)
+                shutil.rmtree(copy)
+                set_aside(target)
                 return keep(target, base_model, complete)._replace(adapter=about)
     except OSError as error:
         raise InfrastructureError(
             f"the grader could not copy the submission: {error.strerror or error}; submit again later"
         ) from error
-
-
-def _copy_merged(files: SubmittedFiles, base_model: Path, target: Path, merge: Merge) -> str:
-    """Copies an adapter and puts the weights that it makes of the base model into the target; returns it in words."""
-    adapter = target / "adapter"
-    adapter.mkdir()
-    files.copy(adapter)
-    _check_tokenizer(adapter / "submitted.tokenizer.json", base_model / "tokenizer.json")
-    about = merge(adapter, base_model, target)
-    shutil.rmtree(adapter)
-    set_aside(target)
-    return about
 
 
 def set_aside(saved: Path) -> None:
@@ -312,3 +344,10 @@ def _take_from_base(copy: Path, base_model: Path, config: Mapping[str, Any]) -> 
         plain = {key: value for key, value in config.items() if key != "quantization_config"}
         (copy / "config.json").unlink()  # it may be another name of the base model's file
         (copy / "config.json").write_text(json.dumps(plain, indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        check_files(Path(sys.argv[1]), Path(sys.argv[2]), json.load(sys.stdin))
+    except InvalidSubmissionError as refusal:
+        sys.stdout.buffer.write(str(refusal).encode("utf-8", "backslashreplace"))

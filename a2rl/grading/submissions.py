@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
@@ -20,7 +21,7 @@ from a2rl.grading.adapters import AdapterMerger
 from a2rl.grading.frozen_sources import FrozenSources, Source
 from a2rl.grading.pruning import mark_unneeded, pruned, sweep
 from a2rl.grading.quota import quota_left
-from a2rl.grading.submission_checks import KeptCopy, copy_submission
+from a2rl.grading.submission_checks import KeptCopy, check_apart, copy_submission
 from a2rl.grading.submission_states import is_agent_at_work, open_receipts
 from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, SubmissionQueue, bounded
 from a2rl.linux.untrusted_folder import UntrustedFolder
@@ -295,8 +296,8 @@ class Submissions:
             source = self._sources.find(received.receipt) or Source(self._run.workspace, received.model_path)
             complete = self._run.need("setup", SetupRecord).complete_config
             merge = AdapterMerger(self._settings) if self._run.spec.merge_adapters else None
-            links, turn = self._sources.links, self._turn(received)
-            return copy_submission(source.root, source.path, target, base_model, links, complete, merge, turn)
+            links, turn, check = self._sources.links, self._turn(received), partial(check_apart, self._settings)
+            return copy_submission(source.root, source.path, target, base_model, links, complete, merge, check, turn)
         except OSError as error:
             if not self._is_agents_error(error, base_model):  # for example, the base model's folder was removed
                 raise

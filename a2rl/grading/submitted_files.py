@@ -140,19 +140,27 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
                     f"{each.name} is not a JSON object of a sensible size; save the model again"
                 )
 
-    def show(self, target: Path) -> None:
+    def show(self, target: Path) -> list[int]:
         """Makes links to the open files in a folder, under the names of their copies, to read them before the copy.
 
-        A link leads to the open file itself, whatever the agent does with its name. It works in this process only.
+        A link leads to the open file itself, whatever the agent does with its name.
+
+        Returns:
+            The descriptors of the files. The links work here, and in a process that inherits these.
         """
         for each in self._files:
             (target / _name_of_copy(each.name)).symlink_to(f"/proc/self/fd/{each.file.fileno()}")
+        return [each.file.fileno() for each in self._files]
 
-    def copy(self, target: Path) -> dict[str, dict[str, str]]:
+    def copy(self, target: Path, header_bytes: int = MAX_JSON_BYTES) -> dict[str, dict[str, str]]:
         """Copies the files into a folder, as clones where the file system has them.
 
         Each byte is read once, written at most once and hashed on its way. Disk space for all of them is allocated
         before the first byte is copied, so that concurrent copies cannot count on the same space.
+
+        Args:
+            target: The folder.
+            header_bytes: How much is read of all headers together. What is behind that gets no digests here.
 
         Returns:
             The digests of the copied tensors, for `weights_digest`.
@@ -163,7 +171,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
             OSError: This machine cannot copy them; a TimeoutError if it is too slow.
         """
         with ExitStack() as stack:
-            digests, left = dict[str, dict[str, str]](), MAX_JSON_BYTES
+            digests, left = dict[str, dict[str, str]](), header_bytes
             for each, copy in zip(self._files, self._make_room(stack, target), strict=True):
                 hasher = TensorHasher(left)
                 _copy(each, copy, hasher)

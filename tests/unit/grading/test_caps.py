@@ -4,16 +4,19 @@ import json
 import struct
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.core.settings import Settings
+from a2rl.grading import submission_checks
+from a2rl.grading.submission_checks import check_apart, copy_submission
 from a2rl.grading.submitted_files import SubmittedFiles
 from a2rl.models import checkpoint
-from a2rl.models.caps import CHECK_S, MAX_JSON_VALUES, Caps, parse_json
+from a2rl.models.caps import MAX_JSON_VALUES, Caps, parse_json
 from a2rl.models.checkpoint import tensors_of
 from tests.small_model import Weight, write_safetensors
 from tests.submission_tools import INDEX, as_shards, index_of, rewrite
@@ -104,9 +107,19 @@ def test_headers_that_are_too_long_together_are_not_read(tmp_path: Path, monkeyp
             tensors_of(tmp_path, caps)
 
 
-def test_a_check_that_takes_too_long_is_given_up(submission: Path) -> None:
-    with pytest.raises(InvalidSubmissionError, match=f"more than {CHECK_S:.0f} s.*submit again"):
-        tensors_of(submission, Caps(until=0.0))
+def test_a_check_that_takes_too_long_is_ended(
+    submission: Path,
+    workspace: Path,
+    base_model: Path,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check = partial(check_apart, settings)
+    copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, check=check)
+    monkeypatch.setattr(submission_checks, "PATIENCE", 0)
+    with pytest.raises(InvalidSubmissionError, match=r"cannot be read \(it took longer than 0 s\); save it again"):
+        copy_submission(workspace, "output/v1", tmp_path / "late", base_model, check=check, turn=no_turn())
 
 
 def test_json_with_too_many_values_is_not_read() -> None:
