@@ -16,7 +16,16 @@ from a2rl.linux.gpus import Gpu
 from a2rl.llm.relay.request_log import request_log_path
 from a2rl.run.budget import ClockState
 from a2rl.run.directory import Record, RunDir
-from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Event, Graded, PrivateGraded, SubmissionAccepted
+from a2rl.run.events import (
+    AgentEnded,
+    AgentStarted,
+    BaselineKnown,
+    Event,
+    Graded,
+    PrivateGraded,
+    SubmissionAccepted,
+    SubmissionReceived,
+)
 from a2rl.run.gpu_share import FILE as GPUS
 from a2rl.run.gpu_share import GpuShare
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, Usage, verdict_of
@@ -120,9 +129,10 @@ def _events(
     yield BaselineKnown(key="k", public=base, private=base, items_digest="i" * 64)
     yield AgentStarted(attempt=1, elapsed_s=0)
     for each in tried:
+        yield SubmissionReceived(receipt=each.number, elapsed_s=each.elapsed_s, model_path="output")
         yield SubmissionAccepted(
             submission_id=each.number, elapsed_s=each.elapsed_s, model_path="output", weights_digest=each.digest,
-            code_revision=revisions[each.number - 1] if revisions else None,
+            code_revision=revisions[each.number - 1] if revisions else None, receipt=each.number,
         )  # fmt: skip
         yield Graded(
             weights_digest=each.digest, elapsed_s=each.elapsed_s, result=each.score, improvement=0.0, items_digest="d"

@@ -188,7 +188,8 @@ def _gpus(spec: RunSpec, here: ThisMachine) -> str:
     if counts == (0, 0):
         return ""
     require_gpus_for_one(spec.gpus_for_one, counts.grading or counts.agent)
-    check_torch(spec, here.settings)
+    if spec.backend == "transformers":
+        check_torch()
     of_grader = f", and {counts.grading} that only grade" if counts.grading else ""
     total = len(here.gpus.gpus)
     return f"{counts.agent} for the agent{of_grader}, of {total}: {total // sum(counts)} runs at a time"

@@ -11,7 +11,6 @@ from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import gpu_variables
 from a2rl.linux.gpus import Gpu, driver_nodes
-from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.policy import can_have_cuda
 from a2rl.sandbox.trial import try_in_sandbox
@@ -152,14 +151,14 @@ def check_gpus_in_sandbox(
     raise UsageError(f"the agent cannot use its GPUs inside the sandbox ({why}): {remedy}")
 
 
-def check_torch(spec: RunSpec, settings: Settings) -> None:
+def check_torch() -> None:
     """Checks that torch here can use GPUs, without importing it.
 
     Raises:
         UsageError: It is a build for processors only.
     """
     found = importlib.util.find_spec("torch")
-    if spec.backend != "transformers" or found is None or found.origin is None:
+    if found is None or found.origin is None:
         return
     version = Path(found.origin).with_name("version.py")
     if version.is_file() and WITHOUT_CUDA.search(version.read_text(encoding="utf-8")):

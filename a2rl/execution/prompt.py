@@ -14,6 +14,7 @@ from a2rl.agent_systems.definition import Agent
 from a2rl.config.provision import Provision
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
+from a2rl.grading.answers import AT_ONCE, EXAMPLE, SUBMIT
 from a2rl.grading.quota import quota_in_words, usual_s
 from a2rl.models.base_model import reference_name
 from a2rl.run.budget import format_duration
@@ -103,6 +104,9 @@ def render_instructions(run: RunDir, provision: Provision | None) -> str:
         answers_note=spec.generation.note,
         quota=quota_in_words(run),
         waiting=MAX_WAITING,
+        submit=SUBMIT,
+        at_once=AT_ONCE,
+        example=EXAMPLE,
         merge_adapters=spec.merge_adapters,
         python=provision.python if provision else "",
         read=provision.read if provision else (),

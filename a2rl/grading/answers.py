@@ -21,6 +21,8 @@ from a2rl.run.ledger import Entry
 from a2rl.run.ranking import best_among
 from a2rl.scoring.means import Interval
 
+SUBMIT, AT_ONCE, EXAMPLE = "/submit", "/submit?wait=0", '{"model_path": "output/v1"}'
+"""How to submit, with an answer after the grade or at once, and an example of what is sent."""
 KEPT = "the submission is kept and graded after the agent has ended, or now if you submit it again"
 State = Literal["received", "copying", "queued", "grading", "graded", "refused", "failed"]
 
@@ -49,7 +51,7 @@ class SubmitAnswer(GradedSubmission):
     """How many more submissions are accepted."""
     grading_seconds_left: float
     """Grading time that is left for all further submissions."""
-    id: int | None
+    id: int
     """Identifies the submission in `GET /submissions/{id}`."""
 
 
@@ -223,7 +225,7 @@ def time_answer(run: RunDir, now: float) -> TimeAnswer:
 def _graded_submission(submission: SubmissionAccepted, history: History) -> GradedSubmission:
     """Returns a submission whose checkpoint has a score."""
     accepted_at, grade = history.accepted[submission.submission_id].at, history.grades[submission.weights_digest]
-    received = history.received.get(submission.receipt or 0)
+    received_at = history.received[submission.receipt].at
     graded_at = max(grade.at, accepted_at)  # the checkpoint may have been graded for an earlier submission
     assert isinstance(grade.event, Graded)
     return GradedSubmission(
@@ -233,7 +235,7 @@ def _graded_submission(submission: SubmissionAccepted, history: History) -> Grad
         score=grade.event.result.score or 0.0,
         baseline_score=history.baseline,
         improvement=grade.event.improvement,
-        elapsed_seconds=round(max(0.0, graded_at - (received.at if received else accepted_at)), 2),
+        elapsed_seconds=round(max(0.0, graded_at - received_at), 2),
     )
 
 

@@ -29,7 +29,16 @@ from starlette.types import Scope
 from a2rl.core.errors import A2rlError, InvalidSubmissionError
 from a2rl.core.event_log import EventLog
 from a2rl.grading.agent_services import USAGES, CountedServices, add_services
-from a2rl.grading.answers import State, SubmissionList, SubmissionStatus, SubmitAnswer, TimeAnswer
+from a2rl.grading.answers import (
+    AT_ONCE,
+    EXAMPLE,
+    SUBMIT,
+    State,
+    SubmissionList,
+    SubmissionStatus,
+    SubmitAnswer,
+    TimeAnswer,
+)
 from a2rl.grading.devices import AgentGpu
 from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
 from a2rl.grading.pool import named_devices
@@ -40,10 +49,9 @@ from a2rl.run.events import SubmissionClaims, SubmissionReceived
 from a2rl.run.grading_limits import MAX_WAITING
 
 USAGE = (
-    'send JSON with the folder of the checkpoint: {"model_path": "output/v1"}, to /submit, or to /submit?wait=0 for an '
-    "answer before it is graded"
+    f"send JSON with the folder of the checkpoint: {EXAMPLE}, to {SUBMIT}, or to {AT_ONCE} for an answer before it is "
+    "graded"
 )
-SUBMIT = "/submit"
 MAX_LISTED = 200
 """The number of submissions that are listed, the newest."""
 MAX_KEY, MAX_GPU = 200, 200

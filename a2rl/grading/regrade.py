@@ -123,7 +123,7 @@ def regrade_baseline(run: RunDir, settings: Settings, on_progress: OnProgress = 
         with held_device(run.spec.model, settings) as device:
             after = grade_now(job, settings, on_progress, [device])
     which = SubmissionAccepted(
-        submission_id=0, elapsed_s=0.0, model_path="", weights_digest=ready.model_digest, code_revision=None
+        submission_id=0, elapsed_s=0.0, model_path="", weights_digest=ready.model_digest, code_revision=None, receipt=0
     )
     return compare(run.id, which, split, GradeResult(score=score, items=tuple(chosen)), after)
 

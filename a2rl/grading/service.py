@@ -278,7 +278,7 @@ class GradingService:
         entries = self._run.ledger.entries()
         wanted = {event.receipt: event.gpu for event in _received(entries)}
         for digest, accepted in ungraded(entries).items():
-            self._grades.of(digest, wanted.get(accepted.receipt or 0, ""))
+            self._grades.of(digest, wanted.get(accepted.receipt, ""))
 
 
 def _outcome_of(accepted: SubmissionAccepted, graded: "Future[Graded]") -> Outcome | BaseException:

@@ -1,8 +1,7 @@
 """The state of each submission: received, then refused or accepted; accepted, then graded.
 
 Every submission ends in exactly one of these states. A request that was too late or named no folder is refused without
-having been received. A submission that could not be graded ends with a grade without a score. In ledgers of older
-versions, without receipts, submissions begin as accepted.
+having been received. A submission that could not be graded ends with a grade without a score.
 """
 
 from collections import Counter
@@ -114,8 +113,6 @@ class _States:
         self._accepted += 1
         if event.submission_id != self._accepted:
             return f"submission {event.submission_id} is out of order"
-        if event.receipt is None and self._received:
-            return f"submission {event.submission_id} was accepted without having been received"
         self._checkpoints.add(event.weights_digest)
         return self._end(event.receipt)
 

@@ -135,8 +135,8 @@ class SubmissionAccepted(Event):
     weights_digest: str
     code_revision: str | None
     """Commit of the agent's code at the time of the submission, in the run's `code/` repository."""
-    receipt: int | None = None
-    """The number of its receipt. None: the event was written by a version without receipts."""
+    receipt: int
+    """The number of its receipt."""
     adapter: str = ""
     """The LoRA adapter that the grader merged into the base model, in words; empty if a whole model was submitted."""
 

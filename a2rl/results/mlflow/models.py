@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.core.files import folder_digest
-from a2rl.core.settings import Settings
 from a2rl.results.mlflow.store import DataSet, MlflowStore, short_text
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 from a2rl.run.records import GradeRecord, SetupRecord
+from a2rl.run.spec import RunSpec
 from a2rl.validity.record import read_validity
 
 RUN_TAG, SCORE_TAG, GROUP_TAG = "a2rl.run_id", "score", "a2rl.alias"
@@ -98,13 +98,12 @@ def _versions(store: MlflowStore, name: str) -> list[Any]:
     return list(store.client.search_model_versions(f"name = '{name}'", max_results=10_000))
 
 
-def data_of(run: RunDir, ready: SetupRecord, settings: Settings) -> list[DataSet]:
-    """Returns the data sets of a run: what the agent gets, if it is on this machine, and what grades it.
+def data_of(spec: RunSpec, ready: SetupRecord, data: Path) -> list[DataSet]:
+    """Returns the data sets of a run: what the agent gets, if it is in the folder `data`, and what grades it.
 
     Of the second, MLflow gets the digest only, because the items are secret.
     """
-    spec = run.spec
-    name, visible = f"{spec.task}-{spec.variant}", settings.data(spec.task, spec.variant) / "visible"
+    name, visible = f"{spec.task}-{spec.variant}", data / "visible"
     graded = DataSet(f"{name}-eval", ready.data_digest, f"{name}-eval", "evaluation", {"items": ready.eval_items})
     if not visible.is_dir():
         return [graded]

@@ -170,14 +170,15 @@ class Tracker:
     def _launch(self, run: RunDir, entries: Sequence[Entry]) -> str:
         launch = run.spec.launch
         if launch not in self._launches:
-            self._launches[launch] = _launch_of(self.store, run, _begun(run, entries), self._settings)
+            lock = self._settings.mlruns / ".launches.lock"
+            self._launches[launch] = _launch_of(self.store, run.spec.suite, launch, _begun(run, entries), lock)
         return self._launches[launch]
 
     def _describe(self, run: RunDir, known: _Known) -> None:
         ready = run.read("setup", SetupRecord)
         if ready is None or known.is_described:
             return
-        if data := data_of(run, ready, self._settings):
+        if data := data_of(run.spec, ready, self._settings.data(run.spec.task, run.spec.variant)):
             self.store.log_data(known.id, data)
         self.store.save(known.artifacts, run.root / "spec.json")
         self.store.log(known.id, params=run_params(run, ready), tags=run_tags(run, ready))
@@ -338,13 +339,12 @@ def _child(found: Any) -> _Child:
     return _Child(found.info.run_id, found.info.artifact_uri, found.info.status in ("FINISHED", "FAILED"))
 
 
-def _launch_of(store: MlflowStore, run: RunDir, at: float, settings: Settings) -> str:
-    """Returns the MLflow run of a run's launch, which is created on first use; empty if it has none. Two requests."""
-    suite, launch = run.spec.suite, run.spec.launch
+def _launch_of(store: MlflowStore, suite: str, launch: str, at: float, lock: Path) -> str:
+    """Returns the MLflow run of a launch, which is created on first use; empty if it has no name. Two requests."""
     if not launch:
         return ""
     meanwhile = "another process makes the run of a launch in MLflow"
-    with file_lock(settings.mlruns / ".launches.lock", meanwhile, LOCK_TIMEOUT_S, heeds_stop=False):
+    with file_lock(lock, meanwhile, LOCK_TIMEOUT_S, heeds_stop=False):
         found = store.find(LAUNCH_TAG, launch, suite)
         if found is None:
             tags = {LAUNCH_TAG: launch}

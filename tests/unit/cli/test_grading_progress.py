@@ -86,7 +86,7 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
     follower._known.clear()
     follower._progress = GradingProgress(lambda: now[0])
     accepted = SubmissionAccepted(
-        submission_id=1, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None
+        submission_id=1, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None, receipt=1
     )
     run.ledger.append(accepted)
     (run.grades / f"{DIGEST[:16]}-public.progress").write_text("1 8 1 8")
@@ -99,7 +99,7 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
 def test_a_grade_after_a_resume_belongs_to_an_earlier_submission(run: RunDir) -> None:
     run.ledger.append(
         SubmissionAccepted(
-            submission_id=3, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None
+            submission_id=3, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None, receipt=3
         )
     )
     screen = io.StringIO()

@@ -38,7 +38,12 @@ def submit(run: RunDir, number: int, points: float) -> None:
     digest = f"{number:064}"
     run.ledger.append(
         SubmissionAccepted(
-            submission_id=number, elapsed_s=number, model_path="m", weights_digest=digest, code_revision=None
+            submission_id=number,
+            elapsed_s=number,
+            model_path="m",
+            weights_digest=digest,
+            code_revision=None,
+            receipt=number,
         )
     )
     run.ledger.append(

@@ -106,7 +106,7 @@ class Scene:
 
     def submits(self, digest: str) -> None:
         event = SubmissionAccepted(
-            submission_id=1, elapsed_s=self.now_s, model_path="o", weights_digest=digest, code_revision=None
+            submission_id=1, elapsed_s=self.now_s, model_path="o", weights_digest=digest, code_revision=None, receipt=1
         )
         self.run.ledger.append(event)
 

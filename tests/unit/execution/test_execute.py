@@ -222,7 +222,9 @@ def test_only_waiting_is_given_back(
     """A submission waits for its grade from the start, and gets it only after the agent has ended."""
     run = work(script)
     run.ledger.append(
-        SubmissionAccepted(submission_id=1, elapsed_s=0, model_path="o", weights_digest="d" * 64, code_revision=None)
+        SubmissionAccepted(
+            submission_id=1, elapsed_s=0, model_path="o", weights_digest="d" * 64, code_revision=None, receipt=1
+        )
     )
     record = execute(run, settings)
     run.ledger.append(

@@ -263,7 +263,7 @@ def test_a_torch_without_cuda_is_known_by_its_version_file() -> None:
 def test_runs_that_ask_for_more_gpus_than_there_are_are_refused(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "check_torch", lambda run, here: None)
+    monkeypatch.setattr(preflight, "check_torch", lambda: None)
     monkeypatch.setattr(preflight, "check_gpus_in_sandbox", lambda gpus, *_: f"{len(gpus)} seen")
     seen = FakeGpus(settings.root, 2).seen_by(settings)
     assert not problems([ready(gpus_per_run=1, grading_gpus=1)], seen)

@@ -23,7 +23,12 @@ def submit(run: RunDir, number: int, score: float, path: str) -> None:
     result = TaskScore(score=score, total=8, correct=1, wrong=7, truncated=0, errored=0)
     run.ledger.append(
         SubmissionAccepted(
-            submission_id=number, elapsed_s=number, model_path=path, weights_digest=digest, code_revision=None
+            submission_id=number,
+            elapsed_s=number,
+            model_path=path,
+            weights_digest=digest,
+            code_revision=None,
+            receipt=number,
         )
     )
     run.ledger.append(Graded(weights_digest=digest, elapsed_s=number, result=result, improvement=0, items_digest=""))

@@ -8,7 +8,7 @@ from a2rl.scoring.score import summarise
 
 def accepted(at_s: float, digest: str) -> Event:
     return SubmissionAccepted(
-        submission_id=1, elapsed_s=at_s, model_path="output/v1", weights_digest=digest, code_revision=None
+        submission_id=1, elapsed_s=at_s, model_path="output/v1", weights_digest=digest, code_revision=None, receipt=1
     )
 
 

@@ -32,7 +32,7 @@ def refused(receipt: int) -> SubmissionRefused:
     return SubmissionRefused(elapsed_s=1, model_path="x", reason="no weights", receipt=receipt)
 
 
-def accepted(number: int, receipt: int | None, digest: str = "a") -> SubmissionAccepted:
+def accepted(number: int, receipt: int, digest: str = "a") -> SubmissionAccepted:
     return SubmissionAccepted(
         submission_id=number, elapsed_s=1, model_path="x", weights_digest=digest, code_revision=None, receipt=receipt
     )
@@ -51,8 +51,7 @@ def graded(digest: str = "a") -> Graded:
         (STARTED, received(1), refused(1), ENDED),
         (STARTED, received(1), received(2), ENDED, accepted(1, 2), refused(1), graded()),
         (STARTED, received(1), accepted(1, 1), received(2), accepted(2, 2), graded(), ENDED),
-        (STARTED, accepted(1, None), graded(), ENDED),  # from a version without receipts
-        (STARTED, accepted(1, None), ENDED, STARTED, received(1), accepted(2, 1), graded(), ENDED),
+        (STARTED, received(1), accepted(1, 1), ENDED, STARTED, received(2), accepted(2, 2), graded(), ENDED),
     ],
 )
 def test_every_submission_may_end_in_one_of_these_ways(events: tuple[Event, ...]) -> None:
@@ -70,7 +69,7 @@ def test_every_submission_may_end_in_one_of_these_ways(events: tuple[Event, ...]
         ((STARTED, received(2), refused(2), ENDED), "out of order"),
         ((STARTED, received(1), accepted(2, 1), graded(), ENDED), "out of order"),
         ((STARTED, ENDED, received(1), refused(1)), "no agent was at work"),
-        ((STARTED, received(1), accepted(1, 1), accepted(2, None), graded(), ENDED), "without having been received"),
+        ((STARTED, received(1), accepted(1, 1), accepted(2, 2), graded(), ENDED), "never given"),
         ((STARTED, graded(), ENDED), "belongs to no submission"),
         ((STARTED, received(1), accepted(1, 1), graded(), graded(), ENDED), "graded twice"),
     ],

@@ -42,7 +42,12 @@ def tried(number: int, at: float, right: int | None, digest: str = "") -> list[E
     result = score(right) if right is not None else score(0).model_copy(update={"score": None, "reason": "broken"})
     return [
         SubmissionAccepted(
-            submission_id=number, elapsed_s=at, model_path="output", weights_digest=digest, code_revision=None
+            submission_id=number,
+            elapsed_s=at,
+            model_path="output",
+            weights_digest=digest,
+            code_revision=None,
+            receipt=number,
         ),
         Graded(weights_digest=digest, elapsed_s=at + 10, result=result, improvement=None, items_digest=""),
     ]

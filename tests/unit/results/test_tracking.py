@@ -24,7 +24,7 @@ def submit(run: RunDir, count: int, first: int = 1) -> None:
         run.ledger.append(
             SubmissionAccepted(
                 submission_id=number, elapsed_s=number, model_path=f"output/v{number}", weights_digest=digest,
-                code_revision=None,
+                code_revision=None, receipt=number,
             )
         )  # fmt: skip
         score = summarise(item_results([str(each) for each in range(4)], number % 5))
@@ -144,7 +144,7 @@ def test_long_and_odd_texts_are_taken(tracker: Tracker, run: RunDir) -> None:
     digest = "d" * 64
     run.ledger.append(
         SubmissionAccepted(
-            submission_id=1, elapsed_s=1, model_path="x" * 20_000, weights_digest=digest, code_revision=None
+            submission_id=1, elapsed_s=1, model_path="x" * 20_000, weights_digest=digest, code_revision=None, receipt=1
         )
     )
     failed = summarise([]).model_copy(update={"reason": "y" * 20_000})

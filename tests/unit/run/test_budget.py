@@ -45,7 +45,7 @@ def test_durations_are_written_as_they_are_read(seconds: float, text: str) -> No
 
 def accepted(at_s: float, digest: str) -> Event:
     return SubmissionAccepted(
-        submission_id=1, elapsed_s=at_s, model_path="output/v1", weights_digest=digest, code_revision=None
+        submission_id=1, elapsed_s=at_s, model_path="output/v1", weights_digest=digest, code_revision=None, receipt=1
     )
 
 

@@ -205,7 +205,9 @@ def test_processes_that_outlive_their_agent_leave_no_result(run: RunDir, setting
 def test_submissions_that_could_not_be_graded_are_a_failed_run(run: RunDir, settings: Settings) -> None:
     """None of them could be graded."""
     run.ledger.append(
-        SubmissionAccepted(submission_id=1, elapsed_s=1, model_path="o", weights_digest="d" * 64, code_revision=None)
+        SubmissionAccepted(
+            submission_id=1, elapsed_s=1, model_path="o", weights_digest="d" * 64, code_revision=None, receipt=1
+        )
     )
     score = summarise([]).model_copy(update={"score": None, "reason": "the grader ran out of memory"})
     run.ledger.append(Graded(weights_digest="d" * 64, elapsed_s=2, result=score, improvement=None, items_digest=""))
