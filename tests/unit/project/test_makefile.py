@@ -10,6 +10,22 @@ from pathlib import Path
 
 import pytest
 
+UV = """#!/bin/sh
+site=$(echo .venv-*/lib/python*/site-packages)
+case "$*" in
+*flash-attn*) echo "error: no kernel image"; mkdir $site/flash_attn; exit 1 ;;
+*deepspeed*) touch $site/deepspeed.py ;;
+*--requirement*) for each in torch transformers trl peft accelerate datasets vllm; do touch $site/$each.py; done ;;
+esac
+"""
+"""A fake of uv, which installs empty modules."""
+UV_THAT_FAILS = """#!/bin/sh
+site=$(echo .venv-*/lib/python*/site-packages)
+echo 'from pathlib import Path; Path(__file__).with_name("vllm.py").touch()' >$site/pip.py
+exit 1
+"""
+"""It leaves a fake of pip."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, repository: Path) -> Path:
@@ -62,3 +78,57 @@ def test_a_service_is_not_started_on_a_port_that_is_in_use(tmp_path: Path, repos
         )  # fmt: skip
     assert refused.returncode == 1
     assert f"port {port} of redis is in use: A2RL_SERVICES_PORT names" in refused.stdout + refused.stderr
+
+
+@pytest.fixture
+def machine(tmp_path: Path, repository: Path) -> Path:
+    """A checkout with the script that sets up environments, and fakes of programs in `bin`."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(repository / "scripts/setup_environment.sh", tmp_path / "scripts")
+    for lock in repository.glob("requirements-*.lock"):
+        shutil.copy(lock, tmp_path)
+    write_program(tmp_path, "uv", UV)
+    write_program(tmp_path, "python3.11", f'#!/bin/sh\nexec {sys.executable} "$@" --without-pip\n')
+    return tmp_path
+
+
+def write_program(machine: Path, name: str, text: str) -> None:
+    (machine / "bin").mkdir(exist_ok=True)
+    (machine / "bin" / name).write_text(text)
+    (machine / "bin" / name).chmod(0o755)
+
+
+def set_up(machine: Path, name: str) -> str:
+    environ = {"PATH": f"{machine / 'bin'}:/usr/bin:/bin", "CUDA_HOME": "/nowhere"}
+    done = subprocess.run(
+        [machine / "scripts/setup_environment.sh", name], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_what_does_not_build_on_a_gpu_machine_is_named_with_the_reason(machine: Path, compiler: bool) -> None:
+    write_program(machine, "nvidia-smi", "#!/bin/sh\n")
+    if compiler:
+        write_program(machine, "nvcc", "#!/bin/sh\n")
+    why = "error: no kernel image" if compiler else "there is no compiler for CUDA (nvcc) here"
+    left_out = f"without flash-attn: {why}; .venv-agent/flash-attn.log says more\n"
+    assert left_out in set_up(machine, "agent")
+    assert left_out in set_up(machine, "agent")  # it is up to date, and says so again
+    assert "no kernel image" in (machine / ".venv-agent/flash-attn.log").read_text()
+    [site] = machine.glob(".venv-agent/lib/python*/site-packages")
+    assert (site / "deepspeed.py").exists()
+    assert not (site / "flash_attn").exists()
+
+
+def test_without_a_gpu_the_environments_say_what_needs_one(machine: Path) -> None:
+    assert "without vllm, deepspeed, flash-attn" in set_up(machine, "agent")
+    assert "without" not in set_up(machine, "vllm")
+    assert (machine / ".venv-agent/left-out.txt").is_file()
+
+
+def test_where_uv_fails_pip_installs(machine: Path) -> None:
+    write_program(machine, "uv", UV_THAT_FAILS)
+    assert "uv failed; pip tries it" in set_up(machine, "vllm")
+    assert list(machine.glob(".venv-vllm/lib/python*/site-packages/vllm.py"))

