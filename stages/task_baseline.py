@@ -8,9 +8,9 @@ from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
 from a2rl.grading.baseline import BaselineMetrics, store
 from a2rl.grading.dependencies import baseline_key, code_of, processor
-from a2rl.grading.devices import CPU
 from a2rl.grading.job import EngineChoice, GradeJob
 from a2rl.grading.pool import grade_now
+from a2rl.linux.gpus import CPU
 from a2rl.models.base_model import TINY, model_digest, resolve_model
 from a2rl.task_api.catalog import load_task
 from a2rl.task_api.contract import Variant

@@ -18,8 +18,9 @@ from a2rl.contamination.twins import (
     shared_items,
     twins_graded,
 )
-from a2rl.grading.devices import CPU, devices_of
+from a2rl.grading.devices import devices_of
 from a2rl.grading.model_process import ModelSize
+from a2rl.linux.gpus import CPU
 from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among

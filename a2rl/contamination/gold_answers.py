@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import CPU
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.prompt_check import asked_prompts
+from a2rl.linux.gpus import CPU
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import Prompt
 from a2rl.task_api.catalog import load_grader

@@ -10,13 +10,11 @@ from pydantic import BaseModel
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.linux.gpu_locks import hold_gpus
-from a2rl.linux.gpus import Gpu, Inventory, find_gpus, require_answer, usable_gpus
+from a2rl.linux.gpus import CPU, Gpu, Inventory, find_gpus, require_answer, usable_gpus
 from a2rl.linux.resources import GIB
 from a2rl.models.base_model import TINY
 from a2rl.run.gpu_share import GpuShare, require_gpus_for_one
 from a2rl.run.spec import RunSpec
-
-CPU = "cpu"
 
 
 def devices_of(gpus: Sequence[Gpu], for_one: int = 1) -> list[str]:

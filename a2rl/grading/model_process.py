@@ -15,7 +15,7 @@ from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.files import write_model
 from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import CPU
+from a2rl.linux.gpus import CPU
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.checkpoint import BYTES, tensors_of
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from a2rl.core.processes import Child, kill_descendants
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import CPU
 from a2rl.grading.job import GradeJob
+from a2rl.linux.gpus import CPU
 from a2rl.llm.keys import grader_keys, keys_message
 
 WORKER = "a2rl.grading.worker"

@@ -23,6 +23,8 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.processes import child_environment, module_command
 from a2rl.core.settings import Settings
 
+CPU = "cpu"
+"""The device of what uses no GPU."""
 ANSWER_TIMEOUT_S = 30.0
 """The driver needs a few seconds for its first answer on a large machine that does not keep it loaded."""
 END_TIMEOUT_S = 1.0
