@@ -16,7 +16,7 @@ define repro
 @dvc repro --quiet $(1) || dvc repro $(1)
 endef
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-agent-env setup-scale data demo test test-all test-agents check bench ui worker deploy services clean lock
+.PHONY: help setup setup-vllm setup-agent-env setup-scale data demo test test-all test-agents check bench ui worker deploy services dist clean lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -91,6 +91,12 @@ deploy: setup ## register the deployments with the Prefect server, once
 
 worker: deploy ## run what `prefect deployment run a2rl/full-bench` starts
 	@A2RL_ROOT="$(CURDIR)" prefect worker start --pool a2rl --type process
+
+dist: setup ## build the wheel and the source archive in dist/ and check them; uploads nothing
+	@$(PIP) --constraint requirements.lock build twine
+	@rm -rf dist build
+	@python -m build >/dev/null
+	@twine check --strict dist/*
 
 lock: ## resolve the dependencies and write the lock files (for maintainers)
 	@scripts/lock.sh

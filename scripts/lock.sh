@@ -5,8 +5,8 @@
 #   scripts/lock.sh agent-cpu agent-cuda     what agents train with
 #   scripts/lock.sh vllm-cpu vllm-cuda       vLLM for grading
 #
-# The pins below are the ones that matter; the resolver chooses everything else. Of the environments for agents and for
-# vLLM, it keeps the versions of the present lock file that still fit.
+# The pins below, and for a2rl those of pyproject.toml, are the ones that matter; the resolver chooses everything else. Of
+# the environments for agents and for vLLM, it keeps the versions of the present lock file that still fit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
@@ -25,10 +25,7 @@ no_cpu_build=(--no-emit-package torchvision --no-emit-package torchaudio --no-em
 # requirements-textworld.lock, which is written by hand. Of alpaca-eval only the statistics are needed; its dependencies
 # are clients of half a dozen APIs.
 lock_a2rl() {
-    # fastapi: Prefect 3.8.8 fails to import with 0.156 and later, inside its own declared range.
-    # setuptools: torch requires it, and alpaca-eval imports pkg_resources, which later releases lack.
-    pip install "${libraries[@]}" trl==$trl mlflow==3.17.2 dvc==3.67.1 prefect==3.8.8 fastapi==0.150.0 pandas==3.1.1 \
-        setuptools==79.0.1 ".[dev]"
+    pip install ".[dev]"
     pip install --no-deps alfworld==0.4.2 alpaca-eval==0.6.6
     {
         echo '# Exact versions of everything, tested together on Python 3.11. `make lock` writes this file.'

@@ -6,7 +6,7 @@ from a2rl.core.errors import A2rlError, InterruptedByUserError, NotReadyError, U
 from a2rl.core.settings import Settings
 
 APPLICATION = ("agents", "flows", "stages", "tasks")
-"""Folders of a checkout that are not part of the installed package."""
+"""Folders of a project that are not importable from the installed package."""
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     from a2rl.cli.commands import app
 
     try:
-        _use_checkout()
+        _use_project()
         app()
     except A2rlError as error:
         from a2rl.cli.console import print_error
@@ -28,14 +28,13 @@ def main() -> None:
         sys.stderr.close()  # the program that reads our output (such as head or less) has ended
 
 
-def _use_checkout() -> None:
-    """Makes `flows`, `stages` and `tasks` of the checkout in use importable.
+def _use_project() -> None:
+    """Makes `flows`, `stages` and `tasks` of the project in use importable: see `Settings.load`.
 
-    The checkout is $A2RL_ROOT, or else the current folder or one above it. Without a checkout, only commands that need
-    none work; the others say so.
+    Without a project, only commands that need none work; the others say so.
 
     Raises:
-        UsageError: The checkout lacks a folder.
+        UsageError: The project lacks a folder.
     """
     try:
         settings = Settings.load()
@@ -45,5 +44,5 @@ def _use_checkout() -> None:
     root = settings.root
     missing = [name for name in APPLICATION if not (root / name).is_dir()]
     if missing:
-        raise UsageError(f"{root} is not a whole checkout of a2rl: it has no folder {', '.join(missing)}")
+        raise UsageError(f"{root} is not a whole project of a2rl: it has no folder {', '.join(missing)}")
     sys.path.insert(0, str(root))

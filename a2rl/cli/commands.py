@@ -15,6 +15,7 @@ from a2rl.cli import (
     launching,
     machine,
     models,
+    project,
     repeating,
     stored_runs,
     suites,
@@ -53,7 +54,8 @@ def _options(
 AGAIN, LOOK, SET_UP = "Continue or repeat runs", "Look at results", "Set up and try out"
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (
-        machine.doctor, launching.run, watching.watch, stored_runs.runs, stored_runs.report, launching.bench,
+        project.init, machine.doctor, launching.run, watching.watch, stored_runs.runs, stored_runs.report,
+        launching.bench,
     ),
     AGAIN: (launching.resume, repeating.rerun),
     LOOK: (analysing.outputs, analysing.compare, analysing.label),

@@ -130,7 +130,7 @@ def _free(gpu: Gpu) -> str:
 
 def _prepared(settings: Settings) -> Diagnosis:
     ready = (settings.models / "tiny").is_dir()
-    mend = "" if ready else "run `make data`: it builds the model and the mini data"
+    mend = "" if ready else "`a2rl models get tiny` builds it; so does a run"
     return Diagnosis("tiny", ready, True, "built" if ready else "not built", mend)
 
 

@@ -79,7 +79,7 @@ def score(
 
 
 def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> None:
-    """Prepare a task's data, replacing what is there (`make data` prepares the mini data and `tiny`).
+    """Prepare a task's data, replacing what is there.
 
     Example: `a2rl prepare --task gsm8k --variant full --source ~/gsm8k`
     """

@@ -1,4 +1,4 @@
-"""Paths of the checkout and settings from the environment: the only module that reads `os.environ`.
+"""Paths of the project and settings from the environment: the only module that reads `os.environ`.
 
 settings = Settings.load()
 settings.runs / "gsm8k-scripted-..." / "spec.json"
@@ -10,9 +10,12 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from a2rl import __version__
 from a2rl.core.errors import UsageError
 
 ROOT_MARK = "params.yaml"
+MADE_BY = ".a2rl-version"
+"""The file with the version of a2rl that made a project; a checkout has none, because it has its own a2rl."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 WAY_OUT = (
@@ -29,7 +32,7 @@ _handed_over: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The folders of one checkout. Everything that the pipeline writes is below `root`."""
+    """The folders of one project: a checkout, or a folder that `a2rl init` made. What is written is below `root`."""
 
     root: Path
     environ: dict[str, str] = field(repr=False)
@@ -37,22 +40,24 @@ class Settings:
 
     @classmethod
     def load(cls, start: Path | None = None) -> "Settings":
-        """Finds the checkout: $A2RL_ROOT, else the closest checkout at or above `start`, else the one with this file.
+        """Finds the project: $A2RL_ROOT, else the closest one at or above `start`, else the checkout with this file.
 
         Raises:
-            UsageError: There is no checkout, or A2RL_ROOT does not name one.
+            UsageError: There is none, A2RL_ROOT does not name one, or another version of a2rl made it.
         """
         _keep_loopback_direct(os.environ)
         environ = {**os.environ, **_handed_over}
         if named := environ.get("A2RL_ROOT"):
             if not (Path(named) / ROOT_MARK).is_file():
-                raise UsageError(f"A2RL_ROOT={named} has no {ROOT_MARK}: point it at a checkout of a2rl, or unset it")
-            return cls(Path(named).resolve(), environ)
+                raise UsageError(f"A2RL_ROOT={named} has no {ROOT_MARK}: point it at a project of a2rl, or unset it")
+            return cls(_of_this_version(Path(named).resolve()), environ)
         here = (start or Path.cwd()).resolve()
         for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
             if (folder / ROOT_MARK).is_file() and (folder / "stages").is_dir():
-                return cls(folder, environ)
-        raise UsageError(f"no {ROOT_MARK} in {here} or above: run this inside a checkout of a2rl, or set A2RL_ROOT")
+                return cls(_of_this_version(folder), environ)
+        raise UsageError(
+            f"{here} is not in a project of a2rl: make one with `a2rl init FOLDER` and change into it, or set A2RL_ROOT"
+        )
 
     def provide_home(self) -> None:
         """Gives this process a home folder if its user has none, because some libraries fail without one."""
@@ -188,6 +193,16 @@ class Settings:
         A key that was read from a file often ends in a line break, which no header may contain.
         """
         return {name: self.environ[name].strip() for name in names if name in self.environ}
+
+
+def _of_this_version(root: Path) -> Path:
+    made_by = (root / MADE_BY).read_text(encoding="utf-8").strip() if (root / MADE_BY).is_file() else __version__
+    if made_by != __version__:
+        raise UsageError(
+            f"{root} was made by a2rl {made_by}, and this is a2rl {__version__}: install that version, or make a new "
+            "project with `a2rl init FOLDER`, and move `runs` and what you have changed there"
+        )
+    return root
 
 
 def enter_checkout() -> dict[str, str]:

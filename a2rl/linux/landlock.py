@@ -44,6 +44,8 @@ class AccessRights:
 
     read: tuple[Path, ...] = ()
     """Files and folders to read and execute."""
+    list_only: tuple[Path, ...] = ()
+    """Folders to list, with all below."""
     write: tuple[Path, ...] = ()
     """Files and folders to read, change, create and remove."""
     use: tuple[Path, ...] = ()
@@ -97,6 +99,7 @@ def restrict(rights: AccessRights, at_least: int = 1) -> None:
     ruleset = _call(_CREATE_RULESET, struct.pack(f"{len(fields)}Q", *fields), len(fields) * 8, 0)
     try:
         _allow_paths(ruleset, rights.read, _READ & mask)
+        _allow_paths(ruleset, rights.list_only, _READ_DIR)
         _allow_paths(ruleset, rights.write, mask)
         _allow_paths(ruleset, rights.use, _USE & mask)
         _allow_paths(ruleset, rights.share, _SHARE & mask)

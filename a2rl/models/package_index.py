@@ -78,7 +78,7 @@ def _reason(requirement: str, said: str) -> str:
     if "No space left on device" in said:
         return f"{requirement} cannot be stored: the disk is full; free some disk space and try again"
     if "No module named pip" in said:
-        return f"{requirement} cannot be downloaded: {sys.executable} has no pip; `make setup` installs it"
+        return f"{requirement} cannot be downloaded: {sys.executable} has no pip: install it there"
     if "No matching distribution found" in said:
         lines = [line.lower() for line in said.splitlines() if line.startswith("WARNING")]
         if any(word in line for line in lines for word in UNREACHABLE):

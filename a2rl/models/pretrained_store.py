@@ -188,7 +188,7 @@ def _require_same(model: Pretrained, folder: Path) -> None:
     if (digest := _digest(folder)) != model.weights_digest:
         raise InfrastructureError(
             f"converting {model.name} gave other weights than it should (digest {digest[:16]}..., not "
-            f"{model.weights_digest[:16]}...): install the versions of requirements.lock (`make setup`) and try again"
+            f"{model.weights_digest[:16]}...): install the versions of requirements.lock and try again"
         )
 
 

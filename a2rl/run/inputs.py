@@ -88,9 +88,7 @@ def base_model_of(run: RunDir) -> Path:
 
 def how_to_get(model: str) -> str:
     """Returns how a base model that is missing is made, in brackets after a blank; empty if nothing is known."""
-    if model == TINY:
-        return " (`make data` builds tiny)"
-    return f" (`a2rl models get {model}` downloads it)" if model in CATALOGUE else ""
+    return f" (`a2rl models get {model}` gets it)" if model in (TINY, *CATALOGUE) else ""
 
 
 def given_model(run: RunDir) -> Path:

@@ -40,6 +40,8 @@ class Confinement(NamedTuple):
     """Whether it has its own /dev/shm and terminals; with bwrap it always has."""
     processes: bool = False
     """Whether it has its own process table; with bwrap it always has."""
+    list_only: tuple[str, ...] = ()
+    """Folders whose names of files it may see, with all below; it may read only what is in `read`."""
 
     @classmethod
     def of(cls, fields: Sequence[Any]) -> "Confinement":
@@ -67,6 +69,7 @@ class Confinement(NamedTuple):
         """Returns the rights for Landlock. They allow no connections: the broker makes them."""
         return AccessRights(
             read=tuple(map(Path, self.read)),
+            list_only=tuple(map(Path, self.list_only)),
             write=tuple(map(Path, self.write)),
             use=tuple(map(Path, self.use)),
             share=tuple(map(Path, self.share)),

@@ -2,7 +2,8 @@
 
     confinement_of(run, agent, settings, isolation, connect=(grading_port, proxy_port), extra_read=(cli_folder,))
 
-Only what is listed here is readable: no home folder, no checkout, no other run.
+Only what is listed here is readable: no home folder, no checkout, no other run, and not a2rl where it is installed:
+its generators of mini data would say what the eval sets are drawn from.
 """
 
 import os
@@ -10,7 +11,9 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
+import a2rl
 from a2rl.core.settings import Settings
 from a2rl.linux import landlock
 from a2rl.sandbox.confinement import SHARED_MEMORY, Confinement
@@ -62,9 +65,11 @@ def workspace_confinement(
         return None
     layers = isolation.layers
     own_terminals = "devices" in layers or "user" in layers
+    system = map(Path, (*SYSTEM, *HARDWARE, *(f"/etc/{name}" for name in SYSTEM_SETTINGS)))
+    opened = _without((*system, *python_folders(settings), *read), _closed(settings))
     return Confinement(
-        read=(*SYSTEM, *HARDWARE, *(f"/etc/{name}" for name in SYSTEM_SETTINGS),
-              *map(str, (*python_folders(settings), *read))),
+        read=tuple(map(str, opened.read)),
+        list_only=tuple(map(str, opened.list_only)),
         write=(str(workspace),),
         use=(*(f"/dev/{name}" for name in (*DEVICES, *(TERMINALS if own_terminals else ()))), *_cuda(gpus, isolation)),
         share=(SHARED_MEMORY,),
@@ -107,6 +112,38 @@ def python_folders(settings: Settings) -> tuple[Path, ...]:
     if settings.agent_python is not None:
         found.add(settings.agent_python.parent.parent)
     return tuple(folder for folder in sorted(found) if not contains_private_data(folder, settings))
+
+
+class _Opened(NamedTuple):
+    """What an agent may read, and the folders of which it may only see the names of files."""
+
+    read: list[Path]
+    list_only: list[Path]
+
+
+def _closed(settings: Settings) -> tuple[Path, ...]:
+    return (Path(a2rl.__file__).resolve().parent, settings.root.resolve())
+
+
+def _without(places: Iterable[Path], closed: tuple[Path, ...]) -> _Opened:
+    """Opens places, but nothing that is closed: a folder above it is opened entry by entry.
+
+    Rights are for a folder with all below, so they cannot leave out a part of it.
+    """
+
+    def contains_closed(place: Path) -> bool:
+        real = os.path.realpath(place)
+        return any(each.is_relative_to(real) for each in closed)
+
+    opened, waiting = _Opened([], []), [*places]
+    while waiting:
+        place = waiting.pop()
+        if not contains_closed(place):
+            opened.read.append(place)
+        elif place.resolve() not in closed:
+            opened.list_only.append(place)
+            waiting += (each for each in place.iterdir() if not (each.is_symlink() and contains_closed(each)))
+    return opened
 
 
 def contains_private_data(folder: Path, settings: Settings) -> bool:

@@ -48,7 +48,9 @@ def _plain_help(action: re.Match[str]) -> str:
 def _shipped(name: str) -> str:
     spec = find_spec("alfworld")  # not imported, because that would create folders in the home directory
     if spec is None or spec.origin is None:
-        raise UsageError("the package alfworld is not installed: run `make setup`")
+        raise UsageError(
+            "the package alfworld is not installed: `pip install --no-deps -r requirements.lock` installs it"
+        )
     return (Path(spec.origin).parent / "data" / name).read_text()
 
 

@@ -34,7 +34,9 @@ def folder() -> Path:
     """Returns the folder of the package. Raises InfrastructureError if it is not installed."""
     spec = importlib.util.find_spec(NAME)
     if spec is None or spec.origin is None:
-        raise InfrastructureError("the package alpaca-eval is not installed: `make setup` installs it")
+        raise InfrastructureError(
+            "the package alpaca-eval is not installed: `pip install --no-deps -r requirements.lock` installs it"
+        )
     return Path(spec.origin).parent
 
 

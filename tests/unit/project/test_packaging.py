@@ -1,7 +1,5 @@
-"""Tests the package: its version has one source, and no file of the library is left out."""
+"""Tests the package: its version has one source and is described, and no folder of the library is left out."""
 
-import tomllib
-from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,11 +10,8 @@ def test_the_installed_version_is_the_one_in_the_source() -> None:
     assert version("a2rl") == a2rl.__version__
 
 
-def test_the_package_contains_every_file_of_the_library(repository: Path) -> None:
-    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = ["*.py", *project["tool"]["setuptools"]["package-data"]["*"]]
-    files = [path for path in (repository / "a2rl").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert [path for path in files if not any(fnmatch(path.name, pattern) for pattern in patterns)] == []
+def test_the_version_has_a_section_in_the_changelog(repository: Path) -> None:
+    assert f"\n## [{a2rl.__version__}]" in (repository / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_every_folder_with_code_is_a_package(repository: Path) -> None:
