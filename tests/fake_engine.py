@@ -17,6 +17,9 @@ def say(**message):
     print(json.dumps(message), flush=True)
 def number_of(folder):
     return int(hashlib.sha256((Path(folder) / "model.safetensors").read_bytes()).hexdigest()[:6], 16)
+if "-c" in sys.argv:  # the checks before a run ask for its build, and how many GPUs CUDA sees
+    print("vllm 0.32.0" if "vllm" in sys.argv[-1] else len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
+    sys.exit()
 with (here / "starts").open("a") as starts:
     starts.write(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES", "")]) + chr(10))
 number = number_of(sys.argv[3])

@@ -1,7 +1,6 @@
 """`a2rl doctor`: checks what this machine has for benchmark runs, and says how to get what is missing."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.core.urls import proxy_for
 from a2rl.execution.preflight import examine_runs
+from a2rl.execution.preflight_probes import vllm_build
 from a2rl.linux import landlock
 from a2rl.linux.gpus import Gpu, usable_gpus
 from a2rl.linux.resources import GIB, Resources
@@ -143,11 +143,13 @@ def _pretrained(settings: Settings) -> Diagnosis:
 
 
 def _vllm(settings: Settings) -> Diagnosis:
-    if not settings.vllm_python.exists():
-        return Diagnosis("vllm", False, True, "not installed; grading uses transformers", "run `make setup-vllm`")
-    query = "from importlib.metadata import distributions as d; print([x.version for x in d() if 'vllm' in x.name][0])"
-    done = subprocess.run([settings.vllm_python, "-c", query], capture_output=True, text=True, check=False, timeout=60)
-    return Diagnosis("vllm", done.returncode == 0, True, done.stdout.strip() or done.stderr.strip()[-100:])
+    try:
+        found = vllm_build(settings)
+    except UsageError as error:
+        return Diagnosis("vllm", False, True, str(error))
+    if found:
+        return Diagnosis("vllm", True, True, found)
+    return Diagnosis("vllm", False, True, "not installed; grading uses transformers", "run `make setup-vllm`")
 
 
 def _agent_python(settings: Settings) -> Diagnosis:

@@ -21,7 +21,7 @@ from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.launch import definition_of
-from a2rl.execution.preflight_probes import check_gpus_in_sandbox, check_program, check_python, check_torch
+from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox, check_program, check_python
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
 from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
@@ -188,11 +188,16 @@ def _gpus(spec: RunSpec, here: ThisMachine) -> str:
     if counts == (0, 0):
         return ""
     require_gpus_for_one(spec.gpus_for_one, counts.grading or counts.agent)
-    if spec.backend == "transformers":
-        check_torch()
     of_grader = f", and {counts.grading} that only grade" if counts.grading else ""
     total = len(here.gpus.gpus)
     return f"{counts.agent} for the agent{of_grader}, of {total}: {total // sum(counts)} runs at a time"
+
+
+def _backend(spec: RunSpec, here: ThisMachine) -> str:
+    """Checks the environment that grades, with the GPUs that grade."""
+    agent, grading = here.counts(spec)
+    mine = here.gpus.gpus[: agent + grading]
+    return check_backend(spec.backend, mine[agent:] if grading else mine, here.settings)
 
 
 def _gpus_in_sandbox(spec: RunSpec, here: ThisMachine) -> str:
@@ -262,6 +267,7 @@ CHECKS = (
         lambda spec: (spec.gpus_per_run, spec.grading_gpus, spec.model, spec.backend, spec.gpus_for_one),
         _gpus,
     ),
+    Check("back end", lambda spec: (spec.backend, spec.gpus_per_run, spec.grading_gpus, spec.model), _backend),
     Check(
         "CUDA", lambda spec: (spec.gpus_per_run, spec.model, spec.sandbox, spec.agent, spec.python), _gpus_in_sandbox
     ),

