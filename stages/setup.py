@@ -14,14 +14,17 @@ from a2rl.core.files import digest_of, folder_digest
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import build_workspace
 from a2rl.grading.base_trial import BaseTrial, try_base_model
+from a2rl.grading.devices import plan_memory
 from a2rl.grading.job import ids_of_run
 from a2rl.grading.prompt_check import check_prompts
 from a2rl.grading.run_judge import check_judge_of
+from a2rl.linux.gpus import usable_gpus
 from a2rl.linux.hardware import hardware
 from a2rl.models.base_model import SMALL_FILES, TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk, weights_bytes
 from a2rl.run.events import RunOpened
+from a2rl.run.gpu_share import wants_no_gpu
 from a2rl.run.inputs import eval_set, place_in
 from a2rl.run.records import ExecuteRecord, SetupRecord
 from a2rl.run.spec import RunSpec
@@ -89,6 +92,7 @@ def _checked(spec: RunSpec, inputs: _Inputs, settings: Settings) -> SetupRecord:
     hidden, base_model = inputs.graded_on / "hidden", inputs.base_model
     ids_of_run(spec, hidden, spec.public_split)  # refuses a sample that the data is too small for
     check_prompts(spec, spec.model, base_model, hidden, settings.root)
+    gpus = () if wants_no_gpu(spec) else usable_gpus(settings).gpus
     digest = model_digest(base_model)
     # `tiny` is built here with save_pretrained, and a test tries it, so that small runs need not wait for this.
     trial = BaseTrial() if spec.model == TINY else try_base_model(base_model, digest, settings)
@@ -105,6 +109,7 @@ def _checked(spec: RunSpec, inputs: _Inputs, settings: Settings) -> SetupRecord:
         data_about=about(inputs.graded_on),
         sandbox=select_sandbox(spec.sandbox, settings),
         hardware=hardware(),
+        memory=plan_memory(spec, base_model, gpus, settings.root),
         agent_python=str(inputs.provision.python),
     )
 

@@ -8,6 +8,7 @@ from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
 from a2rl.grading.baseline import BaselineMetrics, store
 from a2rl.grading.dependencies import baseline_key, code_of, processor
+from a2rl.grading.devices import planned_for
 from a2rl.grading.job import EngineChoice, GradeJob
 from a2rl.grading.pool import grade_now
 from a2rl.linux.gpus import CPU
@@ -55,6 +56,7 @@ def task_baseline(task: str, variant: Variant, params: Params, settings: Setting
         result=folder / ".graded.json",
         log=settings.baselines / "cache" / "grader.log",
     )
+    job = planned_for(CPU, job, model)
     job.result.unlink(missing_ok=True)
     try:
         depends_on = baseline_key(job, model_digest(model), hidden_digest(data), settings)

@@ -23,10 +23,21 @@ if "-c" in sys.argv:  # the checks before a run ask for its build, and how many 
 with (here / "starts").open("a") as starts:
     starts.write(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES", "")]) + chr(10))
 number = number_of(sys.argv[3])
+def lacks_memory():
+    lacking = here / "lacking"
+    times = int(lacking.read_text()) if lacking.exists() else 0
+    lacking.write_text(str(max(0, times - 1)))
+    return times > 0
+if lacks_memory():
+    say(memory="3.0 GiB are missing")
+    sys.exit(2)
 say(ready=True, has_chat_template=False, cache_tokens=None)
 for line in sys.stdin:
     request = json.loads(line)
     if "load" in request:
+        if lacks_memory():
+            say(loaded=request["nonce"], memory="3.0 GiB are missing")
+            continue
         print('{{"late": "answer of an earlier grade"}}', flush=True)
         refuses = (here / "refuse").exists()
         number = number if refuses else number_of(request["load"])
@@ -73,6 +84,10 @@ class FakeEngine:
     def refuse(self) -> None:
         """Lets the engine refuse other weights from now on."""
         (self._folder / "refuse").touch()
+
+    def lack_memory(self, times: int) -> None:
+        """Lets engines find too little memory so many times."""
+        (self._folder / "lacking").write_text(str(times))
 
     def hang(self) -> None:
         """Lets engines that start from now on never finish a request."""

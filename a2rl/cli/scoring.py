@@ -13,7 +13,7 @@ from a2rl.config.params import Params, load_params
 from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import held_device
+from a2rl.grading.devices import held_device, planned_for
 from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
 from a2rl.grading.model_process import require_complete
 from a2rl.grading.pool import grade_now
@@ -145,7 +145,7 @@ def grade_checkpoint(
             require_complete(folder, settings)
         for_one = engine.vllm.tensor_parallel_size if engine.vllm else 1
         with held_device(request.model, settings, for_one) as device:
-            score = grade_now(job, settings, on_progress, [device]).score
+            score = grade_now(planned_for(device, job, folder), settings, on_progress, [device]).score
         problem = _write_outputs(job.result, outputs) if outputs is not None else ""
     items = len(load_grader(request.task).item_ids(data / "hidden"))
     computed = {"computed in": engine.dtype} if engine.dtype else {}

@@ -210,6 +210,16 @@ def _gpus_in_sandbox(spec: RunSpec, here: ThisMachine) -> str:
     return check_gpus_in_sandbox(mine, isolation, here.settings, provision.python.executable, read)
 
 
+def _memory(spec: RunSpec, here: ThisMachine) -> str:
+    """Plans what the grader takes of a GPU, for a model that is on this machine; setup does so for others."""
+    folder = local_folder(spec.model, here.settings)
+    if spec.backend != "vllm" or folder is None or not folder.is_dir():
+        return ""
+    from a2rl.grading.devices import plan_memory  # takes a tenth of a second
+
+    return str(plan_memory(spec, folder, () if wants_no_gpu(spec) else here.gpus.gpus, here.settings.root))
+
+
 def _judge_key(spec: RunSpec, here: ThisMachine) -> str:
     if spec.judge is None:
         return ""
@@ -270,6 +280,11 @@ CHECKS = (
     Check("back end", lambda spec: (spec.backend, spec.gpus_per_run, spec.grading_gpus, spec.model), _backend),
     Check(
         "CUDA", lambda spec: (spec.gpus_per_run, spec.model, spec.sandbox, spec.agent, spec.python), _gpus_in_sandbox
+    ),
+    Check(
+        "grader's memory",
+        lambda spec: (spec.task, spec.variant, spec.model, spec.backend, str((spec.dtype, spec.vllm, spec.generation))),
+        _memory,
     ),
     Check("judge", lambda spec: spec.judge and spec.judge.model_dump_json(), _judge_key),
     Check("search", lambda spec: (spec.task, str(spec.options)), _services),

@@ -20,7 +20,7 @@ from a2rl.core.serving import serve_for_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.agent_services import services_of
 from a2rl.grading.app import create_app
-from a2rl.grading.devices import describe_gpus, devices_of, kept_share
+from a2rl.grading.devices import describe_gpus, devices_of
 from a2rl.grading.http_limits import MAX_HEAD_BYTES, Connection
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
@@ -29,6 +29,7 @@ from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import share_of
+from a2rl.run.records import SetupRecord
 
 ALIVE_EVERY_S = 1
 MAX_LOG_BYTES = 8 << 20
@@ -54,7 +55,8 @@ def main() -> None:
         service = GradingService(run, settings.root, pool)
         log = EventLog(run.logs / "api.jsonl", MAX_LOG_BYTES)
         gpus = devices if share.graders else []
-        app = create_app(service, run.spec.task, gpus, log, describe_gpus(share, kept_share(run.spec)), services)
+        told = describe_gpus(share, run.need("setup", SetupRecord).memory)
+        app = create_app(service, run.spec.task, gpus, log, told, services)
 
         async def say_alive() -> None:
             with suppress(OSError):  # the parent is busy or has ended

@@ -24,7 +24,7 @@ from a2rl.core.files import canonical_json, digest_of, file_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob
 from a2rl.models.base_model import model_digest, resolve_model
-from a2rl.sampling.engine_params import cpu_flags
+from a2rl.sampling.engine_params import VllmParams, cpu_flags
 from a2rl.sampling.generation import Generation
 
 RUNS_JOBS = "a2rl.grading.job"
@@ -100,13 +100,18 @@ def baseline_key(
         "exact": str(job.exact),
         "device": ", ".join(gpus) or processor(),
         "dtype": job.dtype or ("bfloat16" if gpus else "float32"),
-        **({"vllm": canonical_json({**job.vllm.model_dump(), **vllm_versions(settings)})} if job.vllm else {}),
+        **({"vllm": canonical_json(_vllm(job, job.vllm, settings))} if job.vllm else {}),
         "options": canonical_json(job.options),
         **_judge(job, settings),
         **({"generation": canonical_json(generation.model_dump())} if generation != Generation() else {}),
         **({SAMPLE: f"{job.limit} by seed {job.split_seed}"} if job.limit else {}),
         "libraries": code.libraries,
     }
+
+
+def _vllm(job: GradeJob, options: VllmParams, settings: Settings) -> dict[str, Any]:
+    planned = {"max_model_len": job.memory.context} if job.memory else {}
+    return {**options.model_dump(exclude={"kv_cache_memory_bytes"}), **planned, **vllm_versions(settings)}
 
 
 def _judge(job: GradeJob, settings: Settings) -> dict[str, str]:

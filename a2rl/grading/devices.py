@@ -1,20 +1,24 @@
 """The devices that grade: GPUs by their UUID, which stays right when another GPU disappears, or else the processor.
 
-Also what an agent is told about its own GPUs: their memory, and how much of it a grader on the same GPU keeps."""
+Also what a grader takes of a GPU's memory, which is checked before a run and told to an agent that shares the GPU."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from pydantic import BaseModel
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
+from a2rl.grading.job import EngineChoice, GradeJob
+from a2rl.grading.prompt_check import limits_of
 from a2rl.linux.gpu_locks import hold_gpus
 from a2rl.linux.gpus import CPU, Gpu, Inventory, find_gpus, require_answer, usable_gpus
 from a2rl.linux.resources import GIB
 from a2rl.models.base_model import TINY
 from a2rl.run.gpu_share import GpuShare, require_gpus_for_one
 from a2rl.run.spec import RunSpec
+from a2rl.sampling.engine_memory import EngineMemory
 
 
 def devices_of(gpus: Sequence[Gpu], for_one: int = 1) -> list[str]:
@@ -83,34 +87,58 @@ class AgentGpu(BaseModel):
     grades: bool
     """Whether it also grades."""
     grader_gib: float | None
-    """How much of the memory the grader keeps for itself while it grades: 0 if it grades elsewhere, None if it takes
-    what is free at that time."""
+    """How much of the memory the grader needs while it grades: 0 if it grades elsewhere, None if that is not fixed."""
 
 
-def describe_gpus(share: GpuShare, kept: float | None = None) -> tuple[AgentGpu, ...]:
+def describe_gpus(share: GpuShare, memory: EngineMemory | None = None) -> tuple[AgentGpu, ...]:
     """Returns what an agent is told about its GPUs.
 
     Args:
         share: The GPUs of the run.
-        kept: The share of a GPU's memory that the grader keeps; None: what is free when it grades.
+        memory: What the grader takes; None if that is not fixed.
     """
-    shared = {gpu.uuid for gpu in share.graders}
+    shared, needed = {gpu.uuid for gpu in share.graders}, memory.total_gib if memory else None
     return tuple(
         AgentGpu(
             name=gpu.uuid,
             model=gpu.name,
-            memory_gib=_gib(gpu.total_bytes),
+            memory_gib=None if gpu.total_bytes is None else round(gpu.total_bytes / GIB, 1),
             grades=gpu.uuid in shared,
-            grader_gib=_gib(gpu.total_bytes, kept) if gpu.uuid in shared else 0.0,
+            grader_gib=needed if gpu.uuid in shared else 0.0,
         )
         for gpu in share.agent
     )
 
 
-def kept_share(spec: RunSpec) -> float | None:
-    """Returns the share of a GPU's memory that the graders of a run keep; None: what is free when they grade."""
-    return spec.vllm.gpu_memory_utilization if spec.backend == "vllm" else None
+def plan_memory(spec: RunSpec, base_model: Path, gpus: Sequence[Gpu], root: Path) -> EngineMemory | None:
+    """Plans what the engine takes that grades a run; None with another back end than vLLM.
+
+    Args:
+        spec: The run.
+        base_model: The folder of its base model.
+        gpus: The GPUs that may grade.
+        root: The checkout.
+
+    Raises:
+        UsageError: A GPU is too small for it, or the model's configuration does not say what must be known.
+    """
+    engine = EngineChoice.of(spec.backend, spec.dtype, spec.vllm, base_model)
+    memory = engine.memory(base_model, limits_of(spec, root), bool(gpus))
+    smallest = min((gpu.total_bytes for gpu in gpus if gpu.total_bytes), default=None)
+    if memory and smallest and memory.total_bytes > smallest:
+        raise UsageError(
+            f"grading needs {memory}, which has {smallest / GIB:.1f}: take a smaller model, more GPUs for one model "
+            "(grading.vllm.tensor_parallel_size), or a shorter context (grading.vllm.max_model_len)"
+        )
+    return memory
 
 
-def _gib(size: int | None, share: float | None = 1.0) -> float | None:
-    return None if size is None or share is None else round(size * share / GIB, 1)
+def planned_for(device: str, job: GradeJob, base_model: Path) -> GradeJob:
+    """Returns a job outside of runs with a plan of what its engine takes of a device.
+
+    Raises:
+        UsageError: The configuration of the base model does not say what must be known.
+    """
+    engine = EngineChoice(backend=job.backend, dtype=job.dtype, vllm=job.vllm)
+    memory = engine.memory(base_model, limits_of(job, job.root), on_gpu=device != CPU)
+    return job.model_copy(update={"memory": memory})

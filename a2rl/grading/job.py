@@ -22,6 +22,7 @@ from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import resolve_model
 from a2rl.run.grading_limits import LONGEST_S, GradingLimits
 from a2rl.sampling import Backend, Sampler, open_sampler
+from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sampling.engine_params import Dtype, DtypeSetting, VllmParams, computing_type
 from a2rl.sampling.generation import GeneratingSampler, Generation
 from a2rl.sampling.vllm_backend import engine_start_of
@@ -67,6 +68,8 @@ class GradeJob(BaseModel):
     """The type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU."""
     vllm: VllmParams | None = None
     """Options of the back end vllm."""
+    memory: EngineMemory | None = None
+    """What its engine takes of a GPU's memory, and its context."""
     options: dict[str, str]
     """Every option of the task."""
     judge: JudgeParams | None = None
@@ -85,6 +88,8 @@ class GradeJob(BaseModel):
     """The job is killed after this time..."""
     silence_s: float = GradingLimits().silence_s
     """...or after this time without a sign of life."""
+    memory_wait_s: float = GradingLimits().memory_wait_s
+    """A job that lacks memory is tried for this time."""
 
 
 class GradeResult(BaseModel):
@@ -124,6 +129,22 @@ class EngineChoice(BaseModel):
             dtype = vllm.dtype
         chosen = computing_type(dtype, base_model) if dtype else None
         return cls(backend=backend, dtype=chosen, vllm=vllm if backend == "vllm" else None)
+
+    def memory(self, base_model: Path, limits: Limits, on_gpu: bool) -> EngineMemory | None:
+        """Plans the memory of the engine for a base model and everything trained from it; None without an engine.
+
+        Args:
+            base_model: Its folder.
+            limits: The limits of answers.
+            on_gpu: Whether GPUs grade.
+
+        Raises:
+            UsageError: The configuration does not say what must be known.
+        """
+        if self.vllm is None:
+            return None
+        dtype = self.dtype or ("bfloat16" if on_gpu else "float32")
+        return EngineMemory.of(base_model, self.vllm, dtype, limits.max_new_tokens, limits.max_steps)
 
 
 def selected_ids(
@@ -185,7 +206,14 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
     progress = ProgressFile(job.result, len(ids) * samples, limits.max_steps)
     judging = _judging(job)
     engine = open_sampler(
-        job.model, job.backend, exact=job.exact, dtype=job.dtype, vllm=job.vllm, lease=lease, on_end=progress.add_item
+        job.model,
+        job.backend,
+        exact=job.exact,
+        dtype=job.dtype,
+        vllm=job.vllm,
+        lease=lease,
+        memory=job.memory,
+        on_end=progress.add_item,
     )
     with _open_judge(job.task, judging) as judge:
         with engine as sampler:

@@ -64,7 +64,7 @@ class KeptEngine:
         with suppress(OSError, A2rlError):  # the job's own process meets the same problem, and reports it
             job.log.parent.mkdir(parents=True, exist_ok=True)
             log = job.log.with_name("vllm.log")
-            self._engine = EngineProcess.start(job.model, job.exact, job.dtype, job.vllm, log)
+            self._engine = EngineProcess.start(job.model, job.exact, job.dtype, job.vllm, job.memory, log)
             self._kind = kind
             return EngineLease(self._engine.connection, is_warm=False, why=self._why)
         return None
@@ -113,4 +113,4 @@ def kind_of(job: GradeJob) -> str:
     names = sorted(path.name for path in job.model.iterdir() if path.is_file())
     others = [name for name in names if not name.endswith(".safetensors") and name != INDEX]
     files = {name: file_digest(job.model / name) for name in others}
-    return digest_of({"files": files, **engine_request(job.exact, job.dtype, job.vllm)})
+    return digest_of({"files": files, **engine_request(job.exact, job.dtype, job.vllm, job.memory)})

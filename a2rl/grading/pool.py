@@ -26,17 +26,19 @@ MOST_JUDGING = 4
 """How many jobs of a device may wait for their judge while it works on another: each keeps a process with libraries."""
 ATTEMPTS = 2
 """How many times a job is tried if its process or its worker dies or hangs."""
+MEMORY_ATTEMPTS = 10
+"""How many times it is tried if it lacks memory, while others use the device in between."""
 
 
 class GradingError(InfrastructureError):
     """A job could not be graded on this machine."""
 
-    def __init__(self, reason: str, seconds: float, *, is_final: bool = True) -> None:
+    def __init__(self, reason: str, seconds: float, *, attempts: int = 1) -> None:
         super().__init__(reason)
         self.seconds = seconds
         """Seconds of grading that the failed attempts used."""
-        self.is_final = is_final
-        """Whether another attempt would fail as well."""
+        self.attempts = attempts
+        """How many times a job is tried that fails in this way; once if another attempt would fail as well."""
 
 
 def named_devices(text: str) -> frozenset[str]:
@@ -120,6 +122,7 @@ class GraderPool:
         """
         self.devices = devices
         self._jobs = _Queue(devices)
+        self._closed = threading.Event()
         self._slots = [_Slot(settings, device, worker) for device in devices]
         self._threads = [threading.Thread(target=self._serve, args=(slot,), daemon=True) for slot in self._slots]
         for thread in self._threads:
@@ -148,6 +151,7 @@ class GraderPool:
 
     def close(self) -> None:
         """Ends the workers; queued and running jobs fail with InterruptedByUserError."""
+        self._closed.set()
         for waiting in self._jobs.close():
             _settle(waiting.future, InterruptedByUserError("grading was stopped"))
         for slot in self._slots:
@@ -178,11 +182,15 @@ class GraderPool:
                 return
             outcome = error
         except GradingError as error:
-            seconds = waiting.seconds + error.seconds
-            again = waiting._replace(attempts=waiting.attempts + 1, seconds=seconds)
-            if not error.is_final and again.attempts <= ATTEMPTS and self._jobs.put(again):
-                return
-            outcome = GradingError(str(error), seconds)
+            again = waiting._replace(attempts=waiting.attempts + 1, seconds=waiting.seconds + error.seconds)
+            if again.attempts <= error.attempts:
+                if error.attempts == MEMORY_ATTEMPTS:
+                    self._closed.wait(waiting.job.memory_wait_s / (MEMORY_ATTEMPTS - 1))
+                if self._jobs.put(again):
+                    return
+            outcome = GradingError(str(error), again.seconds)
+            if self._closed.is_set():
+                outcome = InterruptedByUserError("grading was stopped")
         except A2rlError as error:
             outcome = error
         except Exception as error:  # noqa: BLE001 - if this thread ended, the waiting requests would wait forever
@@ -226,7 +234,7 @@ class _Slot:
                 self.device_is_free.release()
 
         try:
-            problem, is_final = ("", True) if job.result.exists() else self._attempt(job, free_device)
+            problem, attempts = ("", 1) if job.result.exists() else self._attempt(job, free_device)
             if self._closed:
                 raise InterruptedByUserError("grading was stopped")
             if job.result.exists():
@@ -234,7 +242,7 @@ class _Slot:
             if lost := lost_gpu(self.device, self._settings):
                 raise DeviceLostError(lost)
             seconds = round(time.monotonic() - began, 3)
-            raise GradingError(problem or "the grader left no result", seconds, is_final=is_final)
+            raise GradingError(problem or "the grader left no result", seconds, attempts=attempts)
         finally:
             progress_path(job.result).unlink(missing_ok=True)  # of a process that was killed
             (self.device_is_free if has_device else self._judging).release()
@@ -244,8 +252,8 @@ class _Slot:
             self._closed = True
             self._worker.kill()
 
-    def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> tuple[str, bool]:
-        """Runs the job once; returns why there is no result, and whether a retry would fail as well."""
+    def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> tuple[str, int]:
+        """Runs the job once; returns why there is no result, and how many times a job is tried that fails so."""
         worker, failure = self._live_worker(), job.result.with_suffix(".error")
         failure.unlink(missing_ok=True)
         try:
@@ -253,19 +261,20 @@ class _Slot:
         except StuckError as stuck:
             if not stuck.is_judging:
                 worker.kill()
-            return f"{stuck}; its log is {job.log}", False
+            return f"{stuck}; its log is {job.log}", ATTEMPTS
         except BaseException:
             worker.kill()
             raise
         if exit_code is None:
             worker.kill()
+        lacks_memory = exit_code == OUT_OF_MEMORY
         if failure.exists():
             reason = failure.read_text(encoding="utf-8")
             failure.unlink()
-            return reason, True
+            return (f"{reason}; {MORE_MEMORY}", MEMORY_ATTEMPTS) if lacks_memory else (reason, 1)
         if exit_code == 0:
-            return "", False
-        return f"{_how_it_ended(exit_code)}; its log is {job.log}", False
+            return "", ATTEMPTS
+        return f"{_how_it_ended(exit_code)}; its log is {job.log}", MEMORY_ATTEMPTS if lacks_memory else ATTEMPTS
 
     def _live_worker(self) -> WorkerProcess:
         with self._lock:

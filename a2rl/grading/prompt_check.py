@@ -13,7 +13,7 @@ from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError
 from a2rl.grading.job import GradeJob, selected_ids
 from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 from a2rl.run.spec import RunSpec
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, T
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, T, engine_memory
 from a2rl.task_api.catalog import load_grader, load_task
 from a2rl.task_api.contract import JudgedGrader, Limits
 
@@ -98,7 +98,7 @@ def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path
     """
     task, limits = load_task(spec.task, root), limits_of(spec, root)
     answer = limits.max_new_tokens
-    context, has_template = context_of(spec, model), has_chat_template(model)
+    context, has_template = context_of(spec, model, answer), has_chat_template(model)
     if not has_template:
         _require_no_arguments(spec, name)
     if context is None:
@@ -132,18 +132,14 @@ def _require_no_arguments(spec: RunSpec | GradeJob, name: str) -> None:
         )
 
 
-def context_of(spec: RunSpec | GradeJob, model: Path) -> int | None:
-    """Returns how many tokens the context of a model has; None if its configuration does not say."""
+def context_of(spec: RunSpec | GradeJob, model: Path, answer_tokens: int) -> int | None:
+    """Returns how many tokens of context a model is given; None if its configuration does not say."""
     try:
         config = read_json(model / "config.json", "config.json", MAX_CONFIG_BYTES)
     except (OSError, InvalidSubmissionError):
         return None
-    sections = [config.get("text_config"), config]
-    own = [each.get("max_position_embeddings") for each in sections if isinstance(each, dict)]
-    most = [each for each in own if isinstance(each, int)][:1]
-    if spec.backend == "vllm" and spec.vllm is not None and spec.vllm.max_model_len is not None:
-        most.append(spec.vllm.max_model_len)
-    return min(most, default=None)
+    sections = [each for each in (config.get("text_config"), config) if isinstance(each, dict)]
+    return engine_memory.context_of(sections, spec.vllm if spec.backend == "vllm" else None, answer_tokens)
 
 
 def has_chat_template(model: Path) -> bool:
@@ -191,7 +187,7 @@ def _asked(
     """Has the task's grader ask for some items, or for all; None if no tokenizer or no data is there."""
     from tokenizers import Tokenizer
 
-    context = context_of(spec, model)
+    context = context_of(spec, model, limits.max_new_tokens)
     if context is None or not (model / TOKENIZER).is_file() or not hidden.is_dir():
         return None
     try:

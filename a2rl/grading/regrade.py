@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import read_model
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import held_device
+from a2rl.grading.devices import held_device, planned_for
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.pool import grade_now
 from a2rl.grading.progress import OnProgress, ignore_progress
@@ -99,7 +99,7 @@ def regrade(
         model = as_graded(checkpoint, base, Path(scratch, "model"))
         job = _elsewhere(first, run, Path(scratch)).model_copy(update={"model": model})
         with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:
-            after = grade_now(job, settings, on_progress, [device])
+            after = grade_now(planned_for(device, job, base), settings, on_progress, [device])
     return compare(run.id, chosen, split, before, after)
 
 
@@ -121,7 +121,7 @@ def regrade_baseline(run: RunDir, settings: Settings, on_progress: OnProgress = 
     with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
         job = _elsewhere(grade_job(run, settings.root, base, split, Path(scratch) / "grade.json"), run, Path(scratch))
         with held_device(run.spec.model, settings) as device:
-            after = grade_now(job, settings, on_progress, [device])
+            after = grade_now(planned_for(device, job, base), settings, on_progress, [device])
     which = SubmissionAccepted(
         submission_id=0, elapsed_s=0.0, model_path="", weights_digest=ready.model_digest, code_revision=None, receipt=0
     )

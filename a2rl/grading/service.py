@@ -37,7 +37,7 @@ from a2rl.run.grading_limits import LONGEST_S
 from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.ledger import Entry
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
-from a2rl.run.records import BaselineRecord
+from a2rl.run.records import BaselineRecord, SetupRecord
 from a2rl.run.stored import safe_entries
 from a2rl.task_api.contract import Split
 
@@ -55,7 +55,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
     Raises:
         UsageError: The run has a judge that is not one of this checkout's own.
     """
-    spec, base = run.spec, run.read("baseline", BaselineRecord)
+    spec, setup, base = run.spec, run.need("setup", SetupRecord), run.read("baseline", BaselineRecord)
     if spec.judge is not None:
         require_known(spec.judge, root)
     limits = spec.grading_limits
@@ -73,6 +73,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         backend=engine.backend,
         dtype=engine.dtype,
         vllm=engine.vllm,
+        memory=setup.memory,
         exact=spec.exact,
         options=spec.options,
         judge=spec.judge,
@@ -84,6 +85,7 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         log=run.logs / "grader.log",
         time_limit_s=limits.time_limit_s(base.graded_s, spec.budget_s) if base else LONGEST_S,
         silence_s=limits.silence_s,
+        memory_wait_s=limits.memory_wait_s,
     )
 
 

@@ -31,15 +31,14 @@ from a2rl.grading.kept_engine import KeptEngine
 from a2rl.grading.worker_process import OUT_OF_MEMORY
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
-from a2rl.sampling.vllm_process import EngineLease, EngineLostError, WeightsRejectedError
+from a2rl.sampling.vllm_process import EngineLease, EngineLostError, EngineMemoryError, WeightsRejectedError
+from a2rl.sampling.vllm_worker import lacks_memory
 
 FAILED, CRASHED = 1, 70
 ENGINE_LOST, WEIGHTS_REJECTED = 72, 73
 """Exit codes of a job's process whose lent engine has died, or has not taken the weights. A new engine may grade it."""
 ALIVE_EVERY_S = 1.0
 ANSWERED = b"."
-SIGNS_OF_NO_MEMORY = ("OutOfMemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
-"""How torch, CUDA and the system say that there is no memory left."""
 
 
 def _import_libraries() -> None:
@@ -86,12 +85,14 @@ def _grade_in_child(number: int, job: GradeJob, lease: EngineLease | None, answe
         text = traceback.format_exc()
         sys.stderr.write(scrub(text))
         sys.stderr.flush()
-        return OUT_OF_MEMORY if any(sign in text for sign in SIGNS_OF_NO_MEMORY) else CRASHED
+        return OUT_OF_MEMORY if lacks_memory(text) else CRASHED
     return 0
 
 
 def _exit_code_of(error: A2rlError, lease: EngineLease | None) -> int:
     """Returns the exit code for an error; only a job that was lent a warm engine can do better with a new one."""
+    if isinstance(error, EngineMemoryError):
+        return OUT_OF_MEMORY
     if isinstance(error, EngineLostError) and lease is not None and lease.is_warm:
         return WEIGHTS_REJECTED if isinstance(error, WeightsRejectedError) else ENGINE_LOST
     return FAILED
@@ -179,7 +180,7 @@ def _grade(number: int, job: GradeJob, kept: KeptEngine, judging: _Judging) -> N
         code = os.waitstatus_to_exitcode(status)
         failure = _failure_of(job)
         why = failure.read_text(encoding="utf-8") if failure.exists() else "a grade crashed"
-        if code in (0, FAILED):
+        if code in (0, FAILED, OUT_OF_MEMORY):  # without memory, an engine goes on resting, or has ended
             kept.give_back(lease)
         else:
             kept.give_up(lease, why, is_rejection=code == WEIGHTS_REJECTED)

@@ -29,6 +29,8 @@ class GradingLimits(BaseModel):
     """The time limit is never shorter than this, however fast the base model's grade was."""
     silence_s: float = Field(default=60.0, gt=0)
     """A grading process that sends no heartbeat for this long is considered stuck. It sends one each second."""
+    memory_wait_s: float = Field(default=180.0, ge=0)
+    """A grade for which too little memory is free is tried again and again for this long: an agent may free some."""
 
     def time_limit_s(self, baseline_s: float | None, budget_s: float) -> float:
         """Returns how many seconds one grade may take.

@@ -8,6 +8,7 @@ import time
 
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
+from a2rl.run.records import SetupRecord
 from a2rl.task_api.catalog import load_task
 
 RUN_META = "run_meta.json"
@@ -19,6 +20,8 @@ def run_meta(run: RunDir) -> str:
     spec, now, remaining_s = run.spec, time.time(), max(0.0, run.clock.remaining_s())
     submits = [entry.at for entry in run.ledger.entries() if isinstance(entry.event, SubmissionAccepted)]
     limits = load_task(spec.task, run.checkout).variant(spec.variant).limits
+    setup = run.read("setup", SetupRecord)
+    memory = setup.memory if setup and not spec.grading_gpus else None
     known = {
         "start_time": int(now - (spec.budget_s - remaining_s)),
         "timeout_s": int(spec.budget_s),
@@ -34,5 +37,6 @@ def run_meta(run: RunDir) -> str:
         "max_steps": limits.max_steps,
         "chat_template_kwargs": spec.generation.chat_template_kwargs,
         "options": spec.options,
+        "grader_gib": memory.total_gib if memory else None,
     }
     return json.dumps(known, indent=2)

@@ -14,6 +14,7 @@ from a2rl.judge.account import Account, Use
 from a2rl.judge.noise import JudgeNoise, noise_of
 from a2rl.linux.hardware import Hardware
 from a2rl.run.directory import Record, RunDir
+from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sandbox.isolation import Isolation
 from a2rl.scoring.means import Interval
 from a2rl.scoring.paired import Improvement
@@ -63,6 +64,9 @@ class SetupRecord(Record):
     """The confinement, for reports. It is decided again at each start, and is never weaker than this."""
     hardware: Hardware | None = None
     """What the run computed on when it began."""
+    memory: EngineMemory | None = None
+    """What an engine of vLLM takes of a GPU's memory, and its context: the same for the base model and all submissions.
+    None with another back end."""
     agent_python: str = ""
     """The Python with which the agent trained, with its main packages."""
 

@@ -33,6 +33,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 from a2rl.core.errors import UsageError
+from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sampling.engine_params import Dtype, VllmParams
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def open_sampler(
     dtype: Dtype | None = None,
     vllm: VllmParams | None = None,
     lease: "EngineLease | None" = None,
+    memory: EngineMemory | None = None,
     on_end: OnEnd = lambda: None,
 ) -> Iterator[Sampler]:
     """Loads the model folder and yields its sampler; everything is freed on exit.
@@ -177,6 +179,7 @@ def open_sampler(
         dtype: the type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU.
         vllm: options of the back end vllm.
         lease: a running engine of vLLM to use instead of starting one; it stays when the sampler is closed.
+        memory: what an engine of vLLM takes of a GPU's memory.
         on_end: called in this thread.
 
     Raises:
@@ -191,7 +194,7 @@ def open_sampler(
     elif backend == "vllm":
         from a2rl.sampling.vllm_backend import VllmSampler
 
-        sampler = VllmSampler(model, exact, on_end, dtype, vllm or VllmParams(), lease)
+        sampler = VllmSampler(model, exact, on_end, dtype, vllm or VllmParams(), lease, memory)
     else:
         raise UsageError(f"no sampling back end {backend!r}: known ones are {', '.join(get_args(Backend))}")
     try:

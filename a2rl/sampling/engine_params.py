@@ -26,9 +26,9 @@ class VllmParams(BaseModel):
     tensor_parallel_size: int = Field(default=1, ge=1)
     """Number of GPUs for one model."""
     max_model_len: int | None = Field(default=None, ge=1)
-    """Tokens of context; as many as the model has and memory allows unless given."""
-    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of the GPU's memory; 0.9 of what is free unless given."""
+    """Tokens of context; as many as the model has and the task may need unless given."""
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
+    """Size of the cache of keys and values on each GPU; by the model and the task unless given."""
     enforce_eager: bool | None = None
     """Whether to skip compilation; only on a CPU unless given."""
 

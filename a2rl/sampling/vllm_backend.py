@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from a2rl.core.errors import UsageError
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, one_turn
+from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sampling.engine_params import Dtype, VllmParams
 from a2rl.sampling.vllm_conversations import Conversations
 from a2rl.sampling.vllm_process import (
@@ -39,12 +40,13 @@ class VllmSampler:
         dtype: Dtype | None = None,
         params: VllmParams | None = None,
         lease: EngineLease | None = None,
+        memory: EngineMemory | None = None,
     ) -> None:
         """Starts a worker, or takes a lent one, which then stays when the sampler is closed."""
         _check_folder(model)
         self._on_end = on_end
         began = time.monotonic()
-        self._own = None if lease else EngineProcess.start(model, exact, dtype, params)
+        self._own = None if lease else EngineProcess.start(model, exact, dtype, params, memory)
         self._connection = self._own.connection if self._own else _lent(lease)
         is_warm = lease is not None and lease.is_warm
         try:

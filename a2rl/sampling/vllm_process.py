@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import psutil
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
+from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sampling.engine_params import Dtype, VllmParams
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
@@ -43,6 +43,10 @@ class EngineLostError(InfrastructureError):
 
 class WeightsRejectedError(EngineLostError):
     """The engine did not take other weights, or it cannot be shown that it did. It must not be used any more."""
+
+
+class EngineMemoryError(InfrastructureError):
+    """The device has too little free memory. An engine that found this before it took any goes on resting."""
 
 
 class EngineStart(BaseModel):
@@ -81,6 +85,7 @@ class EngineConnection:
         Raises:
             UsageError: The request was wrong.
             InfrastructureError: This machine cannot do what was asked for.
+            EngineMemoryError: The device has too little free memory.
             EngineLostError: The worker has died or is stuck.
         """
         while True:
@@ -92,6 +97,8 @@ class EngineConnection:
                 raise UsageError(answer["error"])
             if "machine" in answer:
                 raise InfrastructureError(answer["machine"])
+            if "memory" in answer:
+                raise EngineMemoryError(answer["memory"])
             if "alive" not in answer:
                 return answer
 
@@ -102,6 +109,7 @@ class EngineConnection:
 
         Raises:
             WeightsRejectedError: It did not take them.
+            EngineMemoryError: The device has too little free memory.
             EngineLostError: The worker has died or is stuck.
         """
         nonce = secrets.token_hex(16)
@@ -114,8 +122,10 @@ class EngineConnection:
                 answer = json.loads(line)
             except ValueError:  # the end of a line that someone else began to read
                 continue
-            if isinstance(answer, dict) and answer.get("loaded") == nonce:
+            if isinstance(answer, dict) and answer.get("loaded", nonce if "memory" in answer else "") == nonce:
                 break
+        if "memory" in answer:
+            raise EngineMemoryError(answer["memory"])
         if answer["problem"]:
             raise WeightsRejectedError(f"the vLLM worker could not take other weights: {answer['problem']}")
         return answer
@@ -183,7 +193,13 @@ class EngineProcess:
 
     @classmethod
     def start(
-        cls, model: Path, exact: bool, dtype: Dtype | None, params: VllmParams | None, log: Path | None = None
+        cls,
+        model: Path,
+        exact: bool,
+        dtype: Dtype | None,
+        params: VllmParams | None,
+        memory: EngineMemory | None = None,
+        log: Path | None = None,
     ) -> Self:
         """Starts a worker on a model folder; it is ready when it has sent its first answer.
 
@@ -192,6 +208,7 @@ class EngineProcess:
             exact: See `open_sampler`.
             dtype: The type of numbers.
             params: The options of vLLM.
+            memory: What it takes of a GPU's memory.
             log: The file to which the worker's output is added; a temporary one unless given.
 
         Raises:
@@ -209,7 +226,7 @@ class EngineProcess:
             "-I",
             WORKER,
             model.resolve(),
-            json.dumps(engine_request(exact, dtype, params)),
+            json.dumps(engine_request(exact, dtype, params, memory)),
         ]
         return cls(Child(command, _worker_environment(settings), log=log, answers=True), log, log_start)
 
@@ -238,10 +255,13 @@ class EngineProcess:
 TEMPORARY = "a2rl-vllm-"
 
 
-def engine_request(exact: bool, dtype: Dtype | None, params: VllmParams | None) -> Json:
+def engine_request(
+    exact: bool, dtype: Dtype | None, params: VllmParams | None, memory: EngineMemory | None = None
+) -> Json:
     """Returns what a worker is told about its engine when it starts."""
+    planned = memory.request() if memory else {"engine": {}}
     options = (params or VllmParams()).engine_options() | ({"dtype": dtype} if dtype else {})
-    return {"exact": exact, "engine": options}
+    return {**planned, "exact": exact, "engine": options | planned["engine"]}
 
 
 def _temporary_log() -> Path:
@@ -251,13 +271,11 @@ def _temporary_log() -> Path:
 
 
 def _worker_environment(settings: Settings) -> dict[str, str]:
-    available_gib = psutil.virtual_memory().available >> 30
     return {
         **{name: value for name, value in settings.environ.items() if name not in Settings.handed_over()},
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": str(min(max(available_gib // 4, 1), 8)),
         # OpenMP threads that spin at their barriers slow down twentyfold when another process wants the same cores.
         "OMP_WAIT_POLICY": "PASSIVE",
     }

@@ -1,11 +1,14 @@
 """The child process of `vllm_backend`: runs in vLLM's own environment, where a2rl is not installed.
 
-    python -I vllm_worker.py <model folder> '{"exact": bool, "engine": {<option of vllm.LLM>: <value>, ...}}'
+    python -I vllm_worker.py <model folder> '{"exact": bool, "engine": {<option of vllm.LLM>: <value>, ...},
+        "on_gpu": {<option of vllm.LLM for GPUs alone>: <value>, ...}, "start_bytes": int, "waking_bytes": int}'
 
-Speaks JSON lines. The first it writes is one of
+The last two are what must be free on a GPU when it starts, and when it wakes up. Speaks JSON lines. The first it writes
+is one of
     {"ready": true, "has_chat_template": bool, "cache_tokens": <that it keeps between turns> | null}
     {"error": "..."}    the folder cannot be loaded as a checkpoint
     {"machine": "..."}  this machine cannot do what was asked for
+    {"memory": "..."}   too little memory of the GPU is free; also said later by a process that ends for this reason
 Then it answers each request line on stdin with one line on stdout, in the order in which they are finished:
     {"id": int, "prompt": "text" | [{"role": ..., "content": ...}, ...], "seed": int,
      "max_new_tokens": int, "stop": [str, ...], "temperature": float, "top_p": float, "top_k": int,
@@ -21,6 +24,7 @@ Requests that arrive while others are in progress join their batch. Two more req
     {"load": <model folder>, "nonce": "..."}    takes the weights in the folder, in place of those that it has
     {"loaded": <the nonce>, "problem": "...", "has_chat_template": bool, "cache_tokens": int | null}
 The problem is empty if every weight was replaced and compared with the files. Otherwise the engine is of no more use.
+If too little memory of a GPU is free, there is `"memory": "..."` in its place, and the engine goes on resting.
     {"rest": true}
 Until the next load, the engine leaves a GPU's memory to others. There is no answer. A worker that still generates ends.
 
@@ -37,6 +41,7 @@ import queue
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -50,9 +55,21 @@ else:  # the folder of this file is not searched for modules, so that none of th
     _found.loader.exec_module(vllm_weights)
 
 Json = dict[str, Any]
+GIB = 1 << 30
 ALIVE_EVERY_S = 5
-ABANDONED = 3
-"""The exit code of a worker whose parent went away while it generated."""
+CACHE_BYTES = GIB
+"""The size of the cache, unless the parent says another one."""
+GPU_OPTIONS: Json = {
+    "dtype": "bfloat16",
+    "enable_sleep_mode": True,
+    # With a size, vLLM 0.32 does not measure how much memory is free, which others may change meanwhile.
+    "kv_cache_memory_bytes": CACHE_BYTES,
+    # With a size, this has only one use: vLLM starts if this share of the memory is free.
+    "gpu_memory_utilization": 0.01,
+}
+"""The options of vLLM for a GPU."""
+OUT_OF_MEMORY, ABANDONED = 2, 3
+"""The exit codes of a worker that ran out of memory, and of one whose parent went away while it generated."""
 
 
 class RequestError(Exception):
@@ -63,32 +80,93 @@ class MachineError(Exception):
     """This machine cannot do it; the parent raises an InfrastructureError with this text."""
 
 
+class OutOfMemoryError(Exception):
+    """A GPU has too little free memory for the engine, which has not taken any of it yet."""
+
+
+SIGNS_OF_NO_MEMORY = (
+    "OutOfMemoryError",
+    "out of memory",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    # What vLLM says when other processes change how much of a GPU is free.
+    "Error in memory profiling",
+    "Memory usage increased after sleeping",
+    "Free memory on device",
+    "less than requested memory for kv",
+)
+"""How torch, CUDA, the system and vLLM say that there is no memory left."""
+
+
+def lacks_memory(text: str) -> bool:
+    """Whether the text of an error says that there is no memory left."""
+    return any(sign in text for sign in SIGNS_OF_NO_MEMORY)
+
+
+def free_gpu_bytes() -> int:
+    """Returns how much memory is free on each of this process's GPUs."""
+    import torch
+
+    return min(torch.cuda.mem_get_info(device)[0] for device in range(torch.cuda.device_count()))
+
+
+def require_free(needed: int, free: int) -> None:
+    """Raises OutOfMemoryError if less is free than what is needed."""
+    if free < needed:
+        gib = "{:.1f} GiB".format
+        raise OutOfMemoryError(
+            f"the grader needs {gib(needed / GIB)} of the GPU's memory, of which {gib(free / GIB)} are free: "
+            f"{gib((needed - free) / GIB)} are missing"
+        )
+
+
 class Engine:
     """A vLLM engine, in this process, and the tokenizer that goes with it."""
 
-    def __init__(self, model: str, exact: bool, options: Json) -> None:
-        # Read when vllm is imported. In one process, so that no other has to be ended and scheduling is repeatable.
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        has_gpu = finds_gpu()
-        if exact and has_gpu:
-            os.environ["VLLM_BATCH_INVARIANT"] = "1"
-        self._tokenizer = load_tokenizer(model)
-        defaults = gpu_options() if has_gpu else cpu_options(exact)
-        self._llm = load_engine(model, exact, {**defaults, **options})
-        self._sleeps = has_gpu
+    def __init__(self, llm: Any, tokenizer: Any, sleeps: bool, waking_bytes: int) -> None:
+        self._llm, self._tokenizer = llm, tokenizer
+        self._sleeps, self._waking_bytes = sleeps, waking_bytes
         self._is_asleep = False
-        self._context: int = self._llm.llm_engine.model_config.max_model_len
+        self._context: int = llm.llm_engine.model_config.max_model_len
         self._added = 0
         self._callers: dict[str, int] = {}
+
+    @classmethod
+    def start(cls, model: str, told: Json) -> "Engine":
+        """Starts the engine that the parent has described, on a checkpoint folder.
+
+        Raises:
+            RequestError: The folder is not a checkpoint.
+            MachineError: This machine cannot do it.
+            OutOfMemoryError: The GPU has too little free memory.
+        """
+        # Read when vllm is imported. In one process, so that no other has to be ended and scheduling is repeatable.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        has_gpu, exact = finds_gpu(), told["exact"]
+        if exact and has_gpu:
+            os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        tokenizer = load_tokenizer(model)
+        defaults = cpu_options(exact)
+        if has_gpu:
+            require_free(told.get("start_bytes", 0), free_gpu_bytes())
+            defaults = {**GPU_OPTIONS, **told.get("on_gpu", {})}
+        llm = load_engine(model, exact, {**defaults, **told["engine"]})
+        return cls(llm, tokenizer, has_gpu, told.get("waking_bytes", 0))
 
     def load(self, model: str) -> str:
         """Replaces the weights by those of another folder of the same architecture.
 
         Returns:
             Why that failed, or could not be verified; empty if it succeeded.
+
+        Raises:
+            OutOfMemoryError: The GPU has too little free memory. The engine goes on resting.
+            Exception: It ran out of memory nevertheless, and is of no more use.
         """
         if self.busy:
             return "the engine still generates"
+        if self._is_asleep:
+            require_free(self._waking_bytes, free_gpu_bytes())
         try:
             if self._is_asleep:
                 self._llm.wake_up(tags=["weights"])
@@ -100,7 +178,10 @@ class Engine:
                 self._is_asleep = False
             if not self._llm.reset_prefix_cache():
                 return "the cache of prefixes could not be emptied"
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller starts a new engine
+        except Exception as error:
+            if lacks_memory(repr(error)):
+                raise
+            # Whatever else it is, the caller starts a new engine.
             return f"{type(error).__name__}: {first_line(error)}"
         return ""
 
@@ -254,8 +335,7 @@ def load_engine(model: str, exact: bool, options: Json) -> Any:
             load_format="safetensors",
             # The numbers of a prompt must not depend on earlier content of the cache.
             enable_prefix_caching=not exact,
-            # -1: the model's own context, or as much of it as fits into memory.
-            **{"max_model_len": -1, **options},
+            **options,
         )
     except SafetensorError as error:
         raise RequestError(f"{model} cannot be loaded as a checkpoint: {first_line(error)}") from error
@@ -265,22 +345,13 @@ def cpu_options(exact: bool) -> Json:
     """Returns the options of vLLM for a machine without a GPU."""
     return {
         "dtype": "float32",
+        "kv_cache_memory_bytes": CACHE_BYTES,
         # Compiling costs more seconds than it saves on the small models that anyone runs on a CPU.
         "enforce_eager": True,
         # A seeded request whose prompt is split kills the engine (0.32: "CPU Generator does not use offset").
         "enable_chunked_prefill": False,
         "max_num_seqs": 1 if exact else 256,
     }
-
-
-def gpu_options() -> Json:
-    """Returns the options of vLLM for a GPU."""
-    import torch
-
-    # vLLM refuses to start when its share of the whole memory is not free, and others may use the GPU as well.
-    free_bytes, total_bytes = torch.cuda.mem_get_info()
-    share = round(0.9 * free_bytes / total_bytes, 3)
-    return {"dtype": "bfloat16", "gpu_memory_utilization": share, "enable_sleep_mode": True}
 
 
 def first_line(error: Exception) -> str:
@@ -335,16 +406,21 @@ def main() -> None:
     threading.Thread(target=say_alive, args=(say,), daemon=True).start()
 
     try:
-        told = json.loads(sys.argv[2])
-        engine = Engine(sys.argv[1], told["exact"], told["engine"])
+        engine = Engine.start(sys.argv[1], json.loads(sys.argv[2]))
+        say({"ready": True, **engine.about})
+        serve(engine, requests, say)
     except RequestError as error:
         say({"error": str(error)})
-        return
     except MachineError as error:
         say({"machine": str(error)})
-        return
-    say({"ready": True, **engine.about})
-    serve(engine, requests, say)
+    except OutOfMemoryError as error:
+        say({"memory": str(error)})
+    except Exception as error:
+        if not lacks_memory(repr(error)):
+            raise
+        traceback.print_exc()
+        say({"memory": f"others took memory that it needed ({first_line(error)})"})
+        os._exit(OUT_OF_MEMORY)  # nothing else could delay that its own memory is free again
 
 
 def serve(engine: Engine, requests: "queue.Queue[Json]", say: Callable[[Json], None]) -> None:
@@ -365,8 +441,11 @@ def take(engine: Engine, request: Json, say: Callable[[Json], None]) -> None:
     if "count" in request:
         say({"room": engine.room_after(request)})
     elif "load" in request:
-        problem = engine.load(request["load"])
-        say({"loaded": request["nonce"], "problem": problem, **engine.about})
+        try:
+            outcome = {"problem": engine.load(request["load"])}
+        except OutOfMemoryError as error:
+            outcome = {"memory": str(error)}
+        say({"loaded": request["nonce"], **outcome, **engine.about})
     elif "rest" in request:
         if engine.busy:
             os._exit(ABANDONED)

@@ -1,6 +1,8 @@
 """Tests which GPUs an agent sees: its variables, its device files, and what the grading API says."""
 
+import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,11 +13,14 @@ from a2rl.core.settings import Settings
 from a2rl.execution import launch
 from a2rl.execution.launch import confinement_of
 from a2rl.execution.workspace import agent_environment
-from a2rl.grading.devices import describe_gpus, kept_share
+from a2rl.grading.devices import describe_gpus
+from a2rl.grading.service import grade_job
 from a2rl.linux.gpus import driver_nodes
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import GpuShare, dealt_gpus
-from a2rl.sampling.engine_params import VllmParams
+from a2rl.run.meta import run_meta
+from a2rl.run.records import SetupRecord
+from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.policy import workspace_confinement
 from a2rl.sandbox.process import AgentProcess
@@ -101,13 +106,27 @@ def test_in_the_sandbox_only_its_own_device_file_can_be_opened(settings: Setting
     assert (tmp_path / "log").read_text().splitlines() == ["Permission denied", "device 1"]
 
 
+MEMORY = EngineMemory(
+    context=8192, cache_tokens=65_536, answers=9, weights_bytes=14 << 30, cache_bytes=3 << 30, step_bytes=1 << 30
+)
+
+
+@pytest.mark.parametrize(("grading_gpus", "told"), [(0, 20.0), (1, None)])
+def test_the_plan_of_setup_holds_for_all_grades_and_is_told_to_an_agent_that_shares_the_gpu(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path, grading_gpus: int, told: float | None
+) -> None:
+    run = new_run(backend="vllm", grading_gpus=grading_gpus)
+    setup = run.need("setup", SetupRecord)
+    run.write("setup", setup.model_copy(update={"memory": MEMORY}))
+    assert grade_job(run, settings.root, base_model, "all", run.grades / "any.json").memory == MEMORY
+    assert json.loads(run_meta(run))["grader_gib"] == told
+
+
 def test_the_agent_is_told_the_graders_share_of_gpu_memory() -> None:
     gpu, other = fake_gpu(0, total_bytes=80 << 30), fake_gpu(1)
-    [shared] = describe_gpus(GpuShare(agent=(gpu,)), kept=0.25)
+    [shared] = describe_gpus(GpuShare(agent=(gpu,)), MEMORY)
     assert (shared.grades, shared.memory_gib, shared.grader_gib) == (True, 80.0, 20.0)
-    vllm = VllmParams(gpu_memory_utilization=0.25)
-    assert (kept_share(spec(backend="vllm", vllm=vllm)), kept_share(spec(vllm=vllm))) == (0.25, None)
-    [alone] = describe_gpus(GpuShare(agent=(gpu,), grading=(other,)), kept=0.25)
+    [alone] = describe_gpus(GpuShare(agent=(gpu,), grading=(other,)), MEMORY)
     assert (alone.grades, alone.grader_gib) == (False, 0.0)
     [unknown] = describe_gpus(GpuShare(agent=(other,)))
     assert (unknown.grades, unknown.memory_gib, unknown.grader_gib) == (True, None, None)

@@ -338,6 +338,17 @@ def test_a_model_on_more_gpus_than_grade_is_refused(
     assert "needs 2 GPUs for one model, but 1 grades" in problems([ready(**wide, grading_gpus=1)], settings)["GPUs"]
 
 
+def test_a_grader_that_no_gpu_has_the_memory_for_is_a_problem(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it fits, and where there is no GPU, its parts are shown."""
+    fits = [each.found for each in examine_runs([ready(backend="vllm")], settings) if each.what == "grader's memory"]
+    assert "context" in fits[0]
+    monkeypatch.setattr(preflight, "usable_gpus", lambda _: Inventory((fake_gpu(0, total_bytes=1 << 30),)))
+    problem = problems([ready(backend="vllm", gpus_per_run=1)], settings)["grader's memory"]
+    assert "which has 1.0: take a smaller model" in problem
+
+
 def test_a_judge_that_refuses_is_a_problem_before_the_run(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

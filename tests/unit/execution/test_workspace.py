@@ -252,6 +252,7 @@ def test_run_meta_has_the_references_keys(agent_run: RunDir) -> None:
     told = json.loads((agent_run.workspace / RUN_META).read_text())
     assert told.keys() >= {"start_time", "timeout_s", "last_submit_time", "end_time"}
     assert (told["timeout_s"], told["last_submit_time"], told["seed"]) == (600, None, 0)
+    assert told["grader_gib"] is None
     assert told["end_time"] - told["start_time"] == 600
     assert not list(agent_run.workspace.glob(".run_meta*"))
 

@@ -99,6 +99,26 @@ def test_an_engine_that_dies_is_replaced_within_the_grade(grade: Grade, fake: Fa
     assert why(grade(3)) == "it is not kept"  # after two refusals, nobody tries again
 
 
+def test_an_engine_waits_for_memory_and_is_kept(grade: Grade, fake: FakeEngine) -> None:
+    """A lack of memory is no refusal of weights, however often it happens."""
+    fake.lack_memory(times=2)
+    assert kind(grade(1, memory_wait_s=0.1)) == "cold"
+    assert len(fake.starts()) == 3
+    for seed in (2, 3, 4):
+        fake.lack_memory(times=3)
+        assert kind(grade(seed, memory_wait_s=0.1)) == "warm"
+    assert len(fake.starts()) == 3
+
+
+def test_a_lack_of_memory_that_does_not_end_is_said(grade: Grade, fake: FakeEngine) -> None:
+    grade(1)
+    fake.lack_memory(times=99)
+    with pytest.raises(GradingError, match=r"3.0 GiB are missing; leave it more"):
+        grade(2, memory_wait_s=0.1)
+    fake.lack_memory(times=0)
+    assert kind(grade(2)) == "warm"
+
+
 def test_another_configuration_gets_an_engine_of_its_own(
     grade: Grade, fake: FakeEngine, tmp_path: Path, base_model: Path
 ) -> None:

@@ -166,3 +166,11 @@ def test_a_job_whose_two_gpus_are_lost_is_graded_on_a_third(settings: Settings, 
         assert [each.result(SOON_S).score.correct for each in at_once] == [1] * 4
         # Both are out of service now, and an agent still names them.
         assert [submit(on).result(SOON_S).score.correct for on in ([lost[0]], lost)] == [1, 1]
+
+
+def test_a_job_that_waits_for_memory_is_stopped_with_the_pool(pool: GraderPool, make: Make) -> None:
+    """It has not failed: the next pool grades it."""
+    waiting = pool.submit(make("out of memory").model_copy(update={"memory_wait_s": 1e6}))
+    pool.submit(make("grade")).result(SOON_S)  # so the device is free again
+    pool.close()
+    assert isinstance(waiting.exception(SOON_S), InterruptedByUserError)

@@ -64,9 +64,11 @@ def test_a_context_that_is_too_short_is_refused_with_the_numbers(settings: Setti
 
 def test_the_limit_that_vllm_is_given_counts_too(model: Path) -> None:
     limited = VllmParams(max_model_len=100)
-    with_config(model, max_position_embeddings=4096)
-    assert context_of(spec(backend="vllm", vllm=limited), model) == 100
-    assert context_of(spec(vllm=limited), model) == 4096
+    with_config(model, max_position_embeddings=131_072)
+    assert context_of(spec(backend="vllm", vllm=limited), model, 512) == 100
+    assert context_of(spec(vllm=limited), model, 512) == 131_072
+    assert context_of(spec(backend="vllm"), model, 512) == 32_768
+    assert context_of(spec(backend="vllm"), model, 38_912) == 47_104
 
 
 def test_arguments_for_a_missing_chat_template_are_refused(settings: Settings, model: Path, hidden: Path) -> None:

@@ -103,15 +103,22 @@ def test_the_type_of_numbers_is_part_of_a_baselines_key(tmp_path: Path) -> None:
 
 def test_only_given_options_reach_vllm() -> None:
     assert VllmParams().engine_options() == {"tensor_parallel_size": 1}
-    given = VllmParams(max_model_len=4096, gpu_memory_utilization=0.5, enforce_eager=False)
+    given = VllmParams(max_model_len=4096, kv_cache_memory_bytes=1 << 30, enforce_eager=False)
     assert given.engine_options() == {
-        "tensor_parallel_size": 1, "max_model_len": 4096, "gpu_memory_utilization": 0.5, "enforce_eager": False
+        "tensor_parallel_size": 1, "max_model_len": 4096, "kv_cache_memory_bytes": 1 << 30, "enforce_eager": False
     }  # fmt: skip
     assert vllm_worker.cpu_options(exact=False)["dtype"] == "float32"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"tensor_parallel_size": 0}, {"gpu_memory_utilization": 1.5}, {"dtype": "int8"}, {"max_len": 5}]
+    "wrong",
+    [
+        {"tensor_parallel_size": 0},
+        {"kv_cache_memory_bytes": 0},
+        {"gpu_memory_utilization": 0.9},
+        {"dtype": "int8"},
+        {"max_len": 5},
+    ],
 )
 def test_wrong_options_of_vllm_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
