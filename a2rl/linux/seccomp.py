@@ -64,6 +64,12 @@ _FILES = {
 getcwd."""
 
 
+_SOCKETS = {"x86_64": (41, 425), "aarch64": (198, 425)}
+"""Calls that make sockets: socket, and io_uring_setup, whose rings can do the same."""
+_X32, _JUMP_IF_AT_LEAST = 0x40000000, 0x35
+"""Call numbers from here on belong to x32, a second call table of x86_64."""
+
+
 def is_available() -> bool:
     """Whether the kernel has seccomp, and the architecture is one with a known call table."""
     if sys.platform != "linux" or platform.machine() not in _AUDIT_ARCHITECTURES:
@@ -89,6 +95,23 @@ def allow_computation_only(files: bool) -> None:
             *((JUMP_IF_EQUAL, len(allowed) - place, 0, number) for place, number in enumerate(allowed)),
             (RETURN, 0, 0, fail_with(errno.ENOSYS)),
             (RETURN, 0, 0, ALLOW),
+        ]
+    )
+
+
+def refuse_sockets() -> None:
+    """Gives up making sockets, and with them the network.
+
+    Raises:
+        OSError: The kernel has no seccomp, or the architecture is not supported.
+    """
+    calls = _SOCKETS[supported_machine()]
+    install_filter(
+        [
+            (_JUMP_IF_AT_LEAST, len(calls) + 1, 0, _X32),
+            *((JUMP_IF_EQUAL, len(calls) - place, 0, number) for place, number in enumerate(calls)),
+            (RETURN, 0, 0, ALLOW),
+            (RETURN, 0, 0, fail_with(errno.EACCES)),
         ]
     )
 

@@ -50,7 +50,9 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: str = Field(default="gsm8k", description="Task id (`a2rl tasks`), or the folder of your own task.")
+    task: str = Field(
+        default="gsm8k", description="Task id (`a2rl tasks`), the folder of your own task, or `reasoning_gym:NAME`."
+    )
     agent: str = Field(default="scripted", description="Agent id (`a2rl agents`), or the path of a start script.")
     preset: PresetName = Field(
         default="none",

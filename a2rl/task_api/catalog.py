@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import re
 import shutil
+import tempfile
 import uuid
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,8 @@ FILES = ("task.py", "prepare.py", "grade.py", "description.md")
 OWN = Path("data", "tasks")
 """The folder of the user's own tasks in a checkout; `tasks/__init__.py` makes them importable."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+REASONING_GYM = "reasoning_gym:"
+"""Before the name of a generator of that package: see a2rl/task_api/reasoning_gym.py."""
 DIGEST_CHARS = 8
 LEFT_OUT = ("__pycache__", ".*")
 
@@ -41,12 +44,17 @@ def own_task_ids(root: Path) -> list[str]:
 
 
 def find_task(name: str, root: Path) -> str:
-    """Returns the id of a task, given its id or the folder of one of the user's own.
+    """Returns the id of a task, given its id, the folder of one of the user's own, or `reasoning_gym:NAME`.
 
     Raises:
         UsageError: There is no such task or folder, or the folder lacks a file.
         TaskDefinitionError: Its task.py has no valid TASK.
     """
+    if name.startswith(REASONING_GYM):
+        from a2rl.task_api.reasoning_gym import write_task  # it uses what this module finds
+
+        with tempfile.TemporaryDirectory() as making:
+            return _copied(write_task(name, Path(making)), root)
     if "/" not in name and not (Path(name).is_dir() and name not in task_ids(root)):
         load_task(name, root)
         return name

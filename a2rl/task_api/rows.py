@@ -13,7 +13,7 @@ It may also have `STOP`, the texts before which an answer ends (an environment's
 A model with a chat template is asked `prompt`'s text as the user's message.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,13 +24,14 @@ from a2rl.handout import hand_out
 from a2rl.handout import rows as handed_out
 from a2rl.handout.rows import asked, gold, is_interactive, stops
 from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt
-from a2rl.scoring.score import MOST, ItemResult
+from a2rl.scoring.score import MOST, ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options
 
 TRAIN, EVAL = "train.jsonl", "eval.jsonl"
 ANSWER_SHOWN = 2000
 
 Row = Mapping[str, Any]
+Rewards = Callable[[Sequence[tuple[Row, str]]], Sequence[float | Exception]]
 
 
 def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row], visible: Path, hidden: Path) -> None:
@@ -66,9 +67,16 @@ class RowsGrader:
     score_outputs, gold_outputs = grader.score_outputs, grader.gold_outputs
     """
 
-    def __init__(self, items: ModuleType) -> None:
-        """Takes the task's `items.py`."""
+    def __init__(self, items: ModuleType, rewards: Rewards | None = None) -> None:
+        """Makes a grader.
+
+        Args:
+            items: The task's `items.py`.
+            rewards: Returns the values of many answers, or the errors with which a scorer failed, where that is not
+                `items.reward`.
+        """
         self.items = items
+        self.rewards = rewards or self._own_rewards
 
     def item_ids(self, hidden: Path) -> list[str]:
         """See `a2rl.task_api.contract.Grader`. An item's id is the row's `id`, or its place from 0."""
@@ -84,18 +92,18 @@ class RowsGrader:
             room = sampler.room_after("") - limits.max_new_tokens
             return sampler.converse([self._episode(each, rows[each], limits.max_steps, room) for each in ids], params)
         prompts = [as_prompt(asked(self.items, rows[each], sampler.has_chat_template)) for each in ids]
-        completions = sampler.generate(prompts, params)
-        return [self._judged(each, rows[each], done) for each, done in zip(ids, completions, strict=True)]
+        return self._judged(ids, [rows[each] for each in ids], sampler.generate(prompts, params))
 
     def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
         """See `a2rl.task_api.contract.Grader`. An episode's completion has one turn a line."""
-        rows = self._rows(hidden)
-        return [
-            self._scored(each, rows[each], outputs[each])
-            if each in outputs
-            else ItemResult(id=each, verdict="errored", reason="no completion was given")
-            for each in ids
-        ]
+        rows, there = self._rows(hidden), [each for each in ids if each in outputs]
+        if is_interactive(self.items):
+            results = [self._replayed(each, rows[each], outputs[each].splitlines()) for each in there]
+        else:
+            given = [Completion(outputs[each], "stop", 0, 0) for each in there]
+            results = self._judged(there, [rows[each] for each in there], given)
+        missing = {each: ItemResult(id=each, verdict="errored", reason="no completion was given") for each in ids}
+        return list((missing | {result.id: result for result in results}).values())
 
     def gold_outputs(self, hidden: Path) -> dict[str, str]:
         """See `a2rl.task_api.contract.Grader`."""
@@ -104,10 +112,7 @@ class RowsGrader:
     def _rows(self, hidden: Path) -> dict[str, dict[str, Any]]:
         return {str(row.get("id", place)): row for place, row in enumerate(read_jsonl(hidden / EVAL))}
 
-    def _scored(self, item: str, row: Row, output: str) -> ItemResult:
-        if not is_interactive(self.items):
-            return self._judged(item, row, Completion(output, "stop", 0, 0))
-        turns = output.splitlines()
+    def _replayed(self, item: str, row: Row, turns: list[str]) -> ItemResult:
         episode = self._episode(item, row, len(turns), room=1)
         try:
             next(episode)
@@ -117,12 +122,21 @@ class RowsGrader:
             result: ItemResult = end.value
             return result
 
-    def _judged(self, item: str, row: Row, completion: Completion) -> ItemResult:
-        try:
-            value = self.items.reward(row, completion.text)
-            return _result(item, value, completion.text, completion.tokens, completion.finish == "length")
-        except Exception as error:  # noqa: BLE001 - the task's own code; whatever it raises is its failure
-            return _failed(item, error)
+    def _judged(self, ids: Sequence[str], rows: Sequence[Row], completions: Sequence[Completion]) -> list[ItemResult]:
+        values = self.rewards([(row, done.text) for row, done in zip(rows, completions, strict=True)])
+        return [
+            _result(item, value, done.text, done.tokens, done.finish == "length")
+            for item, value, done in zip(ids, values, completions, strict=True)
+        ]
+
+    def _own_rewards(self, answered: Sequence[tuple[Row, str]]) -> list[float | Exception]:
+        values: list[float | Exception] = []
+        for row, answer in answered:
+            try:
+                values.append(float(self.items.reward(row, answer)))
+            except Exception as error:  # noqa: BLE001 - the task's own code; whatever it raises is its failure
+                values.append(error)
+        return values
 
     def _episode(self, item: str, row: Row, steps: int, room: int) -> Conversation[ItemResult]:
         """Plays an episode: one growing text, of which the model writes every other part."""
@@ -136,22 +150,16 @@ class RowsGrader:
                 if not cut:
                     turns.append(completion.text.strip())
                     text += f"{completion.text}\n{environment.write(turns[-1])}"
-            return _result(item, environment.reward, "\n".join(turns), tokens, cut)
+            return _result(item, float(environment.reward), "\n".join(turns), tokens, cut)
         except Exception as error:  # noqa: BLE001 - as above
-            return _failed(item, error)
+            return _result(item, error, "", tokens, cut)
 
 
-def _result(item: str, value: float, answer: str, tokens: int, cut: bool) -> ItemResult:
-    value = float(value)
-    right = value > MOST
-    return ItemResult(
-        id=item,
-        verdict="correct" if right else "truncated" if cut else "wrong",
-        value=value,
-        answer=answer[-ANSWER_SHOWN:],
-        tokens=tokens,
-    )
-
-
-def _failed(item: str, error: Exception) -> ItemResult:
-    return ItemResult(id=item, verdict="errored", reason=f"the task's own code failed: {error!r}"[:ANSWER_SHOWN])
+def _result(item: str, value: float | Exception, answer: str, tokens: int, cut: bool) -> ItemResult:
+    if isinstance(value, float) and not 0 <= value <= 1:
+        value = ValueError(f"a reward of {value}, which is not from 0 to 1")
+    if isinstance(value, Exception):
+        reason = f"the task's own code failed: {value!r}"
+        return ItemResult(id=item, verdict="errored", reason=reason[:ANSWER_SHOWN])
+    verdict: Verdict = "correct" if value > MOST else "truncated" if cut else "wrong"
+    return ItemResult(id=item, verdict=verdict, value=value, answer=answer[-ANSWER_SHOWN:], tokens=tokens)

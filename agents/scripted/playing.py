@@ -30,7 +30,8 @@ class Player:
     def __init__(self, route: BaseRoute, setting: Setting) -> None:
         self.route, self.seed = route, setting.seed
         self.settings = {**route.play_settings, "template_kwargs": setting.meta["chat_template_kwargs"]}
-        self.processes = CORES if setting.parameters < SMALL_MODEL else 1  # a small model gains nothing from threads
+        self.small = setting.parameters < SMALL_MODEL
+        self.processes = CORES if self.small else 1  # a small model gains nothing from threads
 
     def play(self, trained: Trained, names: Sequence[str], temperature: float, seed: int = 0) -> list[Any]:
         """Plays one episode for each name."""
@@ -48,8 +49,9 @@ class Player:
             The mean reward, and the number of episodes.
         """
         rewards: list[float] = []
-        for first in range(0, len(names), AT_ONCE // 2):
-            rewards += [each.reward for each in self.play(trained, names[first : first + AT_ONCE // 2], 0.0)]
+        size = AT_ONCE // 2 if self.small else AT_ONCE // 4
+        for first in range(0, len(names), size):
+            rewards += [each.reward for each in self.play(trained, names[first : first + size], 0.0)]
             if time.monotonic() > until:
                 break
         return sum(rewards) / len(rewards), len(rewards)
