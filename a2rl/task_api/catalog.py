@@ -54,7 +54,7 @@ def find_task(name: str, root: Path) -> str:
         from a2rl.task_api.reasoning_gym import write_task  # it uses what this module finds
 
         with tempfile.TemporaryDirectory() as making:
-            return _copied(write_task(name, Path(making)), root)
+            return _copied(write_task(name.removeprefix(REASONING_GYM), Path(making)), root)
     if "/" not in name and not (Path(name).is_dir() and name not in task_ids(root)):
         load_task(name, root)
         return name

@@ -24,7 +24,6 @@ import a2rl
 from a2rl.core.errors import InfrastructureError, TaskDefinitionError, UsageError
 from a2rl.core.processes import tied_to_parent
 from a2rl.core.settings import Settings
-from a2rl.task_api.catalog import REASONING_GYM
 from a2rl.task_api.generator_process import START
 from a2rl.task_api.rows import Row, write_eval_rows, write_rows
 
@@ -147,24 +146,24 @@ def write_task(reference: str, folder: Path) -> Path:
     """Writes a task's folder for a generator that is fit for grading, and returns it.
 
     Args:
-        reference: `reasoning_gym:NAME` or `reasoning_gym:NAME?parameter=value&...`, with values as JSON.
+        reference: `NAME` or `NAME?parameter=value&...`, with values as JSON.
         folder: An empty folder.
 
     Raises:
         UsageError: There is no such generator, a parameter is wrong, or the generator is not fit.
     """
-    name, _, query = reference.removeprefix(REASONING_GYM).partition("?")
+    name, _, query = reference.partition("?")
     if not name.isidentifier():
-        raise UsageError(f"{reference!r} names no generator: write {REASONING_GYM}NAME")
+        raise UsageError(f"{reference!r} names no generator: write reasoning_gym:NAME")
     generator = Generator(name, dict(_parameter(part) for part in query.split("&") if part))
     try:
         sample = generator.made(random.Random(EXAMINED), EXAMINED)
         [examined] = generator._ask([{"examine": True}])
         problems = list(_problems(generator, sample, set(_needed(examined, "calls"))))
     except TaskDefinitionError as error:
-        raise UsageError(f"{reference} cannot be used: {error}") from error
+        raise UsageError(f"reasoning_gym:{reference} cannot be used: {error}") from error
     if problems:
-        raise UsageError(f"{reference} is not fit for grading: {'; '.join(problems)}")
+        raise UsageError(f"reasoning_gym:{reference} is not fit for grading: {'; '.join(problems)}")
     longest = max(len(row["answer"]) for row in sample)
     target = folder / f"rg_{name}"
     target.mkdir(parents=True)
