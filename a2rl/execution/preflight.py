@@ -28,7 +28,7 @@ from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 from a2rl.models.base_model import local_folder, require_known, resolve_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
-from a2rl.run.disk import check_disk, disk_of_runs
+from a2rl.run.disk import check_disk, check_download, disk_of_runs
 from a2rl.run.gpu_share import GpuCounts, count_gpus, require_gpus_for_one, wants_no_gpu
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import Isolation, SandboxKind
@@ -134,9 +134,18 @@ def _prompts(spec: RunSpec, here: ThisMachine) -> str:
 
 
 def _disk(spec: RunSpec, here: ThisMachine) -> str:
-    """Checks the space for the checkpoints of one run. The size of a model that is not here yet comes from its name."""
-    size = model_size(spec.model, here.settings).bytes
-    return check_disk(spec, size, disk_of_runs(here.settings)) if size else ""
+    """Checks the space for the base model, if it is not here yet, and for the checkpoints of one run.
+
+    The size of a model that is not here comes from its name.
+    """
+    size, folder = model_size(spec.model, here.settings).bytes, local_folder(spec.model, here.settings)
+    if not size:
+        return ""
+    if folder is None:
+        check_download(spec.model, size)
+    elif spec.model in CATALOGUE and not folder.is_dir():
+        PretrainedStore(here.settings).require_disk(CATALOGUE[spec.model])
+    return check_disk(spec, size, disk_of_runs(here.settings))
 
 
 def _key(spec: RunSpec, here: ThisMachine) -> str:

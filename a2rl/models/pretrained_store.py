@@ -118,7 +118,7 @@ class PretrainedStore:
 
     def _make(self, model: Pretrained, on_progress: OnProgress) -> None:
         self.require_licence(model)
-        self._require_disk(model)
+        self.require_disk(model)
         folder = self.folder(model)
         try:
             with unfinished(self._settings.models / model.name) as staging:
@@ -162,7 +162,12 @@ class PretrainedStore:
         path = self._settings.models / f".{model.name}.lock"
         return file_lock(path, f"another process makes {model.name}", LOCK_TIMEOUT_S)
 
-    def _require_disk(self, model: Pretrained) -> None:
+    def require_disk(self, model: Pretrained) -> None:
+        """Checks that there is space to make the checkpoint of a model.
+
+        Raises:
+            InfrastructureError: There is not; the message says how much it takes.
+        """
         self._settings.models.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._settings.models).free
         if free < model.disk_bytes:

@@ -86,6 +86,27 @@ def check_disk(settings: RunSettings, size: int, place: Path) -> str:
     )
 
 
+def check_download(model: str, size: int) -> None:
+    """Refuses a model whose files would not fit into the cache of the hub.
+
+    Args:
+        model: The hub's id of the model.
+        size: The number of bytes of its weights.
+
+    Raises:
+        UsageError: They would not fit.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cache = Path(HF_HUB_CACHE)
+    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+    if size + MARGIN > free:
+        raise UsageError(
+            f"{model} has {format_bytes(size)}, which do not fit into {cache}, where {format_bytes(free)} are free: "
+            "free some space, or set HF_HOME to a folder on another disk"
+        )
+
+
 def format_bytes(size: float) -> str:
     """Formats a size for people: 3_420_000 -> 3.4 MB, 15_200_000_000 -> 15.2 GB."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -71,6 +71,14 @@ def test_a_limit_on_the_cost_needs_a_price(ready: Callable[..., RunSpec], settin
     assert problem(max_cost_usd=1.0) == ""
 
 
+def test_a_model_that_would_not_fit_is_a_problem_before_its_download(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
+    found = problems([spec(model="Qwen/Qwen2.5-7B", agent="noop", sandbox="none")], settings)["disk"]
+    assert re.match(r"Qwen/Qwen2.5-7B has 14.0 GB, which do not fit into .*10.0 GB are free.*HF_HOME", found)
+
+
 def test_checkpoints_that_would_not_fit_are_a_problem(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
