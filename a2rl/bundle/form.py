@@ -36,7 +36,7 @@ class Index(BaseModel):
     run_id: str = Field(pattern=f"^{RUN_ID}$")
     a2rl: str
     """The version that made the bundle."""
-    task: str = Field(pattern="^[a-z0-9_]{1,100}$")
+    task: str = Field(pattern="^[a-z0-9_-]{1,100}$")
     variant: Literal["mini", "full"]
     files: dict[str, Member]
     left_out: dict[str, str]

@@ -12,7 +12,7 @@ POOLS = ("train", "train", "eval", "drawn")  # which pool an item belongs to fol
 def rows(seed, pool, count):
     draws, found = random.Random(seed), {}
     while len(found) < count:
-        a, b = draws.randint(100, 999), draws.randint(100, 999)
+        a, b = draws.randint(10, 99), draws.randint(10, 99)
         if random.Random(f"{a}+{b}").choice(POOLS) == pool:
             found[a, b] = {"question": f"What is {a} + {b}?", "answer": str(a + b)}
     return list(found.values())
