@@ -51,7 +51,7 @@ def log_of(finished: Finished, folder: Path) -> dict[str, Any]:
     return dict(json.loads(target.read_text()))
 
 
-def test_items_have_the_scores_of_the_submission_and_of_the_base_model(finished: Finished, tmp_path: Path) -> None:
+def test_items_have_the_scores_of_both_models(finished: Finished, tmp_path: Path) -> None:
     digest = finished.run.ledger.events(SubmissionAccepted)[1].weights_digest
     graded = read_model(finished.run.items(digest, "public"), GradeResult)
     log = log_of(finished, tmp_path)
@@ -81,7 +81,7 @@ def test_the_log_has_no_gold_answers_and_asks_for_plain_text(finished: Finished,
     assert "####" not in json.dumps([each["messages"] for each in log["samples"]])
 
 
-def test_an_item_that_could_not_be_graded_has_an_error_and_no_score(finished: Finished, tmp_path: Path) -> None:
+def test_an_errored_item_has_an_error_and_no_score(finished: Finished, tmp_path: Path) -> None:
     path = finished.run.items(finished.run.ledger.events(SubmissionAccepted)[1].weights_digest, "public")
     kept = path.read_bytes()
     graded = read_model(path, GradeResult)

@@ -1,0 +1,2 @@
+#!/bin/bash
+cp -rL {{ solution }} /workspace/output/final

@@ -1,0 +1,131 @@
+"""A task as a folder for Harbor (format 1.4, harbor 0.25.0), so that its agents and cloud providers can work on it.
+
+    write_harbor_task(settings, HarborTask(task="gsm8k", variant="mini", model="tiny", budget_s=1800.0, ...), target)
+
+The agent's image has what an agent of ours is given: the visible data, the base model, and the packages to train with.
+The verifier's image has the grader, the hidden items, and the base model, whose configuration and tokenizer count.
+Only one folder goes from the one to the other: the checkpoint. The templates are in a2rl/export/harbor/.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from a2rl import __version__
+from a2rl.core.errors import InvalidSubmissionError, UsageError
+from a2rl.core.files import machine_failure
+from a2rl.core.settings import Settings
+from a2rl.grading.submission_checks import copy_submission
+from a2rl.models.base_model import model_name, resolve_model
+from a2rl.run.budget import format_duration
+from a2rl.task_api.catalog import REASONING_GYM, find_task, load_task, task_folder
+from a2rl.task_api.contract import Variant
+from a2rl.task_api.data import ensure_data, hidden_digest, require_complete
+
+TEMPLATES = Path(__file__).with_name("harbor")
+BASE_MODEL = Path("models", "base")
+"""The base model in the agent's workspace, and in the verifier's checkout."""
+PROJECT = ("agents", "flows", "stages", "tasks/__init__.py", "params.yaml")
+"""What the command line needs of a project, besides the task."""
+NO_CODE = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+@dataclass(frozen=True, slots=True)
+class HarborTask:
+    """What is exported."""
+
+    task: str
+    variant: Variant
+    source: Path | None
+    model: str
+    budget_s: float
+    gpus: int = 0
+    solution: Path | None = None
+    """A checkpoint that Harbor's oracle agent hands in; None: the untouched base model, which gains nothing."""
+
+
+def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> None:
+    """Writes the folder of a task.
+
+    Args:
+        settings: The settings of this checkout.
+        wanted: What to export.
+        target: A new folder.
+
+    Raises:
+        UsageError: The task, the model or the solution cannot be exported, or the folder exists.
+        InfrastructureError: The data or the model cannot be had, or the folder cannot be written.
+    """
+    if wanted.task.startswith(REASONING_GYM):
+        raise UsageError(f"{wanted.task} is graded in an environment of its own: export another task")
+    task = load_task(find_task(wanted.task, settings.root), settings.root)
+    variant, code = task.nearest(wanted.variant), task_folder(task.id, settings.root)
+    if variant in task.judged or task.serves_agents:
+        raise UsageError(f"{task.id} ({variant}) needs a judge or services beside the grader: export another task")
+    if target.exists():
+        raise UsageError(f"{target} exists: give a new folder")
+    data = ensure_data(task.id, variant, wanted.source, settings)
+    require_complete(data)
+    base = resolve_model(wanted.model, settings)
+    values = {
+        "task": task,
+        "variant": variant,
+        "version": __version__,
+        "data_digest": hidden_digest(data),
+        "model": model_name(wanted.model),
+        "gpus": wanted.gpus,
+        "budget_s": wanted.budget_s,
+        "budget": format_duration(wanted.budget_s),
+        "description": (code / "description.md").read_text(encoding="utf-8"),
+        "solution": "/solution/checkpoint" if wanted.solution else f"/workspace/{BASE_MODEL}",
+    }
+    packages = "requirements-agent-cuda.lock" if wanted.gpus else "requirements-agent-cpu.lock"
+    workspace, checkout = Path("environment", "workspace"), Path("tests", "checkout")
+    placed = {
+        settings.root / packages: Path("environment", "requirements.txt"),
+        data / "visible": workspace / "data",
+        base: workspace / BASE_MODEL,
+        settings.root / "requirements.lock": Path("tests", "requirements.txt"),
+        data / "hidden": checkout / "data" / variant / task.id / "hidden",
+        Path(__file__).resolve().parents[1]: checkout / "a2rl",
+        **{settings.root / part: checkout / part for part in PROJECT},
+        code: checkout / code.relative_to(settings.root),
+    }
+    try:
+        _render(values, target)
+        for original, place in placed.items():
+            _copy(original, target / place)
+        _copy(base, target / checkout / BASE_MODEL)
+        if wanted.solution is not None:
+            _copy(wanted.solution, target / "solution" / "checkpoint")
+            with tempfile.TemporaryDirectory() as scratch:
+                copy_submission(target / "solution", "checkpoint", Path(scratch, "copy"), base)
+    except InvalidSubmissionError as error:
+        shutil.rmtree(target)
+        raise UsageError(f"--solution {wanted.solution} cannot be graded: {error}") from error
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise machine_failure(f"write the task {target}", error) from error
+
+
+def _render(values: Mapping[str, object], target: Path) -> None:
+    templates = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    for path in sorted(TEMPLATES.rglob("*")):
+        if path.is_file():
+            written = target / path.relative_to(TEMPLATES)
+            written.parent.mkdir(parents=True, exist_ok=True)
+            written.write_text(templates.from_string(path.read_text(encoding="utf-8")).render(values), encoding="utf-8")
+            if written.suffix == ".sh":
+                written.chmod(0o755)
+
+
+def _copy(original: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if original.is_dir():
+        shutil.copytree(original, target, ignore=NO_CODE)
+    else:
+        shutil.copyfile(original, target)
