@@ -27,7 +27,9 @@ from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.validity.finding import Validity
 from a2rl.validity.record import read_validity
 
-SHARED = (".venv-vllm", "a2rl", "agents", "flows", "models", "params.yaml", "stages", "tasks")
+SHARED = (
+    ".venv-tasks", ".venv-vllm", "a2rl", "agents", "data/tasks", "flows", "models", "params.yaml", "stages", "tasks",
+)  # fmt: skip
 """What an unpacked run takes from the reader's own checkout."""
 SOUND, UNSOUND, NOT_DONE, FLAGGED, VOID, DIFFERENT = 0, 1, 2, 3, 4, 5
 """The exit codes of `a2rl audit`; NOT_DONE is that of every command that could not do what was asked."""
@@ -203,6 +205,7 @@ def open_bundle(bundle: Path, scratch: Path, settings: Settings, max_bytes: int 
     root.mkdir()
     for name in SHARED:
         if (settings.root / name).exists():
+            (root / name).parent.mkdir(exist_ok=True)
             (root / name).symlink_to(settings.root / name)
     opened = _opened(index, root, settings)
     if not (unpacked / RUN).is_dir():
