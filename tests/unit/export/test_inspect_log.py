@@ -27,7 +27,8 @@ from inspect_ai.log import list_eval_logs, read_eval_log
 read_eval_log(info, header_only=True)
 log = read_eval_log(info)
 agent, first, *_ = log.samples
-print(len(log.samples), log.results.scores[0].metrics["score"].value, first.score.value, agent.messages[1].tool_calls)
+score = log.results.scores[0].metrics["score"].value
+print(len(log.samples), score, first.scores["submission"].value, agent.messages[1].tool_calls)
 """
 
 
