@@ -28,9 +28,10 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.figures import scored_submissions
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report.markdown import plain
+from a2rl.results.report.markdown import plain, table_lines
 from a2rl.results.suite.leaderboard import Board, boards
 from a2rl.results.suite.run_summary import summaries
+from a2rl.results.suite.tables import runs, standings
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionRefused
@@ -171,20 +172,9 @@ def _about(run: RunDir) -> str:
 def _board(board: Board) -> Iterator[str]:
     yield f"### {plain(board.variant)}"
     yield ""
-    yield f"| stack | runs | mean gain | {' | '.join(map(plain, board.tasks))} |"
-    yield "|---|---:|---:|" + "---:|" * len(board.tasks)
-    for each in board.standings:
-        cells = [f"{each.cells[task].gain:+.1f}" if task in each.cells else "" for task in board.tasks]
-        yield f"| {plain(each.stack)} | {each.runs} | {each.mean:+.1f} | {' | '.join(cells)} |"
+    yield from table_lines(standings(board))
     yield ""
-    yield "| run | score | gain | verdict | validity |"
-    yield "|---|---:|---:|---|---|"
-    for run in (run for cell in board.cells for run in cell.runs):
-        score = "" if run.final is None else f"{run.final:.1f}"
-        words = f"{plain(run.verdict or '')} | {plain(run.validity or '')}"
-        yield f"| {plain(run.run_id)} | {score} | {run.gain:+.1f} | {words} |"
-    for run in board.unfinished:
-        yield f"| {plain(run.run_id)} | | | not finished | |"
+    yield from table_lines(runs(board))
 
 
 def _cell(text: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from a2rl.bundle.leaderboard import KeptAudit
 from a2rl.results.report.data import RunReport
 from a2rl.results.suite.files import SuiteReport
 
@@ -12,6 +13,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 SCHEMAS: dict[str, type[BaseModel]] = {
     "run-report.schema.json": RunReport,
     "suite-report.schema.json": SuiteReport,
+    "leaderboard-audit.schema.json": KeptAudit,
 }
 """The model that each file describes."""
 

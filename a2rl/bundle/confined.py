@@ -10,12 +10,14 @@ import os
 import resource
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict
 
 import a2rl
+from a2rl.anchor.signatures import read_signatures
 from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, reopen_bundle
 from a2rl.config.params import load_params
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
@@ -25,7 +27,10 @@ from a2rl.grading.progress import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
 from a2rl.llm.keys import grader_keys, keys_message, receive_keys
+from a2rl.results.report import report_files
+from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.results.verify import Trust, read_published
+from a2rl.run.directory import RunDir
 from a2rl.sandbox.confinement import SHARED_MEMORY
 from a2rl.sandbox.namespaces import drop_capabilities, leave_network
 from a2rl.sandbox.policy import DEVICES, KERNEL_SWITCHES, SYSTEM
@@ -34,6 +39,8 @@ from a2rl.sandbox.syscall_filter import install_agent_filter
 MAX_MEMORY_BYTES = 16 << 30
 MAX_CPU_S = 3600
 """Of the checks. A grade has limits of its own."""
+MAX_PAGE_CHARS = 4 << 20
+"""A longer report is not shown on a leaderboard."""
 
 
 class Work(BaseModel):
@@ -50,6 +57,20 @@ class Work(BaseModel):
     checked: Audit | None = None
     """What the checks found, if it is to grade anew; else it makes the checks."""
     network: bool = False
+    shows: bool = False
+    """Whether it also says what a leaderboard shows of a sound run."""
+
+
+class Shown(BaseModel):
+    """What a leaderboard shows of a sound run: made here, with nothing of the bundle's own report."""
+
+    model_config = ConfigDict(frozen=True)
+
+    summary: RunSummary
+    keys: frozenset[str]
+    """The public keys that signed the ledger."""
+    page: str
+    """The report; empty if it cannot be drawn with this checkout."""
 
 
 class Done(BaseModel):
@@ -60,6 +81,7 @@ class Done(BaseModel):
     audit: Audit
     judge: JudgeParams | None = None
     """Who judges the answers of the run."""
+    shown: Shown | None = None
 
 
 def audit_bundle(
@@ -70,7 +92,8 @@ def audit_bundle(
     grades_anew: bool,
     max_bytes: int,
     on_progress: OnProgress = ignore_progress,
-) -> Audit:
+    shows: bool = False,
+) -> Done:
     """Audits a bundle, which anybody may have made.
 
     Args:
@@ -81,10 +104,12 @@ def audit_bundle(
         grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
         max_bytes: The most bytes that the bundle may unpack to.
         on_progress: Called with how far a grade is.
+        shows: Whether to find what a leaderboard shows, too.
 
     Raises:
-        UsageError: It is not a bundle, or this machine cannot confine the audit.
-        InfrastructureError: The disk or git failed, or the audit took more than its limits.
+        UsageError: It is not a bundle.
+        InfrastructureError: This machine cannot confine the audit, the disk or git failed, or the audit took more than
+            its limits.
     """
     with tempfile.TemporaryDirectory(prefix="a2rl-audit-") as folder:
         work = Work(
@@ -94,12 +119,14 @@ def audit_bundle(
             keys=keys,
             published=published.resolve() if published else None,
             gpu_locks=settings.gpu_locks,
+            shows=shows,
         )
         done = _run(work, settings, on_progress)
         if not grades_anew:
-            return done.audit
+            return done
         asks = done.judge is not None and not done.judge.serve and load_params(settings.root).knows_judge(done.judge)
-        return _run(work.model_copy(update={"checked": done.audit, "network": asks}), settings, on_progress).audit
+        again = _run(work.model_copy(update={"checked": done.audit, "network": asks}), settings, on_progress)
+        return done.model_copy(update={"audit": again.audit})
 
 
 def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
@@ -129,7 +156,10 @@ def main(stdin: TextIO, stdout: TextIO) -> None:
     work, settings = Work.model_validate_json(stdin.readline()), Settings.load()
 
     def tell(**message: Any) -> None:
-        stdout.write(json.dumps(message) + "\n")
+        text = json.dumps(message)
+        for path, name in ((f"{work.scratch}/checkout/runs/", ""), (str(work.bundle), work.bundle.name)):
+            text = text.replace(json.dumps(path)[1:-1], json.dumps(name)[1:-1])  # others may read it
+        stdout.write(text + "\n")
         stdout.flush()
 
     try:
@@ -146,14 +176,33 @@ def _do(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
     opened = open_bundle(work.bundle, work.scratch, settings, work.max_bytes)
     heads = read_published(work.published, opened.run.id) if work.published else ()
     found = audit(opened.run, Trust(work.keys, None, heads), None, opened.absent)
-    return Done(audit=found, judge=opened.run.spec.judge if found.sound else None)
+    if not found.sound:
+        return Done(audit=found)
+    shown = shown_of(opened.run, opened.settings) if work.shows else None
+    return Done(audit=found, judge=opened.run.spec.judge, shown=shown)
+
+
+def shown_of(run: RunDir, settings: Settings) -> Shown:
+    """Returns what a leaderboard shows of a run that is sound.
+
+    Raises:
+        UsageError: Its figures cannot be read.
+    """
+    found, unreadable = summaries([run])
+    if not found:
+        raise UsageError(f"the figures of the run cannot be read: {unreadable[run.id]}")
+    page = ""
+    with suppress(A2rlError):  # its agent is not one of this checkout
+        page = report_files(run, settings)[run.report.name]
+    keys = frozenset(each.key for each in read_signatures(run.root))
+    return Shown(summary=found[0], keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "")
 
 
 def _confine(work: Work, settings: Settings) -> None:
     """Gives up what the work does not need.
 
     Raises:
-        UsageError: This machine has not what that needs.
+        InfrastructureError: This machine has not what that needs.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if work.checked is None:
@@ -167,7 +216,7 @@ def _confine(work: Work, settings: Settings) -> None:
         if not work.network:
             install_agent_filter(broker=False)
     except OSError as error:
-        raise UsageError(
+        raise InfrastructureError(
             f"this machine cannot keep the audit of a bundle from doing harm ({error.strerror}): it needs Landlock and "
             "seccomp, and Linux 6.7 or network namespaces; audit it on another machine"
         ) from error

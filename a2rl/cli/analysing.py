@@ -41,6 +41,7 @@ def compare(
     Example: `a2rl compare codex "claude-code · claude-opus-4-6" --suite paper-main`
     """
     from a2rl.cli.console import out, print_json, print_table
+    from a2rl.results.suite import tables
     from a2rl.results.suite.files import runs_of
     from a2rl.results.suite.leaderboard import compare_stacks
     from a2rl.results.suite.run_summary import summaries
@@ -52,15 +53,8 @@ def compare(
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
         return
-    columns = ("variant", "task", "gain", "other's gain", "difference", "95% interval", "p, Holm", "runs")
-    shown = [
-        (
-            row.variant, row.task, f"{row.gain:+.1f}", f"{row.other_gain:+.1f}", f"{row.difference:+.1f}",
-            f"[{row.ci.low:+.1f}, {row.ci.high:+.1f}]", f"{row.holm_p:.2g}", f"{row.runs} and {row.other_runs}",
-        )
-        for row in rows
-    ]  # fmt: skip
-    print_table(columns, shown, right=("gain", "other's gain", "difference"))
+    table = tables.comparison("comparison", rows)
+    print_table(table.columns, [[cell.text for cell in row] for row in table.rows], right=table.right)
     out.print(
         f"Difference: the gain of {rows[0].other} minus that of {rows[0].stack}, in points. A run without a result "
         "counts as a gain of zero. p is corrected for the number of tasks.",

@@ -1,4 +1,4 @@
-"""`a2rl bundle` and `a2rl audit`: a result that somebody else can check."""
+"""`a2rl bundle`, `a2rl audit` and `a2rl leaderboard`: results that somebody else can check."""
 
 import sys
 from contextlib import nullcontext
@@ -88,6 +88,52 @@ def audit(
     sys.exit(found.exit_code)
 
 
+leaderboard = typer.Typer(help="Make a static site of bundles from anywhere.", no_args_is_help=True)
+
+
+@leaderboard.callback()
+def _commands() -> None:
+    """Keeps `build` a command of its own."""
+
+
+@leaderboard.command()
+def build(
+    folder: Annotated[Path, typer.Argument(help="Folder with bundles.")],
+    site: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder of the site; reports/leaderboard unless given.")
+    ] = None,
+    public_key: Annotated[
+        list[Path] | None, typer.Option(help="Public key of a signer, in a file with the signer's name.")
+    ] = None,
+    regrade: Annotated[bool, typer.Option(help="Grade every checkpoint anew; bundles without weights fail.")] = False,
+    max_gb: Annotated[float, typer.Option(min=0, help="The most that each bundle may unpack to, in GiB.")] = 4.0,
+    jobs: Annotated[int, typer.Option(min=1, help="Audits that run at once.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Audit bundles and write a page with the runs that pass, and the reasons why others do not.
+
+    The site keeps what the audits found, so that the next build audits only new bundles.
+
+    Example: `a2rl leaderboard build bundles --public-key alice.pub --out site --regrade`
+    """
+    from a2rl.anchor.keys import load_public_key
+    from a2rl.bundle.leaderboard import Builder
+    from a2rl.cli.console import out, print_json
+    from a2rl.cli.progress import progress_bar
+
+    settings = Settings.load()
+    signers = {load_public_key(path): path.stem for path in public_key or ()}
+    builder = Builder(site or settings.reports / "leaderboard", settings, signers, regrade, int(max_gb * GIB))
+    with progress_bar("auditing") as on_progress:
+        found = builder.build(folder, jobs, on_progress)
+    for name, why in found.refused.items():
+        out.print(f"refused {name}: {why}", style="yellow", soft_wrap=True, markup=False)
+    counts = f"{found.shown} shown, {len(found.refused)} refused, {found.audited} audited now"
+    out.print(f"{found.page}: {counts}", soft_wrap=True, markup=False)
+    if as_json:
+        print_json({**found._asdict(), "page": str(found.page)})
+
+
 def _audit(
     name: str,
     settings: Settings,
@@ -105,7 +151,7 @@ def _audit(
 
     if Path(name).is_file():
         # The key of this checkout has signed nothing of the runs of others.
-        return audit_bundle(Path(name), settings, trust.keys, published, regrade, max_bytes, on_progress)
+        return audit_bundle(Path(name), settings, trust.keys, published, regrade, max_bytes, on_progress).audit
     if name.endswith((".gz", ".tar")):
         raise UsageError(f"there is no file {name}: give a bundle or the id of a run")
     run = find_run(name, settings)

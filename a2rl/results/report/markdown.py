@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.report.data import RunReport, Submitted
+from a2rl.results.table import Table, interval, points
 from a2rl.run.budget import format_duration
 from a2rl.run.records import VERDICTS
-from a2rl.scoring.means import Interval
 from a2rl.task_api.contract import Task
 
 MAX_TEXT = 300
@@ -27,6 +27,13 @@ def plain(text: object) -> str:
     return SPECIAL.sub(r"\\\1", printable(scrub(str(text)), MAX_TEXT))
 
 
+def table_lines(table: Table) -> Iterator[str]:
+    """Yields the lines of a table, in which nothing is markup."""
+    yield _row(*table.columns)
+    yield f"|{'|'.join('---:' if column in table.right else '---' for column in table.columns)}|"
+    yield from (_row(*(cell.text for cell in row)) for row in table.rows)
+
+
 def _lines(report: RunReport, task: Task) -> Iterator[str]:
     settings = report.settings
     yield f"# {plain(task.title)}: {plain(report.agent)}"
@@ -41,8 +48,8 @@ def _lines(report: RunReport, task: Task) -> Iterator[str]:
     verdict = VERDICTS[report.verdict] if report.verdict else "the run is not finished"
     why = f" ({report.reason})" if report.reason else ""
     yield _row(
-        _points(report.baseline.score), _points(report.final.score if report.final else None),
-        _points(report.improvement, "+"), _interval(report.improvement_ci, "+"), f"{verdict}{why}",
+        points(report.baseline.score), points(report.final.score if report.final else None),
+        points(report.improvement, "+"), interval(report.improvement_ci, "+"), f"{verdict}{why}",
         report.validity or "not decided",
     )  # fmt: skip
     yield ""
@@ -79,18 +86,10 @@ def _notes(report: RunReport) -> Iterator[str]:
 def _submission(each: Submitted) -> str:
     note = "the result" if each.is_result else each.reason or ("" if each.outcome == "graded" else each.outcome)
     return _row(
-        each.number or "-", format_duration(each.elapsed_s), each.model_path, _points(each.score),
-        _interval(each.ci), _points(each.gain, "+"), note,
+        each.number or "-", format_duration(each.elapsed_s), each.model_path, points(each.score),
+        interval(each.ci), points(each.gain, "+"), note,
     )  # fmt: skip
 
 
 def _row(*cells: object) -> str:
     return f"| {' | '.join(plain(cell) for cell in cells)} |"
-
-
-def _points(value: float | None, sign: str = "") -> str:
-    return "-" if value is None else f"{value:{sign}.1f}"
-
-
-def _interval(value: Interval | None, sign: str = "") -> str:
-    return "-" if value is None else f"{value.low:{sign}.1f} to {value.high:{sign}.1f}"

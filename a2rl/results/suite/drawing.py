@@ -70,6 +70,7 @@ def new(width: float, height: float) -> "Drawing":
     mpl.rcParams.update(
         {
             "svg.fonttype": "none", "svg.hashsalt": "a2rl", "font.family": "sans-serif", "font.size": 10,
+            "text.parse_math": False,  # names are texts of anybody, and one with a "$" would not be drawn
             "text.color": THEME["ink"], "axes.labelcolor": THEME["soft"], "axes.edgecolor": THEME["line"],
             "xtick.color": THEME["soft"], "ytick.color": THEME["soft"], "axes.titlecolor": THEME["ink"],
             "grid.color": THEME["line"], "axes.facecolor": "none", "figure.facecolor": "none",

@@ -21,18 +21,18 @@ from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.results.report.template import load_template
 from a2rl.results.run_metrics import RunMetrics
+from a2rl.results.suite import tables
 from a2rl.results.suite.drawing import Figure
 from a2rl.results.suite.figures import draw_figures
 from a2rl.results.suite.leaderboard import MARKS, Board, boards
-from a2rl.results.suite.run_summary import RunSummary, summaries
-from a2rl.run.budget import format_duration
+from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.run.directory import RunDir
-from a2rl.run.records import VERDICTS
 from a2rl.scoring.means import Interval
 from a2rl.task_api.catalog import load_task, own_task_ids, task_ids
 
 COLUMNS = (
-    "run_id", "launch", "suite", "variant", "task", "stack", "agent", "driver", "mode", "protocol", "model", "seed",
+    "run_id", "bundle", "signed_by", "graded_anew", "launch", "suite", "variant", "task", "stack", "agent", "driver",
+    "mode", "protocol", "model", "seed",
     "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
     "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", *RunMetrics.model_fields, "reason",
 )  # fmt: skip
@@ -150,11 +150,31 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
         UsageError: None of the runs can be read.
     """
     runs = list(runs)
-    found, unreadable = summaries(runs)
-    if not found:
+    found = summaries(runs)
+    if not found.runs:
         raise UsageError("there is no run to report on")
-    folder, shown = settings.reports / name, boards(found)
-    pages = {run.id: os.path.relpath(run.report, folder) for run in runs}
+    folder = settings.reports / name
+    links = {run.id: os.path.relpath(run.report, folder) for run in runs}
+    return write_site(folder, name, found, links, settings)
+
+
+def write_site(
+    folder: Path, name: str, found: Summaries, links: Mapping[str, str], settings: Settings, feed: str = ""
+) -> Path:
+    """Writes a report over runs, whose pages may be anywhere.
+
+    Args:
+        folder: Where to write.
+        name: The title.
+        found: The runs, and why others are left out.
+        links: The page of each run that has one, relative to the folder, by run id.
+        settings: The settings of this checkout.
+        feed: The name of a file with a feed, in the folder; empty for none.
+
+    Returns:
+        The path of the page.
+    """
+    shown = boards(found.runs)
     known = [*task_ids(settings.root), *own_task_ids(settings.root)]
     tasks = {task: load_task(task, settings.root) for task in known}
     with _summaries_not_collected():
@@ -162,12 +182,11 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     for variant, drawn in figures.items():
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)
-    write_model(folder / "report.json", report_of(name, shown, unreadable))
+    write_model(folder / "report.json", report_of(name, shown, found.unreadable))
     _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
     page = load_template("a2rl.results.suite").render(
-        name=name, boards=shown, unreadable=unreadable, figures=figures, verdicts=VERDICTS, marks=MARKS,
-        drawn_at=time.strftime("%Y-%m-%d %H:%M"), link=lambda run: pages[run.run_id],
-        duration=format_duration,
+        name=name, boards=shown, figures=figures, marks=MARKS, feed=feed, links=links, tables=tables,
+        left_out=tables.left_out(found.unreadable), drawn_at=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
     return folder / "index.html"

@@ -301,7 +301,7 @@ class StackComparison(BaseModel):
     ci: Interval
     p: float
     holm_p: float
-    """The p-value corrected for the number of tasks (Holm)."""
+    """The p-value corrected for the number of tasks of the variant (Holm)."""
     runs: int
     other_runs: int
 
@@ -317,14 +317,13 @@ def compare_stacks(one: str, other: str, runs: Sequence[RunSummary]) -> list[Sta
     pair = _stack(one, names), _stack(other, names)
     if pair[0] == pair[1]:
         raise UsageError(f"{one!r} and {other!r} are both the stack {pair[0]!r}: name two of {', '.join(names)}")
-    found = [row for board in shown for row in _rows(board, *pair)]
+    found = [row for board in shown for row in differences(board, *pair)]
     if not found:
         raise UsageError(
             f"{pair[0]} and {pair[1]} have no finished runs of one task on the same items: "
             "start both in one suite, or give the second the draw of the first with --seed-file"
         )
-    corrected = holm({f"{row.variant} {row.task}": row.p for row in found})
-    return [row.model_copy(update={"holm_p": corrected[f"{row.variant} {row.task}"]}) for row in found]
+    return found
 
 
 def _stack(name: str, known: Sequence[str]) -> str:
@@ -338,7 +337,8 @@ def _stack(name: str, known: Sequence[str]) -> str:
     return matching[0]
 
 
-def _rows(board: Board, one: str, other: str) -> list[StackComparison]:
+def differences(board: Board, one: str, other: str) -> list[StackComparison]:
+    """Returns the differences between two stacks on the tasks of a board that both have runs of, on the same items."""
     by_name: dict[str, Standing] = {each.stack: each for each in board.standings}
     if one not in by_name or other not in by_name:
         return []
@@ -354,4 +354,5 @@ def _rows(board: Board, one: str, other: str) -> list[StackComparison]:
                 other_runs=len(right.runs),
             )
         )  # fmt: skip
-    return rows
+    corrected = holm({row.task: row.p for row in rows})
+    return [row.model_copy(update={"holm_p": corrected[row.task]}) for row in rows]

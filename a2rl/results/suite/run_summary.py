@@ -92,6 +92,12 @@ class RunSummary(BaseModel):
     """Identifies the items that decide: the data, and which of its items. Empty for a run without a result."""
     gains: tuple[float, ...]
     """What each of these items gained, -1 to 1, sorted by id. Empty for a run without a result."""
+    bundle: str = ""
+    """The SHA-256 of the bundle that it was read from; empty for a run of this checkout, as the next fields."""
+    signed_by: str = ""
+    """Whose key signed the ledger, in words."""
+    graded_anew: bool = False
+    """Whether its checkpoint was graded again by the auditor, with the same result for each item."""
 
     @property
     def task(self) -> str:

@@ -47,7 +47,7 @@ class Reader:
 
     def audit(self, edit: Callable[[Members], None], regrade: bool = False) -> Audit:
         hostile = rewritten(self.honest, self.folder / "hostile.tar.gz", edit)
-        return audit_bundle(hostile, self.settings, frozenset(), None, regrade, MAX_BYTES)
+        return audit_bundle(hostile, self.settings, frozenset(), None, regrade, MAX_BYTES).audit
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_a_judge_of_a_stranger_gets_neither_a_request_nor_a_key(
         judge = JudgeParams(base_url=url, model="m", annotator=ANNOTATOR, decoding={})
         theirs = finished_run(tmp_path / "theirs", in_full=True, model="tiny", judge=judge)
         pack(theirs.run, tmp_path / "judged.tar.gz", with_weights=True)
-        found = audit_bundle(tmp_path / "judged.tar.gz", reader.settings, frozenset(), None, True, MAX_BYTES)
+        found = audit_bundle(tmp_path / "judged.tar.gz", reader.settings, frozenset(), None, True, MAX_BYTES).audit
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
             server.accept()

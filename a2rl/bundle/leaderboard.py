@@ -1,0 +1,278 @@
+"""A leaderboard of bundles from anywhere, as a static site: the report over many runs, over those that pass the audit.
+
+The site keeps what every bundle's audit found, in `audits/DIGEST.json`, and the page of its run, in `runs/DIGEST.html`,
+so that the next build audits only what is new. All is audited again when the code that audits has changed.
+"""
+
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import a2rl
+from a2rl.bundle.audit import DIFFERENT, FLAGGED, RESULT, UNSOUND, Audit
+from a2rl.bundle.confined import Done, Shown, audit_bundle
+from a2rl.bundle.form import MAX_BYTES, SUFFIX
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.files import digest_of, file_digest, folder_digest, read_model, write_atomically, write_model
+from a2rl.core.printable import printable
+from a2rl.core.settings import Settings
+from a2rl.grading.progress import OnProgress, Progress, ignore_progress
+from a2rl.results.suite.files import write_site
+from a2rl.results.suite.leaderboard import stack_names
+from a2rl.results.suite.run_summary import RunSummary, Summaries
+
+FOLDERS, KINDS = ("agents", "tasks"), ("**/*.py", "**/*.html", "**/*.css", "**/*.yaml")
+"""What decides what an audit finds, besides the package itself: folders of the project, and files in all of them."""
+FEED = "feed.xml"
+MOST_STACKS = 60
+"""The most stacks that are ranked, those with the most runs: every pair of them is compared."""
+MOST_NEWS = 100
+"""The most entries of the feed, the newest ones."""
+MAX_NUMBER, MAX_TEXT, MAX_VALUES = 1e12, 500, 200_000
+"""The largest number and text, and the most values, that a leaderboard takes from a run."""
+TOO_LARGE = "the run has a number or a text that is too large for a leaderboard, or too many of them"
+
+
+class KeptAudit(BaseModel):
+    """What is known of a bundle, in `audits/DIGEST.json`. Its JSON schema is in docs/leaderboard-audit.schema.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: Literal[1] = 1
+    bundle: str
+    """The SHA-256 of the file."""
+    added_at: float
+    """When the leaderboard first had it, in Unix seconds."""
+    code: str
+    """The digest of the code that audited it."""
+    grades_anew: bool
+    """Whether it was to be graded anew."""
+    problem: str = ""
+    """Why it cannot be audited; empty if it was."""
+    audit: Audit | None = None
+    summary: RunSummary | None = None
+    """The run's figures; None if it is not sound."""
+    keys: tuple[str, ...] = ()
+    """The public keys that signed the ledger."""
+    has_page: bool = False
+
+
+class Built(NamedTuple):
+    """A leaderboard that was built."""
+
+    page: Path
+    shown: int
+    """The runs in the table."""
+    refused: dict[str, str]
+    """Why other bundles are not in it, by their files."""
+    audited: int
+    """The bundles that were audited now; of the others, the audit was known."""
+
+
+class Builder:
+    """Builds the site of a leaderboard.
+
+    Args:
+        site: Its folder.
+        settings: The settings of the auditor's checkout.
+        signers: The names of the signers that are known, by public key.
+        grades_anew: Whether every checkpoint must be graded anew, with the same results.
+        max_bytes: The most bytes that a bundle may unpack to.
+        auditor: Audits a bundle, which may harm this process.
+    """
+
+    def __init__(
+        self,
+        site: Path,
+        settings: Settings,
+        signers: Mapping[str, str],
+        grades_anew: bool = False,
+        max_bytes: int = MAX_BYTES,
+        auditor: Callable[..., Done] = audit_bundle,
+    ) -> None:
+        self._site, self._settings, self._signers, self._auditor = site, settings, signers, auditor
+        self._grades_anew, self._max_bytes = grades_anew, max_bytes
+        code = Path(a2rl.__file__).parent, *(settings.root / name for name in FOLDERS)
+        self._code = digest_of([folder_digest(folder, KINDS) for folder in code])
+        self._now, self._new = time.time(), list[str]()
+
+    def build(self, bundles: Path, jobs: int = 1, on_progress: OnProgress = ignore_progress) -> Built:
+        """Audits the bundles below a folder, and writes the site.
+
+        Args:
+            bundles: The folder.
+            jobs: How many audits run at once.
+            on_progress: Called with how many bundles are done.
+
+        Raises:
+            UsageError: There is no bundle.
+            InfrastructureError: This machine cannot audit bundles of strangers, or the disk failed.
+        """
+        found = (path for path in sorted(bundles.rglob(f"*{SUFFIX}")) if path.is_file() and not path.is_symlink())
+        files = {file_digest(path): path for path in found}
+        if not files:
+            raise UsageError(f"{bundles} has no bundle, a file whose name ends with {SUFFIX}: `a2rl bundle` makes them")
+        kept: list[KeptAudit] = []
+        pool = ThreadPoolExecutor(jobs)
+        try:
+            for each in pool.map(self._audit, files, files.values()):
+                kept.append(each)
+                on_progress(Progress(len(kept), len(files), 0, 0))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        if not any(each.code for each in kept):
+            raise InfrastructureError(kept[0].problem)
+        refused = {each.bundle: problem for each in kept if (problem := self._problem(each))}
+        refused |= self._claimed([each for each in kept if each.bundle not in refused])
+        ranked = {each.bundle: self._summary(each) for each in kept if each.bundle not in refused}
+        refused |= _too_many_stacks(ranked)
+        names = {digest: f"{files[digest].relative_to(bundles)} ({digest[:12]})" for digest in files}
+        shown = [each for each in kept if each.bundle not in refused]
+        reasons = {names[digest]: why for digest, why in refused.items()}
+        return Built(self._write(shown, reasons, set(files)), len(shown), reasons, len(self._new))
+
+    def _audit(self, digest: str, bundle: Path) -> KeptAudit:
+        """Returns what is known of a bundle, if that is of today's code, or else audits it."""
+        file, page, added_at = self._site / "audits" / f"{digest}.json", self._site / _page_of(digest), self._now
+        with suppress(OSError, IntegrityError):
+            known = read_model(file, KeptAudit)
+            is_whole = page.exists() or not known.has_page
+            if known.code == self._code and is_whole and (known.grades_anew or not self._grades_anew):
+                return known
+            added_at = known.added_at
+        self._new.append(digest)
+        found = KeptAudit(bundle=digest, added_at=added_at, code=self._code, grades_anew=self._grades_anew)
+        try:
+            done = self._auditor(
+                bundle, self._settings, frozenset(), None, self._grades_anew, self._max_bytes, shows=True
+            )
+        except InfrastructureError as error:  # of this machine perhaps, so it is tried again at the next build
+            return found.model_copy(update={"code": "", "problem": printable(str(error), MAX_TEXT)})
+        except (UsageError, ValidationError) as error:
+            found = found.model_copy(update={"problem": printable(str(error), MAX_TEXT)})
+        else:
+            found = found.model_copy(update={"audit": done.audit, **_shown(done.shown, page)})
+        write_model(file, found)
+        return found
+
+    def _problem(self, kept: KeptAudit) -> str:
+        """Says why a bundle is not in the table; empty if it is."""
+        if kept.audit is None or kept.problem:
+            return kept.problem
+        audit = kept.audit
+        if audit.exit_code == UNSOUND:
+            return next(f"{check.what}: {check.problem}" for check in audit.checks if check.problem)
+        if audit.exit_code == DIFFERENT:
+            return "an item has another result when it is graded anew"
+        if self._grades_anew and RESULT in audit.not_regraded:
+            return f"it cannot be graded anew: {audit.not_regraded[RESULT]}"
+        if kept.summary is None or not kept.summary.is_finished:
+            return "the run is not finished"
+        return ""
+
+    def _signer(self, kept: KeptAudit) -> str:
+        return " and ".join(self._signers.get(key, f"unknown key {key[:12]}") for key in kept.keys) or "nobody"
+
+    def _claimed(self, kept: Sequence[KeptAudit]) -> dict[str, str]:
+        """Returns the bundles whose run id is that of another one, with the reason.
+
+        The run is that of the bundle that a known key signed, or else of the one that came first. Of several that came
+        together, nobody can say which one is the run's.
+        """
+        of_run: dict[str, list[tuple[bool, float, str]]] = {}
+        for each in kept:
+            unknown = not each.keys or not set(each.keys) <= self._signers.keys()
+            of_run.setdefault(each.audit.run_id if each.audit else "", []).append((unknown, each.added_at, each.bundle))
+        refused: dict[str, str] = {}
+        for run_id, claims in of_run.items():
+            first, *others = sorted(claims)
+            owner = "" if others and others[0][:2] == first[:2] else first[2]
+            whose = f"of the bundle {owner[:12]}" if owner else "claimed by several bundles that came together"
+            refused |= {bundle: f"its run id {run_id} is {whose}" for *_, bundle in claims if bundle != owner}
+        return refused
+
+    def _summary(self, kept: KeptAudit) -> RunSummary:
+        assert kept.audit is not None
+        assert kept.summary is not None
+        validity = "flagged" if kept.audit.exit_code == FLAGGED else kept.summary.validity
+        graded = bool(kept.audit.regrades) and RESULT not in kept.audit.not_regraded
+        known = {"bundle": kept.bundle, "signed_by": self._signer(kept), "validity": validity, "graded_anew": graded}
+        return kept.summary.model_copy(update=known)
+
+    def _write(self, shown: Sequence[KeptAudit], refused: dict[str, str], present: set[str]) -> Path:
+        for path in [*self._site.glob("audits/*.json"), *self._site.glob("runs/*.html")]:
+            if path.stem not in present:
+                path.unlink()
+        runs = [self._summary(each) for each in shown]
+        links = {run.run_id: _page_of(run.bundle) for run, each in zip(runs, shown, strict=True) if each.has_page}
+        newest = sorted(zip(shown, runs, strict=True), key=lambda pair: -pair[0].added_at)[:MOST_NEWS]
+        write_atomically(self._site / FEED, _feed([(run, each.added_at) for each, run in newest], links))
+        return write_site(self._site, "Leaderboard", Summaries(runs, refused), links, self._settings, FEED)
+
+
+def _page_of(digest: str) -> str:
+    return f"runs/{digest}.html"
+
+
+def _shown(shown: Shown | None, page: Path) -> dict[str, Any]:
+    """Writes the page of a run, and returns what is kept of the rest."""
+    if shown is None:
+        return {}
+    summary = shown.summary.model_copy(update={"reason": shown.summary.reason[:MAX_TEXT]})
+    if not is_tame(summary.model_dump()):
+        return {"problem": TOO_LARGE}
+    if shown.page:
+        write_atomically(page, shown.page)
+    return {"summary": summary, "keys": tuple(sorted(shown.keys)), "has_page": bool(shown.page)}
+
+
+def is_tame(value: Any) -> bool:
+    """Says whether figures cannot break the pages of all others: by their size, by their number, or as no numbers."""
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return len(value) <= MAX_VALUES and all(map(is_tame, inner))
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT
+    return not isinstance(value, int | float) or abs(value) <= MAX_NUMBER
+
+
+def _too_many_stacks(runs: Mapping[str, RunSummary]) -> dict[str, str]:
+    names = stack_names(list(runs.values()))
+    ranked = {stack for stack, _ in Counter(names.values()).most_common(MOST_STACKS)}
+    why = f"the leaderboard ranks the {MOST_STACKS} stacks with the most runs"
+    return {bundle: why for bundle, run in runs.items() if names[run.run_id] not in ranked}
+
+
+def _feed(news: Iterable[tuple[RunSummary, float]], links: Mapping[str, str]) -> str:
+    """Returns an Atom feed (RFC 4287) of runs, the newest first."""
+    news = list(news)
+    feed = ET.Element("feed", xmlns="http://www.w3.org/2005/Atom")
+    _add(feed, "title", "Leaderboard of a2rl")
+    _add(feed, "id", "urn:a2rl:leaderboard")
+    _add(feed, "updated", _date(max((at for _, at in news), default=0.0)))
+    for run, at in news:
+        entry = ET.SubElement(feed, "entry")
+        who = " with ".join(str(run.settings[name]) for name in ("agent", "driver") if run.settings[name])
+        _add(entry, "title", f"{run.task}: {who}, {run.gain:+.1f} points, {run.validity or 'not decided'}")
+        _add(entry, "id", f"urn:sha256:{run.bundle}")
+        _add(entry, "updated", _date(at))
+        ET.SubElement(ET.SubElement(entry, "author"), "name").text = printable(run.signed_by)
+        _add(entry, "summary", f"Run {run.run_id}")
+        ET.SubElement(entry, "link", href=links.get(run.run_id, "index.html"))
+    return ET.tostring(feed, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add(parent: ET.Element, name: str, text: str) -> None:
+    ET.SubElement(parent, name).text = printable(text)
+
+
+def _date(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,270 @@
+"""Tests the leaderboard of bundles: what is shown, what is refused and why, and what is audited again."""
+
+import csv
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2rl.anchor.keys import load_public_key
+from a2rl.anchor.signing import Signer, sign_heads
+from a2rl.bundle.audit import Audit
+from a2rl.bundle.confined import Done, Shown
+from a2rl.bundle.leaderboard import Builder, Built, KeptAudit, is_tame
+from a2rl.bundle.pack import pack
+from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.results.suite.run_summary import summary_of
+from a2rl.validity.finding import Validity
+from tests.bundles import audited_here, rewritten, with_files
+from tests.run_maker import checkout, finished_run
+from tests.signing_key import make_key, public_path
+from tests.simulated_runs import STACKS, TASKS, simulate_run
+
+MARKUP = "<img src=x onerror=alert(1)>"
+ATOM = {"a": "http://www.w3.org/2005/Atom"}
+
+
+class Given:
+    """Bundles of strangers, and an auditor's checkout with the key of one of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "mine").mkdir()
+        self.settings = checkout(folder / "mine")
+        make_key(folder / "alice")
+        self.signers = {load_public_key(public_path(folder / "alice")): "alice"}
+        self.honest = self._bundle("honest", sign=True)
+        self.marked = self._bundle("marked", driver=MARKUP, run_id="gsm8k-test-2")
+        self.claiming = self._bundle("claiming", driver="mine")
+
+    def _bundle(self, name: str, sign: bool = False, **changes: Any) -> Path:
+        theirs = finished_run(self.folder / name, in_full=True, **changes)
+        if sign:
+            sign_heads(theirs.run, Signer(self.folder / "alice"))
+        pack(theirs.run, target := self.folder / f"{name}.tar.gz", with_weights=False)
+        shutil.rmtree(self.folder / name)
+        return target
+
+    def build(self, folder: Path, *bundles: Path, auditor: Callable[..., Done] = audited_here) -> Built:
+        (folder / "bundles").mkdir(exist_ok=True)
+        for bundle in bundles:
+            shutil.copy(bundle, folder / "bundles")
+        return Builder(folder / "site", self.settings, self.signers, auditor=auditor).build(folder / "bundles")
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
+    return Given(tmp_path_factory.mktemp("leaderboard"))
+
+
+def _rows(built: Built) -> list[dict[str, str]]:
+    with (built.page.parent / "runs.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def _text(name: str, old: str, new: str) -> Callable[[Path, Path], Path]:
+    """Replaces text in a file of the bundle, with a list that fits."""
+
+    def forge(honest: Path, target: Path) -> Path:
+        def edit(members: list[Any]) -> None:
+            [content] = [content for entry, content in members if entry.name == name]
+            assert old.encode() in content
+            with_files({name: content.replace(old.encode(), new.encode(), 1)})(members)
+
+        return rewritten(honest, target, edit)
+
+    return forge
+
+
+def _files(files: Mapping[str, bytes | None], **left_out: str) -> Callable[[Path, Path], Path]:
+    return lambda honest, target: rewritten(honest, target, with_files(files, **left_out))
+
+
+def _cut(honest: Path, target: Path) -> Path:
+    target.write_bytes(honest.read_bytes()[:5000])
+    return target
+
+
+def _other(honest: Path, target: Path) -> Path:
+    target.write_bytes(b"<script>alert(1)</script>")
+    return target
+
+
+FORGED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
+    "a better verdict": (_text("run/records/grade.json", "inconclusive", "improved"), "records"),
+    "another seed": (_text("run/spec.json", '"seed": 0', '"seed": 1'), "settings"),
+    "an entry of the ledger": (_text("run/ledger.jsonl", "elapsed_s", "elapsed_x"), ""),
+    "no signature": (_files({"run/signatures.jsonl": b"{}\n"}), "signed"),
+    "a page of their own": (_files({"run/report/index.html": b"<script>alert(1)</script>"}), "report"),
+    "other items": (_text("run/grades/baseline.json", '"correct"', '"wrong"'), ""),
+    "a log that is gone": (_files({"run/logs/agent.log": None}), "files"),
+    "a file of no run": (_files({"run/.bashrc": b"x"}), "no run has"),
+    "a name that leads out": (_files({"run/logs/../../x": b"x"}), "no run has"),
+    "half a file": (_cut, "damaged"),
+    "no bundle": (_other, "not a bundle"),
+}  # fmt: skip
+
+
+def test_every_forged_bundle_is_refused_with_the_reason(given: Given, tmp_path: Path) -> None:
+    forged = [forge(given.honest, tmp_path / f"{name}.tar.gz") for name, (forge, _) in FORGED.items()]
+    built = given.build(tmp_path, given.honest, *forged)
+    assert (built.shown, len(built.refused)) == (1, len(FORGED))
+    reasons = {name.partition(".tar.gz")[0]: why for name, why in built.refused.items()}
+    assert [name for name, (_, part) in FORGED.items() if part not in reasons[name] or not reasons[name]] == []
+    assert "<script>alert" not in built.page.read_text()
+
+
+def test_the_table_says_who_signed_and_links_to_the_runs_page(given: Given, tmp_path: Path) -> None:
+    built = given.build(tmp_path, given.honest, given.marked)
+    assert {row["run_id"]: row["signed_by"] for row in _rows(built)} == {
+        "gsm8k-test-1": "alice", "gsm8k-test-2": "nobody"
+    }  # fmt: skip
+    page = built.page.read_text()
+    for row in _rows(built):
+        assert f'href="runs/{row["bundle"]}.html"' in page
+        assert "Score over time" in (built.page.parent / "runs" / f"{row['bundle']}.html").read_text()
+
+
+def test_names_are_text_on_every_page_and_in_the_feed(given: Given, tmp_path: Path) -> None:
+    built = given.build(tmp_path, given.marked)
+    pages = [built.page, *(built.page.parent / "runs").iterdir()]
+    assert len(pages) == 2
+    assert not [page for page in pages if "<img" in page.read_text()]
+    [entry] = ET.parse(built.page.parent / "feed.xml").findall("a:entry", ATOM)
+    assert MARKUP in entry.findtext("a:title", "", ATOM)
+
+
+def test_a_run_id_is_that_of_the_bundle_that_a_known_key_signed(given: Given, tmp_path: Path) -> None:
+    first = given.build(tmp_path, given.claiming)
+    assert [row["signed_by"] for row in _rows(first)] == ["nobody"]
+    both = given.build(tmp_path, given.honest)
+    assert [row["signed_by"] for row in _rows(both)] == ["alice"]
+    [why] = both.refused.values()
+    assert why.startswith("its run id gsm8k-test-1 is of the bundle")
+
+
+def test_of_two_unsigned_claims_only_an_earlier_one_counts(given: Given, tmp_path: Path) -> None:
+    other = _files({"run/logs/agent.log": None}, **{"logs__agent.log": "too large"})(
+        given.claiming, tmp_path / "other.tar.gz"
+    )
+    together = given.build(tmp_path, given.claiming, other)
+    assert together.shown == 0
+    assert len(together.refused) == 2
+    (tmp_path / "second").mkdir()
+    given.build(tmp_path / "second", given.claiming)
+    built = given.build(tmp_path / "second", other)
+    assert (built.shown, next(iter(built.refused)).split()[0]) == (1, "other.tar.gz")
+
+
+def test_what_was_left_out_is_flagged(given: Given, tmp_path: Path) -> None:
+    partial = _files({"run/logs/agent.log": None}, **{"logs__agent.log": "too large"})
+    built = given.build(tmp_path, partial(given.honest, tmp_path / "partial.tar.gz"))
+    assert [row["validity"] for row in _rows(built)] == ["flagged"]
+
+
+def test_a_bundle_is_audited_once_until_the_code_changes(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert given.build(tmp_path, given.honest).audited == 1
+    again = given.build(tmp_path, given.marked)
+    assert (again.shown, again.audited) == (2, 1)
+    [page, _] = (tmp_path / "site" / "runs").iterdir()
+    page.unlink()
+    assert given.build(tmp_path).audited == 1
+    monkeypatch.setattr("a2rl.bundle.leaderboard.FOLDERS", ("agents",))
+    assert given.build(tmp_path).audited == 2
+
+
+def test_what_leaves_the_folder_leaves_the_site(given: Given, tmp_path: Path) -> None:
+    given.build(tmp_path, given.honest, given.marked)
+    (tmp_path / "bundles" / given.marked.name).unlink()
+    built = given.build(tmp_path)
+    kept = {path.stem for name in ("runs", "audits") for path in (built.page.parent / name).iterdir()}
+    assert kept == {row["bundle"] for row in _rows(built)}
+    assert len(kept) == 1
+
+
+def test_a_bundle_is_audited_in_the_sandbox(given: Given, tmp_path: Path) -> None:
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    shutil.copy(given.honest, folder)
+    built = Builder(tmp_path / "site", given.settings, given.signers).build(folder)
+    assert (built.shown, built.refused) == (1, {})
+    [kept] = (tmp_path / "site" / "audits").iterdir()
+    assert KeptAudit.model_validate_json(kept.read_text()).has_page
+
+
+def test_a_machine_that_cannot_audit_writes_no_site(given: Given, tmp_path: Path) -> None:
+    def fails(*_: object, **__: object) -> Done:
+        raise InfrastructureError("no Landlock")
+
+    with pytest.raises(InfrastructureError, match="no Landlock"):
+        given.build(tmp_path, given.honest, auditor=fails)
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_folder_without_bundles_is_an_error(given: Given, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no bundle"):
+        given.build(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "value", [1e13, -1e13, float("inf"), float("nan"), 10**5000, "x" * 3000, {"a": [(1e300,)]}], ids=range(7)
+)
+def test_figures_that_would_break_a_page_are_refused(value: object) -> None:
+    assert not is_tame(value)
+    assert is_tame({"a": [1, 2.5, None, True, "b"]})
+
+
+class Simulated:
+    """An auditor of files that each name a simulated run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = checkout(folder)
+
+    def __call__(self, bundle: Path, *_: object, **__: object) -> Done:
+        number, agent, driver, changes = json.loads(bundle.read_text())
+        task = TASKS[number % len(TASKS)]
+        run = simulate_run(self.settings, number, task=task, agent=agent, driver=driver, seed=number, submissions=2)
+        summary = summary_of(run).model_copy(update={"validity": "valid", **changes})
+        found = Audit(run_id=run.id, checks=(), validity=Validity(word="valid"))
+        return Done(audit=found, shown=Shown(summary=summary, keys=frozenset(), page="<!doctype html>"))
+
+    @staticmethod
+    def bundles(folder: Path, runs: int, stacks: int = len(STACKS), **changes: object) -> Path:
+        """Writes the files."""
+        folder.mkdir()
+        for number in range(runs):
+            agent, driver = STACKS[number % len(STACKS)] if stacks == len(STACKS) else (f"agent-{number % stacks}", "x")
+            (folder / f"{number}.tar.gz").write_text(json.dumps([number, agent, driver, changes]))
+        return folder
+
+
+def test_hundreds_of_runs_are_ranked_compared_and_announced(tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    auditor = Simulated(tmp_path / "checkout")
+    bundles = auditor.bundles(tmp_path / "bundles", 200)
+    built = Builder(tmp_path / "site", auditor.settings, {}, auditor=auditor).build(bundles, jobs=2)
+    assert (built.shown, len(_rows(built))) == (200, 200)
+    page = built.page.read_text()
+    assert page.count('href="runs/') == 200
+    assert 'id="comparisons-mini"' in page
+    entries = ET.parse(tmp_path / "site" / "feed.xml").findall("a:entry", ATOM)
+    assert len(entries) == 100
+    report = json.loads((tmp_path / "site" / "report.json").read_text())
+    assert {each["stack"] for each in report["standings"]} == {" · ".join(stack) for stack in STACKS}
+
+
+def test_extreme_figures_and_too_many_stacks_break_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2rl.bundle.leaderboard.MOST_STACKS", 6)
+    (tmp_path / "checkout").mkdir()
+    auditor = Simulated(tmp_path / "checkout")
+    large = {"cost_usd": 1e12, "agent_s": 1e12, "tokens": 0, "parameters": 1, "reason": "$x_{" * 1000}
+    bundles = auditor.bundles(tmp_path / "bundles", 9, 9, **large)
+    built = Builder(tmp_path / "site", auditor.settings, {}, auditor=auditor).build(bundles)
+    assert built.shown == 6
+    assert set(built.refused.values()) == {"the leaderboard ranks the 6 stacks with the most runs"}
