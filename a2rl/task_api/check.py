@@ -1,7 +1,7 @@
 """Checks a task's folder against its contract: what `a2rl tasks check` says, and what the tests hold for every task."""
 
+import ast
 import json
-import re
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ from a2rl.task_api.split import split_ids
 SHORTEST_TEXT = 25
 """Texts below this length (a number, a name) may well be in both halves of the data."""
 QUESTIONS = ("question", "prompt", "problem", "instruction", "goal")
-SEED = 20260412
+OURS = ("a2rl", "flows", "stages", "tasks")
 NO_IDEA = "no idea"
 MOST_KNOWN = 0.05
 """The share of the items of a draw that `prepare` may have written, too."""
@@ -195,9 +195,13 @@ def _by_item(check: TaskCheck) -> str:
 
 def _alone(check: TaskCheck) -> str:
     """Agents get the visible files without a2rl: what is Python among them must not import it."""
-    ours = re.compile(r"^\s*(?:from|import) (?:a2rl|tasks|stages|flows)\b", re.MULTILINE)
-    found = [path for path in sorted(check.visible.rglob("*.py")) if ours.search(path.read_text(encoding="utf-8"))]
-    return f"{found[0].name} imports a2rl, which agents do not have" if found else ""
+    for path in sorted(check.visible.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.partition(".")[0] in OURS for name in names):
+                return f"{path.name} imports a2rl, which agents do not have"
+    return ""
 
 
 def _drawn(check: TaskCheck) -> str:

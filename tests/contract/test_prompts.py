@@ -94,7 +94,7 @@ def graders_prompts(task: str, hidden: Path, repository: Path, chat: bool) -> se
     asking = [unasked] if definition.judged or task == "deepsearchqa" else []
     for item in ids:
         sampler.asked.clear()
-        grader.grade(sampler, hidden, [item], definition.mini.limits, options, *asking)
+        grader.grade(sampler, hidden, [item], definition.variant("mini").limits, options, *asking)
         first[as_json(sampler.asked[0])] = None
     return set(first)
 
@@ -118,7 +118,7 @@ def test_the_agent_trains_with_the_graders_prompts(
     SHARED[task](visible, hidden)
     if examples:
         show_examples(visible, hidden)
-    limits = load_task(task, repository).mini.limits
+    limits = load_task(task, repository).variant("mini").limits
     meta = {
         "seed": 0,
         "variant": "mini",

@@ -89,7 +89,7 @@ def test_without_it_nothing_changes(settings: Settings) -> None:
 def test_the_page_has_the_values_of_the_preset(settings: Settings, repository: Path, task: str) -> None:
     page = (repository / "docs" / "paper-preset.md").read_text(encoding="utf-8")
     section = page.partition(f"## {task}\n")[2].partition("\n## ")[0]
-    preset, limits = load_preset("paper"), load_task(task, settings.root).full
+    preset, limits = load_preset("paper"), load_task(task, settings.root).variant("full")
     assert preset is not None
     wanted = preset.of_task(task)
     for name, value in wanted.options.items():

@@ -52,7 +52,7 @@ def played(data: Path, write: object) -> TaskScore:
     with open_judge(None, *grader.OWN_JUDGE) as judge:
         asking = judge.asking(1)
         ids, options = grader.item_ids(hidden), TASK.choose({})
-        return summarise(grader.grade(sampler, hidden, ids, TASK.mini.limits, options, asking)())
+        return summarise(grader.grade(sampler, hidden, ids, TASK.variant("mini").limits, options, asking)())
 
 
 def test_the_expert_scores_100_with_one_search_for_each_hop(data: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_splits_share_no_name_and_so_no_fact_and_no_chain(data: Path) -> Non
         for path in ("visible/train.jsonl", "hidden/eval.jsonl")
     )
     assert len(train) == 3000
-    assert len(test) == TASK.mini.eval_items
+    assert len(test) == TASK.variant("mini").eval_items
     for split, problems in (("train", train), ("eval", test)):
         assert {split_of(re.split(r" of (?!the )", problem)[1].rstrip("?")) for problem in problems} == {split}
 

@@ -8,7 +8,7 @@ import pytest
 
 from a2rl.core.files import folder_digest
 from a2rl.task_api.catalog import load_grader, load_preparer, task_ids
-from a2rl.task_api.contract import DrawingPreparer, KindsGrader
+from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer, KindsGrader
 from a2rl.task_api.data import SOURCE_NOTE, hidden_digest
 from a2rl.task_api.drawn import can_draw, drawn_digest, ensure_drawn
 from tests.mini_data import prepare_mini
@@ -82,7 +82,9 @@ def test_no_item_of_a_draw_is_public_under_other_names(
     task: str, drawn: dict[tuple[str, str], Path], editions: dict[str, Path]
 ) -> None:
     key = {"gsm8k": "question", "humaneval": "prompt", "alpacaeval": "instruction"}[task]
-    canonical = load_preparer(task).canonical
+    preparer = load_preparer(task)
+    assert isinstance(preparer, CanonicalPreparer)
+    canonical = preparer.canonical
 
     def texts(hidden: Path) -> set[str]:
         return {canonical(json.loads(line)[key]) for line in (hidden / "eval.jsonl").read_text().splitlines()}

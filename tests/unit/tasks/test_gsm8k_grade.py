@@ -310,7 +310,7 @@ def test_the_real_data_prepares_and_its_gold_answers_score_100(shared_data: Path
     hidden.mkdir()
     prepare("full", shared_data / "gsm8k", visible, hidden)
     ids = grader.item_ids(hidden)
-    assert len(ids) == TASK.full.eval_items
+    assert len(ids) == TASK.variant("full").eval_items
     assert summarise(grader.score_outputs(grader.gold_outputs(hidden), hidden, ids)).score == 100
     questions = {row["question"] for row in read_jsonl(hidden / "eval.jsonl")}
     assert not questions & {row["question"] for row in read_jsonl(visible / "train.jsonl")}

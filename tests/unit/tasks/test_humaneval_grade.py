@@ -242,7 +242,7 @@ def test_the_real_data_is_halved_between_agent_and_grader(shared_data: Path, tmp
     trained = [row["task_id"] for row in read_jsonl(visible / "train.jsonl")]
     assert trained == [f"HumanEval/{n}" for n in range(82)]
     assert grader.item_ids(hidden) == [f"HumanEval/{n}" for n in range(82, 164)]
-    assert TASK.full.eval_items == 82
+    assert TASK.variant("full").eval_items == 82
     first = read_jsonl(visible / "train.jsonl")[0]
     assert {"prompt", "canonical_solution", "test", "entry_point"} < first.keys()
     assert (first["question"], first["answer"]) == (first["prompt"], first["canonical_solution"])
