@@ -56,7 +56,7 @@ def test_an_edited_task_is_another_task(root: Path, tmp_path: Path) -> None:
     assert load_task(first, root).id == first
 
 
-def test_the_code_of_an_own_task_is_part_of_what_a_grade_depends_on(root: Path, tmp_path: Path) -> None:
+def test_a_grade_depends_on_the_code_of_an_own_task(root: Path, tmp_path: Path) -> None:
     task_id = find_task(str(own_task(tmp_path / "sums")), root)
     files = code_of(task_id).files
     assert {f"tasks/{task_id}/grade.py", f"tasks/{task_id}/items.py", "a2rl/task_api/rows.py"} <= files.keys()
@@ -130,7 +130,7 @@ def test_a_model_that_knows_all_answers_scores_100(root: Path, tmp_path: Path, k
     assert summarise(results).score == 100
 
 
-def test_code_of_a_task_that_fails_is_its_own_failure_and_no_number(root: Path, tmp_path: Path) -> None:
+def test_code_of_a_task_that_fails_gives_no_number(root: Path, tmp_path: Path) -> None:
     folder = own_task(tmp_path / "sums")
     with (folder / "items.py").open("a") as items:
         items.write("\n\ndef reward(row, answer):\n    return 7 if answer else 1 / 0\n")

@@ -112,7 +112,7 @@ MEMORY = EngineMemory(
 
 
 @pytest.mark.parametrize(("grading_gpus", "told"), [(0, 20.0), (1, None)])
-def test_the_plan_of_setup_holds_for_all_grades_and_is_told_to_an_agent_that_shares_the_gpu(
+def test_the_plan_of_setup_holds_for_all_grades_and_is_told(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path, grading_gpus: int, told: float | None
 ) -> None:
     run = new_run(backend="vllm", grading_gpus=grading_gpus)

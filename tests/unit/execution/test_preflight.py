@@ -71,7 +71,7 @@ def test_a_limit_on_the_cost_needs_a_price(ready: Callable[..., RunSpec], settin
     assert problem(max_cost_usd=1.0) == ""
 
 
-def test_a_model_that_would_not_fit_is_a_problem_before_its_download(
+def test_a_model_that_would_not_fit_is_found_before_its_download(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
@@ -417,7 +417,8 @@ def test_a_wrong_anchor_key_is_a_problem_before_the_run(
 
 
 def test_the_command_refuses_a_run_with_a_line_for_each_problem(settings: Settings) -> None:
-    """Nothing of the run is left."""
+    """Nothing of the run is left. The base model is there, but is none."""
+    (settings.models / "tiny").mkdir(parents=True)
     command = [sys.executable, "-P", "-m", "a2rl", "run", "--agent", "claude-code", "--gpus-per-run", "1"]
     environment = {**settings.environ, "A2RL_ROOT": str(settings.root), "PYTHONPATH": str(settings.root)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)

@@ -108,7 +108,7 @@ def set_up(machine: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("compiler", [True, False])
-def test_what_does_not_build_on_a_gpu_machine_is_named_with_the_reason(machine: Path, compiler: bool) -> None:
+def test_what_does_not_build_on_a_gpu_is_named_with_the_reason(machine: Path, compiler: bool) -> None:
     write_program(machine, "nvidia-smi", "#!/bin/sh\n")
     if compiler:
         write_program(machine, "nvcc", "#!/bin/sh\n")

@@ -57,7 +57,7 @@ def engine(gpu: FakeGpu) -> Engine:
     return engine
 
 
-def test_an_engine_that_would_not_have_enough_memory_goes_on_resting(engine: Engine, gpu: FakeGpu) -> None:
+def test_an_engine_without_enough_memory_goes_on_resting(engine: Engine, gpu: FakeGpu) -> None:
     gpu.free = 17 * GIB
     with pytest.raises(OutOfMemoryError, match=r"needs 20.0 GiB .* 17.0 GiB are free: 3.0 GiB are missing"):
         engine.load("v1")
@@ -74,9 +74,7 @@ def test_running_out_of_memory_is_no_refusal_of_weights(engine: Engine, gpu: Fak
         engine.load("v1")
 
 
-def test_an_engine_starts_with_a_fixed_cache_and_only_if_its_memory_is_free(
-    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_starts_only_if_its_memory_is_free(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {}
     monkeypatch.setattr(vllm_worker, "finds_gpu", lambda: True)
     monkeypatch.setattr(vllm_worker, "load_tokenizer", lambda model: None)
@@ -108,7 +106,7 @@ def test_an_engine_starts_with_a_fixed_cache_and_only_if_its_memory_is_free(
         RuntimeError("CUDA out of memory. Tried to allocate 1.05 GiB."),
     ],
 )
-def test_what_vllm_says_when_others_change_the_free_memory_is_known(error: Exception) -> None:
+def test_what_vllm_says_when_free_memory_changes_is_known(error: Exception) -> None:
     assert lacks_memory(repr(error))
 
 
