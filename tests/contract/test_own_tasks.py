@@ -1,6 +1,9 @@
 """Tests tasks of the user's own: folders that are named by their paths."""
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,6 +110,46 @@ def test_without_mini_data_a_run_uses_the_full_data(root: Path, tmp_path: Path) 
     assert cell.variant == "full"
     with pytest.raises(UsageError, match="has no mini variant: use `--variant full`"):
         load_task(cell.task, root).variant("mini")
+
+
+ROUTE = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+from routes import Setting, load_route
+
+meta = {"seed": 0, "max_new_tokens": 12, "max_steps": 6}
+route = load_route("sums-3f2a91c4", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=None), 4096, meta, 10**6))
+prompts = []
+for name in route.names[:50]:
+    example, environment = route.example(name), route.environment(name)
+    prompts.append(environment.prompt)
+    assert example.prompt == environment.prompt
+    for part in example.parts:
+        if part.learn:
+            environment.write(part.text.strip())
+    assert environment.reward == 1
+print(json.dumps(prompts))
+"""
+
+
+@pytest.mark.parametrize("kind", ["static", "interactive"])
+def test_the_scripted_agent_learns_what_the_grader_asks(
+    root: Path, tmp_path: Path, repository: Path, kind: str
+) -> None:
+    task_id = find_task(str(own_task(tmp_path / "sums", kind)), root)
+    check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
+    agent = repository / "agents" / "scripted"
+    command = [sys.executable, "-c", ROUTE, str(check.visible)]
+    done = subprocess.run(
+        command, cwd=agent, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(agent)}
+    )
+    assert done.returncode == 0, done.stderr
+    shutil.copy(check.visible / "train.jsonl", check.hidden / "eval.jsonl")
+    sampler = FakeSampler(lambda _: "")
+    ids = check.grader.item_ids(check.hidden)
+    check.grader.grade(sampler, check.hidden, ids, check.task.variant("mini").limits, {})
+    assert set(json.loads(done.stdout)) <= set(sampler.asked)
 
 
 @pytest.mark.parametrize("kind", ["static", "interactive"])
