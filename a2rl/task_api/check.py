@@ -23,6 +23,8 @@ OURS = ("a2rl", "flows", "stages", "tasks")
 NO_IDEA = "no idea"
 MOST_KNOWN = 0.05
 """The share of the items of a draw that `prepare` may have written, too."""
+MOST_FOR_A_WORD = 10.0
+"""The score, in points, that the same wrong word may reach everywhere; a judge likes some short answers."""
 MOST_BY_CHANCE = 50.0
 """The score, in points, that the answers of other items may reach."""
 
@@ -231,7 +233,7 @@ CHECKS: dict[str, Callable[[TaskCheck], str]] = {
     "preparing twice gives the same files": _alike,
     "the right answers score 100": _gold,
     "empty answers score 0": _low(lambda check: dict.fromkeys(check.ids, ""), 0.0),
-    "a wrong word scores 0": _low(lambda check: dict.fromkeys(check.ids, NO_IDEA), 0.0),
+    "a wrong word scores next to nothing": _low(lambda check: dict.fromkeys(check.ids, NO_IDEA), MOST_FOR_A_WORD),
     "the answers of other items are no way to 100": _low(_shifted, MOST_BY_CHANCE),
     "answers that are missing are errored, and leave no score": _missing,
     "grading twice gives the same results": _repeated,

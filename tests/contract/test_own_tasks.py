@@ -209,7 +209,7 @@ def test_what_breaks_the_contract_is_found(
 def test_a_row_in_both_halves_is_not_written(root: Path, tmp_path: Path) -> None:
     folder = own_task(tmp_path / "sums")
     text = (folder / "prepare.py").read_text()
-    (folder / "prepare.py").write_text(text.replace('rows(0, "train"', 'rows(1, "eval"'))
+    (folder / "prepare.py").write_text(text.replace('rows(0, "train", 2000)', 'rows(1, "eval", 200)'))
     with pytest.raises(TaskDefinitionError, match="are in the training data and in the eval set"):
         TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
 

@@ -161,7 +161,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for package in dependencies.OURS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, tmp_path / "copy" / package, ignore=ignored)
-    monkeypatch.setattr(dependencies, "_root", lambda _: tmp_path / "copy")
+    monkeypatch.setattr(dependencies, "_roots", lambda _: [tmp_path / "copy"])
     return tmp_path / "copy"
 
 

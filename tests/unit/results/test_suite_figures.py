@@ -32,8 +32,8 @@ def figures(settings: Settings) -> Rows:
 
 def test_the_tokens_of_a_submission_come_from_earlier_requests(settings: Settings) -> None:
     run = simulate_run(settings, 1, submissions=3, tokens=1000)
-    # The ledger has one entry a second: the baseline, the agent's start, and then two for each submission.
-    assert [each.tokens for each in summary_of(run).tries] == [4000, 6000, 8000]
+    # The ledger has one entry a second: the baseline, the agent's start, and then three for each submission.
+    assert [each.tokens for each in summary_of(run).tries] == [5000, 8000, 11000]
     assert TokensSpent(run).until(BEGAN_AT - 1) == 0
     assert [each.tokens for each in summary_of(simulate_run(settings, 2)).tries] == [None] * 4
 

@@ -11,12 +11,14 @@ POOLS = ("train", "train", "eval", "drawn")  # which pool an item belongs to fol
 
 def rows(seed, pool, count):
     draws, found = random.Random(seed), {}
-    while len(found) < count:
+    for _ in range(100 * count):
         low = draws.randint(100, 900)
         number = low + draws.randint(0, 30)
         if random.Random(f"{low} {number}").choice(POOLS) == pool:
             found[low, number] = {"low": low, "number": number}
-    return list(found.values())
+        if len(found) == count:
+            return list(found.values())
+    raise ValueError(f"the pool {pool} has too few different items")
 
 
 def prepare(variant, source, visible, hidden):

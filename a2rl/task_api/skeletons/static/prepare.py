@@ -11,11 +11,13 @@ POOLS = ("train", "train", "eval", "drawn")  # which pool an item belongs to fol
 
 def rows(seed, pool, count):
     draws, found = random.Random(seed), {}
-    while len(found) < count:
+    for _ in range(100 * count):
         a, b = draws.randint(10, 99), draws.randint(10, 99)
         if random.Random(f"{a}+{b}").choice(POOLS) == pool:
             found[a, b] = {"question": f"What is {a} + {b}?", "answer": str(a + b)}
-    return list(found.values())
+        if len(found) == count:
+            return list(found.values())
+    raise ValueError(f"the pool {pool} has too few different items")
 
 
 def prepare(variant, source, visible, hidden):
