@@ -22,6 +22,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.slow
 @needs_package
 @pytest.mark.parametrize("name", CLEAN)
 def test_a_generator_becomes_a_task_that_keeps_its_contract(root: Path, tmp_path: Path, name: str) -> None:
@@ -31,6 +32,7 @@ def test_a_generator_becomes_a_task_that_keeps_its_contract(root: Path, tmp_path
     assert [each for each in check.run() if each.problem] == []
 
 
+@pytest.mark.slow
 @needs_package
 @pytest.mark.parametrize(
     ("name", "why"),
@@ -47,6 +49,7 @@ def test_what_is_not_fit_for_grading_is_said(root: Path, name: str, why: str) ->
         find_task(f"reasoning_gym:{name}", root)
 
 
+@pytest.mark.slow
 @needs_package
 def test_no_item_is_in_two_parts_of_the_data(root: Path, tmp_path: Path) -> None:
     task_id = find_task("reasoning_gym:chain_sum", root)
