@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -51,11 +52,8 @@ def find_task(name: str, root: Path) -> str:
         TaskDefinitionError: Its task.py has no valid TASK.
     """
     if name.startswith(REASONING_GYM):
-        from a2rl.task_api.reasoning_gym import write_task  # it uses what this module finds
-
-        with tempfile.TemporaryDirectory() as making:
-            return _copied(write_task(name.removeprefix(REASONING_GYM), Path(making)), root)
-    if "/" not in name and not (Path(name).is_dir() and name not in task_ids(root)):
+        return _generated(name.removeprefix(REASONING_GYM), root)
+    if "/" not in name and (name in task_ids(root) or not Path(name).is_dir()):
         load_task(name, root)
         return name
     folder = Path(name).expanduser().resolve()
@@ -80,6 +78,15 @@ def check_name(name: str, root: Path) -> None:
         )
 
 
+@cache
+def _generated(reference: str, root: Path) -> str:
+    """Makes a task of a generator, which takes a while, and returns the id."""
+    from a2rl.task_api.reasoning_gym import write_task  # only such tasks need it
+
+    with tempfile.TemporaryDirectory() as making:
+        return _copied(write_task(reference, Path(making)), root)
+
+
 def _copied(folder: Path, root: Path) -> str:
     """Copies the folder of a task, unless its copy is there, and returns the id."""
     making = root / OWN / f".{uuid.uuid4().hex}"
@@ -90,8 +97,8 @@ def _copied(folder: Path, root: Path) -> str:
         target.parent.chmod(0o700)  # it may hold the eval set
         if not target.is_dir():
             making.rename(target)
-    except (OSError, shutil.Error) as error:
-        raise machine_failure(f"copy {folder}", OSError(str(error))) from error
+    except OSError as error:
+        raise machine_failure(f"copy {folder}", error) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
     importlib.invalidate_caches()

@@ -32,10 +32,11 @@ from a2rl.linux import landlock, seccomp
 
 START = "import sys; root = sys.argv.pop(1); sys.path.insert(0, root); "
 START += "from a2rl.task_api.generator_process import main; sys.path.remove(root); main(*sys.argv[1:])"
-MAX_REPLY_BYTES = 64 << 20
 MEMORY_BYTES = 4 << 30
 SECONDS = {"make": 60, "score": 5, "examine": 10}
 """Of processor time, for each kind of request."""
+REPLY_BYTES = {"make": 64 << 20, "score": 1 << 13, "examine": 1 << 20}
+"""The longest reply to each kind of request."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -61,6 +62,7 @@ def _done_apart(generator: str, parameters: dict[str, Any], request: dict[str, A
     kind = next(each for each in SECONDS if each in request)
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
+        landlock.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(ours)
         try:
             reply = json.dumps(_done(generator, parameters, request, kind))
@@ -71,20 +73,20 @@ def _done_apart(generator: str, parameters: dict[str, Any], request: dict[str, A
             data = data[os.write(theirs, data) :]
         os._exit(0)
     os.close(theirs)
-    reply = _read(ours, time.monotonic() + 10 * SECONDS[kind])
+    reply = _read(ours, time.monotonic() + 10 * SECONDS[kind], REPLY_BYTES[kind])
     os.close(ours)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     return reply or json.dumps({"problem": f"its process ended with status {status & 0x7F}, or took too long"})
 
 
-def _read(pipe: int, until: float) -> str:
+def _read(pipe: int, until: float, most: int) -> str:
     """Reads a reply to its end; empty if it is not complete in time, too long, or not one object of JSON."""
     data = b""
     while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
         block = os.read(pipe, 1 << 20)
         data += block
-        if not block or len(data) > MAX_REPLY_BYTES:
+        if not block or len(data) > most:
             break
     else:
         return ""

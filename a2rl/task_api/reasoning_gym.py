@@ -1,7 +1,7 @@
 """Procedural tasks: the generators of the package reasoning_gym, one task each.
 
     --task reasoning_gym:spell_backward
-    --task 'reasoning_gym:countdown?max_numbers=4'
+    --task 'reasoning_gym:chain_sum?min_terms=3&max_terms=5'
 
 A generator becomes a task of the user's own: a folder with the usual four files. Which part of the data an item belongs
 to follows from its question: training, the public eval set, or the eval sets that are drawn from secret seeds. So no
@@ -17,6 +17,7 @@ import random
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from string import Template
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ FLOOR = 0.5
 MOST_FOR_WORD, MOST_FOR_OTHERS = 0.05, 0.6
 """Mean values that a wrong word, and a constant or another item's answer, may reach."""
 FEWEST_DIFFERENT = 0.9
-EVALUATES = frozenset({"eval", "exec", "compile", "parse_expr", "sympify", "S", "literal_eval_expr", "__import__"})
+EVALUATES = frozenset({"eval", "exec", "compile", "parse_expr", "sympify", "S", "__import__"})
 """Functions by which a scorer would execute an answer, which could then decide its own value."""
 
 
@@ -167,10 +168,16 @@ def write_task(reference: str, folder: Path) -> Path:
     longest = max(len(row["answer"]) for row in sample)
     target = folder / f"rg_{name}"
     target.mkdir(parents=True)
+    values = {
+        "name": name,
+        "parameters": repr(dict(generator.parameters)),
+        "tokens": min(1024, 32 + longest),
+        "version": VERSION,
+        "train_items": f"{TRAIN_ITEMS:,}",
+        "eval_items": EVAL_ITEMS,
+    }
     for file, text in _FILES.items():
-        filled = text.replace("NAME", name).replace("PARAMETERS", repr(dict(generator.parameters)))
-        filled = filled.replace("TOKENS", str(min(1024, 32 + longest))).replace("VERSION", VERSION)
-        (target / file).write_text(filled, encoding="utf-8")
+        (target / file).write_text(Template(text).substitute(values), encoding="utf-8")
     return target
 
 
@@ -208,17 +215,17 @@ def _problems(generator: Generator, rows: Sequence[Row], calls: set[str]) -> Ite
 
 
 _FILES = {
-    "task.py": '''"""A generator of reasoning_gym VERSION."""
+    "task.py": '''"""A generator of reasoning_gym $version."""
 
 from a2rl.task_api.contract import Limits, Task, TaskVariant
 
 TASK = Task(
-    id="rg_NAME",
-    title="NAME (reasoning_gym)",
+    id="rg_$name",
+    title="$name (reasoning_gym)",
     level=1,
     metric="mean value of the answers",
     partial_reward=True,
-    mini=TaskVariant(eval_items=200, limits=Limits(max_new_tokens=TOKENS)),
+    mini=TaskVariant(eval_items=$eval_items, limits=Limits(max_new_tokens=$tokens)),
 )
 ''',
     "items.py": '''"""How an item is asked, and what an answer earns; the grader uses the package's own scorer."""
@@ -244,7 +251,7 @@ def reward(row, answer):
         import reasoning_gym
     except ImportError:  # then only the answer that is known counts
         return float(answer_of(answer) == row["answer"].strip())
-    made = reasoning_gym.create_dataset("NAME", size=1, seed=0, **PARAMETERS)
+    made = reasoning_gym.create_dataset("$name", size=1, seed=0, **$parameters)
     return float(made.score_answer(answer_of(answer), row["entry"]))
 ''',
     "prepare.py": '''"""The data, from the generator."""
@@ -253,7 +260,7 @@ from a2rl.task_api.reasoning_gym import Generator
 
 from . import items
 
-GENERATOR = Generator("NAME", PARAMETERS)
+GENERATOR = Generator("$name", $parameters)
 
 
 def prepare(variant, source, visible, hidden):
@@ -270,16 +277,16 @@ from a2rl.task_api.rows import RowsGrader
 
 from . import items
 
-_generator = Generator("NAME", PARAMETERS)
+_generator = Generator("$name", $parameters)
 _grader = RowsGrader(items, lambda pairs: _generator.rewards([(row, items.answer_of(text)) for row, text in pairs]))
 item_ids, grade = _grader.item_ids, _grader.grade
 score_outputs, gold_outputs = _grader.score_outputs, _grader.gold_outputs
 ''',
-    "description.md": """# NAME (reasoning_gym)
+    "description.md": """# $name (reasoning_gym)
 
-The model answers questions of the generator `NAME` of the package reasoning_gym, with the parameters PARAMETERS.
-`train.jsonl` has 2,000 of them: `question`, `answer`, and the whole `entry` as the package has it. `items.py` says how
-the model is asked. The answer is what stands between the last `<answer>` and `</answer>`, or else the whole text. The
-package's own scorer decides what it earns, from 0 to 1. The eval set is drawn from a secret seed.
+The model answers questions of the generator `$name` of the package reasoning_gym, with the parameters $parameters.
+`train.jsonl` has $train_items of them: `question`, `answer`, and the whole `entry` as the package has it. `items.py`
+says how the model is asked. The answer is what stands between the last `<answer>` and `</answer>`, or else the whole
+text. The package's own scorer decides what it earns, from 0 to 1. The eval set is drawn from a secret seed.
 """,
 }
