@@ -114,7 +114,8 @@ def use_write_ahead_log(database: sqlite3.Connection, is_new: bool = False) -> N
     """Switches a database to WAL mode, in which others can read while one process writes.
 
     The switch is repeated while another process holds a lock on the file. SQLite's own timeout does not help: if two
-    processes create the file at the same time, SQLite fails at once.
+    processes create the file at the same time, SQLite fails at once. What another process has switched stays as it is:
+    two that both tried to leave WAL mode would wait for each other.
 
     Args:
         database: The database.
@@ -127,11 +128,14 @@ def use_write_ahead_log(database: sqlite3.Connection, is_new: bool = False) -> N
     deadline = time.monotonic() + WAIT_FOR_LOCK_S
     while True:
         try:
+            (mode,) = database.execute("PRAGMA journal_mode").fetchone()
+            if mode == "wal":
+                return
             if is_new:
                 database.execute("PRAGMA journal_mode=MEMORY")
             database.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_S)
         else:

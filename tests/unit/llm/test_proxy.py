@@ -15,6 +15,7 @@ from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.urls import endpoint, proxy_for
 from a2rl.llm import proxy as llm_proxy
 from a2rl.llm.proxy import Proxy, parse_head
+from tests.run_maker import wait_for
 
 
 class Echo(BaseHTTPRequestHandler):
@@ -175,6 +176,7 @@ def test_an_agent_reaches_a_listed_host_through_the_users_proxy(
             request = "POST /x HTTP/1.0\r\nX-Kept: yes\r\nContent-Length: 2\r\n\r\nhi"
             answer = ask(proxy.port, f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n{request}")
     assert answer.endswith(b"/x yes hi")
+    wait_for(users_proxy.exists)
     assert [line["allowed"] for line in (*lines(log), *lines(users_proxy))] == [True, True]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.core.database import use_write_ahead_log
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.run.events import AgentStarted, RunInterrupted
 from a2rl.run.ledger import GENESIS, Ledger
@@ -190,6 +191,13 @@ def test_a_new_ledger_waits_for_the_process_that_makes_it(tmp_path: Path) -> Non
         Ledger(path).append(RunInterrupted(stage="x"))
         release.join()
     assert len(Ledger(path).entries()) == 1
+
+
+def test_a_ledger_that_others_made_meanwhile_is_used_as_it_is(ledger: Ledger) -> None:
+    with closing(sqlite3.connect(ledger.path)) as other, closing(sqlite3.connect(ledger.path)) as late:
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (5,)
+        use_write_ahead_log(late, is_new=True)  # it was new when this process looked
+        assert late.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_ledger_that_is_just_being_made_has_no_entries(tmp_path: Path) -> None:
