@@ -16,11 +16,8 @@ HEAD = """# Results of real models on real data
 
 Each row is a run of the agent `scripted`, which is in this repository: see [train-your-own.md](../train-your-own.md).
 The score is on the items of which the agent was told nothing. `python scripts/publish_results.py` writes this page from
-the bundles. [audit.md](../audit.md) says how a bundle is checked; take a checkout of the commit that made it:
-
-```
-git worktree add ../then COMMIT && make -C ../then setup && ../then/.venv/bin/a2rl audit docs/results/BUNDLE
-```
+the bundles. `a2rl audit docs/results/BUNDLE` checks one: see [audit.md](../audit.md). To grade its checkpoint again or
+to repeat the run, take a checkout of the commit that made it.
 
 | task | base model | agent's time | before | after | gain | validity | machine | commit | bundle |
 |---|---|---|---|---|---|---|---|---|---|

@@ -94,7 +94,7 @@ def read_spec(store: ObjectStore, run_id: str) -> RunSpec | None:
     """Returns the settings of a run; None if the store does not have it."""
     content = store.read(spec_key(run_id))
     try:
-        return None if content is None else RunSpec.model_validate_json(content)
+        return None if content is None else RunSpec.model_validate_json(content, extra="ignore")
     except ValueError as error:
         raise IntegrityError(f"the spec of run {run_id} in the store cannot be read: {error}") from error
 

@@ -156,7 +156,7 @@ def write_model(path: Path, model: BaseModel) -> None:
 
 
 def read_model(path: Path, kind: type[Model]) -> Model:
-    """Reads what `write_model` wrote.
+    """Reads what `write_model` wrote, here or in another version of a2rl, whose other fields are left out.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -164,7 +164,7 @@ def read_model(path: Path, kind: type[Model]) -> Model:
     """
     _require_size(path)
     try:
-        return kind.model_validate_json(read_text(path))
+        return kind.model_validate_json(read_text(path), extra="ignore")
     except ValidationError as error:
         raise IntegrityError(f"{path} is not a valid {kind.__name__}: {validation_message(error)}") from error
 

@@ -9,6 +9,7 @@ may also change the last bits of a number, but they depend on the load of the ma
 
 import ast
 import json
+import os
 import platform
 import re
 import subprocess
@@ -187,8 +188,8 @@ def _files(name: str) -> Iterator[Path]:
 
 
 def _roots(package: str) -> list[Path]:
-    """Returns the folders that have a package of this name; the user's own tasks are in a second one."""
-    return [Path(folder).parent for folder in import_module(package).__path__]
+    """Returns the folders that have a package of this name. That of the user's own tasks may be closed to others."""
+    return [Path(folder).parent for folder in import_module(package).__path__ if os.access(folder, os.X_OK)]
 
 
 def _folder(path: Path) -> Path:

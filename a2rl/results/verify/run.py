@@ -1,15 +1,16 @@
 """All checks of a run, in order, and whom a reader trusts besides the run's own files."""
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a2rl.anchor.keys import load_public_key
 from a2rl.anchor.signatures import Head, check_signatures
 from a2rl.anchor.signing import SignedHistory
 from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
-from a2rl.core.files import digest_of, read_jsonl
+from a2rl.core.files import digest_of, read_jsonl, read_text
 from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.mlflow.tracking import Tracker
@@ -124,15 +125,26 @@ def _check_published(run: RunDir, trust: Trust) -> str:
     return f"{len(trust.published)} heads"
 
 
-def _check_spec(run: RunDir) -> None:
+def _check_spec(run: RunDir) -> str:
     opened = run.ledger.events(RunOpened)
     require(len(opened) == 1, "the ledger does not begin with one run")
-    require(
-        # Only fields in the file count: settings added by later versions are not part of the digest of an older run.
-        opened[0].spec_digest == digest_of(run.spec.model_dump(mode="json", exclude_unset=True)),
-        "spec.json was changed after the run began",
-    )
-    require(run.spec.run_id == run.id, f"spec.json is that of run {run.spec.run_id}")
+    spec = run.spec
+    try:
+        written = json.loads(read_text(run.root / "spec.json"))  # as its version of a2rl wrote it
+        digest = digest_of(written)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"spec.json has no digest: {error}") from error
+    require(opened[0].spec_digest == digest, "spec.json was changed after the run began")
+    require(spec.run_id == run.id, f"spec.json is that of run {spec.run_id}")
+    unknown = sorted(_unknown(written, spec.model_dump(mode="json")))
+    return f"this version of a2rl does not know {', '.join(unknown[:5])}" if unknown else ""
+
+
+def _unknown(written: Any, known: Any, place: str = "") -> Iterator[str]:
+    """Yields the settings that a file has and this version has not: `vllm.gpu_memory_utilization`."""
+    if isinstance(written, dict) and isinstance(known, dict):
+        for name, value in written.items():
+            yield from _unknown(value, known[name], f"{place}{name}.") if name in known else (f"{place}{name}",)
 
 
 def _check_submissions(run: RunDir) -> None:

@@ -1,6 +1,8 @@
 """Tests that the published results are what their bundles say."""
 
 import runpy
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -27,3 +29,12 @@ def test_a_published_bundle_has_no_weights_and_is_small(bundle: Path) -> None:
     with tarfile.open(bundle) as archive:
         assert not [name for name in archive.getnames() if name.endswith(".safetensors")]
     assert bundle.stat().st_size < 8 << 20
+
+
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.name)
+def test_this_version_finds_an_older_bundle_sound(bundle: Path) -> None:
+    command = [sys.executable, "-m", "a2rl", "audit", str(bundle)]
+    audit = subprocess.run(command, check=False, capture_output=True, text=True, cwd=RESULTS.parents[1])
+    assert audit.returncode == 0, audit.stdout
+    if bundle.name == "alfworld-smollm2-135m-1h.tar.gz":  # made when that was a setting
+        assert "this version of a2rl does not know vllm.gpu_memory_utilization" in audit.stdout
