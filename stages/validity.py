@@ -8,12 +8,21 @@ from a2rl.core.settings import Settings
 from a2rl.grading.pruning import prune
 from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
-from a2rl.validity.checks import Checked, CheckFunction, run_checks, run_checks_apart
-from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, untouched_base
-from a2rl.validity.evidence import RunEvidence
+from a2rl.validity.checks import CheckFunction, RunEvidence, run_checks, run_checks_apart
+from a2rl.validity.conduct import (
+    code,
+    confinement,
+    cut_short,
+    full_records,
+    hosts,
+    leaked_keys,
+    survivors,
+    teachers,
+    ungraded,
+    untouched_base,
+)
 from a2rl.validity.halves import halves_agree
-from a2rl.validity.record import STAGE, ValidityRecord, decide, reveal_draw
-from a2rl.validity.traces import code, full_records, hosts, leaked_keys, teachers
+from a2rl.validity.record import STAGE, Checked, ValidityRecord, decide, reveal_draw
 
 READING: tuple[CheckFunction, ...] = (
     confinement, survivors, ungraded, cut_short, untouched_base, code, leaked_keys, full_records, teachers, hosts,

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.contamination.fresh_check import LEAST_GAP, LEVEL
-from a2rl.contamination.items import given_texts, item_texts
-from a2rl.contamination.permutation import unpaired_gap
-from a2rl.contamination.sources import Piece
+from a2rl.contamination.sources import Piece, given_texts, item_texts
 from a2rl.contamination.text_search import TextSearch
+from a2rl.contamination.twins import unpaired_gap
 from a2rl.core.files import read_jsonl
 from a2rl.core.settings import Settings
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from a2rl.bundle.form import CODE, HIDDEN, INDEX, LEDGER, MAX_BYTES, MAX_LEDGER_BYTES, RUN, Index
-from a2rl.bundle.unpack import unpack
+from a2rl.bundle.archive import CODE, HIDDEN, INDEX, LEDGER, MAX_BYTES, MAX_LEDGER_BYTES, RUN, Index, unpack
 from a2rl.core.errors import A2rlError, IntegrityError, InterruptedByUserError, UsageError
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
@@ -24,8 +23,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.inputs import OF_OTHERS, find_base_model, how_to_get
 from a2rl.run.ledger import as_row, rebuild
 from a2rl.run.records import GradeRecord, SetupRecord
-from a2rl.validity.finding import Validity
-from a2rl.validity.record import read_validity
+from a2rl.validity.record import Validity, read_validity
 
 SHARED = (
     ".venv-tasks", ".venv-vllm", "a2rl", "agents", "data/tasks", "flows", "models", "params.yaml", "stages", "tasks",

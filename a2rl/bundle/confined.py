@@ -2,7 +2,7 @@
 
 They can write to nothing but a scratch folder (Landlock), and read only the system, the reader's code and models, and
 the bundle. They have no privileges, no keys and no network. Only a process that grades anew with a judge of the
-reader's own params.yaml gets the network and the keys. `python -P -m a2rl.bundle` is such a process.
+reader's own params.yaml gets the network and the keys. `python -P -m a2rl.bundle.confined` is such a process.
 """
 
 import json
@@ -131,7 +131,10 @@ def audit_bundle(
 
 def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
     own = {"TMPDIR": str(work.scratch), "HOME": str(work.scratch), "HF_HOME": str(_hub(settings))}
-    command, environment = tied_to_parent(module_command("a2rl.bundle")), {**child_environment(settings), **own}
+    command, environment = (
+        tied_to_parent(module_command("a2rl.bundle.confined")),
+        {**child_environment(settings), **own},
+    )
     with tempfile.NamedTemporaryFile() as errors:
         child = Child(command, environment, work.scratch, Path(errors.name), answers=True)
         try:
@@ -254,3 +257,7 @@ def _rights(work: Work, settings: Settings, away: bool) -> landlock.AccessRights
 def _hub(settings: Settings) -> Path:
     home = Path(settings.environ.get("HOME") or "/root")
     return Path(settings.environ.get("HF_HOME") or home / ".cache" / "huggingface")
+
+
+if __name__ == "__main__":
+    main(sys.stdin, sys.stdout)

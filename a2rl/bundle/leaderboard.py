@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import a2rl
+from a2rl.bundle.archive import MAX_BYTES, SUFFIX
 from a2rl.bundle.audit import DIFFERENT, FLAGGED, RESULT, UNSOUND, Audit
 from a2rl.bundle.confined import Done, Shown, audit_bundle
-from a2rl.bundle.form import MAX_BYTES, SUFFIX
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import digest_of, file_digest, folder_digest, read_model, write_atomically, write_model
 from a2rl.core.printable import printable

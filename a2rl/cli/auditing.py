@@ -29,8 +29,7 @@ def bundle(
     Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2 --with-weights`
     """
     from a2rl.agent_systems.catalog import find_agent
-    from a2rl.bundle.form import SUFFIX
-    from a2rl.bundle.pack import pack
+    from a2rl.bundle.archive import SUFFIX, pack
     from a2rl.cli.console import out
     from a2rl.cli.results import find_run
     from a2rl.llm.keys import register_run_secrets

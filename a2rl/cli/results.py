@@ -21,8 +21,7 @@ from a2rl.run.failure import refusal
 from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.sandbox.isolation import Isolation
-from a2rl.validity.finding import Validity
-from a2rl.validity.record import counted_gain, read_validity
+from a2rl.validity.record import Validity, counted_gain, read_validity
 
 if TYPE_CHECKING:
     from a2rl.bundle.audit import Audit

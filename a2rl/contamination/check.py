@@ -12,14 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from a2rl.contamination.fresh_check import not_checked, results_of
-from a2rl.contamination.items import given_texts, item_texts
-from a2rl.contamination.sources import read_and_gone, written_by_agent
+from a2rl.contamination.sources import given_texts, item_texts, read_and_gone, written_by_agent
 from a2rl.contamination.text_search import Place, Searched, TextSearch
 from a2rl.run.inputs import hidden_of
 from a2rl.scoring.score import ItemResult
-from a2rl.validity.checks import NOT_CHECKED
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Evidence, Finding
+from a2rl.validity.checks import NOT_CHECKED, RunEvidence
+from a2rl.validity.record import Evidence, Finding
 
 LONGER_LOSES = -0.35
 """A correlation between length and value from which on answers are called longer where they lose..."""

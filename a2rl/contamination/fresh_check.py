@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.contamination.gold_answers import MOST, Asked, asked_items, measure
-from a2rl.contamination.permutation import Gap, gap_between, selection_bonus
 from a2rl.contamination.twins import (
     FOLDER,
+    Gap,
     Shared,
     Twins,
+    gap_between,
     grade_twins,
     make_twins,
+    selection_bonus,
     shared_items,
     twins_graded,
 )
@@ -25,9 +27,8 @@ from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
 from a2rl.scoring.score import ItemResult
-from a2rl.validity.checks import NOT_CHECKED
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Evidence, Finding
+from a2rl.validity.checks import NOT_CHECKED, RunEvidence
+from a2rl.validity.record import Evidence, Finding
 
 LEVEL = 0.002
 """The level of each test: with 500 honest runs, one is flagged by chance."""

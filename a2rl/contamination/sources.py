@@ -1,23 +1,87 @@
-"""Every text that the agent wrote: the history of its code, what is in its workspace, and what it printed.
+"""The texts that are compared: the items of an eval set, what the agent was given, and every text that it wrote.
 
-All texts that are left in the workspace are searched, training files included. Equal files are searched once, because
-each checkpoint has a copy of the tokenizer. Of files that its processes were seen to open and that are gone since,
-only the names are known.
+What it wrote is the history of its code, what is in its workspace, and what it printed. All texts that are left in the
+workspace are searched, training files included. Equal files are searched once, because each checkpoint has a copy of
+the tokenizer. Of files that its processes were seen to open and that are gone since, only the names are known.
 """
 
 import hashlib
+import json
 import os
 import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import read_jsonl
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
 from a2rl.recording.code_history import ENVIRONMENT
 from a2rl.run.directory import RunDir
+
+FILES = ("eval.jsonl", "goals.jsonl")
+QUESTIONS = ("question", "problem", "instruction", "prompt")
+IDS = ("task_id", "id")
+TEXT_FILES = ("*.jsonl", "*.json", "*.txt", "*.csv", "*.md")
+MAX_GIVEN_BYTES = 256 << 20
+
+
+def item_texts(hidden: Path) -> dict[str, str]:
+    """Returns the question of each item by id; nothing if the items are not texts, such as games.
+
+    Args:
+        hidden: The grader's data.
+    """
+    for name in FILES:
+        if (hidden / name).is_file():
+            rows = read_jsonl(hidden / name)
+            return {_id(row, place): text for place, row in enumerate(rows) if (text := _question(row))}
+    return {}
+
+
+def _id(row: dict[str, Any], place: int) -> str:
+    return next((str(row[key]) for key in IDS if key in row), str(place))
+
+
+def _question(row: dict[str, Any]) -> str:
+    return next((row[key] for key in QUESTIONS if isinstance(row.get(key), str)), "")
+
+
+def given_texts(visible: Path) -> list[str]:
+    """Returns the lines of the texts that the agent was given; of rows, the text of their fields."""
+    return [text for pattern in TEXT_FILES for path in sorted(visible.rglob(pattern)) for text in _texts(path)]
+
+
+def _texts(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        lines = file.read(MAX_GIVEN_BYTES).decode("utf-8", "replace").splitlines()
+    for line in lines:
+        text = plain_text(line)
+        if len(text) > 2:
+            yield text
+
+
+def plain_text(line: str) -> str:
+    """Returns the strings in a line of JSON, one below the other; another line as it is."""
+    if line.lstrip()[:1] not in ("{", "["):
+        return line
+    try:
+        return "\n".join(_strings(json.loads(line)))
+    except (ValueError, RecursionError):
+        return line
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+
 
 MAX_FILE_BYTES = 64 << 20
 """Of a longer file, this much is searched..."""

@@ -1,13 +1,204 @@
-"""Looks for the eval set in everything that the agent wrote."""
+"""Looks for items of the eval set in everything that the agent wrote: verbatim, with other numbers and names, or in
+other words.
 
+    index = ItemIndex(items, known=texts_that_the_agent_was_given)
+    for hit in index.search(text): ...
+
+Every feature of an item (a run of words, or a word) counts by its rarity. A run that also occurs in what the agent was
+given counts nothing. The score of a text is the share of an item's weight that it contains. An item that is found in
+what the agent was given is too similar to it, and is not looked for in that way: `findable` says how many are left.
+
+The eval set is small and known, so the features of every text are looked up in one table. An approximation such as
+MinHash would save nothing.
+"""
+
+import math
+import re
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
 
-from a2rl.contamination.index import WAYS, Hit, ItemIndex, Way
-from a2rl.contamination.items import plain_text
-from a2rl.contamination.sources import Piece, TooMuchTextError
+from a2rl.contamination.sources import Piece, TooMuchTextError, plain_text
+
+WORD = re.compile(r"[^\W_]+(?:[.,]\d+)*")
+NUMBER, NAME = "<number>", "<name>"
+ORDINARY = frozenset(
+    ("a", "all", "an", "and", "are", "at", "before", "but", "by", "each", "every", "find", "for", "from", "give", "he",
+     "her", "his", "how", "i", "if", "in", "is", "it", "its", "of", "on", "return", "she", "the", "their", "then",
+     "there", "they", "this", "to", "what", "when", "where", "which", "who", "why", "with", "write", "you", "your")
+)  # fmt: skip
+"""Words that are capitalised at the beginning of a sentence, and are not names."""
+NUMBER_WORDS = frozenset(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"))
+
+
+def words(text: str) -> list[str]:
+    """Returns the words of a text as they are written."""
+    return WORD.findall(text)
+
+
+def plain(found: list[str]) -> list[str]:
+    """Returns words in lower case."""
+    return [word.lower() for word in found]
+
+
+def masked(found: list[str]) -> list[str]:
+    """Returns words in lower case, with numbers and names replaced by what they are."""
+    return [_mask(word) for word in found]
+
+
+def _mask(word: str) -> str:
+    if any(letter.isdigit() for letter in word) or word.lower() in NUMBER_WORDS:
+        return NUMBER
+    return NAME if word[0].isupper() and word.lower() not in ORDINARY else word.lower()
+
+
+def runs(found: list[str], length: int) -> Iterator[int]:
+    """Yields hashes of all runs of `length` words; of the whole text if it is shorter. They hold in this process."""
+    if found:
+        for start in range(max(1, len(found) - length + 1)):
+            yield hash(tuple(found[start : start + length]))
+
+
+Way = Literal["verbatim", "renumbered", "paraphrased"]
+WAYS: tuple[Way, ...] = get_args(Way)
+RUN, MASKED_RUN = 5, 8
+"""Words in a run, as they are and masked."""
+SPANS: Mapping[Way, int] = {"verbatim": 320, "renumbered": 320, "paraphrased": 80}
+"""Words of a text that are looked at together; consecutive spans overlap by half."""
+FEWEST_WORDS = 8
+"""Shorter items are too likely to be written by chance; they are found only as a whole line."""
+THRESHOLDS: Mapping[Way, float] = {"verbatim": 0.8, "renumbered": 0.8, "paraphrased": 0.7}
+FEWEST_FEATURES: Mapping[Way, int] = {"verbatim": 4, "renumbered": 4, "paraphrased": 8}
+"""Items with fewer features of their own cannot be found in this way."""
+QUOTED = re.compile(r"(?<=[\"'])[^\"'\n]{8,}(?=[\"'])")
+"""Strings in code."""
+RARE = 40
+"""A feature of more items does not bring an item into consideration..."""
+FEWEST_RARE = 2
+"""...and so many others are needed."""
+
+
+class Hit(NamedTuple):
+    """An item in a text."""
+
+    item: str
+    way: Way
+    score: float
+    """The share of the item's weight that was found, from 0 to 1."""
+
+
+def _runs(found: Sequence[str]) -> set[int]:
+    return set(runs(plain(list(found)), RUN))
+
+
+def _masked_runs(found: Sequence[str]) -> set[int]:
+    return set(runs(masked(list(found)), MASKED_RUN))
+
+
+def _content(found: Sequence[str]) -> set[int]:
+    """Returns the long words and the numbers: what is left of an item that is told in other words."""
+    return {hash(word) for word in plain(list(found)) if len(word) > 3 or word[0].isdigit()}
+
+
+FEATURES: Mapping[Way, Callable[[Sequence[str]], set[int]]] = {
+    "verbatim": _runs,
+    "renumbered": _masked_runs,
+    "paraphrased": _content,
+}
+
+
+class _Table:
+    """The features of all items in one way of reading them."""
+
+    def __init__(self, way: Way, items: Mapping[str, Sequence[str]], known: Sequence[Sequence[str]]) -> None:
+        self._way, self._read = way, FEATURES[way]
+        given = Counter(feature for text in known for feature in self._read(text))
+        own = {item: self._read(text) for item, text in items.items()}
+        if way != "paraphrased":  # `found - given.keys()` would go through all of `given` for each item
+            own = {item: {each for each in found if each not in given} for item, found in own.items()}
+        often = Counter(feature for found in own.values() for feature in found)
+        count = len(known) + len(items)
+        weights = {each: math.log(1 + count / (often[each] + given[each])) for each in often}
+        self._weights = weights
+        self._totals = {
+            item: sum(weights[each] for each in found)
+            for item, found in own.items()
+            if len(found) >= FEWEST_FEATURES[way]
+        }
+        self._own = {item: own[item] for item in self._totals}
+        self._items: dict[int, list[str]] = defaultdict(list)
+        for item, found in self._own.items():
+            for feature in found:
+                if often[feature] <= RARE:
+                    self._items[feature].append(item)
+        for text in known:
+            for hit in self.hits(text):
+                self._totals.pop(hit.item, None)
+
+    def __len__(self) -> int:
+        return len(self._totals)
+
+    def hits(self, text: Sequence[str]) -> Iterator[Hit]:
+        """Yields the items in the spans of a text."""
+        length = SPANS[self._way]
+        for start in range(0, max(1, len(text) - length // 2), length // 2):
+            found = self._read(text[start : start + length])
+            shared = Counter(item for feature in found & self._items.keys() for item in self._items[feature])
+            for item, rare in shared.items():
+                total = self._totals.get(item)
+                if total is None or rare < FEWEST_RARE:
+                    continue
+                score = sum(self._weights[feature] for feature in found & self._own[item]) / total
+                if score >= THRESHOLDS[self._way]:
+                    yield Hit(item, self._way, min(1.0, score))
+
+
+class ItemIndex:
+    """The items of an eval set, ready to be looked for."""
+
+    def __init__(self, items: Mapping[str, str], known: Iterable[str] = ()) -> None:
+        """Builds the tables.
+
+        Args:
+            items: The text of each item by id: the question, and the answer where it is a text.
+            known: Texts that the agent was given, such as the rows of the training data.
+        """
+        found = {item: words(text) for item, text in items.items()}
+        listed = list(known)
+        given = [words(text) for text in listed]
+        self._lines = {_line(each): item for item, each in found.items() if len(each) > 2}
+        for text in listed:
+            for line in text.splitlines():
+                self._lines.pop(_line(words(line)), None)
+        long = {item: each for item, each in found.items() if len(each) >= FEWEST_WORDS}
+        self._tables = {way: _Table(way, long, given) for way in WAYS}
+
+    def findable(self, way: Way) -> int:
+        """Returns the number of items that could be found in this way."""
+        return len(self._tables[way])
+
+    def search(self, text: str) -> list[Hit]:
+        """Returns the items in a text, each once, in the way that says most."""
+        best: dict[str, Hit] = {}
+        for hit in self._hits(text):
+            held = best.get(hit.item)
+            if held is None or (WAYS.index(held.way), -held.score) > (WAYS.index(hit.way), -hit.score):
+                best[hit.item] = hit
+        return list(best.values())
+
+    def _hits(self, text: str) -> Iterator[Hit]:
+        for line in {*text.splitlines(), *QUOTED.findall(text)}:
+            if (item := self._lines.get(_line(words(line)))) is not None:
+                yield Hit(item, "verbatim", 1.0)
+        found = words(text)
+        for table in self._tables.values():
+            yield from table.hits(found)
+
+
+def _line(found: Sequence[str]) -> int:
+    return hash(tuple(plain(list(found))))
+
 
 LIMIT_S = 120.0
 CALIBRATED_ON = 4000

@@ -1,6 +1,11 @@
-"""The checks of a run that look at weights: where the result comes from, and how many different tries there were."""
+"""The checks of a run that look at weights: where the result comes from, and how many different tries there were.
 
-from collections.abc import Iterator, Mapping
+Copies of the base model, or of each other, are one try: whoever submits the same model again and again with a little
+noise gets the best of many draws, without training.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +18,76 @@ from a2rl.models.base_model import local_folder
 from a2rl.models.checkpoint import tensors_of
 from a2rl.provenance.compare import compare
 from a2rl.provenance.kinds import Kind, Provenance
-from a2rl.provenance.tries import Tries, count_tries
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import grades_among
-from a2rl.validity.checks import NOT_CHECKED
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Evidence, Finding, Level
+from a2rl.validity.checks import NOT_CHECKED, RunEvidence
+from a2rl.validity.record import Evidence, Finding, Level
+
+COPIES = (Kind.BASE, Kind.NEAR_COPY)
+LIMIT_S = 120.0
+NEARER = 0.5
+"""A copy is nearer to its original than to the base model, by this factor."""
+MOST = 24
+"""The number of submissions that are compared at most."""
+
+
+class Tries(NamedTuple):
+    """The submissions of a run, in groups of copies."""
+
+    of_base: tuple[str, ...]
+    """The digests of copies of the base model."""
+    groups: tuple[tuple[str, ...], ...]
+    """The digests of the others; those in one group are copies of each other."""
+    not_compared: int
+    """The number of submissions for which there was no time or no file."""
+
+    @property
+    def effective(self) -> int:
+        """The number of different tries."""
+        return len(self.groups) + bool(self.of_base)
+
+
+def count_tries(
+    folders: Mapping[str, Path], base: Path, *, better: Collection[str] = (), limit_s: float = LIMIT_S
+) -> Tries:
+    """Groups checkpoints; each is compared with the base model and with the one before it.
+
+    Args:
+        folders: The folders of distinct checkpoints by digest, in the order of submission.
+        base: The base model.
+        better: The digests of those whose scores show that they are no copies of the base model: noise improves none.
+        limit_s: When this time is over, the others are not compared.
+    """
+    deadline = time.monotonic() + limit_s
+    of_base: list[str] = []
+    groups: list[list[str]] = []
+    chosen = _spread(list(folders), MOST)
+    for place, digest in enumerate(chosen):
+        if time.monotonic() > deadline:
+            return Tries(tuple(of_base), _frozen(groups), len(folders) - place)
+        trained = compare(folders[digest], base, digest)
+        if trained.kind in COPIES and not (trained.is_noise and digest in better):
+            of_base.append(digest)
+        elif groups and _is_copy(compare(folders[digest], folders[groups[-1][-1]], digest), trained):
+            groups[-1].append(digest)
+        else:
+            groups.append([digest])
+    return Tries(tuple(of_base), _frozen(groups), len(folders) - len(chosen))
+
+
+def _is_copy(from_last: Provenance, from_base: Provenance) -> bool:
+    """Returns whether a checkpoint is the last one with noise that is small beside what training changed."""
+    return from_last.kind in COPIES and from_last.delta < NEARER * from_base.delta
+
+
+def _spread(digests: list[str], most: int) -> list[str]:
+    step = max(1, -(-len(digests) // most))
+    return digests[::step]
+
+
+def _frozen(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(group) for group in groups)
+
 
 LIST = "known_models.yaml"
 

@@ -15,16 +15,17 @@ from threadpoolctl import threadpool_limits
 
 from a2rl.models.checkpoint import Tensor, tensors_of
 from a2rl.models.tensor_names import find_embedding, find_head
-from a2rl.provenance.kinds import Provenance, classify
-from a2rl.provenance.relatives import Kin
-from a2rl.provenance.rows import Columns, is_readable, matrix_shape
+from a2rl.provenance.kinds import Kin, Provenance, classify
 from a2rl.provenance.trace import (
     FITTED,
     RECOGNISED,
     ROWS,
     Arrangement,
+    Columns,
     Sample,
     Trace,
+    is_readable,
+    matrix_shape,
     sample,
     trace_in_place,
     undo_both,

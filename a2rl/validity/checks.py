@@ -1,4 +1,4 @@
-"""Runs checks over a run. A check is a plain function; there is nothing to register it with.
+"""Runs checks over a run. A check is a plain function of what is known of the run; nothing registers it.
 
 def outlived(evidence: RunEvidence) -> Iterator[Finding]:
     for entry in evidence.entries:
@@ -6,20 +6,106 @@ def outlived(evidence: RunEvidence) -> Iterator[Finding]:
             place = Evidence(what="the event", seq=entry.seq)
             yield Finding.of("survivors", "void", "Processes of the agent outlived it.", place)
 
-`stages/validity.py` lists the checks that a run gets.
+`stages/validity.py` lists the checks that a run gets. Most read what an agent wrote, so they are made in a process of
+their own, `python -P -m a2rl.validity.checks RUN MODULE:CHECK ...`, which prints a line of JSON after each.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
+from a2rl.core.files import read_model
 from a2rl.core.processes import read_apart
-from a2rl.llm.keys import keys_message
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Evidence, Finding
+from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeResult
+from a2rl.llm.keys import keys_message, receive_keys
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted
+from a2rl.run.inputs import base_model_of
+from a2rl.run.ledger import Entry
+from a2rl.run.ranking import Ranked, best_among
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.scoring.score import ItemResult
+from a2rl.task_api.contract import Split
+from a2rl.validity.record import Checked, CheckRun, Evidence, Finding
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """A run whose stage `grade` is done, or has failed. A record is None if its stage was not finished.
+
+    Everything here that an agent wrote is hostile: names, code, weights. A check treats it as such.
+    """
+
+    run: RunDir
+    settings: Settings
+
+    @cached_property
+    def grade(self) -> GradeRecord:
+        """The result that is judged."""
+        return self.run.need("grade", GradeRecord)
+
+    @cached_property
+    def setup(self) -> SetupRecord | None:
+        """How the run was set up."""
+        return self.run.read("setup", SetupRecord)
+
+    @cached_property
+    def base_model(self) -> Path:
+        """The folder of the base model.
+
+        Raises:
+            MissingInputError: It is no longer there.
+        """
+        return base_model_of(self.run)
+
+    @cached_property
+    def baseline(self) -> BaselineRecord | None:
+        """The base model's scores."""
+        return self.run.read("baseline", BaselineRecord)
+
+    @cached_property
+    def execute(self) -> ExecuteRecord | None:
+        """How the agent ended."""
+        return self.run.read("execute", ExecuteRecord)
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The ledger."""
+        return tuple(self.run.ledger.entries())
+
+    @cached_property
+    def accepted(self) -> tuple[SubmissionAccepted, ...]:
+        """The accepted submissions, in order."""
+        return tuple(entry.event for entry in self.entries if isinstance(entry.event, SubmissionAccepted))
+
+    @cached_property
+    def best(self) -> Ranked | None:
+        """The submission that counts; None if there is none."""
+        return best_among(self.entries)
+
+    @cached_property
+    def baseline_items(self) -> tuple[ItemResult, ...]:
+        """The base model's results on all items of the run.
+
+        Raises:
+            IntegrityError: The file cannot be read.
+            FileNotFoundError: It was not graded.
+        """
+        return read_model(self.run.baseline_items, GradeResult).items
+
+    def items(self, weights_digest: str, split: Split) -> tuple[ItemResult, ...] | None:
+        """Returns a checkpoint's results on a split; None if it was not graded there."""
+        path = self.run.items(weights_digest, split)
+        return read_model(path, GradeResult).items if path.exists() else None
+
 
 CheckFunction = Callable[[RunEvidence], Iterable[Finding]]
 """A check reads the evidence and returns what it found; it changes nothing in the run."""
@@ -28,28 +114,11 @@ TIMEOUT_S = 1800.0
 """Of all checks that are made in a process of their own."""
 
 
-class CheckRun(BaseModel):
-    """One check that was made, and what it took."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    seconds: float
-    findings: int
-
-
 class CheckMade(BaseModel):
     """A line that the process for checks prints."""
 
     run: CheckRun
     findings: tuple[Finding, ...]
-
-
-class Checked(NamedTuple):
-    """The outcome of all checks."""
-
-    findings: list[Finding]
-    runs: list[CheckRun]
 
 
 def run_checks(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> Checked:
@@ -106,7 +175,7 @@ def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> 
         began, error = time.monotonic(), Exception()
         try:
             read = read_apart(
-                "a2rl.validity", [str(evidence.run.root), *names], evidence.settings, keys_message({}), TIMEOUT_S
+                "a2rl.validity.checks", [str(evidence.run.root), *names], evidence.settings, keys_message({}), TIMEOUT_S
             )
             for line in read.output.splitlines():
                 made = CheckMade.model_validate_json(line)
@@ -121,3 +190,19 @@ def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> 
             done.findings.append(could_not_check(f"the check {name}", error))
             done.runs.append(CheckRun(name=name, seconds=time.monotonic() - began, findings=1))
     return done
+
+
+def main() -> None:
+    """Makes the checks in the arguments."""
+    receive_keys(sys.stdin)
+    folder, *names = sys.argv[1:]
+    evidence = RunEvidence(RunDir(Path(folder)), Settings.load())
+    for module, _, check in (name.partition(":") for name in names):
+        done = run_checks(evidence, [getattr(import_module(module), check)])
+        made = CheckMade(run=done.runs[0], findings=tuple(done.findings))
+        sys.stdout.write(f"{made.model_dump_json()}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from a2rl.run.events import Graded
 from a2rl.scoring.score import ItemResult
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Evidence, Finding
+from a2rl.validity.checks import RunEvidence
+from a2rl.validity.record import Evidence, Finding
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from a2rl.bundle.archive import pack
 from a2rl.bundle.audit import SOUND
-from a2rl.bundle.pack import pack
 from a2rl.core.settings import Settings
 from a2rl.run.events import Graded
 from a2rl.run.records import ExecuteRecord

@@ -25,8 +25,7 @@ from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import ItemResult
-from a2rl.validity.finding import Word
-from a2rl.validity.record import counted_gain, read_validity
+from a2rl.validity.record import Word, counted_gain, read_validity
 
 STATE_FILES = (
     "spec.json", "ledger.db", "ledger.db-wal", "records/grade.json", "records/execute.json", "records/labels.json",

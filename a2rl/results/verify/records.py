@@ -22,8 +22,7 @@ from a2rl.run.ranking import best_submission, chosen_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, judge_record, verdict_of
 from a2rl.scoring.score import TaskScore
 from a2rl.task_api.drawn import can_draw, drawn_digest
-from a2rl.validity.finding import FROM_WORST, Validity
-from a2rl.validity.record import STAGE, ValidityRecord, event_of, may_reveal
+from a2rl.validity.record import FROM_WORST, STAGE, Validity, ValidityRecord, event_of, may_reveal
 
 
 def check_records(run: RunDir) -> None:

@@ -24,7 +24,7 @@ def attack(scene):
 def held(after):
     from contextlib import suppress
 
-    from a2rl.contamination.index import words
+    from a2rl.contamination.text_search import words
     from a2rl.core.model_text import answer_of
     from a2rl.judge.parsers import forms_of
     from tasks.deepsearchqa import annotator

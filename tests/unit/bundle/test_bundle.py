@@ -11,17 +11,14 @@ import pytest
 
 from a2rl.anchor.keys import load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
+from a2rl.bundle.archive import INDEX, pack, unpack
 from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit
-from a2rl.bundle.form import INDEX
-from a2rl.bundle.pack import pack
-from a2rl.bundle.unpack import unpack
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import commits
 from a2rl.recording.code_reading import code_at
 from a2rl.results.verify import Trust
-from a2rl.validity.finding import Finding
-from a2rl.validity.record import lower
+from a2rl.validity.record import Finding, lower
 from tests.bundles import opened, rewritten
 from tests.run_maker import Finished, checkout, finished_run, make_run
 from tests.signing_key import make_key, public_path

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
+from a2rl.bundle.archive import MAX_BYTES, MAX_FILES, pack
 from a2rl.bundle.audit import DIFFERENT, FLAGGED, NOT_DONE, SOUND, UNSOUND, Audit, audit
 from a2rl.bundle.confined import audit_bundle
-from a2rl.bundle.form import MAX_BYTES, MAX_FILES
-from a2rl.bundle.pack import pack
 from a2rl.core.errors import A2rlError
 from a2rl.judge.params import JudgeParams
 from a2rl.results.verify import Trust

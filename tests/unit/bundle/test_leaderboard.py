@@ -12,13 +12,13 @@ import pytest
 
 from a2rl.anchor.keys import load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
+from a2rl.bundle.archive import pack
 from a2rl.bundle.audit import Audit
 from a2rl.bundle.confined import Done, Shown
 from a2rl.bundle.leaderboard import Builder, Built, KeptAudit, is_tame
-from a2rl.bundle.pack import pack
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.results.suite.run_summary import summary_of
-from a2rl.validity.finding import Validity
+from a2rl.validity.record import Validity
 from tests.bundles import audited_here, rewritten, with_files
 from tests.run_maker import checkout, finished_run
 from tests.signing_key import make_key, public_path

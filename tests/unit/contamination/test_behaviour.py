@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from a2rl.contamination.check import LENGTH, length_game, sameness
-from a2rl.contamination.permutation import gap_between, paired_gap, selection_bonus, unpaired_gap
-from a2rl.contamination.twins import make_twins
+from a2rl.contamination.twins import gap_between, make_twins, paired_gap, selection_bonus, unpaired_gap
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.scoring.score import ItemResult
 from tasks.gsm8k.twins import twin_of

@@ -18,8 +18,8 @@ from a2rl.run.directory import RunDir
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import GradeRecord
 from a2rl.scoring.score import summarise
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Finding, Validity
+from a2rl.validity.checks import RunEvidence
+from a2rl.validity.record import Finding, Validity
 from tests.run_maker import Finished, finished_run, grade_result
 from tests.small_model import random_weights, read_weights, write_safetensors
 

@@ -10,8 +10,7 @@ import pytest
 
 from a2rl.contamination.fresh_check import log_probability_gap
 from a2rl.contamination.gold_answers import Asked, asked_items, measure
-from a2rl.contamination.permutation import gap_between
-from a2rl.contamination.twins import Twins, shared_items
+from a2rl.contamination.twins import Twins, gap_between, shared_items
 from a2rl.core.files import read_jsonl, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
@@ -21,8 +20,8 @@ from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.task_api.data import hidden_digest
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Finding
+from a2rl.validity.checks import RunEvidence
+from a2rl.validity.record import Finding
 from stages.grade import grade
 from tasks.gsm8k.prepare import draw
 from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run, spec

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.contamination import sources
-from a2rl.contamination.index import ItemIndex
-from a2rl.contamination.items import given_texts, item_texts
-from a2rl.contamination.sources import Piece, pieces, read_and_gone, written_by_agent
-from a2rl.contamination.text_search import TextSearch
+from a2rl.contamination.sources import Piece, given_texts, item_texts, pieces, read_and_gone, written_by_agent
+from a2rl.contamination.text_search import ItemIndex, TextSearch
 from a2rl.core.files import write_jsonl
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir

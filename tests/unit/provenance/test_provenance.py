@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from a2rl.models.checkpoint import weights_digest
-from a2rl.provenance.check import known_models
+from a2rl.provenance.check import count_tries, known_models
 from a2rl.provenance.compare import compare
 from a2rl.provenance.kinds import Kind, Provenance
-from a2rl.provenance.rows import roughness, share_kept
-from a2rl.provenance.trace import Arrangement, draw
-from a2rl.provenance.tries import count_tries
+from a2rl.provenance.trace import Arrangement, draw, roughness, share_kept
 from tests import provenance_models as make
 from tests.model_families import FAMILIES
 from tests.provenance_models import Origin, State

@@ -9,9 +9,7 @@ from a2rl.core.errors import IntegrityError
 from a2rl.results.verify.records import check_validity
 from a2rl.run.directory import RunDir
 from a2rl.run.events import ValidityDecided
-from a2rl.validity.checks import Checked
-from a2rl.validity.finding import Evidence, Finding
-from a2rl.validity.record import decide, lower
+from a2rl.validity.record import Checked, Evidence, Finding, decide, lower
 from tests.run_maker import finished_run
 
 FLAG = Finding.of("no-code", "flag", "No code was recorded.", Evidence(what="the submission", seq=5, value=1.5))

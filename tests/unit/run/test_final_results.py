@@ -31,8 +31,7 @@ from a2rl.run.events import RunClosed, RunFailed
 from a2rl.run.failure import forget_failure, record_failure
 from a2rl.run.records import GradeRecord
 from a2rl.validity import checks
-from a2rl.validity.checks import CheckMade
-from a2rl.validity.evidence import RunEvidence
+from a2rl.validity.checks import CheckMade, RunEvidence
 from a2rl.validity.record import read_validity
 from flows import policies
 from tests.run_maker import Finished, checkout

@@ -3,8 +3,7 @@ from pydantic import ValidationError
 
 from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS
 from a2rl.run.rules import Rules, rules
-from a2rl.validity.finding import Finding
-from a2rl.validity.record import weighed
+from a2rl.validity.record import Finding, weighed
 
 
 def test_every_kind_of_finding_belongs_to_one_rule() -> None:

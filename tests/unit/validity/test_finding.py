@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from a2rl.core.secrets import register_secrets
-from a2rl.validity.finding import FROM_WORST, MAX_ITEMS, MAX_TEXT, Evidence, Finding, Level, Validity, Word
+from a2rl.validity.record import FROM_WORST, MAX_ITEMS, MAX_TEXT, Evidence, Finding, Level, Validity, Word
 
 
 def finding(level: Level = "flag", text: str = "The halves disagree.") -> Finding:

@@ -22,12 +22,21 @@ from a2rl.run.events import (
 )
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, ModelUse
 from a2rl.sandbox.isolation import NONE
-from a2rl.validity.checks import CheckFunction
-from a2rl.validity.ending import confinement, cut_short, survivors, ungraded, untouched_base
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Finding
+from a2rl.validity.checks import CheckFunction, RunEvidence
+from a2rl.validity.conduct import (
+    code,
+    confinement,
+    cut_short,
+    full_records,
+    hosts,
+    leaked_keys,
+    survivors,
+    teachers,
+    ungraded,
+    untouched_base,
+)
 from a2rl.validity.halves import halves_agree
-from a2rl.validity.traces import code, full_records, hosts, leaked_keys, teachers
+from a2rl.validity.record import Finding
 from stages.validity import CHECKS, validity
 from tests.run_maker import Finished, finished_run, grade_result, item_results
 

@@ -7,10 +7,8 @@ from a2rl.core.errors import InterruptedByUserError
 from a2rl.core.files import write_model
 from a2rl.run.events import ValidityDecided
 from a2rl.run.records import GradeRecord
-from a2rl.validity.checks import Checked, run_checks
-from a2rl.validity.evidence import RunEvidence
-from a2rl.validity.finding import Finding, Level
-from a2rl.validity.record import counted_gain, decide, lower, read_validity
+from a2rl.validity.checks import RunEvidence, run_checks
+from a2rl.validity.record import Checked, Finding, Level, counted_gain, decide, lower, read_validity
 from stages.validity import validity
 from tests.run_maker import Finished, finished_run
 
