@@ -32,6 +32,7 @@ POLL_INTERVAL_S = 0.1
 MAX_OUTPUT_BYTES = 64 << 20
 """Of each file that a limited process writes, and of what it prints."""
 MAX_PROBLEM_BYTES = 4096
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -281,9 +282,10 @@ def kill_descendants(pid: int, *, with_group: bool = False, with_itself: bool = 
 TIE = """
 import ctypes, os, resource, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 for kind, most in zip((resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE), map(int, sys.argv[2:5])):
-    if most:
-        resource.setrlimit(kind, (most, most))
+    if most:  # at the limit on processor time, a signal of its own comes before the kill
+        resource.setrlimit(kind, (most, most + (kind == resource.RLIMIT_CPU)))
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[5], sys.argv[5:])
 """
@@ -361,12 +363,19 @@ class Reading(NamedTuple):
     output: bytes
     problem: str
     """Why it did not come to its end; empty if it did."""
+    is_machines: bool = False
+    """Whether the machine ended it: it was killed, or lacked memory or time, without having reached its own limits."""
 
 
 def read_apart(
-    module: str, arguments: Sequence[str], settings: Settings, stdin: str, timeout_s: float, memory_bytes: int = 0,
-    cpu_s: int = 0, descriptors: Sequence[int] = (),
-) -> Reading:  # fmt: skip
+    module: str,
+    arguments: Sequence[str],
+    settings: Settings,
+    stdin: str,
+    timeout_s: float,
+    memory_bytes: int = 0,
+    cpu_s: int = 0,
+) -> Reading:
     """Runs one of our modules in a limited process, because it reads what an agent wrote: that may take any amount of
     time and memory, and may fail in any way.
 
@@ -378,7 +387,6 @@ def read_apart(
         timeout_s: After this time it is killed.
         memory_bytes: The limit on its address space; 0 for none.
         cpu_s: The limit on its processor time, which does not depend on what else the machine does; 0 for none.
-        descriptors: The open files that it inherits.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
@@ -389,16 +397,16 @@ def read_apart(
         given.write(stdin.encode())
         given.seek(0)
         process = subprocess.Popen(
-            command, cwd=settings.root, env=child_environment(settings), stdin=given, stdout=out, stderr=problems,
-            pass_fds=descriptors,
-        )  # fmt: skip
+            command, cwd=settings.root, env=child_environment(settings), stdin=given, stdout=out, stderr=problems
+        )
         problem = "" if _ended_in_time(process, timeout_s, lambda: None) else f"it took longer than {timeout_s:.0f} s"
-        if process.returncode and not problem:
+        is_machines, code = bool(problem and cpu_s), process.returncode
+        if code and not problem:
             problems.seek(max(0, problems.seek(0, os.SEEK_END) - MAX_PROBLEM_BYTES))
             lines = problems.read().decode("utf-8", "replace").splitlines()
-            code = process.returncode
             problem = lines[-1] if lines and code > 0 else f"its process ended with status {code}"
-            if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s):
-                problem = f"it needed more than {cpu_s} s of processor time, or was killed"
+            is_machines = code in KILLED or (problem == "MemoryError" and not memory_bytes)
+            if code == -signal.SIGXCPU:
+                problem = f"it needed more than {cpu_s} s of processor time"
         out.seek(0)
-        return Reading(out.read(), problem)
+        return Reading(out.read(), problem, is_machines)

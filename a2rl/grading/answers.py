@@ -96,8 +96,8 @@ class TimeAnswer(BaseModel):
 class Work(NamedTuple):
     """What a service does at the moment; not in the ledger."""
 
-    copying: int | None
-    """The receipt of the submission that is being copied."""
+    copying: frozenset[int]
+    """The receipts of the submissions that are copied or checked."""
     waiting: frozenset[str]
     """The digests of the checkpoints that wait for a grade or are graded."""
     grading: dict[str, Progress]
@@ -180,7 +180,7 @@ def submission_status(run: RunDir, receipt: int, history: History, work: Work, *
     assert isinstance(received.event, SubmissionReceived)
     status = SubmissionStatus(
         id=receipt,
-        state="copying" if work.copying == receipt else "received",
+        state="copying" if receipt in work.copying else "received",
         model_path=received.event.model_path,
         received_at=_iso(received.at),
     )

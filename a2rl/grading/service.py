@@ -205,7 +205,7 @@ class GradingService:
 
     def _work_now(self) -> Work:
         waiting, progress = self._grades.waiting(), self._grades.progress()
-        return Work(copying=self._submissions.copying, waiting=waiting, grading=progress)
+        return Work(copying=frozenset(self._submissions.copying), waiting=waiting, grading=progress)
 
     def _work(self, received: SubmissionReceived, again: bool, outcome: "Future[Outcome]") -> None:
         """Does all work on a submission. Its end completes the future for the requests that wait for it."""

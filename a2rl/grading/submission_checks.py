@@ -10,16 +10,15 @@ and what to do (`InvalidSubmissionError`). The reasons, in the order in which a 
 - its architecture, settings, tensors or tokenizer are not those of the base model, or a number is not finite (here,
   with a2rl/models/arithmetic.py, tensor_names.py and finite.py).
 
-The copy is graded, so later changes in the agent's folder do not matter. Only the weights come from the agent. The
-configuration, tokenizer and chat template of the copy are those of the base model, so that a submission cannot bring
-its own code, template or vocabulary. Nothing except JSON is deserialised here.
+The copy is checked and graded, so later changes in the agent's folder do not matter. Only the weights come from the
+agent. The configuration, tokenizer and chat template of the copy are those of the base model, so that a submission
+cannot bring its own code, template or vocabulary. Nothing except JSON is deserialised here.
 """
 
 import json
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
@@ -53,9 +52,10 @@ from a2rl.models.tensor_names import Weights, find_embedding, find_head, find_we
 SHOWN_CHARS = 200
 PATIENCE = 10
 """How many times as long as its processor time a check may take, because other processes use the machine as well."""
+ATTEMPTS = 2
+"""How many times a check is tried that the machine ends."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 NO_DIGESTS: TensorDigests = MappingProxyType({})
-NO_TURN = nullcontext()
 
 
 class KeptCopy(NamedTuple):
@@ -67,14 +67,14 @@ class KeptCopy(NamedTuple):
     """The adapter that was merged, in words; empty if the weights were submitted whole."""
 
 
-Check = Callable[[Path, Path, Mapping[str, Any], Sequence[int]], None]
+Check = Callable[[Path, Path, Mapping[str, Any]], None]
 """Checks a folder against the base model (the second) and its complete configuration; see `check_files`."""
 Merge = Callable[[Path, Path, Path], str]
 """Merges an adapter (the first folder) of the base model (the second) into the third folder; see `AdapterMerger`."""
 
 
-def check_files(folder: Path, base_model: Path, complete: Mapping[str, Any], opened: Sequence[int] = ()) -> None:
-    """Checks all but the numbers of a submission, as `SubmittedFiles` shows or copies it.
+def check_files(folder: Path, base_model: Path, complete: Mapping[str, Any]) -> None:
+    """Checks all but the numbers of a submission, as `SubmittedFiles` copies it.
 
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
@@ -87,17 +87,23 @@ def check_files(folder: Path, base_model: Path, complete: Mapping[str, Any], ope
         _check(folder, base_model, base, complete)
 
 
-def check_apart(
-    settings: Settings, folder: Path, base_model: Path, complete: Mapping[str, Any], opened: Sequence[int] = ()
-) -> None:
+def check_apart(settings: Settings, folder: Path, base_model: Path, complete: Mapping[str, Any]) -> None:
     """Does `check_files` in a process that ends after a while, whatever the files hold. Raises the same errors.
 
-    What has passed is read again in this process, but only when the agent can no longer change it.
+    What has passed is read again in this process.
+
+    Raises:
+        InfrastructureError: The machine has ended the check each time, which says nothing about the submission.
     """
-    arguments = [str(folder), str(base_model)]
-    read = read_apart(
-        __name__, arguments, settings, json.dumps(dict(complete)), PATIENCE * CHECK_S, cpu_s=CHECK_S, descriptors=opened
-    )
+    for _ in range(ATTEMPTS):
+        read = read_apart(
+            __name__, [str(folder), str(base_model)], settings, json.dumps(dict(complete)), PATIENCE * CHECK_S,
+            cpu_s=CHECK_S,
+        )  # fmt: skip
+        if not read.is_machines:
+            break
+    else:
+        raise InfrastructureError(f"this machine could not check the submission ({read.problem}); submit again later")
     if read.problem:
         raise InvalidSubmissionError(
             f"the checkpoint cannot be read ({read.problem[:SHOWN_CHARS]}); save it again with save_pretrained"
@@ -115,14 +121,14 @@ def copy_submission(
     complete: Mapping[str, Any] = NOTHING,
     merge: Merge | None = None,
     check: Check = check_files,
-    turn: AbstractContextManager[None] = NO_TURN,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> KeptCopy:
     """Copies the weights of a submission into `target` and adds the base model's other files.
 
-    All that the headers and the JSON files say is checked before the first byte is copied, and again with the copy,
-    because the agent may change its files meanwhile. Files are opened once, and checked and copied from there, so that
-    links, devices and replacements during the copy have no effect. It always ends: a copy that is too slow is given up
-    (a2rl/linux/untrusted_folder.py), and a check has caps and a limit on its time (a2rl/models/caps.py).
+    The sizes of the files are limited before the first byte is copied; what is in them is checked with the copy, which
+    the agent cannot change. Files are opened once and copied from there, so that links, devices and replacements have
+    no effect. It always ends: a copy that is too slow is given up (a2rl/linux/untrusted_folder.py), and a check has
+    caps and a limit on its time (a2rl/models/caps.py).
 
     Args:
         workspace: The agent's workspace; the submission must be inside it.
@@ -133,7 +139,7 @@ def copy_submission(
         complete: The base model's configuration with all defaults; empty if it is not known.
         merge: Merges a LoRA adapter; None: adapters are refused.
         check: Checks all but the numbers: `check_files`, or `check_apart` with its settings.
-        turn: Entered for the copy, after the check.
+        turn: Entered while this takes disk space on which others must not count: for the copy, and for the merge.
 
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
@@ -148,19 +154,18 @@ def copy_submission(
             files.check_sizes(largest_size(base), TOKENIZER_SIZES * size + (1 << 20))
             if files.are_adapter and merge is None:
                 raise InvalidSubmissionError(ADAPTER_RECIPE)
-            with tempfile.TemporaryDirectory() as folder:
-                check(Path(folder), base_model, complete, files.show(Path(folder)))
-            with turn:
-                copy = target / "adapter" if files.are_adapter else target
+            copy = target / "adapter" if files.are_adapter else target
+            with turn():
                 copy.mkdir(exist_ok=True)
                 digests = files.copy(copy, Caps.of(len(base), are_adapter=files.are_adapter).header_bytes)
-                check(copy, base_model, complete, ())  # only now can the agent no longer change it
-                if merge is None or not files.are_adapter:
-                    return keep(target, base_model, complete, digests)
-                about = merge(copy, base_model, target)
-                shutil.rmtree(copy)
-                set_aside(target)
-                return keep(target, base_model, complete)._replace(adapter=about)
+        check(copy, base_model, complete)  # nobody waits for this
+        if merge is None or not files.are_adapter:
+            return keep(target, base_model, complete, digests)
+        with turn():
+            about = merge(copy, base_model, target)
+        shutil.rmtree(copy)
+        set_aside(target)
+        return keep(target, base_model, complete)._replace(adapter=about)
     except OSError as error:
         raise InfrastructureError(
             f"the grader could not copy the submission: {error.strerror or error}; submit again later"

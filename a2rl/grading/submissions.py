@@ -86,8 +86,8 @@ class Submissions:
         """One copy at a time: two would each count on the same free disk space."""
         self._busy: set[int] = set()
         """Receipts that this process is working on, or that wait for their turn."""
-        self.copying: int | None = None
-        """The receipt of the submission that is being copied now."""
+        self.copying: set[int] = set()
+        """The receipts of the submissions that are copied or checked now."""
         self._sources = FrozenSources(run.checkpoints)
         self._queue = SubmissionQueue(MAX_WAITING, now)
         self._now, self._mistakes, self._refused_s = now, 0, 0.0
@@ -263,17 +263,15 @@ class Submissions:
         except Exception as error:  # the submission is hostile input: any error must end in a refusal or a retry
             raise InfrastructureError(f"the grader could not copy the submission: {error!r}; submit again") from error
         finally:
+            self.copying.discard(received.receipt)
             shutil.rmtree(incoming, ignore_errors=True)
 
     @contextlib.contextmanager
     def _turn(self, received: SubmissionReceived) -> Iterator[None]:
-        """Waits until no other submission is copied; checks of what cannot be graded end before this."""
+        """Waits until no other submission is copied or merged."""
         with self._copy_lock:
-            self.copying = received.receipt
-            try:
-                yield
-            finally:
-                self.copying = None
+            self.copying.add(received.receipt)
+            yield
 
     @contextlib.contextmanager
     def _crash_mark(self, received: SubmissionReceived) -> Iterator[None]:
@@ -296,7 +294,8 @@ class Submissions:
             source = self._sources.find(received.receipt) or Source(self._run.workspace, received.model_path)
             complete = self._run.need("setup", SetupRecord).complete_config
             merge = AdapterMerger(self._settings) if self._run.spec.merge_adapters else None
-            links, turn, check = self._sources.links, self._turn(received), partial(check_apart, self._settings)
+            links, check = self._sources.links, partial(check_apart, self._settings)
+            turn = partial(self._turn, received)
             return copy_submission(source.root, source.path, target, base_model, links, complete, merge, check, turn)
         except OSError as error:
             if not self._is_agents_error(error, base_model):  # for example, the base model's folder was removed

@@ -140,18 +140,6 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
                     f"{each.name} is not a JSON object of a sensible size; save the model again"
                 )
 
-    def show(self, target: Path) -> list[int]:
-        """Makes links to the open files in a folder, under the names of their copies, to read them before the copy.
-
-        A link leads to the open file itself, whatever the agent does with its name.
-
-        Returns:
-            The descriptors of the files. The links work here, and in a process that inherits these.
-        """
-        for each in self._files:
-            (target / _name_of_copy(each.name)).symlink_to(f"/proc/self/fd/{each.file.fileno()}")
-        return [each.file.fileno() for each in self._files]
-
     def copy(self, target: Path, header_bytes: int = MAX_JSON_BYTES) -> dict[str, dict[str, str]]:
         """Copies the files into a folder, as clones where the file system has them.
 

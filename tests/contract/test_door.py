@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -300,8 +301,8 @@ def test_copies_are_made_one_at_a_time(
     copy: Callable[..., KeptCopy] = copy_submission
 
     @contextmanager
-    def counted(turn: AbstractContextManager[None]) -> Iterator[None]:
-        with turn:
+    def counted(turn: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        with turn():
             copying[0] += 1
             most[0] = max(most[0], copying[0])
             time.sleep(0.05)
@@ -309,7 +310,7 @@ def test_copies_are_made_one_at_a_time(
             copying[0] -= 1
 
     def copied(*arguments: Any) -> KeptCopy:
-        return copy(*arguments[:-1], counted(arguments[-1]))
+        return copy(*arguments[:-1], partial(counted, arguments[-1]))
 
     monkeypatch.setattr(submissions, "copy_submission", copied)
     with ThreadPoolExecutor(4) as threads:

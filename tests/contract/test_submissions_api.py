@@ -56,7 +56,7 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def copy(*arguments: Any) -> KeptCopy:
         *others, turn = arguments
-        with turn:
+        with turn():
             assert go_on.wait(60)
             return copy_submission(*others)
 

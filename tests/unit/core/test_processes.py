@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core.processes import read_apart, tied_to_parent
+from a2rl.core.processes import Reading, read_apart, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.linux import pipes as lines
 from a2rl.linux.pipes import LineReader, LineWriter
@@ -85,6 +85,7 @@ def test_a_feed_whose_reader_has_ended_is_closed() -> None:
         ("import sys\nwhile True: sys.stdout.write('x' * 10**6)", "File too large"),
         ("import ctypes; ctypes.string_at(0)", "its process ended with status -11"),
         ("raise ValueError('what is wrong')", "ValueError: what is wrong"),
+        ("import os; os.kill(os.getpid(), 9)", "its process ended with status -9"),
     ],
 )
 def test_a_process_that_reads_what_an_agent_wrote_is_limited(
@@ -95,9 +96,10 @@ def test_a_process_that_reads_what_an_agent_wrote_is_limited(
     timeout_s = 10 if "sleep" in code else 120
     read = read_apart("hostile_reader", [], settings, "", timeout_s, memory_bytes=512 << 20, cpu_s=1)
     assert problem in read.problem
+    assert read.is_machines == ("sleep" in code or "kill" in code)
     assert read.output.startswith(b"begun\n")
 
 
 def test_a_reader_of_agent_files_is_told_and_says_something(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("import sys\nprint(sys.stdin.read() + sys.argv[1])\n")
-    assert read_apart("reader", ["b"], Settings(tmp_path, settings.environ), "a", 60) == (b"ab\n", "")
+    assert read_apart("reader", ["b"], Settings(tmp_path, settings.environ), "a", 60) == Reading(b"ab\n", "")

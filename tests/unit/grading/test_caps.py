@@ -1,8 +1,9 @@
-"""Tests that what a submission may hold has caps, and what exceeds them is refused before its bytes are read."""
+"""Tests that what a submission may hold has caps, and that what exceeds them is refused."""
 
 import json
+import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from a2rl.core.errors import InvalidSubmissionError
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.processes import Reading
 from a2rl.core.settings import Settings
 from a2rl.grading import submission_checks
-from a2rl.grading.submission_checks import check_apart, copy_submission
+from a2rl.grading.submission_checks import Check, check_apart, check_files, copy_submission
 from a2rl.grading.submitted_files import SubmittedFiles
 from a2rl.models import checkpoint
 from a2rl.models.caps import MAX_JSON_VALUES, Caps, parse_json
@@ -68,27 +70,53 @@ BAD = {
 }  # fmt: skip
 
 
-@contextmanager
-def no_turn() -> Any:
-    raise AssertionError("others had to wait for the check of a submission that is refused")
-    yield
+class Turns:
+    """Says whether a turn, in which others wait, is taken now."""
+
+    is_taken = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.is_taken = True
+        yield
+        self.is_taken = False
+
+
+def check_while_others_go_on(turns: Turns) -> Check:
+    def check(folder: Path, base_model: Path, complete: Mapping[str, Any]) -> None:
+        assert not turns.is_taken, "others had to wait for the check"
+        check_files(folder, base_model, complete)
+
+    return check
 
 
 @pytest.mark.parametrize("flaw", BAD)
-def test_what_headers_and_json_say_is_refused_before_the_copy(
-    submission: Path, workspace: Path, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaw: str
+def test_what_headers_and_json_say_is_refused_while_others_go_on(
+    submission: Path, workspace: Path, base_model: Path, tmp_path: Path, flaw: str
 ) -> None:
-    """It does not take a turn either."""
+    spoil, says = BAD[flaw]
+    spoil(submission)
+    turns = Turns()
+    check = check_while_others_go_on(turns)
+    with pytest.raises(InvalidSubmissionError, match=says):
+        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, check=check, turn=turns)
 
+
+@pytest.mark.parametrize(
+    ("flaw", "says"), [("a large tokenizer", "tokenizer.json is not"), ("large weights", "the weights take")]
+)
+def test_files_that_are_too_large_are_refused_before_the_copy(
+    submission: Path, workspace: Path, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaw: str,
+    says: str,
+) -> None:  # fmt: skip
     def copy(*_: object) -> None:
         raise AssertionError("it was copied")
 
     monkeypatch.setattr(SubmittedFiles, "copy", copy)
-    spoil, says = BAD[flaw]
+    spoil = BAD[flaw][0] if flaw in BAD else lambda folder: os.truncate(folder / "model.safetensors", 1 << 40)
     spoil(submission)
     with pytest.raises(InvalidSubmissionError, match=says):
-        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, turn=no_turn())
-    assert not list((tmp_path / "kept").iterdir())
+        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model)
 
 
 def test_headers_that_are_too_long_together_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,19 +135,38 @@ def test_headers_that_are_too_long_together_are_not_read(tmp_path: Path, monkeyp
             tensors_of(tmp_path, caps)
 
 
-def test_a_check_that_takes_too_long_is_ended(
-    submission: Path,
-    workspace: Path,
-    base_model: Path,
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+READINGS = {
+    "out of processor time": (Reading(b"", "it needed more than 60 s of processor time"), InvalidSubmissionError),
+    "killed": (Reading(b"", "its process ended with status -9", is_machines=True), InfrastructureError),
+}
+
+
+@pytest.mark.parametrize("how", READINGS)
+def test_a_check_that_the_machine_ends_is_tried_again_and_is_no_refusal(
+    settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    reading, kind = READINGS[how]
+    tries = []
+
+    def read(*_: object, **__: object) -> Reading:
+        tries.append(reading)
+        return reading
+
+    monkeypatch.setattr(submission_checks, "read_apart", read)
+    with pytest.raises(kind, match=reading.problem):
+        check_apart(settings, base_model, base_model, {})
+    assert len(tries) == (submission_checks.ATTEMPTS if reading.is_machines else 1)
+
+
+def test_a_check_apart_accepts_and_refuses(
+    submission: Path, workspace: Path, base_model: Path, settings: Settings, tmp_path: Path
 ) -> None:
     check = partial(check_apart, settings)
     copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, check=check)
-    monkeypatch.setattr(submission_checks, "PATIENCE", 0)
-    with pytest.raises(InvalidSubmissionError, match=r"cannot be read \(it took longer than 0 s\); save it again"):
-        copy_submission(workspace, "output/v1", tmp_path / "late", base_model, check=check, turn=no_turn())
+    spoil, says = BAD["an extra tensor"]
+    spoil(submission)
+    with pytest.raises(InvalidSubmissionError, match=says):
+        copy_submission(workspace, "output/v1", tmp_path / "bad", base_model, check=check)
 
 
 def test_json_with_too_many_values_is_not_read() -> None:
@@ -135,12 +182,14 @@ ADAPTERS: dict[str, tuple[dict[str, Any], dict[str, Weight] | None, str]] = {
 
 
 @pytest.mark.parametrize("flaw", ADAPTERS)
-def test_an_adapter_beyond_the_caps_is_refused_before_the_copy(
+def test_an_adapter_beyond_the_caps_is_refused_before_the_merge(
     workspace: Path, base_model: Path, tmp_path: Path, flaw: str
 ) -> None:
     config, weights, says = ADAPTERS[flaw]
     write_adapter(workspace / "output" / "v1", weights, **config)
+
+    def merge(*_: object) -> str:
+        raise AssertionError("it was merged")
+
     with pytest.raises(InvalidSubmissionError, match=says):
-        copy_submission(
-            workspace, "output/v1", tmp_path / "kept", base_model, merge=lambda *_: "merged", turn=no_turn()
-        )
+        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=merge)
