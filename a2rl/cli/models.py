@@ -1,8 +1,5 @@
 """`a2rl models`: the base models that have names, which of them are on this machine, and how to get the others."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +14,6 @@ if TYPE_CHECKING:
     from a2rl.models.pretrained_store import OnProgress
 
 app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-
-
-BUILDING_TIMEOUT_S = 3600.0
-"""How long to wait for another process that builds `tiny`, which takes minutes."""
 
 
 class ListedModel(NamedTuple):
@@ -76,22 +69,18 @@ def get(
         bool, typer.Option("--accept-license", help="You have read the model's terms of use and accept them.")
     ] = False,
 ) -> None:
-    """Download a pretrained model, or build `tiny`. A run with `--model NAME` does the same on first use.
+    """Download a pretrained model. A run with `--model NAME` does the same on first use.
 
     Example: `a2rl models get smollm2-135m`
     """
     from a2rl.cli.console import out
     from a2rl.core.errors import unknown_name
-    from a2rl.models.base_model import TINY
     from a2rl.models.pretrained import CATALOGUE
     from a2rl.models.pretrained_store import PretrainedStore
 
     settings = Settings.load()
-    if name == TINY:
-        fetch([name], settings)
-        return
     if name not in CATALOGUE:
-        raise unknown_name("model to get", name, [TINY, *CATALOGUE])
+        raise unknown_name("model to get", name, CATALOGUE)
     model, store = CATALOGUE[name], PretrainedStore(settings)
     out.print(f"{name}: {model.licence.name}, {model.licence.url}", markup=False, soft_wrap=True)
     if accept_license:
@@ -101,43 +90,21 @@ def get(
 
 
 def fetch(names: Iterable[str], settings: Settings) -> None:
-    """Gets the models among these names that are not here yet: builds `tiny`, and downloads those of the catalogue.
+    """Downloads the models of the catalogue among these names that are not here yet.
 
     Raises:
         UsageError: A licence is not accepted.
-        InfrastructureError: A download, a conversion or the building failed.
+        InfrastructureError: A download or a conversion failed.
     """
-    from a2rl.models.base_model import TINY
     from a2rl.models.pretrained import CATALOGUE
     from a2rl.models.pretrained_store import PretrainedStore
 
     store, wanted = PretrainedStore(settings), dict.fromkeys(names)
-    if TINY in wanted:
-        _build_tiny(settings)
     for model in (CATALOGUE[name] for name in wanted if name in CATALOGUE):
         if store.state(model) != "ready":
             store.require_licence(model)
             with _progress(model.name, model.download_bytes) as on_progress:
                 store.get(model, on_progress)
-
-
-def _build_tiny(settings: Settings) -> None:
-    """Builds `tiny` unless it is here, and shows what DVC says meanwhile."""
-    from a2rl.core.errors import InfrastructureError
-    from a2rl.core.locks import file_lock
-    from a2rl.core.processes import child_environment, module_command
-    from a2rl.models.base_model import TINY
-
-    folder = settings.models / TINY
-    with file_lock(settings.models / f".{TINY}.lock", f"another process builds {TINY}", BUILDING_TIMEOUT_S):
-        if folder.is_dir():
-            return
-        environment = child_environment(settings)
-        environment["PATH"] = os.pathsep.join((str(settings.python_bin), environment.get("PATH", os.defpath)))
-        command = module_command("dvc", "repro", TINY)
-        done = subprocess.run(command, cwd=settings.root, env=environment, stdout=sys.stderr, check=False)
-    if done.returncode:
-        raise InfrastructureError(f"{TINY} could not be built; DVC says why above. `a2rl models get tiny` tries again")
 
 
 @contextmanager
@@ -160,8 +127,8 @@ def list_models(settings: Settings) -> list[ListedModel]:
 
     store = PretrainedStore(settings)
     tiny = settings.models / TINY
-    state = "ready" if (tiny / "config.json").is_file() else "built on first use"
-    found = [ListedModel(TINY, state, _parameters(tiny), _bytes(tiny), 0, "MIT", "for the mini variants, built here")]
+    state = "ready" if (tiny / "config.json").is_file() else "missing"
+    found = [ListedModel(TINY, state, _parameters(tiny), _bytes(tiny), 0, "MIT", "for the mini variants")]
     for model in CATALOGUE.values():
         found.append(
             ListedModel(

@@ -31,7 +31,7 @@ def resolve_model(name: str, settings: Settings, on_progress: OnProgress = ignor
     elif name == TINY:
         folder = settings.models / TINY
         if not folder.is_dir():
-            raise UsageError("the base model `tiny` is not built yet: `a2rl models get tiny` builds it")
+            raise UsageError("models/tiny is missing: `git checkout models/tiny` brings it back")
     elif (gguf := gguf_file(name)) is not None:
         folder = converted(gguf, settings)
     elif _is_path(name):

@@ -31,7 +31,7 @@ class StockPlay:
 
     def __init__(self, path: Path) -> None:
         if find_spec("textworld") is None:
-            raise UsageError("TextWorld is not installed: it needs gcc, cmake and make, and then `make setup` again")
+            raise UsageError("TextWorld is not installed: `make setup-textworld` compiles it")
         # Without it alfworld creates a folder in the home directory.
         os.environ.setdefault("ALFWORLD_DATA", tempfile.gettempdir())
         with _quiet():

@@ -18,8 +18,9 @@ from a2rl.core.settings import MADE_BY
 
 APPLICATION = ("agents", "flows", "stages", "tasks")
 SETTINGS = (
-    ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "dvc.yaml", "models/.gitignore", "models/dvc.yaml",
-    "params.yaml", "prefect.toml", "prefect.yaml", "requirements*.lock", "scripts/setup_*.sh",
+    ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "dvc.lock", "dvc.yaml", "models/.gitignore",
+    "models/dvc.yaml", "models/tiny.loss.csv", "models/tiny/*", "params.yaml", "prefect.toml", "prefect.yaml",
+    "requirements*.lock", "scripts/setup_*.sh",
 )  # fmt: skip
 """What a project has besides the application."""
 
@@ -134,6 +135,17 @@ def test_the_stages_of_dvc_need_no_file_that_a_project_lacks(project: Path) -> N
     )  # fmt: skip
     assert planned.returncode == 0, planned.stderr
     assert "python -m stages corpus --task deepsearchqa" in planned.stdout
+
+
+def test_a_project_has_tiny_and_does_not_train_it_again(project: Path, repository: Path) -> None:
+    """All that DVC says of it is that the corpus, from which it was trained, is not here."""
+    weights = Path("models", "tiny", "model.safetensors")
+    assert (project / weights).read_bytes() == (repository / weights).read_bytes()
+    status = subprocess.run(
+        [Path(sys.executable).with_name("dvc"), "status", "--json", "tiny"],
+        cwd=project, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert json.loads(status.stdout) == {"tiny": [{"changed deps": {"data/pretraining": "deleted"}}]}
 
 
 def test_a_project_stays_with_the_version_that_made_it(installed: Installation, project: Path) -> None:

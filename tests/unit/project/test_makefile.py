@@ -30,7 +30,7 @@ exit 1
 @pytest.fixture
 def folder(tmp_path: Path, repository: Path) -> Path:
     shutil.copy(repository / "Makefile", tmp_path)
-    for name in ("requirements.lock", "requirements-textworld.lock", "pyproject.toml"):
+    for name in ("requirements.lock", "pyproject.toml"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -84,7 +84,8 @@ def test_a_service_is_not_started_on_a_port_that_is_in_use(tmp_path: Path, repos
 def machine(tmp_path: Path, repository: Path) -> Path:
     """A checkout with the script that sets up environments, and fakes of programs in `bin`."""
     (tmp_path / "scripts").mkdir()
-    shutil.copy(repository / "scripts/setup_environment.sh", tmp_path / "scripts")
+    for script in ("setup_environment.sh", "setup_packages.sh"):
+        shutil.copy(repository / "scripts" / script, tmp_path / "scripts")
     for lock in repository.glob("requirements-*.lock"):
         shutil.copy(lock, tmp_path)
     write_program(tmp_path, "uv", UV)

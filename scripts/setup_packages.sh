@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# setup_packages.sh ENVIRONMENT ARGUMENT...: `pip install ARGUMENT...` into a virtual environment, by uv, which is several
+# times as fast. Where uv cannot be had or fails, pip does the work.
+set -euo pipefail
+env=$1
+shift
+pip=("$env/bin/python" -m pip --quiet --quiet --disable-pip-version-check)
+
+pip_setting() { # of the user's, which uv does not read
+    sed -nE "s/^(:env:|global|install)\.$1='(.*)'\$/\2/p" <<<"$settings" | head -n 1
+}
+
+if ! uv=$(command -v uv); then
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    uv=$scratch/bin/uv
+    "${pip[@]}" install --target "$scratch" uv==0.13.9 2>/dev/null || uv=
+fi
+if [ -n "$uv" ]; then
+    settings=$("${pip[@]}" config list 2>/dev/null || true)
+    links=$(pip_setting find-links)
+    export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$(pip_setting index-url)} UV_INDEX=${UV_INDEX:-$(pip_setting extra-index-url)}
+    export UV_FIND_LINKS=${UV_FIND_LINKS:-${links// /,}} UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
+    for variable in UV_DEFAULT_INDEX UV_INDEX UV_FIND_LINKS; do [ -n "${!variable}" ] || unset $variable; done
+    "$uv" pip install --quiet --python "$env/bin/python" "$@" && exit
+    echo "setup: uv failed; pip tries it"
+fi
+"${pip[@]}" install "$@"
