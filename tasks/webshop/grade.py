@@ -21,9 +21,9 @@ from a2rl.sampling import Conversation, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options
 from a2rl.task_api.data import ABOUT
-from tasks.webshop.shop import Goal, Session, Shop
+from tasks.webshop.shop import Goal, Session, Shop, read_goals
+from tasks.webshop.shop.catalogue import PATH_MARK
 from tasks.webshop.shop.page import BUY_NOW, NEXT_PAGE
-from tasks.webshop.shop.product import PATH_MARK
 from tasks.webshop.shop.transcript import REFERENCE_SYSTEM, SYSTEM, Form, Visit, asked
 from tasks.webshop.task import TASK
 
@@ -85,15 +85,14 @@ def item_kinds(hidden: Path) -> dict[str, str]:
 
 
 def _goals(hidden: Path) -> dict[str, Goal]:
-    lines = (hidden / "goals.jsonl").read_text(encoding="utf-8").splitlines()
-    return {goal.id: goal for goal in map(Goal.from_json, lines)}
+    return {goal.id: goal for goal in read_goals(hidden / "goals.jsonl")}
 
 
 def _open(hidden: Path) -> _EvalSet:
     form = json.loads((hidden / ABOUT).read_text(encoding="utf-8"))["prompt"]
     if form not in get_args(Form):
         raise UsageError(f"{hidden / ABOUT} names a prompt {form!r}: prepare the data again")
-    return _EvalSet(Shop.open(hidden / "catalogue"), _goals(hidden), form)
+    return _EvalSet(Shop(hidden / "catalogue"), _goals(hidden), form)
 
 
 def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, ask: _Asking) -> Conversation[ItemResult]:

@@ -13,19 +13,17 @@ import hashlib
 import random
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tasks.webshop.assortment import BRANDS, DEPARTMENTS
-from tasks.webshop.goals import PRICE_STEPS, goal
-from tasks.webshop.release import Wish
+from tasks.webshop.release import PRICE_STEPS, Wish, goal
 from tasks.webshop.shop import Expert, Goal, Product, Session, Shop, play_out, stock
+from tasks.webshop.shop.catalogue import PATH_MARK
 from tasks.webshop.shop.page import BUY_NOW, Page
-from tasks.webshop.shop.product import PATH_MARK
 from tasks.webshop.shop.session import Step
 from tasks.webshop.shop.transcript import transcript
 
@@ -52,6 +50,75 @@ _PARTICULARS = re.compile(r"(?<= )with [a-z ]{1,100}: .{0,500}?(?=, and price lo
 _CODE = re.compile(r"(?<=\[)[A-Z]{2}-[A-Z]{2}(?=\])")
 SYLLABLES = tuple(consonant + vowel for consonant in "BDFGKLMNRSTV" for vowel in "AEIOU")
 CODES = len(SYLLABLES) ** 2
+
+
+class Department(NamedTuple):
+    """A part of a generated shop. Kinds map a noun to its plural, which customers use."""
+
+    path: str
+    kinds: Mapping[str, str]
+    attributes: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]]
+    """Values differ enough that the reward, which compares loosely, never confuses two of them."""
+
+
+COLORS = ("black", "blue", "brown", "gray", "green", "pink", "purple", "red", "white", "yellow")
+OUNCES = ("3 oz", "8 oz", "16 oz", "32 oz")
+SIZES = ("small", "medium", "large")
+
+DEPARTMENTS: Mapping[str, Department] = {
+    "fashion": Department(
+        "Clothing, Shoes & Jewelry",
+        {
+            "shirt": "shirts", "dress": "dresses", "jacket": "jackets", "sweater": "sweaters", "skirt": "skirts",
+            "boot": "boots", "sandal": "sandals", "coat": "coats", "scarf": "scarves", "hat": "hats", "glove": "gloves",
+        },
+        ("slim fit", "machine wash", "hand wash", "quick drying", "light weight", "water resistant", "day comfort"),
+        {"color": COLORS, "size": SIZES},
+    ),
+    "beauty": Department(
+        "Beauty & Personal Care",
+        {
+            "shampoo": "shampoos", "lotion": "lotions", "soap": "soaps", "perfume": "perfumes", "balm": "balms",
+            "toothpaste": "toothpastes", "sunscreen": "sunscreens", "conditioner": "conditioners", "serum": "serums",
+        },
+        ("cruelty free", "paraben free", "dry skin", "tea tree", "long lasting", "fine mist", "travel size"),
+        {"scent": ("citrus", "coconut", "jasmine", "lavender", "mint", "vanilla"), "size": OUNCES},
+    ),
+    "electronics": Department(
+        "Electronics",
+        {
+            "headphone": "headphones", "speaker": "speakers", "charger": "chargers", "keyboard": "keyboards",
+            "tripod": "tripods", "projector": "projectors", "camera": "cameras", "tablet": "tablets",
+            "monitor": "monitors", "printer": "printers",
+        },
+        ("fast charging", "noise cancelling", "hands free", "easy carry", "high speed", "ultra hd", "heavy duty"),
+        {"color": COLORS, "style": ("basic", "classic", "deluxe")},
+    ),
+    "garden": Department(
+        "Home & Kitchen",
+        {
+            "lamp": "lamps", "rug": "rugs", "chair": "chairs", "table": "tables", "pillow": "pillows",
+            "curtain": "curtains", "mirror": "mirrors", "shelf": "shelves", "bench": "benches", "vase": "vases",
+        },
+        ("solid wood", "easy assemble", "space saving", "memory foam", "mid century", "stainless steel", "easy clean"),
+        {"color": COLORS, "size": SIZES},
+    ),
+    "grocery": Department(
+        "Grocery & Gourmet Food",
+        {
+            "coffee": "coffees", "tea": "teas", "cookie": "cookies", "granola": "granolas", "sauce": "sauces",
+            "candy": "candies", "jerky": "jerkies", "honey": "honeys", "pretzel": "pretzels",
+        },
+        ("gluten free", "sugar free", "non gmo", "low carb", "fat free", "keto friendly", "nut free"),
+        {"flavor": ("almond", "cherry", "ginger", "hazelnut", "maple", "pecan"), "size": OUNCES},
+    ),
+}  # fmt: skip
+
+_BRANDS = """\
+Alto Brio Cova Dorna Elva Fenn Garo Hale Iris Juno Kora Lumo Mira Nova Orla Pema Quip Rana Sila Tovo Ulma Vero Wren Yara
+Zeno"""
+BRANDS = tuple(_BRANDS.split())
 
 
 class Kind(NamedTuple):
@@ -107,7 +174,7 @@ def generate(products: int, goals: int, seed: int | str, split: Split, folder: P
     """Writes a shop into an empty folder, and finds goals in it."""
     catalogue = list(catalogue_of(products, seed, split))
     stock(catalogue, folder)
-    shop = Shop.open(folder)
+    shop = Shop(folder)
     return World(shop, goals_in(shop, catalogue, goals, seed, split))
 
 
@@ -177,7 +244,7 @@ def pretraining_text(
     with tempfile.TemporaryDirectory() as folder:
         catalogue = list(catalogue_of(PRODUCTS, seed + 1, "train"))
         stock(catalogue, Path(folder))
-        shop = Shop.open(Path(folder))
+        shop = Shop(Path(folder))
         while documents:
             asked = _ask(rng.choice(catalogue), "pretraining", rng, "train")
             if asked is None:

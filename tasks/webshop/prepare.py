@@ -2,7 +2,7 @@
 goals of the eval set and their shop.
 
     visible/  catalogue/   goals.jsonl   shop/ (the package)
-              rollout.py, episodes.py, rollout_workers.py, decoder/
+              episodes.py, rollout_workers.py, decoder/
     hidden/   catalogue/   goals.jsonl   about.json
 
 full: the released edition with 1,000 products, from the hub or from a local mirror (see release.py). The eval set is
@@ -11,42 +11,28 @@ the goals of all others, those that people wrote included. mini: a generated sho
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
+from a2rl.core.files import digest_of
 from a2rl.core.hub import download
 from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
-from tasks.webshop import goals, mini
-from tasks.webshop.nouns import best_tagger
-from tasks.webshop.release import SEED, read_listings
+from tasks.webshop import mini
+from tasks.webshop.release import SEED, best_tagger, human_goals, read_listings, split_goals, synthetic_goals
 from tasks.webshop.shop import Goal, stock
 from tasks.webshop.task import TASK
 
 HERE = Path(__file__).parent
 MINI_SEED, MINI_PRODUCTS, MINI_TRAIN = 2604, 1800, 1200
+pretraining_text, canonical = mini.pretraining_text, mini.canonical
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
     """See `a2rl.task_api.contract.Preparer`."""
     about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
-    copy_tools(visible)
-
-
-def copy_tools(visible: Path) -> None:
-    """Copies the shop's code as a package, and the modules for rollouts."""
-    hand_out(visible, HERE / "shop", HERE / "workspace" / "rollout.py")
-
-
-def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.pretraining_text(seed)
-
-
-def canonical(text: str) -> str:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.canonical(text)
+    hand_out(visible, HERE / "shop")
 
 
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
@@ -72,9 +58,9 @@ def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str,
     mirror = source or _downloaded()
     tagger = best_tagger()
     listings = read_listings(mirror, tagger)
-    evaluation, train = goals.split(goals.synthetic(listings), TASK.variant("full").eval_items)
+    evaluation, train = split_goals(synthetic_goals(listings), TASK.variant("full").eval_items)
     asked_for = {goal.product_id for goal in evaluation}
-    written = [goal for goal in goals.human(listings) if goal.product_id not in asked_for]
+    written = [goal for goal in human_goals(listings) if goal.product_id not in asked_for]
     products = [listing.product for listing in listings]
     stock(products, hidden / "catalogue")
     stock((product for product in products if product.id not in asked_for), visible / "catalogue")
@@ -94,4 +80,4 @@ def _write_goals(rows: Iterable[Goal], folder: Path) -> None:
 
 
 def _described(evaluation: list[Goal], seed_in_words: str) -> str:
-    return f"{len(evaluation)}, {seed_in_words}, sha256 {goals.digest(evaluation)[:16]}"
+    return f"{len(evaluation)}, {seed_in_words}, sha256 {digest_of([goal.to_json() for goal in evaluation])[:16]}"

@@ -28,7 +28,6 @@ def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
         "code-answers": grading.code_answers,
         "submission-checks": submissions.submission_checks,
         "alfworld": tasks.alfworld,
-        "webshop": tasks.webshop,
         "webshop-episodes": tasks.webshop_episodes,
         "search-episodes": tasks.search_episodes,
         "sandbox": machine.isolation,

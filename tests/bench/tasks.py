@@ -12,13 +12,10 @@ from a2rl.task_api.catalog import load_grader, load_task
 from a2rl.task_api.data import ensure_data
 from tests.alfworld.verify import verify
 from tests.bench.measured import Row
-from tests.webshop.scale import measure
 
 EPISODES = 60
 GAMES = 12
 """Of alfworld, since the original takes seconds for each."""
-SHOPS = (1_000, 100_000)
-"""Products; the whole catalogue has 1,180,000: `python -m tests.webshop.scale 1000 1180000`."""
 
 
 def alfworld(settings: Settings, folder: Path) -> list[Row]:
@@ -46,22 +43,6 @@ def alfworld(settings: Settings, folder: Path) -> list[Row]:
             f"alfworld: grading {GAMES} games, one at a time in the original / all at once in ours",
             f"{stock.score.seconds / native.score.seconds:.1f}x"
             f" ({stock.score.seconds:.0f} s, {native.score.seconds:.0f} s)",
-        ),
-    ]
-
-
-def webshop(settings: Settings, folder: Path) -> list[Row]:
-    """Measures the cost of a shop by its size."""
-    small, large = (measure(count) for count in SHOPS)
-    growth, one, other = large.products / small.products, small.stocked.stock_s, large.stocked.stock_s
-    return [
-        Row(
-            f"webshop: stocking a shop, seconds a product, {large.products:,} / {small.products:,} products",
-            f"{other / one / growth:.1f}x ({other:.0f} s, {large.stocked.stock_mib:.0f} MiB)",
-        ),
-        Row(
-            f"webshop: opening the shop of {large.products:,}, and steps per second, each search a new one",
-            f"{large.used.open_s:.1f} s, {large.used.steps_per_s:,.0f} ({small.used.steps_per_s:,.0f} in the small)",
         ),
     ]
 

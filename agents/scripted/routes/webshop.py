@@ -22,10 +22,10 @@ class Route(BaseRoute):
     """Share of the expert's actions that are replaced by mistakes."""
 
     def __init__(self, setting: Setting) -> None:
-        from rollout import Training
+        from shop import Shop, read_goals
 
-        self.training = Training.load(setting.data)
-        self.goals = {goal.id: goal for goal in self.training.goals}
+        self.shop = Shop(setting.data / "catalogue")
+        self.goals = {goal.id: goal for goal in read_goals(setting.data / "goals.jsonl")}
         self.names = list(self.goals)
         self.random = random.Random(setting.seed)
         self.random.shuffle(self.names)
@@ -39,7 +39,7 @@ class Route(BaseRoute):
         from shop import Expert
         from shop.transcript import Visit, asked
 
-        visit, expert = Visit(self.training.shop, self.goals[name], self.form), Expert()
+        visit, expert = Visit(self.shop, self.goals[name], self.form), Expert()
         prompt, parts, ids = visit.prompt, list[Part](), set[str]()
         turns: list[Example] = []
         while not visit.done and len(visit.actions) < self.MAX_STEPS:
@@ -57,7 +57,7 @@ class Route(BaseRoute):
 
     def renumbered(self, example: Example, ids: set[str]) -> Example:
         """Returns the example with the ids replaced by those of other products."""
-        shop = self.training.shop
+        shop = self.shop
         others = {each: shop.product(self.random.randrange(len(shop))).id for each in sorted(ids)}
 
         def renumber(text: str) -> str:
@@ -75,4 +75,4 @@ class Route(BaseRoute):
         """Returns a visit; it is worth what the shop says."""
         from shop.transcript import Visit
 
-        return Visit(self.training.shop, self.goals[name], self.form)
+        return Visit(self.shop, self.goals[name], self.form)

@@ -1,32 +1,27 @@
 """WebShop without its server: a catalogue, its search engine, the pages, the actions and the reward, in process.
 
-from shop import Expert, Goal, Session, Shop, VectorEnv
+from shop import Expert, Session, Shop, read_goals
 
-shop = Shop.open(Path("data/shop"))
-goals = [Goal.from_json(line) for line in Path("data/goals.jsonl").open()]
+shop, goals = Shop(Path("data/catalogue")), read_goals(Path("data/goals.jsonl"))
 session = Session(shop, goals[0])                    # session.observation, session.available()
 step = session.step("search[red cotton shirt]")      # step.observation, step.reward, step.done
 """
 
-from .catalogue import Shop, stock
+from .catalogue import Goal, Product, Shop, read_goals, stock
 from .expert import Expert, play_out
-from .index import IndexMissingError
-from .product import Goal, Product
 from .reward import Reward, reward
 from .session import Session, Step
-from .vector import VectorEnv
 
 __all__ = [
     "Expert",
     "Goal",
-    "IndexMissingError",
     "Product",
     "Reward",
     "Session",
     "Shop",
     "Step",
-    "VectorEnv",
     "play_out",
+    "read_goals",
     "reward",
     "stock",
 ]

@@ -1,15 +1,15 @@
 """The pages of the shop, without their HTML: lines of text and of what can be clicked, in the order of the original.
 
-Three ways to read one: `simple` and `rich` are the observation modes `text` and `text_rich` of WebShop's text
-environment (web_agent_site/envs/web_agent_text_env.py at 64fa2a5), to the letter; `brief` is the form in which ReAct
-(Yao et al. 2022, WebShop.ipynb) shows them to a model: three products of a page, the instruction once.
+Two ways to read one: `simple` is the observation mode `text` of WebShop's text environment
+(web_agent_site/envs/web_agent_text_env.py at 64fa2a5), to the letter; `brief` is the form in which ReAct (Yao et al.
+2022, WebShop.ipynb) shows them to a model: three products of a page, the instruction once.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from .product import Card, Product
+from .catalogue import Card, Product
 
 SHOWN = 3
 """Maximum number of products of a page in the brief form."""
@@ -97,16 +97,6 @@ def simple(page: Page) -> str:
     return " [SEP] ".join(part.text.strip() for part in _whole(page))
 
 
-def rich(page: Page) -> str:
-    """The observation mode `text_rich`."""
-    clicked, text = "", ""
-    for part in _whole(page):
-        if part.kind == "option" and part.marked:
-            clicked = f"You have clicked {part.text}.\n{clicked}"
-        text += _rich(part) + "\n"
-    return clicked + text
-
-
 def brief(page: Page) -> str:
     """Returns a line of text for each line of the page, with brackets around what can be clicked."""
     if page.name == "search":
@@ -117,14 +107,6 @@ def brief(page: Page) -> str:
         if line[0].kind != "product" or products <= SHOWN:
             lines.append(" ".join(part.text if part.kind == "text" else f"[{part.text}]" for part in line))
     return "\n".join(lines)
-
-
-def _rich(part: Part) -> str:
-    before = {"text": "", "button": "", "option": "  ", "product": "\n"}[part.kind]
-    if part.kind == "text":
-        return part.text
-    label = "clicked button" if part.marked else "button"
-    return f"{before}[{label}] {part.text} [{label}_]"
 
 
 def _whole(page: Page) -> Iterator[Part]:

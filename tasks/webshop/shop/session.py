@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from .catalogue import Shop
+from .catalogue import Goal, Product, Shop
 from .page import (
     BACK_TO_SEARCH,
     BUY_NOW,
@@ -29,18 +29,16 @@ from .page import (
     done_page,
     item_page,
     results_page,
-    rich,
     search_page,
     simple,
 )
-from .product import Goal, Product
 from .reward import Reward, reward
 
 LONGEST_QUERY = 500
 """Characters of a query that are searched for."""
 
-Mode = Literal["text", "text_rich", "brief"]
-READERS: Mapping[Mode, Callable[[Page], str]] = MappingProxyType({"text": simple, "text_rich": rich, "brief": brief})
+Mode = Literal["text", "brief"]
+READERS: Mapping[Mode, Callable[[Page], str]] = MappingProxyType({"text": simple, "brief": brief})
 
 
 class Step(NamedTuple):
@@ -66,7 +64,6 @@ class Session:
 
     def __init__(self, shop: Shop, goal: Goal, mode: Mode = "text") -> None:
         self.shop, self.goal, self.mode = shop, goal, mode
-        self.steps = 0
         self.reward: Reward | None = None
         """Reward of the purchase."""
         self._keywords: list[str]
@@ -98,7 +95,6 @@ class Session:
 
     def step(self, action: str) -> Step:
         """Carries out an action, such as `search[red shirt]` or `click[Buy Now]`."""
-        self.steps += 1
         valid = not self.done and self._act(action)
         observation = self._brief_answer if self.mode == "brief" and self._brief_answer else self.observation
         if not valid and self.mode == "brief":

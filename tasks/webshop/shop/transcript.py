@@ -21,8 +21,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from .catalogue import Shop
-from .product import Goal
+from .catalogue import Goal, Shop
 from .session import Available, Session, Step
 
 Form = Literal["whole", "window"]

@@ -1,7 +1,6 @@
 """Tests the real catalogue and the goals made from it, from any folder; nouns with and without spaCy."""
 
 import json
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import file_digest
 from a2rl.scoring.score import summarise
-from tasks.webshop import goals, grade, nouns, prepare, release
-from tasks.webshop.nouns import ByWord, compare
-from tasks.webshop.release import Listing, Wish, read_listings
+from tasks.webshop import grade, prepare, release
+from tasks.webshop.release import ByWord, Listing, Wish, read_listings
 from tasks.webshop.shop import Product, Shop
 
 RAW: dict[str, Any] = {
@@ -88,7 +86,7 @@ def listing(number: int, price: float = 12.0) -> Listing:
 
 
 def test_each_combination_of_options_makes_a_synthetic_goal() -> None:
-    made = goals.synthetic([listing(1)])
+    made = release.synthetic_goals([listing(1)])
     assert sorted(goal.id for goal in made) == [f"B1-{number:03d}" for number in range(1, 7)]
     assert {tuple(goal.options.items()) for goal in made if isinstance(goal.options, dict)} == {
         (("color", color), ("size", size)) for color in ("red", "blue", "tan") for size in ("s", "m")
@@ -103,25 +101,24 @@ def test_each_combination_of_options_makes_a_synthetic_goal() -> None:
 
 
 def test_a_goal_that_people_wrote_says_its_options_itself() -> None:
-    [goal] = goals.human([listing(1)])
+    [goal] = release.human_goals([listing(1)])
     assert goal.instruction.startswith("i want a shirt, and price lower than ")
     assert (goal.options, goal.attributes) == (("red",), ("slim",))
 
 
 def test_what_is_dearer_than_all_limits_has_none() -> None:
-    [goal, *_] = goals.synthetic([listing(1, price=985.0)])
-    assert (goal.price_upper, goal.instruction.count("price")) == (goals.NO_LIMIT, 0)
+    [goal, *_] = release.synthetic_goals([listing(1, price=985.0)])
+    assert (goal.price_upper, goal.instruction.count("price")) == (release.NO_LIMIT, 0)
 
 
 def test_goals_are_frozen() -> None:
     listings = [listing(number) for number in range(9)]
-    assert goals.digest(goals.synthetic(listings)) == goals.digest(goals.synthetic(listings))
-    assert goals.digest(goals.synthetic(listings)) != goals.digest(goals.synthetic(listings[1:]))
+    assert release.synthetic_goals(listings) == release.synthetic_goals(listings)
 
 
 def test_training_goals_are_about_other_products() -> None:
-    made = goals.synthetic([listing(number) for number in range(9)])
-    evaluation, train = goals.split(made, 10)
+    made = release.synthetic_goals([listing(number) for number in range(9)])
+    evaluation, train = release.split_goals(made, 10)
     assert evaluation == made[:10]
     assert not {goal.product_id for goal in evaluation} & {goal.product_id for goal in train}
     assert train
@@ -132,26 +129,13 @@ def test_nouns_without_spacy_are_words_that_are_on_no_list() -> None:
     assert found == ("set", "men", "slim", "fit", "shirts", "gym", "12oz", "s10")
 
 
-class FirstWord:
-    """A tagger with odd results: the first word is the noun."""
-
-    name = "first word"
-
-    def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        return ((title.lower().partition(" ")[0],) for title in titles)
-
-
-def test_two_taggers_are_compared_by_what_purchases_are_worth(shared_data: Path) -> None:
-    same = compare(shared_data / "webshop", ByWord(), ByWord(), 50)
-    assert (same.goals, same.changed, same.purchases_changed) == (50, 0, 0)
-    assert 50 < same.purchases <= 50 * (1 + nouns.BOUGHT)
-    other = compare(shared_data / "webshop", ByWord(), FirstWord(), 50)
-    assert other.changed > other.own_changed == 0
-
-
 def test_the_real_catalogue_has_as_many_goals_as_the_original(shared_data: Path) -> None:
     listings = read_listings(shared_data / "webshop", ByWord())
-    assert (len(listings), len(goals.synthetic(listings)), len(goals.human(listings))) == (1000, 6910, 13)
+    assert (len(listings), len(release.synthetic_goals(listings)), len(release.human_goals(listings))) == (
+        1000,
+        6910,
+        13,
+    )
 
 
 def test_the_full_variant_is_prepared_from_a_mirror(
@@ -166,7 +150,7 @@ def test_the_full_variant_is_prepared_from_a_mirror(
     assert (len(evaluation), len(train & evaluation)) == (100, 0)
     assert len(train) > 2000
     asked_for = {name.partition("-")[0] for name in evaluation}
-    shops = [Shop.open(folder / "catalogue") for folder in (hidden, visible)]
+    shops = [Shop(folder / "catalogue") for folder in (hidden, visible)]
     sold = [{shop.product(number).id for number in range(len(shop))} for shop in shops]
     assert sold[0] - sold[1] == asked_for
     score = summarise(grade.score_outputs(grade.gold_outputs(hidden), hidden, grade.item_ids(hidden)))

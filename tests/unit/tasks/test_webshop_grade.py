@@ -42,7 +42,7 @@ class Customer:
     """A fake model that shops like the expert. It counts the prompts for each instruction to know its step."""
 
     def __init__(self, hidden: Path) -> None:
-        shop = Shop.open(hidden / "catalogue")
+        shop = Shop(hidden / "catalogue")
         goals = map(Goal.from_json, (hidden / "goals.jsonl").read_text().splitlines())
         self.visits = {goal.instruction: (Session(shop, goal), Expert()) for goal in goals}
 
@@ -113,7 +113,7 @@ def test_the_whole_prompt_grows_by_what_was_done_and_shown(hidden: Path) -> None
 
 
 def test_the_window_shows_the_last_five_turns_and_the_actions(windowed: Path) -> None:
-    shop = Shop.open(windowed / "catalogue")
+    shop = Shop(windowed / "catalogue")
     goal = Goal.from_json((windowed / "goals.jsonl").read_text().splitlines()[0])
     visit = Visit(shop, goal, "window")
     assert "  search[<your words>]\n  click[search]\n" in visit.prompt
@@ -199,7 +199,7 @@ def test_an_action_is_read_with_the_references_mercies(written: str, action: str
 
 
 def test_a_transcript_is_what_prompts_and_actions_come_to(hidden: Path) -> None:
-    shop, [goal, *_] = Shop.open(hidden / "catalogue"), (hidden / "goals.jsonl").read_text().splitlines()
+    shop, [goal, *_] = Shop(hidden / "catalogue"), (hidden / "goals.jsonl").read_text().splitlines()
     visit, session, expert = (
         Visit(shop, Goal.from_json(goal), "whole"),
         Session(shop, Goal.from_json(goal), "brief"),

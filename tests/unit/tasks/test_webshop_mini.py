@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.webshop import mini
-from tasks.webshop.assortment import DEPARTMENTS
-from tasks.webshop.mini import Pair, World, eval_pairs, kinds, pretraining_text
+from tasks.webshop.mini import DEPARTMENTS, Pair, World, eval_pairs, kinds, pretraining_text
 from tasks.webshop.shop import Expert, Goal, Product, Session, play_out
 from tasks.webshop.shop.expert import read_instruction
 from tasks.webshop.shop.reward import count_options

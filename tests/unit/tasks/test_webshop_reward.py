@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tasks.webshop.shop.fuzzy import token_set_ratio
-from tasks.webshop.shop.product import PATH_MARK, Goal, Product
-from tasks.webshop.shop.reward import color_or_all, count_attributes, count_options, match_type, reward
+from tasks.webshop.shop.catalogue import PATH_MARK, Goal, Product
+from tasks.webshop.shop.reward import color_or_all, count_attributes, count_options, match_type, reward, token_set_ratio
 
 TEN = tuple("abcdefghij")
 TWENTY = tuple(f"noun{number}" for number in range(20))

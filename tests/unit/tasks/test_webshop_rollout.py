@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.handout import hand_out
 from tasks.webshop import mini
-from tasks.webshop.prepare import copy_tools
+from tasks.webshop.prepare import HERE
 from tests.small_model import build_base_model
 
 SCRIPT = """
@@ -18,19 +19,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 data, model_path = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(data))
 from episodes import for_trl, play
-from rollout import Training
+from shop import Shop, read_goals
 from shop.transcript import Visit
 
 torch.set_num_threads(1)
 model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
-training = Training.load(data)
+shop, train = Shop(data / "catalogue"), read_goals(data / "goals.jsonl")
 settings = {"max_steps": 4, "max_new_tokens": 5, "temperature": 1.0}
 def play_goals(goals, **settings):
-    return play(model, tokenizer, [Visit(training.shop, goal, "whole") for goal in goals], **settings)
-episodes = play_goals(training.goals * 2, **settings)
+    return play(model, tokenizer, [Visit(shop, goal, "whole") for goal in goals], **settings)
+episodes = play_goals(train * 2, **settings)
 assert len({tuple(episode.tokens) for episode in episodes}) == len(episodes), "each episode draws for itself"
-for episode, goal in zip(episodes, training.goals * 2):
-    visit = Visit(training.shop, goal, "whole")
+for episode, goal in zip(episodes, train * 2):
+    visit = Visit(shop, goal, "whole")
     assert tokenizer.decode(episode.prompt) == visit.prompt
     assert len(episode.tokens) == len(episode.logprobs) == len(episode.written)
     assert 0 < sum(episode.written) <= 4 * 5
@@ -42,9 +43,9 @@ for episode, goal in zip(episodes, training.goals * 2):
     written = torch.tensor(episode.written, dtype=torch.bool)
     assert torch.allclose(own[written], torch.tensor(episode.logprobs)[written], atol=1e-4)
     assert not torch.tensor(episode.logprobs)[~written].any()
-once, again = (play_goals(training.goals, **settings, seed=3) for _ in range(2))
+once, again = (play_goals(train, **settings, seed=3) for _ in range(2))
 assert once == again
-stuck = play_goals(training.goals, max_steps=30, max_invalid=2)
+stuck = play_goals(train, max_steps=30, max_invalid=2)
 assert all(episode.invalid <= 2 for episode in stuck)
 
 class Trainer:
@@ -52,10 +53,10 @@ class Trainer:
     class accelerator: unwrap_model = staticmethod(lambda model: model)
     processing_class = tokenizer
 Trainer.model = model
-goals = {goal.id: goal for goal in training.goals}
-output = for_trl(lambda name: Visit(training.shop, goals[name], "whole"), **settings)([*goals] * 2, Trainer)
+goals = {goal.id: goal for goal in train}
+output = for_trl(lambda name: Visit(shop, goals[name], "whole"), **settings)([*goals] * 2, Trainer)
 assert {"prompt_ids", "completion_ids", "logprobs", "env_mask", "reward"} <= output.keys()
-assert {len(rows) for rows in output.values()} == {2 * len(training.goals)}
+assert {len(rows) for rows in output.values()} == {2 * len(train)}
 assert not {name.partition(".")[0] for name in sys.modules} & {"a2rl", "tasks"}, "it needs nothing of this project"
 print("all is well")
 """
@@ -94,7 +95,7 @@ print("all is well")
 def data(tmp_path: Path) -> Path:
     world = mini.generate(400, 24, 1, "train", tmp_path / "data" / "catalogue")
     (tmp_path / "data" / "goals.jsonl").write_text("".join(goal.to_json() + "\n" for goal in world.goals))
-    copy_tools(tmp_path / "data")
+    hand_out(tmp_path / "data", HERE / "shop")
     return tmp_path / "data"
 
 
