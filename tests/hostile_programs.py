@@ -68,7 +68,6 @@ PROGRAMS: dict[str, Callable[[int], str]] = {
     "marks": lambda n: lines(n, "m{n} = AutoModel.from_pretrained('m{n}')\ns = [s, m{n}]\n", "s = []\n"),
     "branches": lambda n: lines(n, "if u{n}:\n    x = [x, {n}]\nelse:\n    x = [x, x]\n", "x = 1\n"),
     "one line": lambda n: "x = 1;" * n + "\n",
-    "commands": lambda n: lines(n, "subprocess.run(['python', 'train.py', '{n}'])\n", "import subprocess\n"),
 }  # fmt: skip
 """Each makes the text of a program of a size."""
 BYTES: dict[str, bytes] = {
@@ -161,9 +160,6 @@ def several() -> Iterator[Hostile]:
     for count in SIZES[:4]:
         chain = {f"m{n}.py": f"import m{n + 1}\nfrom m{n + 1} import *\n".encode() for n in range(count)}
         yield Hostile(f"imports, {count}", {**chain, f"m{count}.py": b"import m0\n", "train.py": b"import m0\n"})
-        shells = {f"s{n}.sh": f"bash s{n + 1}.sh\nbash s{n + 1}.sh\npython train.py\n".encode() for n in range(count)}
-        yield Hostile(f"shells, {count}", {**shells, "train.py": TRAIN.encode()})
-        yield Hostile(f"shell lines, {count}", {"run.sh": b"python train.py --x 'a\n" * count, "train.py": b"x"})
     packages = {f"{'p/' * n}__init__.py": b"from . import p\nfrom .. import *\n" for n in range(1, 30)}
     yield Hostile("packages", {**packages, "train.py": b"import p.p.p\n"})
 
@@ -200,11 +196,9 @@ def left_by(each: Hostile, settings: Settings, number: int) -> RunDir:
     revision = snapshot_code(folder, settings.runs / run_id / "code", "state")  # none of a file that is too large
     run = simulate_run(settings, number, skill=0.9, submissions=1, revisions=[revision] if revision else [])
     (run.logs / "agent.log").write_bytes(each.log)
-    run.training_log.write_bytes(each.trace)
+    run.training_log.write_bytes(each.trace or noted())
     if each.trajectory:
         run.trajectory.write_bytes(each.trajectory)
-    started = {"event": "started", "started_s": 1.0, "pid": 1, "command": ["python", "train.py"]}
-    (run.logs / "processes.jsonl").write_text(json.dumps(started) + "\n")
     return run
 
 

@@ -122,7 +122,7 @@ def _show_agreement(records: "list[LabelsRecord]") -> float | None:
 
 def _show_labels(name: str, record: "LabelsRecord") -> None:
     from a2rl.cli.console import out
-    from a2rl.labels.routes import in_words
+    from a2rl.labels.records import in_words
 
     out.print(f"{name}: {in_words(record.chain)}", soft_wrap=True, markup=False)
     for each in record.chain:

@@ -1,31 +1,31 @@
-"""Reads which training a program's code has: a walk over its syntax trees, without running or interpreting anything.
+"""Reads what a loop of a program's own trains for: a walk over its syntax trees, without running or interpreting
+anything.
 
-What was traced while it ran counts more (`traces.py`): this is for programs that were not. Two passes, each linear:
+That something trained, and where, was traced while it ran (`traces.py`). What its losses and generations are for is
+read here, near that place. Two passes, each linear:
 
 1. `Origins` notes for all names from which others they are made, so that it can be asked whether a name comes from
    generated text, log-probabilities or weights. Names are not told apart by where they are.
-2. `Walk` goes through the code in the order in which it would run, as far as that can be seen: into modules that are
-   imported and functions that are named, once each, and into both branches of a condition. Signs are collected until
-   something trains.
+2. `Walk` goes through all modules and functions in the order in which they would run, as far as that can be seen: into
+   functions that are named, and into both branches of a condition. Signs are collected until something trains.
 """
 
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from a2rl.labels.commands import Started, lines_of, started
-from a2rl.labels.phases import Phase
-from a2rl.labels.program import Program
-from a2rl.labels.routes import Evidence, Route
-from a2rl.labels.rules import Sign, route_of_trainer, rule_of, trainer_route
+from a2rl.core.model_text import code_tree
+from a2rl.labels.rules import Sign, trainer_route
+
+MAX_CHARS = 400_000
+"""A larger file is not parsed."""
+MAX_FILES = 400
 
 MAX_NODES = 400_000
 """Nodes of syntax trees that are looked at for one program. A real one has some ten thousand, most of which are looked
 at a few times."""
-MAX_PHASES, MAX_BASES, MAX_VISITS = 40, 10, 2
-TRAINER = 0.7
-"""The confidence if a trainer of a library is found in the code."""
+MAX_SPOTS, MAX_BASES, MAX_VISITS = 40, 10, 2
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BY_LIBRARIES = ("__init__", "forward", "training_step")
@@ -51,10 +51,39 @@ WORDS: dict[str, Sign] = {
 }  # fmt: skip
 """What calls of these names, and arguments, show."""
 MULTIPLIES = frozenset({"mul", "multiply", "dot", "matmul", "einsum"})
-STARTS = frozenset({"run", "Popen", "check_call", "call", "check_output", "system", "popen", "execvp"})
 SAVES = frozenset({"save_pretrained", "save_model", "save_pretrained_merged", "save_file", "copytree", "copyfile"})
 KEEPS = frozenset({"append", "extend", "add", "write"})
 CHOOSES = frozenset({"max", "sorted", "topk", "nlargest", "filter"})
+
+
+class Program:
+    """The code of an agent at one moment, parsed within limits.
+
+    Args:
+        files: Text by path, relative to the folder of the code.
+    """
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = sorted(files)[:MAX_FILES]
+        texts = {path: files[path] for path in self._files if path.endswith(".py") and len(files[path]) <= MAX_CHARS}
+        self.trees = {path: tree for path, text in texts.items() if (tree := code_tree(text)) is not None}
+        """The syntax trees of the Python files that can be parsed."""
+
+    def file(self, name: str) -> str:
+        """Finds a file by a path that is whole, or relative to some folder; empty if there is none."""
+        ends = [path for path in self._files if name == path or name.endswith(f"/{path}")]
+        return max(ends, key=len, default="")
+
+
+class Spot(NamedTuple):
+    """A place in the code where something trains, or where weights are combined."""
+
+    kind: Literal["loop", "trainer", "merge"]
+    """A loop, or a trainer with a loss of its own; a trainer of a library; a merge of checkpoints."""
+    file: str
+    line: int
+    signs: frozenset[Sign]
+    """What was seen of it and before it."""
 
 
 class Place(NamedTuple):
@@ -194,72 +223,37 @@ class Origins:
 
 
 class Walk:
-    """Goes through a program in the order in which it would run, and notes what trains in `phases`.
+    """Goes through a program, and notes where it trains in `spots`.
 
     Args:
         program: Its files.
+
+    Raises:
+        TooLargeError: There is too much to read.
     """
 
     def __init__(self, program: Program) -> None:
-        self.phases: list[Phase] = []
-        self.saves: list[Phase] = []
-        """Where something is saved."""
-        self.has_steps = False
-        """Whether an optimizer takes steps."""
-        self._program = program
-        trees = {path: tree for path in program.modules if (tree := program.tree(path)) is not None}
-        self._origins = Origins(list(trees.values()))
+        self.spots: list[Spot] = []
+        self._origins = Origins(list(program.trees.values()))
         self._functions: dict[str, list[Place]] = defaultdict(list)
         self._classes: dict[str, Class] = {}
         self._names: dict[str, dict[str, str]] = {}
-        self._constants: dict[str, ast.expr] = {}
-        for path, tree in trees.items():
+        for path, tree in program.trees.items():
             self._names[path] = dict(_imports(self._origins.nodes(tree)))
             self._define(path, tree)
         self._visits: Counter[int] = Counter()
-        self._started: set[str] = set()
         self._signs: set[Sign] = set()
         self._lasting: set[Sign] = set()
         self._is_mixed = False
         self._loop: Place | None = None
         self._depth = 0
-
-    def run(self, commands: Sequence[Sequence[str]]) -> None:
-        """Follows command lines; without any, the files say what is run.
-
-        Raises:
-            TooLargeError: There is too much to read.
-        """
-        for words in commands:
-            self._start(started(words, self._program.files))
-        if not commands:
-            for path in self._program.outermost_scripts:
-                self._shell(path)
-            if not self._program.scripts:
-                self._modules_alone()
-
-    def run_all(self) -> None:
-        """Goes through all modules and functions, whether or not something seems to run them.
-
-        Raises:
-            TooLargeError: There is too much to read.
-        """
-        self._modules_alone()
+        for path, tree in program.trees.items():
+            self._through([Place(path, tree)])
         for places in self._functions.values():
             for place in places:
                 if place.node is not None and not self._visits[id(place.node)]:
                     self._visits[id(place.node)] += 1
                     self._through([Place(place.file, each) for each in ast.iter_child_nodes(place.node)])
-
-    def _modules_alone(self) -> None:
-        for path in self._program.outermost_modules:
-            self._file(path)
-
-    @property
-    def result(self) -> list[Phase]:
-        """What trains. Without any, a program that saves a model all the same makes a copy of it."""
-        # A loop trains only if an optimizer takes a step.
-        return [phase for phase in self.phases if self.has_steps or not phase.is_loop] or self.saves[:1]
 
     def _define(self, path: str, tree: ast.AST) -> None:
         for node in self._origins.nodes(tree):
@@ -268,38 +262,10 @@ class Walk:
             elif isinstance(node, ast.ClassDef):
                 methods = {each.name: each for each in node.body if isinstance(each, FUNCTIONS)}
                 self._classes[node.name] = Class(path, node.bases, methods)
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self._constants[node.targets[0].id] = node.value
-
-    def _start(self, what: Started, file: str = "", line: int = 0) -> None:
-        if what.route is not None:
-            self._end_loop()
-            self._note(what.route, 0.9, what.why, file, line)
-        elif what.script and (path := self._program.file(what.script)) is not None:
-            self._file(path)
-        elif what.shell.startswith("\n"):
-            self._lines(what.shell, file)
-        elif what.shell and (path := self._program.file(what.shell)) is not None:
-            self._shell(path)
-
-    def _shell(self, path: str) -> None:
-        if path not in self._started:
-            self._started.add(path)
-            self._lines(self._program.files[path], path)
-
-    def _lines(self, script: str, file: str) -> None:
-        for words in lines_of(script):
-            self._start(started(words, self._program.files), file)
-
-    def _file(self, path: str) -> None:
-        tree = self._program.tree(path)
-        if tree is not None and path not in self._started:
-            self._started.add(path)
-            self._through([Place(path, tree)])
 
     def _through(self, places: Iterable[Place]) -> None:
         """Goes through code and all that it leads to, without recursion: code can be nested deeply."""
-        outer, self._depth = self._depth, 0
+        self._depth = 0
         waiting = list(places)[::-1]
         while waiting:
             here = waiting.pop()
@@ -310,13 +276,10 @@ class Walk:
             else:
                 waiting += reversed(list(self._visit(here.file, here.node)))
         self._end_loop()
-        self._depth = outer
 
     def _visit(self, file: str, node: ast.AST) -> Iterator[Place]:
         """Notes what a node shows; yields what comes next."""
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from self._modules(file, node)
-        elif isinstance(node, ast.Name | ast.Attribute):
+        if isinstance(node, ast.Name | ast.Attribute):
             yield from self._named(node.id if isinstance(node, ast.Name) else node.attr)
         elif isinstance(node, ast.Call):
             self._call(file, node)
@@ -335,13 +298,6 @@ class Walk:
         if is_loop:
             yield Place(file, None)
 
-    def _modules(self, file: str, node: ast.Import | ast.ImportFrom) -> Iterator[Place]:
-        for path in sorted(self._program.imports(node, file)):
-            tree = self._program.tree(path)
-            if tree is not None and not self._visits[id(tree)]:
-                self._visits[id(tree)] += 1
-                yield Place(path, tree)
-
     def _named(self, name: str) -> Iterator[Place]:
         """Yields the bodies of functions and classes of the program, the first times that they are named."""
         found = self._functions.get(name, ())
@@ -352,7 +308,7 @@ class Walk:
             if isinstance(function, FUNCTIONS) and self._visits[id(function)] < MAX_VISITS:
                 self._visits[id(function)] += 1
                 if function.name == "training_step":
-                    self._loop, self.has_steps = Place(file, function), True
+                    self._loop = Place(file, function)
                 yield from (Place(file, each) for each in function.body)
 
     def _call(self, file: str, node: ast.Call) -> None:
@@ -377,12 +333,8 @@ class Walk:
     def _event(self, file: str, node: ast.Call, name: str) -> None:
         if name == "backward" and self._loop is None:
             self._loop = Place(file, node)
-        if name == "step" and not node.args and "sched" not in last_name(getattr(node.func, "value", node)).lower():
-            self.has_steps = True
         if name in SAVES:
-            self._save(file, node, name)
-        elif name in STARTS:
-            self._command(file, node)
+            self._save(file, node)
         else:
             self._trainer(file, node, node.func)
             if name not in {"isinstance", "issubclass"}:
@@ -392,12 +344,10 @@ class Walk:
     def _trainer(self, file: str, node: ast.Call, of: ast.expr) -> None:
         """Notes the training of a library's trainer, or of a class of the program that extends one."""
         name, loss = self._base(of, file) if isinstance(of, ast.Name | ast.Attribute) else ("", None)
-        route = trainer_route(name)
-        if route is None:
+        if trainer_route(name) is None:
             return
         self._end_loop()
-        settings = [str(each.arg) for each in node.keywords if ast.unparse(each.value) != "None"]
-        why = name.rpartition(".")[2]
+        own_loss = False
         if loss is not None:
             before, self._signs = self._signs & {Sign.GENERATES}, set()
             for part in self._origins.nodes(loss):
@@ -405,13 +355,9 @@ class Walk:
                     self._call(file, part)
                 elif isinstance(part, ast.BinOp):
                     self._calculation(part)
-            if self._signs:
-                self._signs |= before
-                self.has_steps = True
-                rule = rule_of(self._signs)
-                self._note(rule.route, rule.read, f"{why} with a loss of its own: {rule.why}", file, node.lineno, True)
-                return
-        self._note(route_of_trainer(route, self._signs, settings), TRAINER, why, file, node.lineno)
+            own_loss = bool(self._signs)
+            self._signs |= before if own_loss else set()
+        self._note("loop" if own_loss else "trainer", file, node.lineno)
 
     def _base(self, expression: ast.expr, file: str) -> tuple[str, FunctionNode | None]:
         """Returns the full name of the class that is called, or of that which it extends, and a loss of its own."""
@@ -470,33 +416,30 @@ class Walk:
         if keeps and of("generated", *tests) and of("text", *tests):
             self._signs |= {Sign.FILTERS}
 
-    def _command(self, file: str, node: ast.Call) -> None:
-        """Follows a program that is started."""
-        if self._full_name(node.func, file).partition(".")[0] in {"subprocess", "os"} and node.args:
-            words = _command_words(node.args[0], self._constants)
-            self._start(started(words, self._program.files), file, node.lineno)
-
-    def _save(self, file: str, node: ast.Call, name: str) -> None:
+    def _save(self, file: str, node: ast.Call) -> None:
         if not self._depth:
             self._end_loop()
         if self._is_mixed and not self._loop:
-            self._note("merge", 0.6, "weights of several checkpoints are combined", file, node.lineno)
-        if name != "save_model":  # of a trainer
-            evidence = Evidence(source="code", what=f"{name}() without any training", file=file, line=node.lineno)
-            self.saves.append(Phase("copy", 0.6, evidence))
+            self._note("merge", file, node.lineno)
 
     def _end_loop(self) -> None:
         """Notes a loop that trains, when it has ended."""
         if self._loop is not None:
-            rule, place = rule_of(self._signs | self._lasting), self._loop
-            self._note(rule.route, rule.read, rule.why, place.file, getattr(place.node, "lineno", 0), is_loop=True)
+            self._note("loop", self._loop.file, getattr(self._loop.node, "lineno", 0))
 
-    def _note(self, route: Route, confidence: float, why: str, file: str, line: int, is_loop: bool = False) -> None:
+    def _note(self, kind: Literal["loop", "trainer", "merge"], file: str, line: int) -> None:
         signs = frozenset(self._signs | self._lasting)
         self._signs, self._loop, self._is_mixed = set(), None, False
-        if len(self.phases) < MAX_PHASES:
-            evidence = Evidence(source="code", what=why, file=file, line=line)
-            self.phases.append(Phase(route, confidence, evidence, signs, is_loop))
+        if len(self.spots) < MAX_SPOTS:
+            self.spots.append(Spot(kind, file, line, signs))
+
+
+def spots_in(program: Program) -> list[Spot]:
+    """Returns where a program trains; nothing if there is too much of it."""
+    try:
+        return Walk(program).spots
+    except (TooLargeError, RecursionError, MemoryError):
+        return []
 
 
 def last_name(node: ast.AST) -> str:
@@ -513,29 +456,3 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
             yield from ((each.asname or each.name, each.name) for each in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((each.asname or each.name, f"{node.module}.{each.name}") for each in node.names)
-
-
-def _command_words(node: ast.expr, constants: Mapping[str, ast.expr]) -> list[str]:
-    """Returns the words of a command line, as far as the code has them as constants."""
-    if isinstance(node, ast.Call) and last_name(node) == "split" and isinstance(node.func, ast.Attribute):
-        node = node.func.value
-    if isinstance(node, ast.Name):
-        node = constants.get(node.id, node)
-    if isinstance(node, ast.List | ast.Tuple):
-        words: list[str] = []
-        for each in node.elts:
-            inner = each.value if isinstance(each, ast.Starred) else None
-            known = constants.get(inner.id) if isinstance(inner, ast.Name) else None
-            words += [_text(part) for part in known.elts] if isinstance(known, ast.List) else [_text(each)]
-        return words
-    return next(lines_of(_text(node)), [])
-
-
-def _text(node: ast.expr) -> str:
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(_text, node.values))
-    if isinstance(node, ast.BinOp):
-        return _text(node.left) + _text(node.right)
-    if isinstance(node, ast.Attribute) and node.attr == "executable":
-        return "python"
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "?"

@@ -16,8 +16,7 @@ from a2rl.judge.account import Account
 from a2rl.judge.client import Judge, Question
 from a2rl.judge.params import DETERMINISTIC, JudgeParams
 from a2rl.judge.parsers import UnreadableReplyError
-from a2rl.labels.records import LabelsRecord, SecondRating
-from a2rl.labels.routes import ROUTES, Route
+from a2rl.labels.records import ROUTES, LabelsRecord, Route, SecondRating
 from a2rl.recording.code_reading import code_at, states
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted

@@ -1,6 +1,6 @@
-"""`records/labels.json`: the labels of a run, which a limited process computes (`python -m a2rl.labels`)."""
+"""`records/labels.json`: the labels of a run, which a limited process computes (run_labels.py), and their words."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -8,10 +8,82 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
-from a2rl.labels.routes import UNKNOWN, Evidence, FailureType, Route, RouteLabel, TrainingType
 from a2rl.run.directory import Record, RunDir, pipeline_log
 
-VERSION = 2
+Route = Literal[
+    "SFT", "DPO", "GRPO", "PPO", "online RL", "rejection sampling", "merge", "copy", "unknown"
+]  # fmt: skip
+"""What the labels mean.
+
+SFT: imitation of given texts. DPO: preference losses on pairs (also KTO, ORPO). GRPO: a policy gradient whose rewards
+are compared within a group of answers (also RLOO). PPO: a policy gradient without groups (also REINFORCE). online RL: a
+policy gradient on episodes of several turns in an environment. rejection sampling: imitation of the model's own answers
+that passed a check. merge: arithmetic on the weights of several checkpoints. copy: the base model, unchanged.
+"""
+ROUTES: tuple[Route, ...] = get_args(Route)
+POLICY_GRADIENTS: tuple[Route, ...] = ("GRPO", "PPO", "online RL")
+
+TrainingType = Literal["SFT", "GRPO", "PPO", "DPO", "copy_model", "unknown"]
+"""The paper's training types."""
+TRAINING_TYPES: dict[Route, TrainingType] = {
+    "SFT": "SFT", "DPO": "DPO", "GRPO": "GRPO", "PPO": "PPO", "online RL": "GRPO", "rejection sampling": "SFT",
+    "merge": "unknown", "copy": "copy_model", "unknown": "unknown",
+}  # fmt: skip
+"""The training type of the last step of a route. The paper counts online RL by its algorithm, which is GRPO."""
+
+FailureType = Literal[
+    "code_error_runtime", "rollout_logic_wrong", "timeout_no_submission", "copy_model_fallback", "training_diverged",
+    "unknown",
+]  # fmt: skip
+"""The paper's failure types."""
+
+
+class Evidence(BaseModel):
+    """What a label is based on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Literal["trace", "log", "weights", "ledger", "code", "process"]
+    """The last two are those of an earlier version, which read code that was not traced."""
+    what: str
+    """What was found, in words."""
+    commit: str = ""
+    """The state of the agent's code, in the run's `code/` repository."""
+    file: str = ""
+    line: int = 0
+    at_s: float | None = None
+    """When, in seconds of the run's budget clock."""
+
+
+class RouteLabel(BaseModel):
+    """One step of a route."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    route: Route
+    confidence: float
+    """0 to 1."""
+    evidence: tuple[Evidence, ...] = ()
+
+
+Chain = tuple[RouteLabel, ...]
+"""The steps of a route, in order: SFT, then GRPO."""
+
+
+UNKNOWN = RouteLabel(route="unknown", confidence=0.5)
+
+
+def in_words(chain: Chain) -> str:
+    """Returns a chain as text, such as `SFT > GRPO`."""
+    return " > ".join(label.route for label in chain)
+
+
+def training_type(chain: Chain) -> TrainingType:
+    """Returns the paper's training type of a chain: that of its last step."""
+    return TRAINING_TYPES[chain[-1].route] if chain else "unknown"
+
+
+VERSION = 3
 """The version of the rules. `a2rl label` computes labels of an earlier version anew."""
 TIMEOUT_S, MAX_CPU_S = 100.0, 12
 MAX_MEMORY_BYTES = 900 << 20
@@ -54,7 +126,7 @@ class ProgramRun(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     activity: Literal["SFT", "RL", "rollout", "training"]
-    """`training` is by several methods: the records do not say when one ended and the next began."""
+    """`training` is that of an earlier version: several methods in one program."""
     start_s: float
     end_s: float | None
     """None if it lasted until the agent was ended."""
@@ -75,7 +147,7 @@ class LabelsRecord(Record):
     """Empty if the model improved."""
     second: SecondRating | None = None
     reason: str = ""
-    """Why the code could not be labelled; empty if it was."""
+    """Why the run could not be labelled; empty if it was."""
 
 
 def labels_of(run: RunDir) -> LabelsRecord | None:
@@ -111,7 +183,9 @@ def write_labels(run: RunDir, settings: Settings) -> LabelsRecord:
 
 def _computed(run: RunDir, settings: Settings) -> LabelsRecord:
     try:
-        read = read_apart("a2rl.labels", [str(run.root)], settings, "", TIMEOUT_S, MAX_MEMORY_BYTES, MAX_CPU_S)
+        read = read_apart(
+            "a2rl.labels.run_labels", [str(run.root)], settings, "", TIMEOUT_S, MAX_MEMORY_BYTES, MAX_CPU_S
+        )
         if read.problem:
             raise InfrastructureError(read.problem)
         return LabelsRecord.model_validate_json(read.output)

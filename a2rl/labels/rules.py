@@ -1,14 +1,14 @@
-"""The rules of labels: which route follows from what was seen of a program, traced while it ran or read in its code.
+"""The rules of labels: which route follows from what was traced of a program while it ran.
 
 A trainer of a library has the route of its class. A loop of a program's own is told by its signs: those that its code
-has and, where the program was traced, whether it generated text before its steps.
+has, and whether it generated text before its steps.
 """
 
 from collections.abc import Collection
 from enum import Enum, auto
 from typing import NamedTuple
 
-from a2rl.labels.routes import Route
+from a2rl.labels.records import Route
 
 TRAINERS: dict[str, Route] = {
     "SFTTrainer": "SFT", "Trainer": "SFT", "Seq2SeqTrainer": "SFT", "GKDTrainer": "SFT", "IterativeSFTTrainer": "SFT",
@@ -51,31 +51,28 @@ class Rule(NamedTuple):
     """A route, if a loop has these signs and lacks the others."""
 
     route: Route
-    traced: float
-    """The confidence if the steps were traced."""
-    read: float
-    """The confidence if the code was only read."""
+    confidence: float
     why: str
     has: frozenset[Sign]
     lacks: frozenset[Sign] = frozenset()
 
 
 RULES = (
-    Rule("DPO", 0.9, 0.6, "a preference loss", frozenset({Sign.PREFERENCES}), frozenset({Sign.REWARDS})),
-    Rule("online RL", 0.9, 0.6, "log-probabilities are weighted with rewards of episodes",
+    Rule("DPO", 0.9, "a preference loss", frozenset({Sign.PREFERENCES}), frozenset({Sign.REWARDS})),
+    Rule("online RL", 0.9, "log-probabilities are weighted with rewards of episodes",
          frozenset({Sign.REWARDS, Sign.EPISODES})),
-    Rule("PPO", 0.85, 0.6, "log-probabilities are weighted with rewards and a value",
+    Rule("PPO", 0.85, "log-probabilities are weighted with rewards and a value",
          frozenset({Sign.REWARDS, Sign.VALUES})),
-    Rule("GRPO", 0.85, 0.6, "log-probabilities are weighted with rewards, relative to their mean",
+    Rule("GRPO", 0.85, "log-probabilities are weighted with rewards, relative to their mean",
          frozenset({Sign.REWARDS, Sign.GROUPS})),
-    Rule("PPO", 0.8, 0.5, "log-probabilities are weighted with rewards", frozenset({Sign.REWARDS})),
-    Rule("rejection sampling", 0.85, 0.6, "the model's own answers that passed a check are imitated",
+    Rule("PPO", 0.8, "log-probabilities are weighted with rewards", frozenset({Sign.REWARDS})),
+    Rule("rejection sampling", 0.85, "the model's own answers that passed a check are imitated",
          frozenset({Sign.GENERATES, Sign.FILTERS})),
-    Rule("SFT", 0.9, 0.6, "texts are imitated", frozenset({Sign.IMITATES}), frozenset({Sign.GENERATES})),
-    Rule("SFT", 0.6, 0.5, "texts are imitated, and something is generated", frozenset({Sign.IMITATES})),
-    Rule("SFT", 0.75, 0.4, "an optimizer takes steps, and nothing is generated", frozenset(),
+    Rule("SFT", 0.9, "texts are imitated", frozenset({Sign.IMITATES}), frozenset({Sign.GENERATES})),
+    Rule("SFT", 0.6, "texts are imitated, and something is generated", frozenset({Sign.IMITATES})),
+    Rule("SFT", 0.75, "an optimizer takes steps, and nothing is generated", frozenset(),
          frozenset({Sign.GENERATES})),
-    Rule("unknown", 0.3, 0.3, "an optimizer takes steps, and something is generated", frozenset()),
+    Rule("unknown", 0.3, "an optimizer takes steps, and something is generated", frozenset()),
 )  # fmt: skip
 """The first one that fits counts."""
 

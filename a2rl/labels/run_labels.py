@@ -1,37 +1,107 @@
-"""Labels a run from what it has recorded: what its programs noted while they trained, code states, processes, logs and
-the digests of weights.
+"""Labels a run: by which route its programs trained, as they noted it themselves, and why it did not improve the model.
 
-What was noted comes first. The code is read alone where nothing was: for programs that do not run under a Python that
-loads our tracer.
+What a program did, one part after the other, makes its phases, and the phases of all programs make the chain of a run.
+
+`python -P -m a2rl.labels.run_labels RUN` prints the labels as JSON. It is a separate process because it parses what the
+agent wrote, which can take any amount of memory or crash a parser: `write_labels` in records.py limits it.
 """
 
+import re
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from a2rl.agent_systems.transcripts.atif import Trajectory
-from a2rl.core.errors import A2rlError
-from a2rl.core.files import read_jsonl
-from a2rl.labels.code_walk import TooLargeError, Walk
-from a2rl.labels.commands import code_in_steps, started
-from a2rl.labels.failures import failures_of
-from a2rl.labels.logs import signs_in
-from a2rl.labels.phases import Phase, chain_of, traced_phase
-from a2rl.labels.program import Program
-from a2rl.labels.records import LabelsRecord, ProgramRun, SubmissionRoute
-from a2rl.labels.routes import UNKNOWN, Chain, Evidence, Route, RouteLabel, training_type
-from a2rl.labels.traces import Work, read_trace
+from a2rl.labels.code_walk import Program, Spot, spots_in
+from a2rl.labels.records import (
+    POLICY_GRADIENTS,
+    UNKNOWN,
+    Chain,
+    Evidence,
+    Failure,
+    LabelsRecord,
+    ProgramRun,
+    Route,
+    RouteLabel,
+    SubmissionRoute,
+    training_type,
+)
+from a2rl.labels.rules import REWARD_MODELS, Sign, route_of_trainer, rule_of, trainer_route
+from a2rl.labels.traces import LOADED, Work, read_trace
 from a2rl.recording.code_reading import code_at, states
 from a2rl.run.budget import BudgetClock
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 
+MAX_EVIDENCE = 5
+NO_MERGE = ("merge_and_unload", LOADED)
+TRACED = 0.95
+"""The confidence if a library's trainer was traced."""
+
+
+class Phase(NamedTuple):
+    """A part of a program's work."""
+
+    route: Route
+    confidence: float
+    evidence: Evidence
+
+
+def traced_phase(work: Work, code: Sequence[Spot], file: str, commit: str, at_s: float | None) -> Phase | None:
+    """Returns what a program did, from what it noted itself and the signs in its code; None if nothing was trained.
+
+    Args:
+        work: What was noted.
+        code: The places in the code where it trains.
+        file: The file of the code where it trained.
+        commit: The commit of the code.
+        at_s: When it began, in seconds of the budget clock.
+    """
+    place = Evidence(source="trace", what="", commit=commit if file else "", file=file, line=work.place.line, at_s=at_s)
+
+    def phase(route: Route, confidence: float, why: str) -> Phase:
+        return Phase(route, confidence, place.model_copy(update={"what": why}))
+
+    here = [each for each in code if each.file == file]
+    nearest = min(here, key=lambda each: abs(each.line - work.place.line), default=None)
+    signs = set(nearest.signs if nearest else ()) - {Sign.GENERATES}
+    if work.turns or work.generated_before:
+        signs.add(Sign.GENERATES)
+    if work.merge:
+        # An adapter that is merged into its own model is no merge of checkpoints, and neither is a choice among them.
+        is_merge = work.merge not in NO_MERGE or (work.merge == LOADED and any(each.kind == "merge" for each in code))
+        return phase("merge", TRACED if work.merge != LOADED else 0.85, work.merge) if is_merge else None
+    if not work.steps or any(name.rpartition(".")[2] in REWARD_MODELS for name in work.classes):
+        return None
+    named = [(route, name) for name in work.classes if (route := trainer_route(name)) is not None]
+    if named and not (work.has_own_loss and nearest and nearest.kind == "loop"):
+        route, name = named[0]
+        why = f"{name.rpartition('.')[2]}, {work.steps} steps"
+        return phase(route_of_trainer(route, signs, work.settings), TRACED, why)
+    rule = rule_of(signs)
+    return phase(rule.route, rule.confidence, f"{rule.why}: {work.steps} steps, {work.generations} generations")
+
+
+def chain_of(phases: Iterable[Phase]) -> Chain:
+    """Returns the chain of phases that are in order: neighbours of one route are one label.
+
+    Phases of an unknown route do not count beside known ones.
+    """
+    found = list(phases)
+    known = [each for each in found if each.route != "unknown"] or found
+    return tuple(_label(list(group)) for _, group in groupby(known, lambda each: each.route)) or (UNKNOWN,)
+
+
+def _label(group: list[Phase]) -> RouteLabel:
+    evidence = tuple(phase.evidence for phase in group[:MAX_EVIDENCE])
+    return RouteLabel(route=group[0].route, confidence=max(phase.confidence for phase in group), evidence=evidence)
+
+
 MAX_SUBMISSIONS = 60
 """The first ones of a run are labelled, and the one that counts."""
-MAX_COMMANDS = 40
-"""Distinct command lines whose activity is told."""
 ACTIVITIES: dict[Route, Literal["SFT", "RL", "rollout"]] = {
     "SFT": "SFT", "DPO": "SFT", "GRPO": "RL", "PPO": "RL", "online RL": "RL", "rejection sampling": "rollout",
 }  # fmt: skip
@@ -39,18 +109,6 @@ RECORDING_S = 15.0
 """The state of the code is recorded at most about so much later."""
 MAX_READING_S = 8.0
 """Processor time after which no further code is read."""
-CORROBORATED = 0.03
-"""What a matching line in the log adds to the confidence."""
-
-
-class Ran(NamedTuple):
-    """A process of the agent, as it was recorded."""
-
-    words: tuple[str, ...]
-    started_s: float
-    """Seconds of the budget clock."""
-    ended_s: float | None
-    """None if it lasted until the agent was ended."""
 
 
 def label_run(run: RunDir) -> LabelsRecord:
@@ -65,15 +123,12 @@ class _Labels:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._stop_s = time.process_time() + MAX_READING_S
-        self._signs = signs_in(run.agent_log)
         self._entries = run.ledger.entries()
         self._clock = BudgetClock(self._entries)
         self._states = states(run.code)
-        self._processes = processes_of(run)
         self._trace = read_trace(run.training_log)
-        self._programs: dict[str, Program] = {}
-        self._code: dict[str, list[Phase]] = {}
-        self._traced_phases: dict[int, Phase | None] = {}
+        self._code: dict[str, tuple[Program, list[Spot]]] = {}
+        self._phases: dict[int, Phase | None] = {}
         """By the identity of what was traced: several submissions have the same phases behind them."""
 
     def record(self, began: float) -> LabelsRecord:
@@ -82,7 +137,7 @@ class _Labels:
         Args:
             began: When the work on them began, on the monotonic clock.
         """
-        run, signs = self._run, self._signs
+        run = self._run
         graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
         counts = graded.submission_id if graded else None
         routes = tuple(
@@ -90,14 +145,15 @@ class _Labels:
             for place, (each, at) in enumerate(self._accepted())
             if place < MAX_SUBMISSIONS or each.submission_id == counts
         )
-        chain = next((route.chain for route in routes if route.submission == counts), None) or self._last()
+        chain = next((route.chain for route in routes if route.submission == counts), ())
+        chain = chain or self._of(self._trace.works)
         return LabelsRecord(
             seconds=time.monotonic() - began,
             chain=chain,
             training_type=training_type(chain),
             submissions=routes,
-            programs=tuple(self._traced_programs()) or tuple(self._read_programs()),
-            failures=tuple(failures_of(graded, executed, chain, signs)) if graded else (),
+            programs=tuple(self._programs()),
+            failures=tuple(failures_of(graded, executed, chain, signs_in(run.agent_log))) if graded else (),
         )
 
     def _accepted(self) -> Iterator[tuple[SubmissionAccepted, float]]:
@@ -107,75 +163,41 @@ class _Labels:
                 yield entry.event, entry.at
 
     def _of_submission(self, submission: SubmissionAccepted, at: float) -> Chain:
-        """Returns the route to a submission: as it was traced, or from the code and the processes until then."""
+        """Returns the route to a submission, as it was traced."""
         if self._run.need("setup", SetupRecord).is_base_model(submission.weights_digest):
             what = "the weights are those of the base model"
             evidence = Evidence(source="weights", what=what, at_s=submission.elapsed_s)
             return (RouteLabel(route="copy", confidence=1.0, evidence=(evidence,)),)
-        chain = self._traced(self._trace.before(submission.model_path, at))
-        if chain is None and submission.code_revision is not None:
-            chain = self._read(submission.code_revision, submission.elapsed_s)
-        # The weights show that something was trained.
-        return tuple(UNKNOWN if label.route == "copy" else self._supported(label) for label in chain or (UNKNOWN,))
+        return self._of(self._trace.before(submission.model_path, at))
 
-    def _last(self) -> Chain:
-        """Returns the route of a run without a submission that counts."""
-        chain = self._traced(self._trace.works)
-        if chain is None and self._states:
-            chain = self._read(self._states[-1].commit, float("inf"))
-        return tuple(map(self._supported, chain)) if chain is not None else _of_transcript(self._run)
-
-    def _traced(self, works: Iterable[Work]) -> Chain | None:
-        """Returns the route that was traced; None if nothing was, or nothing that is known."""
-        chain = chain_of(phase for work in works if (phase := self._phase(work)) is not None)
-        return None if chain[0].route == "unknown" else chain
+    def _of(self, works: Iterable[Work]) -> Chain:
+        """Returns the route that was traced."""
+        return chain_of(phase for work in works if (phase := self._phase(work)) is not None)
 
     def _phase(self, work: Work) -> Phase | None:
-        if id(work) not in self._traced_phases:
+        if id(work) not in self._phases:
             commit = self._commit_at(work.began)
-            file = self._program(commit).file(work.place.file) if commit and work.place.file else None
+            program, spots = self._code_at(commit)
             at_s = self._clock.elapsed_s(work.began)
-            self._traced_phases[id(work)] = traced_phase(work, self._phases_at(commit), file or "", commit, at_s)
-        return self._traced_phases[id(work)]
+            self._phases[id(work)] = traced_phase(work, spots, program.file(work.place.file), commit, at_s)
+        return self._phases[id(work)]
 
     def _commit_at(self, at: float) -> str:
         """Returns the state of the code at a time; it is recorded a few seconds after it was written."""
         past = [state.commit for state in self._states if state.at <= at + RECORDING_S]
         return past[-1] if past else self._states[0].commit if self._states else ""
 
-    def _program(self, commit: str) -> Program:
-        if commit not in self._programs:
+    def _code_at(self, commit: str) -> tuple[Program, list[Spot]]:
+        """Returns a state of the code, and where it trains."""
+        if commit not in self._code:
             # What is not read in this time is not read: the process that does it is limited, too.
             files = code_at(self._run.code, commit) if commit and time.process_time() < self._stop_s else {}
-            self._programs[commit] = Program(files)
-        return self._programs[commit]
-
-    def _phases_at(self, commit: str) -> list[Phase]:
-        """Returns all phases in a state of the code."""
-        if commit not in self._code:
-            self._code[commit] = phases_in(self._program(commit), None, commit)
+            program = Program(files)
+            self._code[commit] = program, spots_in(program)
         return self._code[commit]
 
-    def _read(self, commit: str, until_s: float) -> Chain:
-        """Returns the route that a state of the code shows, with the processes that ran until then."""
-        program = self._program(commit)
-        ran = [each.words for each in self._processes if each.started_s <= until_s and _is_own(each.words, program)]
-        chain = chain_of(phases_in(program, ran, commit))
-        if ran and all(label.route in {"unknown", "copy"} for label in chain):
-            return chain_of(phases_in(program, (), commit))  # a process too short to be recorded may have trained
-        return chain
-
-    def _supported(self, label: RouteLabel) -> RouteLabel:
-        """Adds the line of the log that shows the same method."""
-        line = self._signs.methods.get("GRPO" if label.route == "online RL" else label.route)
-        if line is None:
-            return label
-        evidence = Evidence(source="log", what=line.text[:300], file="logs/agent.log", line=line.number)
-        confidence = min(0.99, label.confidence + CORROBORATED)
-        return label.model_copy(update={"confidence": round(confidence, 2), "evidence": (*label.evidence, evidence)})
-
-    def _traced_programs(self) -> Iterator[ProgramRun]:
-        """Yields the times in which programs trained or generated, as they were traced."""
+    def _programs(self) -> Iterator[ProgramRun]:
+        """Yields the times in which programs trained or generated."""
         for work in self._trace.works:
             phase = self._phase(work)
             activity = ACTIVITIES.get(phase.route) if phase else "rollout" if work.generations else None
@@ -183,86 +205,124 @@ class _Labels:
             if activity and start_s is not None:
                 yield ProgramRun(activity=activity, start_s=start_s, end_s=end_s)
 
-    def _read_programs(self) -> Iterator[ProgramRun]:
-        """Yields the times of the programs that train or sample, by what the last state of their code says."""
-        known = dict[tuple[str, ...], set[str]]()
-        program = self._program(self._states[-1].commit if self._states else "")
-        for words, start_s, end_s in self._processes:
-            if words not in known and len(known) < MAX_COMMANDS and time.process_time() < self._stop_s:
-                phases = phases_in(program, [words])
-                known[words] = {ACTIVITIES[each.route] for each in phases if each.route in ACTIVITIES}
-            if kinds := known.get(words):
-                activity = next(iter(kinds)) if len(kinds) == 1 else "training"
-                yield ProgramRun.model_validate({"activity": activity, "start_s": start_s, "end_s": end_s})
+
+MAX_BYTES = 8 << 20
+"""The end of a longer log is read."""
+MAX_LINE = 2000
+DIVERGED = re.compile(r"\b(?:loss|grad_norm|reward)['\"]?\s*(?:[:=]\s*)?['\"]?(?:nan|inf|-inf)\b", re.IGNORECASE)
+ERROR = re.compile(
+    r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): ?(.*)|^(Killed|Segmentation fault)|out of memory", re.IGNORECASE
+)
+NO_REWARD = re.compile(r"['\"]?reward['\"]?\s*(?:[:=]\s*)?['\"]?(-?\d+(?:\.\d+)?)\b")
 
 
-def _of_transcript(run: RunDir) -> Chain:
-    """Returns the route in the agent's transcript, for agents that left no code in the folder for it."""
+class Line(NamedTuple):
+    """A line of a log."""
+
+    number: int
+    text: str
+
+
+class LogSigns(NamedTuple):
+    """How training failed by an agent's log. An agent can print anything, so that this counts little alone."""
+
+    errors: list[Line]
+    diverged: Line | None
+    flat_reward: Line | None
+    """The last reward that was logged, if all of at least five were zero."""
+
+
+def signs_in(path: Path) -> LogSigns:
+    """Reads a log file; a missing one shows nothing."""
+    errors: list[Line] = []
+    rewards: list[tuple[float, Line]] = []
+    diverged: Line | None = None
+    for line in _lines_of(path):
+        if ERROR.search(line.text):
+            errors.append(line)
+        if diverged is None and DIVERGED.search(line.text):
+            diverged = line
+        if found := NO_REWARD.search(line.text):
+            rewards.append((float(found[1]), line))
+    is_flat = len(rewards) >= 5 and all(value == 0 for value, _ in rewards)
+    return LogSigns(errors[-20:], diverged, rewards[-1][1] if is_flat else None)
+
+
+def _lines_of(path: Path) -> Iterator[Line]:
     try:
-        steps = Trajectory.model_validate_json(run.trajectory.read_bytes()).steps
-    except (OSError, ValueError):
-        return (UNKNOWN,)
-    files, commands = code_in_steps(steps)
-    return classify(files, commands)
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            if size > MAX_BYTES:
+                file.seek(size - MAX_BYTES)
+            for number, raw in enumerate(file, start=1):
+                yield Line(number, raw[:MAX_LINE].decode("utf-8", "replace").rstrip())
+    except OSError:
+        return
 
 
-def processes_of(run: RunDir) -> list[Ran]:
-    """Returns the recorded processes of the agent in the order in which they started."""
-    return sorted(_read_processes(run), key=lambda ran: ran.started_s)
+LOG = "logs/agent.log"
 
 
-def _read_processes(run: RunDir) -> Iterator[Ran]:
-    running: dict[object, Ran] = {}
-    rows: Sequence[dict[str, Any]] = ()
-    with suppress(OSError, ValueError, A2rlError):
-        rows = read_jsonl(run.logs / "processes.jsonl")
-    for row in rows:
-        with suppress(KeyError, TypeError, ValueError):
-            pid, is_start = row.get("pid"), row["event"] == "started"
-            if pid in running and (is_start or "ended_s" in row):
-                yield running.pop(pid)._replace(ended_s=float(row["started_s" if is_start else "ended_s"]))
-            if is_start:
-                ran = Ran(tuple(map(str, row["command"])), float(row["started_s"]), None)
-                if pid is None:
-                    yield ran
-                else:
-                    running[pid] = ran
-    yield from running.values()
-
-
-def _is_own(words: Sequence[str], program: Program) -> bool:
-    """Says whether a command line runs code of the agent, or a tool that trains."""
-    what = started(words, program.files)
-    return what.route is not None or bool(what.script and program.file(what.script))
-
-
-def classify(files: Mapping[str, str], commands: Sequence[Sequence[str]] = (), commit: str = "") -> Chain:
-    """Returns the route that the code of a program shows, without running it.
-
-    Args:
-        files: Its files: text by path.
-        commands: The command lines with which it was started, if they are known.
-        commit: The commit of the files, for the evidence.
-    """
-    return chain_of(phases_in(Program(files), commands, commit))
-
-
-def phases_in(program: Program, commands: Sequence[Sequence[str]] | None = (), commit: str = "") -> list[Phase]:
-    """Returns the phases that the code of a program shows; none if there is too much of it.
-
-    Args:
-        program: Its files.
-        commands: The command lines with which it was started; empty if they are not known. None: all that is in the
-            files, whether or not something seems to run it.
-        commit: The commit of the files, for the evidence.
-    """
-    try:
-        walk = Walk(program)
-        if commands is None:
-            walk.run_all()
-        else:
-            walk.run(commands)
-    except (TooLargeError, RecursionError, MemoryError):
+def failures_of(graded: GradeRecord, executed: ExecuteRecord | None, chain: Chain, signs: LogSigns) -> list[Failure]:
+    """Returns the reasons, the most certain first; none for a run that improved the model."""
+    if graded.verdict == "improved":
         return []
-    of_commit = {"commit": commit}
-    return [each._replace(evidence=each.evidence.model_copy(update=of_commit)) for each in walk.result]
+    found = [
+        *_copy(graded, chain),
+        *_no_submission(graded, executed, signs),
+        *_crash(graded, executed, signs),
+        *_diverged(graded, signs),
+        *_no_reward(chain, signs),
+    ]
+    found.sort(key=lambda failure: -failure.confidence)
+    return found or [Failure(kind="unknown", confidence=0.3)]
+
+
+def _copy(graded: GradeRecord, chain: Chain) -> list[Failure]:
+    if graded.submission_id is None or not chain or chain[-1].route != "copy":
+        return []
+    return [Failure(kind="copy_model_fallback", confidence=chain[-1].confidence, evidence=chain[-1].evidence)]
+
+
+def _no_submission(graded: GradeRecord, executed: ExecuteRecord | None, signs: LogSigns) -> list[Failure]:
+    if graded.verdict != "no submission" or executed is None or executed.ended not in {"deadline", "quota"}:
+        return []
+    what = f"the agent was ended ({executed.ended}) after {executed.elapsed_s:.0f} s without a valid submission"
+    evidence = Evidence(source="ledger", what=what, at_s=executed.elapsed_s)
+    return [Failure(kind="timeout_no_submission", confidence=0.9, evidence=(evidence, *_lines(signs.errors[-1:])))]
+
+
+def _crash(graded: GradeRecord, executed: ExecuteRecord | None, signs: LogSigns) -> list[Failure]:
+    by_others = executed is not None and executed.responsible in {"api", "machine"}
+    crashed = executed is not None and executed.ended == "crashed" and not by_others
+    if by_others or not (crashed or (signs.errors and graded.verdict in {"no submission", "failed"})):
+        return []
+    ended = []
+    if executed is not None and crashed:
+        what = f"the agent crashed with exit code {executed.exit_code}"
+        ended = [Evidence(source="ledger", what=what, at_s=executed.elapsed_s)]
+    confidence = 0.85 if crashed and signs.errors else 0.7 if crashed else 0.5
+    return [Failure(kind="code_error_runtime", confidence=confidence, evidence=(*ended, *_lines(signs.errors[-3:])))]
+
+
+def _diverged(graded: GradeRecord, signs: LogSigns) -> list[Failure]:
+    if signs.diverged is not None:
+        return [Failure(kind="training_diverged", confidence=0.8, evidence=_lines([signs.diverged]))]
+    if graded.verdict == "worse":
+        what = f"the best submission is {-(graded.improvement or 0.0):.1f} points below the base model"
+        return [Failure(kind="training_diverged", confidence=0.5, evidence=(Evidence(source="ledger", what=what),))]
+    return []
+
+
+def _no_reward(chain: Chain, signs: LogSigns) -> list[Failure]:
+    if signs.flat_reward is None or not any(label.route in POLICY_GRADIENTS for label in chain):
+        return []
+    return [Failure(kind="rollout_logic_wrong", confidence=0.6, evidence=_lines([signs.flat_reward]))]
+
+
+def _lines(lines: Sequence[Line]) -> tuple[Evidence, ...]:
+    return tuple(Evidence(source="log", what=line.text[:300], file=LOG, line=line.number) for line in lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(label_run(RunDir(Path(sys.argv[1]))).model_dump_json())

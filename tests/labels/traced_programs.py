@@ -18,17 +18,23 @@ from typing import NamedTuple
 
 import yaml
 
-from a2rl.labels.phases import chain_of, traced_phase
-from a2rl.labels.program import Program
-from a2rl.labels.routes import Chain
-from a2rl.labels.run_labels import phases_in
+from a2rl.labels.code_walk import Program, spots_in
+from a2rl.labels.records import Chain
+from a2rl.labels.run_labels import chain_of, traced_phase
 from a2rl.labels.traces import read_trace
 from a2rl.recording import tracer
-from tests.labels.corpus import Labelled
 from tests.small_model import build_base_model
 
 RUNNING = Path(__file__).parent / "running"
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Labelled(NamedTuple):
+    """A program and its route, such as `SFT > GRPO`."""
+
+    name: str
+    route: str
+    files: dict[str, str]
 
 
 class Ran(NamedTuple):
@@ -80,13 +86,9 @@ def run_programs(folder: Path) -> list[Ran]:
 def traced_chain(path: Path, files: dict[str, str]) -> Chain:
     """Returns the route that a trace shows together with the code."""
     program = Program(files)
-    code = phases_in(program, None)
-    works = read_trace(path).works
-    return chain_of(
-        phase
-        for work in works
-        if (phase := traced_phase(work, code, program.file(work.place.file) or "", "", None)) is not None
-    )
+    code, works = spots_in(program), read_trace(path).works
+    found = (traced_phase(work, code, program.file(work.place.file), "", None) for work in works)
+    return chain_of(phase for phase in found if phase is not None)
 
 
 def main() -> None:

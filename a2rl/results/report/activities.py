@@ -1,7 +1,6 @@
 """What the agent did when: a time line of activities, from the recorded processes, requests, steps and processor time.
 
-Every moment has one activity: the first of `ACTIVITIES` for which there is evidence. A program that trains by several
-methods is `training`, because the record does not say when it changed from one to the next. What no record explains is
+Every moment has one activity: the first of `ACTIVITIES` for which there is evidence. What no record explains is
 `unknown`; nothing is guessed from names.
 """
 
@@ -21,7 +20,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import Entry
 
-ACTIVITIES = ("SFT", "RL", "rollout", "training", "thinking", "coding", "waiting", "idle", "unknown")
+ACTIVITIES = ("SFT", "RL", "rollout", "thinking", "coding", "waiting", "idle", "unknown")
 """The earlier one counts where several are going on. Waiting is for a grade; coding is what happens between a step of
 the agent with calls of tools and the next one."""
 MOMENTS = 400
@@ -72,7 +71,8 @@ def _training(run: RunDir) -> Iterator[Span]:
     with suppress(A2rlError):
         known = labels_of(run)
         for each in known.programs if known else ():
-            yield Span(each.activity, each.start_s, float("inf") if each.end_s is None else each.end_s)
+            if each.activity in ACTIVITIES:
+                yield Span(each.activity, each.start_s, float("inf") if each.end_s is None else each.end_s)
 
 
 def _requests(run: RunDir, entries: Sequence[Entry]) -> Iterator[Span]:

@@ -1,4 +1,4 @@
-"""Tests the labels of whole runs: from code states, processes, logs and digests of weights."""
+"""Tests the labels of whole runs: from notes of programs, code states, logs and digests of weights."""
 
 import json
 import shutil
@@ -9,12 +9,10 @@ from typing import Any, cast
 import pytest
 
 from a2rl.cli.results import run_object
-from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
-from a2rl.labels.records import LabelsRecord, SecondRating, labels_of, write_labels
-from a2rl.labels.routes import in_words
+from a2rl.labels.records import LabelsRecord, SecondRating, in_words, labels_of, write_labels
 from a2rl.labels.run_labels import label_run
 from a2rl.recording.code_history import snapshot_code
 from a2rl.recording.code_reading import code_at, states
@@ -26,7 +24,11 @@ from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_r
 from tests.small_model import build_base_model, trained_copy
 
 SFT = "import trl\ntrl.SFTTrainer('models/base').train()\n"
-GRPO = "import trl\ntrl.GRPOTrainer('output/sft', reward_funcs=len).train()\n"
+DPO = """
+for pair in pairs:
+    -logsigmoid(model(pair) - other(pair)).backward()
+    optimizer.step()
+"""
 
 
 class Scene:
@@ -43,6 +45,17 @@ class Scene:
         for name, text in files.items():
             (self.run.workspace / "code" / f"{name}.py").write_text(text)
         snapshot_code(self.run.workspace / "code", self.run.code, "after 1 s")
+
+    def train(self, trainer: str, process: str, output: str) -> None:
+        """Notes what the tracer of a program would."""
+        at, of = time.time(), {"process": process}
+        notes: list[dict[str, Any]] = [
+            {"event": "train", "t": at, **of, "classes": [f"trl.{trainer}"], "file": "/w/code/train.py", "line": 2},
+            {"event": "trained", "t": at, **of, "steps": 9},
+            {"event": "saved", "t": at, **of, "path": str(self.run.workspace / output)},
+        ]
+        with self.run.training_log.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in notes)
 
     def submit(self, seed: int | None) -> None:
         target = self.run.workspace / "output" / f"v{seed}"
@@ -64,52 +77,42 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path / "checkout")
 
 
-def test_each_submission_is_labelled_with_the_code_of_its_time(scene: Scene) -> None:
+def test_each_submission_is_labelled_with_what_made_it(scene: Scene) -> None:
     """The label names the place that shows it."""
     scene.write(train=SFT)
+    scene.train("SFTTrainer", "1", "output/v1")
     scene.submit(1)
-    scene.write(train=GRPO)
+    scene.train("GRPOTrainer", "2", "output/v2")
     scene.submit(2)
     scene.finish()
     found = label_run(scene.run)
     assert [in_words(each.chain) for each in found.submissions] == ["SFT", "GRPO"]
-    [evidence] = found.submissions[0].chain[0].evidence
-    first = scene.run.ledger.events(SubmissionAccepted)[0]
-    assert (evidence.commit, evidence.file, evidence.line) == (first.code_revision, "train.py", 2)
-
-
-def test_processes_say_what_was_run_and_in_which_order(scene: Scene) -> None:
-    scene.write(a_second=GRPO, b_first=SFT, never=SFT.replace("SFT", "DPO"))
-    log = EventLog(scene.run.logs / "processes.jsonl")
-    log.write(event="started", started_s=2.0, command=["/usr/bin/python3", "code/a_second.py"])
-    log.write(event="started", started_s=1.0, command=["python", "b_first.py", "--fast"])
-    log.write(event="started", started_s=1.5, command=["ls", "-l"])
-    end_agent(scene.run)
-    assert in_words(label_run(scene.run).chain) == "SFT > GRPO"
-
-
-def test_notes_of_programs_count_more_than_their_code(scene: Scene) -> None:
-    scene.write(train=GRPO)
-    scene.submit(1)
-    scene.finish()
-    at, of = time.time() - 60, {"process": "7-a"}
-    notes: list[dict[str, Any]] = [
-        {"event": "train", "t": at, **of, "classes": ["trl.SFTTrainer"], "file": "/w/code/train.py", "line": 2},
-        {"event": "trained", "t": at + 30, **of, "steps": 9},
-        {"event": "saved", "t": at + 31, **of, "path": str(scene.run.workspace / "output/v1")},
-        {"event": "train", "t": at + 32, **of, "classes": ["trl.DPOTrainer"]},
-        {"event": "trained", "t": at + 40, **of, "steps": 9},
-    ]
-    scene.run.training_log.write_text("".join(json.dumps(line) + "\n" for line in notes))
-    found = label_run(scene.run)
-    [label] = found.chain
+    [label] = found.submissions[0].chain
     [evidence] = label.evidence
-    assert (label.route, evidence.source, evidence.file, evidence.line) == ("SFT", "trace", "train.py", 2)
+    first = scene.run.ledger.events(SubmissionAccepted)[0]
+    assert (evidence.source, evidence.commit) == ("trace", first.code_revision)
+    assert (evidence.file, evidence.line) == ("train.py", 2)
     assert label.confidence > 0.9
 
 
+def test_the_code_says_what_a_loop_of_ones_own_trains(scene: Scene) -> None:
+    scene.write(train=DPO)
+    place = {"file": "/w/code/train.py", "line": 4, "function": "<module>", "count": 9}
+    note = {"event": "work", "t": time.time(), "process": "1", "steps": [place]}
+    scene.run.training_log.write_text(json.dumps(note) + "\n")
+    end_agent(scene.run)
+    assert in_words(label_run(scene.run).chain) == "DPO"
+
+
+def test_code_that_was_never_seen_to_train_is_unknown(scene: Scene) -> None:
+    scene.write(train=SFT)
+    scene.submit(1)
+    scene.finish()
+    assert in_words(label_run(scene.run).chain) == "unknown"
+
+
 def test_base_model_weights_are_a_copy_whatever_the_code_says(scene: Scene) -> None:
-    scene.write(train=GRPO)
+    scene.train("GRPOTrainer", "1", "output/vNone")
     scene.submit(None)
     scene.finish()
     found = label_run(scene.run)
@@ -119,21 +122,13 @@ def test_base_model_weights_are_a_copy_whatever_the_code_says(scene: Scene) -> N
     assert found.failures[0].kind == "copy_model_fallback"
 
 
-def test_trained_weights_are_no_copy_whatever_the_code_says(scene: Scene) -> None:
-    scene.write(copy="import shutil\nshutil.copytree('models/base', 'output/v1')\n")
-    scene.submit(1)
-    scene.finish()
-    assert in_words(label_run(scene.run).chain) == "unknown"
-
-
-def test_a_log_supports_a_label_and_shows_why_training_failed(scene: Scene) -> None:
-    scene.write(train=GRPO)
+def test_a_log_shows_why_training_failed(scene: Scene) -> None:
+    scene.train("GRPOTrainer", "1", "output/v1")
     lines = [*("{'loss': 0.1, 'reward': 0.0, 'reward_std': 0.0}" for _ in range(6)), "step 7 loss nan"]
     (scene.run.logs / "agent.log").write_text("\n".join(lines))
     end_agent(scene.run)
     grade(scene.run, scene.settings)
     found = label_run(scene.run)
-    assert [piece.source for piece in found.chain[0].evidence] == ["code", "log"]
     kinds = {failure.kind: failure.evidence[0].line for failure in found.failures}
     assert kinds == {"training_diverged": 7, "rollout_logic_wrong": 6}
 
@@ -147,7 +142,7 @@ def test_an_agent_without_code_or_log_is_unknown(scene: Scene) -> None:
 
 
 def test_the_record_is_in_the_json_outputs_and_the_summary(scene: Scene) -> None:
-    scene.write(train=SFT)
+    scene.train("SFTTrainer", "1", "output/v1")
     scene.submit(1)
     scene.finish()
     assert run_object(scene.run)["labels"] is None

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from a2rl.labels.routes import in_words
+from a2rl.labels.records import in_words
 from a2rl.labels.traces import read_trace
+from tests.label_table import Rated, confusion
 from tests.labels.traced_programs import run_programs, traced_chain
 
 LOOP = """
@@ -156,3 +157,41 @@ def test_all_programs_under_the_tracer_have_the_right_chain(tmp_path: Path) -> N
     ran = run_programs(tmp_path)
     assert len(ran) == 20
     assert {each.name: in_words(chain) for each, chain in ran} == {each.name: each.route for each, _ in ran}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f():\n    f()\nf()\n",
+        "x = [" * 3000,
+        "(" * 100_000,
+        "a = lambda: a()\na()\n",
+        "class A(A): pass\nA().train()\n",
+        "import a\nfrom a import *\n",
+        "x = 1\n" * 100_000,
+        "f = lambda g: g(g)\nf(f)\n",
+        "x = '" + "y" * 300_000 + "'\n" + "x = x + x\n" * 50,
+        "\x00",
+    ],
+)
+def test_hostile_code_leaves_what_was_traced(file: Path, code: str) -> None:
+    assert route(file, work(2.0, 9), code=code) == "SFT"
+
+
+def test_the_scripted_agent_imitates_and_then_reinforces(file: Path, repository: Path) -> None:
+    """Its trainers are those of TRL with losses of their own."""
+    folder = repository / "agents" / "scripted"
+    files = {f"code/{path.relative_to(folder)}": path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    code = files["code/training.py"].splitlines()
+    own: dict[str, Any] = {"file": "/runs/x/workspace/code/training.py", "has_own_loss": True}
+    sft, grpo = (place for place, line in enumerate(code, 1) if "trainer.train(" in line)
+    lines = [
+        *(train("SFTTrainer", 1.0, line=sft, **own), trained(2.0)),
+        *(train("GRPOTrainer", 3.0, line=grpo, settings=["rollout_func"], **own), trained(4.0)),
+    ]
+    assert in_words(traced_chain(write(file, *lines), files)) == "SFT > online RL"
+
+
+def test_a_missing_step_of_a_chain_is_counted_as_missing() -> None:
+    pairs = confusion([Rated("x", "SFT > GRPO", "GRPO")])
+    assert pairs == {("SFT", "(none)"): 1, ("GRPO", "GRPO"): 1}

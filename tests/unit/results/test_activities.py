@@ -27,9 +27,9 @@ def log(run: RunDir, name: str, *rows: dict[str, Any]) -> None:
     (run.logs / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def process(pid: int, start_s: float, end_s: float, *words: str) -> list[dict[str, Any]]:
-    started = {"event": "started", "started_s": start_s, "pid": pid, "parent": 1, "command": words}
-    return [started, {"event": "ended", "ended_s": end_s, "pid": pid, "cpu_s": 1.0}]
+def training(process: str, start_s: float, end_s: float, trainer: str) -> list[dict[str, Any]]:
+    begun = {"event": "train", "t": STARTED_AT + start_s, "process": process, "classes": [f"trl.{trainer}"]}
+    return [begun, {"event": "trained", "t": STARTED_AT + end_s, "process": process, "steps": 5}]
 
 
 def line_of(run: RunDir, steps: Steps | None = None) -> TimeLine:
@@ -48,8 +48,7 @@ def test_without_records_all_of_the_time_is_unknown(run: RunDir) -> None:
 
 
 def test_each_record_shows_its_activity(run: RunDir) -> None:
-    sft, grpo = process(7, 100, 200, "trl", "sft"), process(8, 200, 300, "trl", "grpo")
-    log(run, "processes.jsonl", *sft, *grpo, *process(9, 0, 600, "bash"))
+    log(run, "training.jsonl", *training("7", 100, 200, "SFTTrainer"), *training("8", 200, 300, "GRPOTrainer"))
     log(run, "llm.jsonl", {"t": STARTED_AT + 50, "path": "/", "status": 200, "seconds": 30})
     log(run, "telemetry.jsonl", {"elapsed_s": 300, "cpu_s": 10.0}, {"elapsed_s": 400, "cpu_s": 10.1})
     assert rounded(line_of(run)) == [
@@ -59,18 +58,12 @@ def test_each_record_shows_its_activity(run: RunDir) -> None:
 
 
 def test_training_counts_before_thinking_and_shares_add_to_one(run: RunDir) -> None:
-    log(run, "processes.jsonl", *process(7, 0, 300, "trl", "dpo"))
+    log(run, "training.jsonl", *training("7", 0, 300, "DPOTrainer"))
     log(run, "llm.jsonl", {"t": STARTED_AT + 450, "path": "/", "status": 200, "seconds": 300})
     found = line_of(run)
     assert rounded(found) == [("SFT", 0, 300), ("thinking", 300, 450), ("unknown", 450, 600)]
     assert sum(share for _, share in found.shares) == pytest.approx(1.0)
     assert [name for name, _ in found.shares] == sorted(dict(found.shares), key=ACTIVITIES.index)
-
-
-def test_a_program_that_trained_to_the_end_lasts_until_then(run: RunDir) -> None:
-    """It is the agent's end."""
-    log(run, "processes.jsonl", process(7, 300, 0, "trl", "grpo")[0])
-    assert rounded(line_of(run)) == [("unknown", 0, 300), ("RL", 300, 600)]
 
 
 def test_the_time_after_a_step_with_calls_of_tools_is_coding(run: RunDir) -> None:
@@ -84,11 +77,8 @@ def test_the_time_after_a_step_with_calls_of_tools_is_coding(run: RunDir) -> Non
 
 
 def test_notes_of_programs_say_when_one_method_follows_another(run: RunDir) -> None:
-    sft = {"event": "train", "t": STARTED_AT + 100, "process": "1", "classes": ["trl.SFTTrainer"]}
-    grpo = {"event": "train", "t": STARTED_AT + 300, "process": "1", "classes": ["trl.GRPOTrainer"]}
-    ends = [{"event": "trained", "t": STARTED_AT + at, "process": "1", "steps": 5} for at in (200, 400)]
     play = {"event": "work", "since": STARTED_AT + 400, "t": STARTED_AT + 500, "process": "1", "generations": 9}
-    log(run, "training.jsonl", sft, ends[0], grpo, ends[1], play)
+    log(run, "training.jsonl", *training("1", 100, 200, "SFTTrainer"), *training("1", 300, 400, "GRPOTrainer"), play)
     assert rounded(line_of(run)) == [
         ("unknown", 0, 100), ("SFT", 100, 200), ("unknown", 200, 300), ("RL", 300, 400), ("rollout", 400, 500),
         ("unknown", 500, 600),
@@ -96,6 +86,6 @@ def test_notes_of_programs_say_when_one_method_follows_another(run: RunDir) -> N
 
 
 def test_damaged_records_explain_nothing(run: RunDir) -> None:
-    log(run, "processes.jsonl", {"event": "started", "pid": "x"}, {"event": "ended"})
+    log(run, "training.jsonl", {"event": "train", "t": "x"}, {"event": "trained"})
     (run.logs / "telemetry.jsonl").write_text("{")
     assert line_of(run).shares == (("unknown", 1.0),)

@@ -42,7 +42,7 @@ STAGES = ("stages.validity", "stages.report")
 SHOWING = ("stages.report", "a2rl.labels.records", "a2rl.results.manifest", "a2rl.results.report.page")
 DRAWING = (
     *(f"a2rl.results.report.{name}" for name in ("activities", "chart", "code_changes", "data", "markdown",
-    "steps", "tables")), *(f"a2rl.labels.{name}" for name in ("program", "run_labels")),
+    "steps", "tables")), *(f"a2rl.labels.{name}" for name in ("code_walk", "run_labels")),
 )  # fmt: skip
 JUDGING = ("stages.validity", "a2rl.validity.checks", "a2rl.validity.record")
 
@@ -57,8 +57,8 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finished:
     revision = snapshot_code(folder, settings.runs / "gsm8k-sim-00001" / "code", "state")
     assert revision is not None
     run = simulate_run(settings, 1, skill=0.9, submissions=1, revisions=[revision])
-    (run.logs / "processes.jsonl").write_text(
-        '{"event": "started", "started_s": 1, "pid": 1, "command": ["train.py"]}\n'
+    run.training_log.write_text(
+        '{"event": "work", "t": 1e9, "process": "1", "steps": [{"file": "/w/code/train.py", "line": 2, "count": 1}]}\n'
     )
     for name in ("setup", "baseline", "execute", "grade"):
         monkeypatch.setitem(policies.STAGE_TASKS, name, lambda *_: None)
@@ -75,7 +75,7 @@ def here(module: str, arguments: Sequence[str], settings: Settings, *_: object) 
     """Does the work of a limited process in this one, and fails as that would."""
     run, output = RunDir(Path(arguments[0])), b""
     try:
-        if module == "a2rl.labels":
+        if module == "a2rl.labels.run_labels":
             output = label_run(run).model_dump_json().encode()
         elif module == "a2rl.results.report":
             write_report(run, settings)

@@ -1,2 +1,0 @@
-llamafactory-cli train code/one.yaml
-llamafactory-cli train code/two.yaml

@@ -1,4 +1,0 @@
-import phases
-
-start = phases.warm_up("models/base")
-phases.improve(start)

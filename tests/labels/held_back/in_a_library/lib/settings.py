@@ -1,7 +1,0 @@
-from dataclasses import dataclass
-
-
-@dataclass
-class Settings:
-    steps: int
-    rate: float

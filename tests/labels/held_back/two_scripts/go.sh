@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-cd code
-python first.py --epochs 1 && python second.py
