@@ -36,7 +36,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@touch $@
 
 # The original engine of ALFWorld has to be compiled, which takes a minute or two.
-setup-textworld: $(VENV)/.textworld ## install TextWorld, for --engine textworld and for the tests that compare engines
+setup-textworld: $(VENV)/.textworld ## install TextWorld, for the tests that compare ALFWorld's engines
 
 $(VENV)/.textworld: $(VENV)/.installed requirements-textworld.lock
 	@$(PIP) --no-deps -r requirements-textworld.lock 2>/dev/null || echo "setup: continued without TextWorld, which needs gcc, \

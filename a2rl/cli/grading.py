@@ -32,7 +32,7 @@ def grade(
     """Score a checkpoint, without a run or an agent. The task may have options of its own: see `a2rl tasks`.
 
     Examples: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`,
-    `a2rl grade --task alfworld --model tiny --engine textworld`
+    `a2rl grade --task alfworld --model tiny --prompts none`
     """
     from a2rl.cli.models import fetch
     from a2rl.cli.progress import progress_bar

@@ -12,18 +12,16 @@ The reference plays one game at a time. Here every game is a separate conversati
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from a2rl.core.errors import UsageError
 from a2rl.sampling import Conversation, Sampler, SamplingParams
-from a2rl.scoring.score import ItemResult
+from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options
-from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
-from tasks.alfworld.alfred.expert import Player
+from tasks.alfworld.alfred import Game, Play
+from tasks.alfworld.alfred.play import NOTHING_HAPPENS
 from tasks.alfworld.alfred.transcript import THOUGHT, Examples, examples_that_fit, framed, opening, read_command, turn
-from tasks.alfworld.alfred.wording import NOTHING_HAPPENS
 from tasks.alfworld.release import GAME
 from tasks.alfworld.task import TASK
 
@@ -40,11 +38,8 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     """See `a2rl.task_api.contract.Grader`."""
     shown = examples_that_fit(_examples(hidden, options["prompts"]), sampler.room_after, limits.max_steps)
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
-    episodes = [_episode(each, hidden, shown, limits, options) for each in ids]
-    if options["engine"] == "textworld":
-        # One open game at a time, as in the reference: each takes about 100 MB in the original engine.
-        return [result for episode in episodes for result in sampler.converse([episode], params)]
-    return sampler.converse(episodes, params)
+    faithful = options["prompts"] == "faithful"
+    return sampler.converse([_episode(each, hidden, shown, limits, faithful) for each in ids], params)
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
@@ -83,64 +78,45 @@ def _examples(hidden: Path, name: str) -> Examples:
 
 
 def _episode(
-    item_id: str, hidden: Path, examples: Examples, limits: Limits, options: Options
+    item_id: str, hidden: Path, examples: Examples, limits: Limits, faithful: bool
 ) -> Conversation[ItemResult]:
     """Plays a game from its intro to its end."""
-    log = _GameLog(item_id)
+    kind = ""
     try:
-        with _opened(_file(hidden, item_id), options["engine"], log) as play:
-            text, read = framed(examples.get(log.kind, ())) + opening(play.intro), 0
-            while log.steps < limits.max_steps and not play.won:
-                completion = yield text
-                if completion.prompt_tokens <= read:
-                    return log.result("truncated")
-                read = completion.prompt_tokens
-                line = completion.text.strip()
-                command = line if options.get("prompts") == "faithful" else read_command(line)
-                text += turn(line, log.step(play, command, completion.tokens))
-            return log.result("correct" if play.won else "wrong")
+        game = Game.load(_file(hidden, item_id))
+        kind, play, log = game.kind, Play(game), _GameLog(item_id, game.kind)
+        text, read = framed(examples.get(kind, ())) + opening(play.intro), 0
+        while log.steps < limits.max_steps and not play.won:
+            completion = yield text
+            if completion.prompt_tokens <= read:
+                return log.result("truncated")
+            read = completion.prompt_tokens
+            line = completion.text.strip()
+            command = line if faithful else read_command(line)
+            text += turn(line, log.step(play, command, completion.tokens))
+        return log.result("correct" if play.won else "wrong")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        return ItemResult(id=item_id, verdict="errored", group=log.kind, reason=f"the game failed: {error!r}")
+        return ItemResult(id=item_id, verdict="errored", group=kind, reason=f"the game failed: {error!r}")
 
 
 def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult:
-    log = _GameLog(item_id)
-    with _opened(_file(hidden, item_id), "native", log) as play:
-        for command in commands[: TASK.variant("full").limits.max_steps]:
-            if not play.won:
-                log.step(play, read_command(command), 0)
-        return log.result("correct" if play.won else "wrong")
-
-
-@contextmanager
-def _opened(path: Path, engine: str, log: "_GameLog") -> Iterator[Player]:
-    """Opens the game in the chosen engine, or in the original one (and logs it) if ours does not support its rules."""
-    try:
-        game = Game.load(path)
-    except UnsupportedGameError:
-        log.on_stock_engine, engine = True, "textworld"
-    else:
-        log.kind = game.kind
-    if engine == "native":
-        yield Play(game)
-        return
-    from tasks.alfworld.stock import StockPlay
-
-    with StockPlay(path) as play:
-        yield play
+    game = Game.load(_file(hidden, item_id))
+    play, log = Play(game), _GameLog(item_id, game.kind)
+    for command in commands[: TASK.variant("full").limits.max_steps]:
+        if not play.won:
+            log.step(play, read_command(command), 0)
+    return log.result("correct" if play.won else "wrong")
 
 
 class _GameLog:
     """The course of a game, for its result."""
 
-    def __init__(self, item_id: str) -> None:
-        self.item_id = item_id
-        self.kind = ""
+    def __init__(self, item_id: str, kind: str) -> None:
+        self.item_id, self.kind = item_id, kind
         self.steps = self.invalid = self.tokens = 0
-        self.on_stock_engine = False
         self._commands: list[str] = []
 
-    def step(self, play: Player, command: str, tokens: int) -> str:
+    def step(self, play: Play, command: str, tokens: int) -> str:
         """Carries out a command, and returns the answer."""
         observation = play.step(command)
         thought = command.startswith(THOUGHT)
@@ -150,19 +126,13 @@ class _GameLog:
         self._commands.append(command)
         return "OK." if thought else observation
 
-    def result(self, verdict: str) -> ItemResult:
-        won = verdict == "correct"
-        measures = {"steps": float(self.steps), "invalid share": self.invalid / max(self.steps, 1)}
-        if self.on_stock_engine:
-            measures["unknown rules, played in textworld"] = 1.0
-        return ItemResult.model_validate(
-            {
-                "id": self.item_id,
-                "verdict": verdict,
-                "value": float(won),
-                "answer": "\n".join(self._commands)[:ANSWER_SHOWN],
-                "tokens": self.tokens,
-                "group": self.kind,
-                "measures": measures,
-            }
+    def result(self, verdict: Verdict) -> ItemResult:
+        return ItemResult(
+            id=self.item_id,
+            verdict=verdict,
+            value=float(verdict == "correct"),
+            answer="\n".join(self._commands)[:ANSWER_SHOWN],
+            tokens=self.tokens,
+            group=self.kind,
+            measures={"steps": float(self.steps), "invalid share": self.invalid / max(self.steps, 1)},
         )

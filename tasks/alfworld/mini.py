@@ -24,13 +24,26 @@ from typing import Literal
 
 from tasks.alfworld.alfred import Game, Play
 from tasks.alfworld.alfred.expert import HOMES, Expert, Turn, kind_of, play_out
+from tasks.alfworld.alfred.play import NOTHING_HAPPENS
 from tasks.alfworld.alfred.problem import KINDS, Kind
 from tasks.alfworld.alfred.transcript import transcript
-from tasks.alfworld.alfred.wording import NOTHING_HAPPENS
-from tasks.alfworld.domain import released_domain, released_grammar
-from tasks.alfworld.household import VERBS, WORDINGS, Household, Pair, names, problem
-from tasks.alfworld.release import GAME
-from tasks.alfworld.rooms import APPLIANCES, LAMP, LAMP_ROOMS, NEVER_A_TARGET, OPENABLE, ROOMS, THINGS, Room
+from tasks.alfworld.household import (
+    APPLIANCES,
+    LAMP,
+    LAMP_ROOMS,
+    NEVER_A_TARGET,
+    OPENABLE,
+    ROOMS,
+    THINGS,
+    VERBS,
+    WORDINGS,
+    Household,
+    Pair,
+    Room,
+    names,
+    problem,
+)
+from tasks.alfworld.release import GAME, released_domain, released_grammar
 
 Split = Literal["train", "eval"]
 

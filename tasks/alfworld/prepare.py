@@ -2,7 +2,7 @@
 gets the games of the eval set and the examples for its prompts.
 
     visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   prompts.json (full)
-              rollout.py, episodes.py, rollout_workers.py, decoder/
+              episodes.py, rollout_workers.py, decoder/
     hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json   about.json
 
 full: the released games (alfworld 0.4.2: json_2.1.2), from GitHub or from a local mirror (see release.py). The eval set
@@ -29,6 +29,7 @@ from tasks.alfworld.task import TASK
 
 HERE = Path(__file__).parent
 MINI_TRAIN, MINI_SEED = 3000, 2604
+pretraining_text, canonical = mini.pretraining_text, mini.canonical
 GAMES = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
 DIGESTS = {
     "train": "9995e544b3707205bae9739135c90136cb59407c2d1e7cb278be884435f6d4f2",
@@ -48,22 +49,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
         _write_prompts(prompts, visible)
     _write_prompts(prompts, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
-    copy_tools(visible)
-
-
-def copy_tools(visible: Path) -> None:
-    """Copies the engine as a package, and the modules for rollouts."""
-    hand_out(visible, HERE / "alfred", HERE / "workspace" / "rollout.py")
-
-
-def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.pretraining_text(seed)
-
-
-def canonical(text: str) -> str:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.canonical(text)
+    hand_out(visible, HERE / "alfred")
 
 
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:

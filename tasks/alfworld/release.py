@@ -1,16 +1,30 @@
-"""Reads the released games from a folder, an archive for each split, or the single archive of the release."""
+"""The released games: their files, their PDDL domain and their text grammar.
 
+The files are in a folder, an archive for each split, or the single archive of the release. Domain and grammar are for
+writing games of our own that both engines accept. They belong to ALFWorld, so neither is in this repository. The
+alfworld wheel has another edition of them; the released ones (json_2.1.1) result from the few edits below, and digests
+verify the result.
+"""
+
+import json
+import re
 import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.errors import IntegrityError, TaskDefinitionError, UsageError
+from tasks.alfworld.alfred.game import DOMAIN, GRAMMAR, digest, without_task
 
 GAME = "game.tw-pddl"
 LAYOUT = "a folder <split>/ or json_2.1.1/<split>/, <split>.tar.xz, or json_2.1.2_tw-pddl.zip"
+_SINK = "(receptacleType ?r SinkType)"
+_HELP = re.compile(r'"#help\.feedback#";\s+grammar :: """(.*?)""";', re.DOTALL)
+_NO_TASK = "UNKNOWN GOAL."
 
 
 def has_split(mirror: Path, split: str) -> bool:
@@ -71,3 +85,45 @@ def _trial(name: str) -> str:
     if {kind, trial} & {"..", "."}:
         raise IntegrityError(f"an archive has a game with an unsafe path, {name!r}")
     return f"{kind}/{trial}"
+
+
+@cache
+def released_domain() -> str:
+    """Returns the `pddl_domain` of every released game."""
+    text = _shipped("alfred.pddl").replace(f";{_SINK}", _SINK)  # cleaning works at a Sink, too
+    return _checked(text.removesuffix("\n)\n").rstrip("\n") + "\n)\n", DOMAIN)
+
+
+def released_grammar(task_sentence: str) -> str:
+    """Returns the `grammar` of a released game with this task, e.g. "put a clean mug in desk."."""
+    if not task_sentence.endswith(".") or set(task_sentence) & set('"\\\n#{}[]|'):
+        raise ValueError(f"a task sentence must be plain text that ends with a full stop, not {task_sentence!r}")
+    return _grammar().replace(_NO_TASK, task_sentence)
+
+
+@cache
+def _grammar() -> str:
+    text = _HELP.sub(_plain_help, _shipped("alfred.twl2"))
+    _checked(without_task(text), GRAMMAR)
+    return text
+
+
+def _plain_help(action: re.Match[str]) -> str:
+    """Returns the help text itself; the wheel's grammar has a rule that yields it."""
+    (rule,) = json.loads(action[1])["help.feedback"]
+    return f'"{rule["rhs"]}";'
+
+
+def _shipped(name: str) -> str:
+    spec = find_spec("alfworld")  # not imported, because that would create folders in the home directory
+    if spec is None or spec.origin is None:
+        raise UsageError(
+            "the package alfworld is not installed: `pip install --no-deps -r requirements.lock` installs it"
+        )
+    return (Path(spec.origin).parent / "data" / name).read_text()
+
+
+def _checked(text: str, expected: str) -> str:
+    if digest(text) != expected:
+        raise TaskDefinitionError("the installed alfworld has a different domain or grammar: install alfworld==0.4.2")
+    return text

@@ -21,11 +21,6 @@ TASK = Task(
     # As the reference (autorl_bench/benchmarks/alfworld/eval.py): the 134 games of valid_unseen.
     full=TaskVariant(eval_items=134, limits=Limits(max_new_tokens=100, max_steps=50)),
     options={
-        "engine": Option(
-            default="native",
-            choices=("native", "textworld"),
-            help="native: ours, equal to the original and about a thousand times as fast; textworld: the original.",
-        ),
         "prompts": Option(
             default="repaired",
             choices=("repaired", "faithful", "none"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from tasks.alfworld.alfred import Game, Play
 from tasks.alfworld.alfred.problem import Kind
-from tasks.alfworld.domain import released_domain, released_grammar
+from tasks.alfworld.release import released_domain, released_grammar
 
 TYPES = {
     "rtype": "Cabinet CounterTop SinkBasin Microwave Fridge Desk Shelf",

@@ -14,8 +14,8 @@ from typing import Any
 
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
-from tasks.alfworld.stock import StockPlay
 from tests.alfworld.kitchen import content
+from tests.alfworld.stock import StockPlay
 from tests.alfworld.walks import walk
 
 FOLDER = Path(__file__).parent / "transcripts"

@@ -22,7 +22,7 @@ from rich.progress import track
 
 from a2rl.core.errors import A2rlError, UsageError
 from tasks.alfworld.alfred import Game, Play, UnsupportedGameError
-from tasks.alfworld.stock import StockPlay, memoised
+from tests.alfworld.stock import StockPlay, memoised
 from tests.alfworld.walks import walk
 
 SHOWN = 5

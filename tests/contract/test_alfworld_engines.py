@@ -12,8 +12,8 @@ import pytest
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Game
 from tasks.alfworld.alfred.problem import KINDS, Kind
-from tasks.alfworld.stock import StockPlay, memoised
 from tests.alfworld.kitchen import write_kitchen
+from tests.alfworld.stock import StockPlay, memoised
 from tests.alfworld.verify import compare
 from tests.alfworld.walks import walk
 
@@ -126,7 +126,7 @@ def test_verify_says_what_is_wrong_with_the_folder(tmp_path: Path, repository: P
 
 def test_a_single_wrong_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_kitchen(tmp_path / "kitchen")
-    monkeypatch.setattr("tasks.alfworld.alfred.wording.EMPTY_HANDED", "You carry nothing.")
+    monkeypatch.setattr("tasks.alfworld.alfred.play.EMPTY_HANDED", "You carry nothing.")
     with memoised():
         steps, difference = compare(path, ["look", "inventory", "help"])
     assert difference is not None

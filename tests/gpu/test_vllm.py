@@ -126,7 +126,7 @@ def test_both_back_ends_play_the_same_games_up_to_ties(
 ) -> None:
     for number, household in enumerate(mini.generate(GAMES, 5, "eval")):
         mini.write(household, tmp_path / "games" / f"{household.kind}-{number}")
-    options = {"engine": "native", "prompts": "none"}
+    options = {"prompts": "none"}
 
     def play(sampler: Sampler) -> list[tuple[list[tuple[Prompt | Future[Any], str]], ItemResult]]:
         overheard = Overheard(sampler)

@@ -75,12 +75,12 @@ class Route(BaseRoute):
 
     def environment(self, name: str) -> Any:
         """Returns a game as it is graded; it is worth 1 if it is won."""
-        from rollout import GameEnvironment
+        from alfred.transcript import GameEnvironment
 
         return GameEnvironment(self.games[name], self.before(name))
 
     def practice(self, name: str) -> Any:
         """Returns a game for reinforcement; most have no examples before them, which are most of a text's length."""
-        from rollout import GameEnvironment
+        from alfred.transcript import GameEnvironment
 
         return GameEnvironment(self.games[name], self.before(name) if self.shows_examples(name) else "")

@@ -14,6 +14,5 @@ from .expert import Expert, play_out
 from .game import Game
 from .play import Play
 from .problem import UnsupportedGameError
-from .vector import Step, VectorEnv
 
-__all__ = ["Expert", "Game", "Play", "Step", "UnsupportedGameError", "VectorEnv", "play_out"]
+__all__ = ["Expert", "Game", "Play", "UnsupportedGameError", "play_out"]

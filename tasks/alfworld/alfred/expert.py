@@ -1,8 +1,8 @@
 """An expert that explores: it plays any ALFWorld game using only what a player sees.
 
 Contract: `Expert` reads the intro, the observations and the admissible commands. It never reads a game's hidden state
-or its walkthrough, so that whatever it does can be learned from a transcript. Its play is a function of these texts
-(and of `seed` if `slips` is set). It searches the receptacles by kind, the likeliest first (see `HOMES`), and those of
+or its walkthrough, so that whatever it does can be learned from a transcript. Its play is a function of these texts.
+It searches the receptacles by kind, the likeliest first (see `HOMES`), and those of
 one kind in the order of the intro. It opens what is closed, writes no thoughts, and never looks at a receptacle twice
 unless `rounds` is set.
 
@@ -11,39 +11,18 @@ unless `rounds` is set.
     command = expert.act(play.step(command), play.admissible())  # and so on: see `play_out`
 """
 
-import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from .play import Play
 
 Homes = Mapping[str, Mapping[str, int]]
 """The kinds of receptacle that hold a kind of object, each with its share in percent."""
 
 MAX_STEPS = 50
-
-
-class Player(Protocol):
-    """What `play_out` needs; `Play` and `StockPlay` have it."""
-
-    @property
-    def intro(self) -> str:
-        """The text before the first command."""
-        ...
-
-    @property
-    def won(self) -> bool:
-        """Whether the goal holds now."""
-        ...
-
-    def admissible(self) -> list[str]:
-        """Returns the commands that have an effect now, sorted."""
-        ...
-
-    def step(self, command: str) -> str:
-        """Carries out a command, and returns the observation."""
-        ...
 
 
 class Turn(NamedTuple):
@@ -109,17 +88,13 @@ class Expert:
     """Plays games one after the other: an observation with a task sentence begins a new one.
 
     Args:
-        seed: of the slips; has no effect without them.
         homes: the likely places of things; `HOMES` by default.
-        slips: share of turns with a random admissible command, for play that shows how to recover.
         rounds: whether it searches for the lamp in the order of the intro, starting from where it took the thing, even
             if it has seen a lamp before. This takes more turns, but each of them depends on fewer texts.
     """
 
-    def __init__(self, seed: int = 0, homes: "Homes | None" = None, slips: float = 0.0, rounds: bool = False) -> None:
-        self._rng = random.Random(f"expert/{seed}")
+    def __init__(self, homes: "Homes | None" = None, rounds: bool = False) -> None:
         self._homes = HOMES if homes is None else homes
-        self._slips = slips
         self._rounds = rounds
 
     def begin(self, intro: str) -> None:
@@ -135,8 +110,6 @@ class Expert:
     def act(self, observation: str, admissible: Sequence[str]) -> str:
         """Returns the next command, given the answer to the last one."""
         self.see(observation)
-        if self._slips and self._rng.random() < self._slips:
-            return self._rng.choice(admissible)
         return self.choose(admissible)
 
     def see(self, observation: str) -> None:
@@ -257,7 +230,7 @@ class _Options:
         return self.one(f"go to {receptacle}", f"open {receptacle}", f"examine {receptacle}") or "look"
 
 
-def play_out(play: Player, expert: Expert, max_steps: int = MAX_STEPS) -> list[Turn]:
+def play_out(play: Play, expert: Expert, max_steps: int = MAX_STEPS) -> list[Turn]:
     """Plays a new game to its end, and returns the turns."""
     turns: list[Turn] = []
     observation = play.intro

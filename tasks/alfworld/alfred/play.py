@@ -1,9 +1,14 @@
-"""One episode of a game."""
+"""One episode of a game, and the texts of games."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
-from . import wording
 from .game import Game, bits
+
+INTRO = "-= Welcome to TextWorld, ALFRED! =-\n\n{}\n\nYour task is to: {}"
+NOTHING_HAPPENS = "Nothing happens."
+EMPTY_HANDED = "You are not carrying anything."
+MIDDLE_OF_ROOM = "You are in the middle of a room. Looking quickly around you, you see {}."
+FACING = "You are facing the {}. Next to it, you see {}."
 
 
 class Play:
@@ -47,14 +52,6 @@ class Play:
         self._clean = self._hot = self._sliced = self._toggled = 0
         self.won = self._goal_holds()
 
-    def copy(self) -> "Play":
-        """Returns an independent play in the same state."""
-        twin = object.__new__(Play)
-        for name in Play.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin._contents, twin._objects_at, twin._taken = self._contents[:], self._objects_at[:], self._taken[:]
-        return twin
-
     @property
     def state(self) -> Hashable:
         """Two plays of a game in equal states continue alike, whatever led there."""
@@ -67,10 +64,10 @@ class Play:
         game = self.game
         facing = [game.receptacles[number].name for number in game.places[game.start.place]]
         if facing:
-            scene = wording.FACING.format(wording.listing(facing), "nothing")
+            scene = FACING.format(listing(facing), "nothing")
         else:
-            scene = wording.MIDDLE_OF_ROOM.format(wording.listing([f"a {each.name}" for each in game.receptacles]))
-        return wording.INTRO.format(scene, game.goal_text)
+            scene = MIDDLE_OF_ROOM.format(listing([f"a {each.name}" for each in game.receptacles]))
+        return INTRO.format(scene, game.goal_text)
 
     def step(self, command: str) -> str:
         """Carries out a command and returns the observation."""
@@ -79,7 +76,7 @@ class Play:
         act = _ACTS.get(verb)
         observation = act(self, rest) if act else None
         if observation is None:
-            return wording.NOTHING_HAPPENS
+            return NOTHING_HAPPENS
         self.won = self._goal_holds()
         return observation
 
@@ -174,7 +171,7 @@ class Play:
         receptacle = self.game.receptacles[number]
         if not self._is_open(number):
             return f"The {receptacle.name} is closed."
-        seen = wording.listing(self._names(self._contents[number]))
+        seen = listing(self._names(self._contents[number]))
         if receptacle.openable:
             return f"The {receptacle.name} is open. In it, you see {seen}."
         return f"On the {receptacle.name}, you see {seen}."
@@ -183,9 +180,9 @@ class Play:
         if rest:
             return None
         if not self._here:
-            return wording.MIDDLE_OF_ROOM.format("nothing")
+            return MIDDLE_OF_ROOM.format("nothing")
         names = [self.game.receptacles[number].name for number in self._here]
-        return wording.FACING.format(wording.listing(names), wording.listing(self._names_beside()))
+        return FACING.format(listing(names), listing(self._names_beside()))
 
     def _names_beside(self) -> list[str]:
         """Returns the objects here that were taken from a receptacle here, once for each such receptacle."""
@@ -200,7 +197,7 @@ class Play:
     def _inventory(self, rest: str) -> str | None:
         if rest:
             return None
-        return f"You are carrying: a {self._name(self._held)}." if self._held else wording.EMPTY_HANDED
+        return f"You are carrying: a {self._name(self._held)}." if self._held else EMPTY_HANDED
 
     def _help(self, rest: str) -> str | None:
         return None if rest else self.game.help_text
@@ -216,9 +213,9 @@ class Play:
         thing, sliced = self.game.objects[bit.bit_length() - 1], bool(self._sliced & bit)
         clean, hot, cool = (bool(treated & bit) for treated in (self._clean, self._hot, self._cool))
         if thing.inside is not None:
-            return f"This is a normal {thing.name}. In it, you see {wording.listing(self._names(thing.inside))}."
+            return f"This is a normal {thing.name}. In it, you see {listing(self._names(thing.inside))}."
         if clean or hot or cool:
-            return f"This is a {wording.treated(thing.name, clean, hot, cool, sliced)}."
+            return f"This is a {treated(thing.name, clean, hot, cool, sliced)}."
         if self._toggled & bit:
             return f"This {thing.name} is on."
         return f"This is a sliced {thing.name}." if sliced else f"There's nothing special about {thing.name}."
@@ -321,3 +318,19 @@ _ACTS: dict[str, Callable[[Play, str], str | None]] = {
     "use": Play._use,
     "slice": Play._slice,
 }
+
+
+def listing(names: Sequence[str]) -> str:
+    """Returns "nothing", "a", "a, and b" or "a, b, and c"."""
+    if len(names) < 2:
+        return names[0] if names else "nothing"
+    return f"{', '.join(names[:-1])}, and {names[-1]}"
+
+
+def treated(name: str, clean: bool, hot: bool, cool: bool, sliced: bool) -> str:
+    """Returns an object with its treatment, e.g. "hot and clean sliced tomato 1"; one that is only cool is "cold"."""
+    if cool and not (hot or clean or sliced):
+        return f"cold {name}"
+    warmth = "hot" if hot else "cool" if cool else ""
+    adjectives = " and ".join(word for word in (warmth, "clean" if clean else "") if word)
+    return " ".join(word for word in (adjectives, "sliced" if sliced else "", name) if word)

@@ -7,10 +7,24 @@ goes on with a space, the command and a newline. So a model can learn from `tran
     Your task is to: put a mug in desk.
     > go to shelf 1
     You arrive at shelf 1. On the shelf 1, you see a mug 1.
+
+`GameEnvironment` is a game that a model plays while it is trained: the rollouts of online RL.
+
+    from alfred import Game
+    from alfred.transcript import GameEnvironment
+    from episodes import for_trl, play
+
+    games = [Game.load(path) for path in sorted(Path("data/train").rglob("game.tw-pddl"))]
+    episodes = play(model, tokenizer, [GameEnvironment(game) for game in games], max_steps=30, temperature=1.0)
+    print(sum(episode.reward for episode in episodes) / len(episodes))
+    rollout_func = for_trl(lambda number: GameEnvironment(games[int(number)]), max_steps=30, temperature=1.0)
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from .game import Game
+from .play import NOTHING_HAPPENS, Play
 
 Examples = Mapping[str, Sequence[str]]
 """The texts of won games by kind of game."""
@@ -89,3 +103,37 @@ def transcript(intro: str, turns: Iterable[tuple[str, str]]) -> str:
 def _without_location(observation: str) -> str:
     """Like `process_ob` of ReAct; current games say "You arrive at desk 1." and are left as they are."""
     return observation.partition(". ")[2] if observation.startswith("You arrive at loc ") else observation
+
+
+class GameEnvironment:
+    """A game as an environment; see `episodes.Environment`."""
+
+    def __init__(self, game: Game, before: str = "") -> None:
+        """Opens a game.
+
+        Args:
+            game: The game.
+            before: What the model reads first, such as `framed` examples.
+        """
+        self.game, self.play = game, Play(game)
+        self.prompt = before + opening(self.play.intro)
+        self.invalid = 0
+        self.states: list[Hashable] = []
+        """The state before each turn."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the game is won."""
+        return self.play.won
+
+    @property
+    def reward(self) -> float:
+        """1 if the game is won, else 0."""
+        return float(self.play.won)
+
+    def write(self, line: str) -> str:
+        """Carries out a command, and returns what follows it in the prompt."""
+        self.states.append(self.play.state)
+        observation = self.play.step(read_command(line))
+        self.invalid += observation == NOTHING_HAPPENS
+        return observation + ("" if self.play.won else "\n>")

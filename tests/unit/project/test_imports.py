@@ -63,7 +63,6 @@ def test_only_settings_reads_the_environment(repository: Path) -> None:
         "a2rl/cli/flow_runner.py",
         "a2rl/recording/tracer.py",
         "a2rl/sampling/vllm_worker.py",
-        "tasks/alfworld/stock.py",
         "tasks/deepsearchqa/workspace/services.py",
     }
     for path in sources(repository):

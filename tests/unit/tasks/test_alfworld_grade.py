@@ -18,7 +18,7 @@ from tasks.alfworld.prompts import faithful, repaired
 from tests.fake_sampler import FakeSampler
 
 LIMITS = Limits(max_new_tokens=24, max_steps=30)
-NATIVE = {"engine": "native", "prompts": "repaired"}
+OPTIONS = {"prompts": "repaired"}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ class Player:
 
 
 def test_a_model_that_plays_as_the_expert_wins_every_game(hidden: Path) -> None:
-    items = grader.grade(FakeSampler(Player(hidden)), hidden, grader.item_ids(hidden), LIMITS, NATIVE)
+    items = grader.grade(FakeSampler(Player(hidden)), hidden, grader.item_ids(hidden), LIMITS, OPTIONS)
     score = summarise(items)
     assert score.score == 100
     assert score.measures["invalid share"] == 0
@@ -63,7 +63,7 @@ def test_a_model_that_plays_as_the_expert_wins_every_game(hidden: Path) -> None:
 
 def test_a_stuck_model_loses_every_game_at_the_step_limit(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: " go to the moon")
-    score = summarise(grader.grade(sampler, hidden, grader.item_ids(hidden), LIMITS, NATIVE))
+    score = summarise(grader.grade(sampler, hidden, grader.item_ids(hidden), LIMITS, OPTIONS))
     assert (score.score, score.wrong) == (0, score.total)
     assert score.measures == {"steps": 30, "invalid share": 1}
     assert sampler.params[0].stop == ("\n",)
@@ -71,14 +71,14 @@ def test_a_stuck_model_loses_every_game_at_the_step_limit(hidden: Path) -> None:
 
 def test_a_thought_is_answered_ok_and_is_a_valid_step(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: " think: where am I?")
-    [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], Limits(max_new_tokens=9, max_steps=3), NATIVE)
+    [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], Limits(max_new_tokens=9, max_steps=3), OPTIONS)
     assert item.measures == {"steps": 3, "invalid share": 0}
     assert str(sampler.asked[-1]).endswith("> think: where am I?\nOK.\n> think: where am I?\nOK.\n>")
 
 
 def test_the_prompt_is_the_intro_without_its_welcome(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: " look")
-    grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], LIMITS, NATIVE)
+    grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], LIMITS, OPTIONS)
     first = str(sampler.asked[0])
     assert first.startswith("You are in the middle of a room.")
     assert first.endswith("\n>")
@@ -87,7 +87,7 @@ def test_the_prompt_is_the_intro_without_its_welcome(hidden: Path) -> None:
 
 def test_a_game_that_outgrows_the_context_is_truncated(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: Completion(" look", "stop", min(len(str(prompt)), 700), 3))
-    [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], LIMITS, NATIVE)
+    [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], LIMITS, OPTIONS)
     assert item.verdict == "truncated"
     assert item.measures["steps"] < 30
 
@@ -97,17 +97,9 @@ def test_a_game_that_breaks_down_is_errored_and_not_lost(hidden: Path, tmp_path:
     broken.mkdir(parents=True)
     (broken / "game.tw-pddl").write_text("{}")
     (tmp_path / "prompts.json").write_text('{"repaired": {}}')
-    [item] = grader.grade(FakeSampler(lambda prompt: ""), tmp_path, ["broken"], LIMITS, NATIVE)
+    [item] = grader.grade(FakeSampler(lambda prompt: ""), tmp_path, ["broken"], LIMITS, OPTIONS)
     assert item.verdict == "errored"
     assert "the game failed" in item.reason
-
-
-def test_both_engines_give_the_same_results(hidden: Path) -> None:
-    pytest.importorskip("textworld", reason="TextWorld is not installed: it needs a C compiler")
-    ids = grader.item_ids(hidden)[:3]
-    native = grader.grade(FakeSampler(Player(hidden)), hidden, ids, LIMITS, NATIVE)
-    stock = grader.grade(FakeSampler(Player(hidden)), hidden, ids, LIMITS, {**NATIVE, "engine": "textworld"})
-    assert native == stock
 
 
 def test_examples_precede_the_game_as_far_as_the_context_allows(hidden: Path, tmp_path: Path) -> None:
@@ -122,7 +114,7 @@ def test_examples_precede_the_game_as_far_as_the_context_allows(hidden: Path, tm
     shown = []
     for context in (100_000, 4_000, 2_000):
         sampler = FakeSampler(lambda prompt: " look", context=context)
-        grader.grade(sampler, folder, ids[:2], LIMITS, NATIVE)
+        grader.grade(sampler, folder, ids[:2], LIMITS, OPTIONS)
         shown.append(str(sampler.asked[0]).count("Your task is to: ") - 1)
     assert shown == [2, 1, 0]
 
@@ -132,7 +124,7 @@ def test_without_prompts_a_game_comes_without_examples(hidden: Path, tmp_path: P
     (tmp_path / "prompts.json").write_text(json.dumps({"repaired": {kind: ["Shown.\n"] * 2 for kind in KINDS}}))
     sampler = FakeSampler(lambda prompt: " look")
     for prompts, shown in (("repaired", True), ("none", False)):
-        grader.grade(sampler, tmp_path, grader.item_ids(hidden)[:1], LIMITS, {"engine": "native", "prompts": prompts})
+        grader.grade(sampler, tmp_path, grader.item_ids(hidden)[:1], LIMITS, {"prompts": prompts})
         assert ("Shown." in str(sampler.asked[-1])) is shown
 
 
@@ -158,4 +150,4 @@ def test_published_examples_come_from_a_mirror_by_digest_only(tmp_path: Path) ->
 def test_asking_for_prompts_that_the_data_lacks_is_a_usage_error(hidden: Path, tmp_path: Path) -> None:
     (tmp_path / "prompts.json").write_text('{"repaired": {}}')
     with pytest.raises(UsageError, match="no faithful prompts"):
-        grader.grade(FakeSampler(lambda prompt: ""), tmp_path, [], LIMITS, {**NATIVE, "prompts": "faithful"})
+        grader.grade(FakeSampler(lambda prompt: ""), tmp_path, [], LIMITS, {"prompts": "faithful"})

@@ -13,11 +13,10 @@ from tasks.alfworld.alfred import Game, Play
 from tasks.alfworld.alfred.expert import Expert, kind_of, play_out
 from tasks.alfworld.alfred.problem import KINDS
 from tasks.alfworld.alfred.transcript import opening, transcript, turn
-from tasks.alfworld.household import Household
+from tasks.alfworld.household import APPLIANCES, NEVER_A_TARGET, ROOMS, THINGS, Household
 from tasks.alfworld.mini import Size, eval_pairs, generate, pretraining_text, write
 from tasks.alfworld.release import GAME
-from tasks.alfworld.rooms import APPLIANCES, NEVER_A_TARGET, ROOMS, THINGS
-from tasks.alfworld.stock import StockPlay
+from tests.alfworld.stock import StockPlay
 
 INTRO = "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room.\n\nYour task is to: put a mug in desk."
 DOCUMENTS = 400

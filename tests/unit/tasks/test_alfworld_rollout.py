@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.handout import hand_out
 from tasks.alfworld import mini
-from tasks.alfworld.prepare import copy_tools
+from tasks.alfworld.prepare import HERE
 from tests.small_model import build_base_model
 
 SCRIPT = """
@@ -18,9 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 data, model_path = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(data))
 from alfred import Game, Play
-from alfred.transcript import opening
+from alfred.transcript import GameEnvironment, opening
 from episodes import for_trl, play
-from rollout import GameEnvironment
 
 torch.set_num_threads(1)
 model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
@@ -73,7 +73,7 @@ print("all is well")
 def data(tmp_path: Path) -> Path:
     for number, household in enumerate(mini.generate(6, 1, "train")):
         mini.write(household, tmp_path / "data" / "train" / str(number))
-    copy_tools(tmp_path / "data")
+    hand_out(tmp_path / "data", HERE / "alfred")
     return tmp_path / "data"
 
 
