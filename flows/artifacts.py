@@ -28,10 +28,10 @@ from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.figures import scored_submissions
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report.markdown import plain, table_lines
 from a2rl.results.suite.leaderboard import Board, boards
 from a2rl.results.suite.run_summary import summaries
 from a2rl.results.suite.tables import runs, standings
+from a2rl.results.table import plain, table_lines
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionRefused

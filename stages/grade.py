@@ -11,7 +11,7 @@ from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.pruning import prune
 from a2rl.grading.service import grade_job
-from a2rl.results.comparison import cross_fitted_gain, improvement_of
+from a2rl.results.figures import cross_fitted_gain, improvement_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import PrivateGraded
 from a2rl.run.failure import failed, why_no_result

@@ -10,7 +10,7 @@ from a2rl.core.event_log import log_failure
 from a2rl.core.settings import Settings
 from a2rl.labels.records import write_labels
 from a2rl.results.manifest import close_run
-from a2rl.results.report import draw_report
+from a2rl.results.report.page import draw_report
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import RunClosed
 from a2rl.run.records import ReportRecord

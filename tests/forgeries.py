@@ -28,7 +28,7 @@ from a2rl.models.checkpoint import weights_digest
 from a2rl.results.manifest import FILE as MANIFEST
 from a2rl.results.manifest import manifest_of
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import GENESIS, Row, rebuild

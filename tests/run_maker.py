@@ -28,7 +28,7 @@ from a2rl.models.checkpoint import weights_digest
 from a2rl.results.manifest import close_run
 from a2rl.results.mlflow.store import MlflowStore
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, RunOpened, SubmissionAccepted, SubmissionRefused
 from a2rl.run.inputs import hidden_of, place_in

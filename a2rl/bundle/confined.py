@@ -27,7 +27,7 @@ from a2rl.grading.progress import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
 from a2rl.llm.keys import grader_keys, keys_message, receive_keys
-from a2rl.results.report import report_files
+from a2rl.results.report.page import report_files
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.results.verify import Trust, read_published
 from a2rl.run.directory import RunDir

@@ -6,22 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from a2rl import __version__
-from a2rl.cli import (
-    agents,
-    analysing,
-    auditing,
-    exporting,
-    grading,
-    launching,
-    machine,
-    models,
-    project,
-    repeating,
-    stored_runs,
-    suites,
-    tasks,
-    watching,
-)
+from a2rl.cli import catalogs, grading, launching, machine, sharing, stored_runs, suites, watching
 
 app = typer.Typer(
     name="a2rl",
@@ -54,12 +39,12 @@ def _options(
 AGAIN, LOOK, SET_UP = "Continue or repeat runs", "Look at results", "Set up and try out"
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (
-        project.init, machine.doctor, launching.run, watching.watch, stored_runs.runs, stored_runs.report,
+        machine.init, machine.doctor, launching.run, watching.watch, stored_runs.runs, stored_runs.report,
         launching.bench,
     ),
-    AGAIN: (launching.resume, repeating.rerun),
-    LOOK: (analysing.outputs, analysing.compare, analysing.label),
-    "Check results": (stored_runs.verify, repeating.regrade, auditing.bundle, auditing.audit),
+    AGAIN: (launching.resume, launching.rerun),
+    LOOK: (stored_runs.outputs, stored_runs.compare, stored_runs.label),
+    "Check results": (stored_runs.verify, launching.regrade, sharing.bundle, sharing.audit),
     "Grade without a run": (grading.grade, grading.score),
     SET_UP: (grading.prepare, machine.driver, machine.redteam),
 }  # fmt: skip
@@ -75,9 +60,9 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel, **SETTINGS.get(command, {}))(command)
 app.add_typer(suites.app, name="suite", rich_help_panel=AGAIN)
-app.add_typer(exporting.app, name="export", rich_help_panel=LOOK)
-app.add_typer(tasks.app, name="tasks", rich_help_panel=SET_UP)
-app.add_typer(tasks.app, name="task", hidden=True)
-app.add_typer(auditing.leaderboard, name="leaderboard", rich_help_panel="Check results")
-app.add_typer(agents.app, name="agents", rich_help_panel=SET_UP)
-app.add_typer(models.app, name="models", rich_help_panel=SET_UP)
+app.add_typer(sharing.export_app, name="export", rich_help_panel=LOOK)
+app.add_typer(catalogs.tasks_app, name="tasks", rich_help_panel=SET_UP)
+app.add_typer(catalogs.tasks_app, name="task", hidden=True)
+app.add_typer(sharing.leaderboard, name="leaderboard", rich_help_panel="Check results")
+app.add_typer(catalogs.agents_app, name="agents", rich_help_panel=SET_UP)
+app.add_typer(catalogs.models_app, name="models", rich_help_panel=SET_UP)

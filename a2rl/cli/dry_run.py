@@ -1,8 +1,14 @@
-"""`a2rl bench --dry-run`: shows the runs of a suite, what they need, and what they can show."""
+"""`a2rl bench --dry-run`: shows the runs of a suite, what they need, and what they can show.
+
+How many seeds a suite needs to show a difference between two stacks follows from the runs of this checkout, if it has
+any.
+"""
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
 from rich.text import Text
 
 from a2rl.cli.console import out, print_json, print_table
@@ -12,12 +18,60 @@ from a2rl.config.plan import cells_of, check_cells, plan_runs
 from a2rl.config.suite import SETTINGS, Suite
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import CheckResult, examine_runs
-from a2rl.results.suite.run_summary import summaries
-from a2rl.results.suite.seed_plan import SeedPlan, seed_plan
+from a2rl.results.suite.leaderboard import boards
+from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSettings
-from a2rl.scoring.seeds import MOST_SEEDS, POWER
+from a2rl.scoring.seeds import MOST_SEEDS, POWER, seeds_needed
+from a2rl.task_api.contract import Variant
+
+ASSUMED_DEVIATION = 10.0
+"""The standard deviation between runs, in points, where too few are recorded. An assumption: 5 to 20 are common."""
+FEWEST_FREEDOM = 4
+"""A recorded deviation counts if it rests on this many runs besides the first of each stack."""
+
+
+class SeedPlan(BaseModel):
+    """The number of seeds for one task."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    difference: float
+    """Points between the mean gains of two stacks."""
+    deviation: float
+    """The standard deviation of the gains of one stack's runs, in points."""
+    deviation_from: str
+    """Where it is from, in words."""
+    seeds: int | None
+    """The number of runs of each stack; None if more than a thousand are needed."""
+
+
+def seed_plan(task: str, variant: Variant, difference: float, recorded: Sequence[RunSummary]) -> SeedPlan:
+    """Returns how many seeds show a difference with a probability of 80%, at 95% confidence, on the same items.
+
+    Args:
+        task: The task.
+        variant: Its variant.
+        difference: The true difference between two stacks, in points; positive.
+        recorded: Runs of any task.
+    """
+    deviation, source = _deviation(task, variant, recorded)
+    return SeedPlan(
+        difference=difference, deviation=deviation, deviation_from=source, seeds=seeds_needed(difference, deviation)
+    )
+
+
+def _deviation(task: str, variant: Variant, recorded: Sequence[RunSummary]) -> tuple[float, str]:
+    """Returns the standard deviation within stacks, pooled over the stacks, and where it is from."""
+    runs = [run for run in recorded if run.task == task and run.variant == variant and run.is_finished]
+    groups = [[run.gain for run in cell.runs] for board in boards(runs) for cell in board.cells]
+    freedom = sum(len(gains) - 1 for gains in groups)
+    squares = sum((gain - sum(gains) / len(gains)) ** 2 for gains in groups for gain in gains)
+    if freedom < FEWEST_FREEDOM or squares == 0:
+        return ASSUMED_DEVIATION, "assumed"
+    return sqrt(squares / freedom), f"{sum(len(gains) for gains in groups)} recorded runs"
+
 
 ALWAYS_SHOWN = ("task", "agent", "budget_s")
 GIB = 2**30

@@ -34,7 +34,7 @@ def grade(
     Examples: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`,
     `a2rl grade --task alfworld --model tiny --prompts none`
     """
-    from a2rl.cli.models import fetch
+    from a2rl.cli.catalogs import fetch
     from a2rl.cli.progress import progress_bar
     from a2rl.cli.scoring import GradeRequest, grade_checkpoint, task_options
 

@@ -1,19 +1,91 @@
-"""`a2rl run`, `a2rl bench` and `a2rl resume`: the commands that start runs or continue them."""
+"""`a2rl run`, `a2rl bench`, `a2rl resume`, `a2rl rerun` and `a2rl regrade`: start, continue and repeat runs."""
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import BaseModel, ConfigDict
 
 from a2rl.cli.options import Json, with_replaced_settings, with_settings
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted
 from a2rl.run.spec import RunSpec
 from a2rl.scoring.seeds import DIFFERENCE
 
 if TYPE_CHECKING:
-    from a2rl.run.directory import RunDir
+    from a2rl.grading.regrade import Regrade
+
+
+class RepeatedSubmission(BaseModel):
+    """One submission in both runs; what the other run has no submission for is empty."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    weights: str
+    weights_again: str
+    score: float | None
+    score_again: float | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both runs submitted the same weights and got the same score."""
+        return self.weights == self.weights_again and self.score == self.score_again
+
+
+class Repetition(BaseModel):
+    """A run and its repetition."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    again: str
+    submissions: tuple[RepeatedSubmission, ...]
+    changed: tuple[str, ...]
+    """What else differs: the commit of this checkout, and versions of packages."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all submissions have the same weights and scores. A run without any repeats nothing."""
+        return bool(self.submissions) and all(each.is_same for each in self.submissions)
+
+
+def repetition(run: RunDir, again: RunDir) -> Repetition:
+    """Compares two runs, submission by submission."""
+    pairs = zip_longest(_submissions(run), _submissions(again), fillvalue=("", None))
+    return Repetition(
+        run_id=run.id,
+        again=again.id,
+        submissions=tuple(
+            RepeatedSubmission(number=number, weights=one, weights_again=other, score=score, score_again=other_score)
+            for number, ((one, score), (other, other_score)) in enumerate(pairs, start=1)
+        ),
+        changed=_changed(run, again),
+    )
+
+
+def _submissions(run: RunDir) -> list[tuple[str, float | None]]:
+    grades = run.ledger.grades()
+    accepted = run.ledger.events(SubmissionAccepted)
+    return [
+        (each.weights_digest, grade.result.score if (grade := grades.get(each.weights_digest)) else None)
+        for each in accepted
+    ]
+
+
+def _changed(run: RunDir, again: RunDir) -> tuple[str, ...]:
+    before, after = (each.spec.versions | {"commit": each.spec.git_commit} for each in (run, again))
+    names = sorted(before.keys() | after.keys())
+    return tuple(
+        f"{name}: {before.get(name) or 'unknown'} before, {after.get(name) or 'unknown'} now"
+        for name in names
+        if before.get(name) != after.get(name)
+    )
 
 
 @with_settings
@@ -22,8 +94,8 @@ def run(*, as_json: Json = False, **given: Any) -> None:
 
     Example: `a2rl run --task gsm8k --agent scripted --budget 2m`
     """
+    from a2rl.cli.catalogs import fetch
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.models import fetch
     from a2rl.cli.results import show_run
     from a2rl.config.params import load_params
     from a2rl.config.plan import plan_runs
@@ -82,11 +154,10 @@ def bench(
 
 def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_json: bool) -> None:
     """Does the runs of a suite on this machine, and reports on them."""
+    from a2rl.cli.catalogs import fetch
     from a2rl.cli.console import err, print_json
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.models import fetch
-    from a2rl.cli.results import run_object
-    from a2rl.cli.run_table import list_runs, show_list
+    from a2rl.cli.results import list_runs, run_object, show_list
     from a2rl.run.origin import create_run
 
     err.print(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}", soft_wrap=True)
@@ -176,3 +247,118 @@ def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:
             texts.add(f"{unknown}; to count it, {ADD_PRICE}")
     for text in sorted(texts):
         err.print(text, style="yellow", soft_wrap=True, markup=False)
+
+
+SHOWN = 20
+"""The number of items that are listed; `--json` has all of them."""
+
+
+def regrade(
+    run_id: Annotated[str, typer.Argument(help="Run id.")],
+    submission: Annotated[
+        int | None, typer.Argument(min=1, help="Number of a submission; unless given, the one that counts.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Grade a checkpoint of a run again, with the run's settings, and compare the results item by item.
+
+    A submission by its number is graded on the items whose score the agent was told; without a number, the submission
+    that counts is graded on the items that decided the result. The command fails if an item differs.
+
+    Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2 2`, `a2rl regrade gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from a2rl.cli.console import print_json
+    from a2rl.cli.progress import progress_bar
+    from a2rl.cli.results import find_run
+    from a2rl.grading.regrade import regrade as grade_again
+
+    settings = Settings.load()
+    with progress_bar(f"grading {run_id} again") as on_progress:
+        found = grade_again(find_run(run_id, settings), settings, submission, on_progress)
+    _show_regrade(found)
+    if as_json:
+        print_json(found.model_dump(mode="json") | {"same": found.is_same})
+    if not found.is_same:
+        sys.exit(1)
+
+
+def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json = False) -> None:
+    """Start a new run with all settings of an earlier one, and compare their submissions.
+
+    The scripted agent submits the same weights on the same machine if the run has a fixed number of steps (--steps).
+
+    Example: `a2rl rerun gsm8k-scripted-20260412-093015-a1b2`
+    """
+    from a2rl.cli.catalogs import fetch
+    from a2rl.cli.flow_runner import run_flow, showing
+    from a2rl.cli.results import find_run, show_run
+    from a2rl.config.plan import plan_again
+    from a2rl.execution.preflight import require_ready
+    from a2rl.run.origin import create_run, require_made_here
+
+    settings = Settings.load()
+    first = find_run(run_id, settings)
+    require_made_here([first], settings)
+    spec = plan_again(first.spec, settings)
+    fetch([spec.model], settings)
+    require_ready([spec], settings)
+    again = create_run(spec, settings)
+
+    def show() -> None:
+        show_run(again, as_json=False)
+        _show_repetition(first, again, as_json)
+
+    with showing(show):
+        run_flow({"run_ids": [again.id]}, [again.id], settings)
+
+
+def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
+    from a2rl.cli.console import out, print_json, print_table
+    from a2rl.cli.launching import repetition
+
+    found = repetition(first, again)
+    if found.is_same:
+        what = f"the same weights and scores in all {len(found.submissions)} submissions as {found.run_id}"
+    elif not found.submissions:
+        what = f"neither this run nor {found.run_id} has submissions that could be compared"
+    else:
+        what = f"this run differs from {found.run_id}"
+    out.print(what, soft_wrap=True, markup=False)
+    rows = [
+        (
+            str(each.number),
+            each.weights[:16] or "-",
+            each.weights_again[:16] or "-",
+            str(each.score),
+            str(each.score_again),
+        )
+        for each in found.submissions
+        if not each.is_same
+    ]
+    if rows:
+        print_table(("submission", "weights before", "weights now", "score before", "score now"), rows)
+    for change in found.changed:
+        out.print(change, soft_wrap=True, markup=False)
+    if as_json:
+        print_json(found.model_dump(mode="json") | {"same": found.is_same})
+
+
+def _show_regrade(found: "Regrade") -> None:
+    from a2rl.cli.console import out, print_table
+
+    what = f"submission {found.submission}, {found.before.total} {found.split} items"
+    if found.is_same:
+        out.print(f"the same score, item by item: {found.after} ({what})", soft_wrap=True, markup=False)
+    else:
+        out.print(
+            f"the scores differ: {found.before} before, {found.after} now ({what}); {len(found.differences)} items "
+            "have another result",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
+        rows = [
+            (each.id, each.before, each.after, f"{each.value_before:g}", f"{each.value_after:g}")
+            for each in found.differences[:SHOWN]
+        ]
+        print_table(("item", "before", "now", "value before", "value now"), rows)
+    if found.other_answers:
+        out.print(f"{found.other_answers} answers have another text", soft_wrap=True, markup=False)

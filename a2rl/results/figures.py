@@ -1,25 +1,168 @@
-"""The figures of a run for MLflow: metrics and parameters by name, and tables of items."""
+"""The figures of a run: the metrics of its course, its improvement over the base model, and what MLflow has of it.
+
+The metrics of its course have the names of the reference (bench/core/metrics.py:96-107, where `bench` is as in
+docs/paper-preset.md), but are from the ledger instead of files that the agent can write. Times are seconds of the
+budget clock; a submission's is that at which its score was known. For a failure the reference has a score of 0. Here it
+has no score and is not valid, and a real 0 is a score.
+
+The improvement is in the task's own score, with an interval at the level that the run needs. The gain of the best of
+several submissions on the items by which it was chosen is also given without the bias of that choice.
+"""
 
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.files import read_model
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.grading.job import GradeResult
 from a2rl.results.comparability import comparability
-from a2rl.results.run_metrics import run_metrics
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, SubmissionAccepted, SubmissionRefused
-from a2rl.run.ledger import Entry
-from a2rl.run.ranking import sample_note, selection_note
+from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.inputs import hidden_of
+from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ranking import chosen_among, sample_note, selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run.spec import RunSettings
-from a2rl.scoring.score import TaskScore
+from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, cross_fitted, mean_difference
+from a2rl.scoring.score import ItemResult, TaskScore
+from a2rl.task_api.catalog import load_grader
+from a2rl.task_api.contract import HeadlineGrader
 from a2rl.validity.record import counted_gain, read_validity
+
+
+class RunMetrics(BaseModel):
+    """What the reference computes of a run. None: there is nothing to compute it from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    valid_submission_rate: float | None = None
+    """The share of submissions that have a score. A submission that was refused after it was received has none."""
+    first_valid_idx: int | None = None
+    """Which submission was the first with a score: 1, 2, ..."""
+    first_valid_delay: float | None = None
+    time_to_first_improvement: float | None = None
+    """Until the first score above the base model's."""
+    time_to_best: float | None = None
+    """Until the best score; the earliest of equals."""
+    monotonic_ratio: float | None = None
+    """The share of scores that are better than the one before; None with fewer than two."""
+    copy_model_count: int | None = None
+    """How many submissions have the weights of the base model."""
+    time_used_ratio: float | None = None
+    """The share of the budget that the agent used, without the time that was refunded."""
+    last_submit_gap: float | None = None
+    """From the last submission to the end of the agent; 0 if its grade came later."""
+
+
+class _Tried(NamedTuple):
+    score: float | None
+    known_s: float
+
+
+def run_metrics(run: RunDir, entries: Sequence[Entry]) -> RunMetrics:
+    """Returns the metrics of a run, as far as it has come."""
+    tried = list(_tried(entries))
+    scored = [(score, known_s) for score, known_s in tried if score is not None]
+    base = next((each.event.public.score for each in entries if isinstance(each.event, BaselineKnown)), None)
+    better = [known_s for score, known_s in scored if base is not None and score > base]
+    first = next((place for place, each in enumerate(tried) if each.score is not None), None)
+    rises = [after > before for (before, _), (after, _) in pairwise(scored)]
+    executed = run.read("execute", ExecuteRecord)
+    turns = [each.event for each in entries if isinstance(each.event, AgentStarted | AgentEnded)]
+    end_s = turns[-1].elapsed_s if turns and isinstance(turns[-1], AgentEnded) else None
+    return RunMetrics(
+        valid_submission_rate=_share([each.score is not None for each in tried]),
+        first_valid_idx=None if first is None else first + 1,
+        first_valid_delay=None if first is None else tried[first].known_s,
+        time_to_first_improvement=better[0] if better else None,
+        time_to_best=max(scored, key=lambda each: each[0])[1] if scored else None,
+        monotonic_ratio=_share(rises),
+        copy_model_count=_copies(run, entries),
+        time_used_ratio=(executed.elapsed_s - executed.refunded_s) / run.spec.budget_s if executed else None,
+        last_submit_gap=max(0.0, end_s - tried[-1].known_s) if tried and end_s is not None else None,
+    )
+
+
+def _tried(entries: Sequence[Entry]) -> Iterator[_Tried]:
+    """Yields what came of each submission that was received, in order; those that still wait are left out."""
+    grades = grades_among(entries)
+    for event in (entry.event for entry in entries):
+        if isinstance(event, SubmissionRefused) and event.receipt is not None:
+            yield _Tried(None, event.elapsed_s)
+        elif isinstance(event, SubmissionAccepted) and (grade := grades.get(event.weights_digest)) is not None:
+            yield _Tried(grade.result.score, max(event.elapsed_s, grade.elapsed_s))
+
+
+def _share(facts: Sequence[bool]) -> float | None:
+    return sum(facts) / len(facts) if facts else None
+
+
+def _copies(run: RunDir, entries: Sequence[Entry]) -> int | None:
+    ready = run.read("setup", SetupRecord)
+    if ready is None:
+        return None
+    accepted = [entry.event for entry in entries if isinstance(entry.event, SubmissionAccepted)]
+    return sum(ready.is_base_model(each.weights_digest) for each in accepted)
+
+
+def improvement_of(run: RunDir, items: Sequence[ItemResult]) -> Improvement | None:
+    """Compares the results of a model on some items with the base model's results on the same items.
+
+    If the result was chosen on the same items, the interval is corrected for the choice.
+
+    Returns:
+        The improvement in points with its 95% interval; None if it cannot be computed.
+    """
+    baseline = read_model(run.baseline_items, GradeResult).items
+    level = corrected(LEVEL, chosen_among(run))
+    grader = load_grader(run.spec.task)
+    if not isinstance(grader, HeadlineGrader):
+        return compare(baseline, items, level, mean_difference)
+    return compare(baseline, items, level, partial(grader.improvement, hidden=hidden_of(run)))
+
+
+def cross_fitted_gain(run: RunDir) -> float | None:
+    """Returns the gain, in points, of the best submission without the bias of choosing it on the items that measure it.
+
+    Submissions count in the order in which they were made. Items that could not be judged for all are left out.
+
+    Returns:
+        The gain; None under the strict protocol, with a single submission, and where it cannot be computed.
+    """
+    if run.spec.protocol == "strict" or chosen_among(run) == 1:
+        return None
+    grades = run.ledger.grades()
+    digests = dict.fromkeys(event.weights_digest for event in run.ledger.events(SubmissionAccepted))
+    scored = [each for each in digests if each in grades and grades[each].result.score is not None]
+    files = [run.baseline_items, *(run.items(digest, run.spec.final_split) for digest in scored)]
+    graded = [{item.id: item for item in read_model(path, GradeResult).items} for path in files]
+    shared = [each for each in graded[1] if all(_is_judged(items.get(each)) for items in graded)]
+    values = [contributions_of(run, [items[each] for each in shared]) for items in graded] if shared else [None]
+    known = [each for each in values if each is not None]
+    if len(known) < len(graded):
+        return None
+    return cross_fitted(known[0], known[1:])
+
+
+def _is_judged(item: ItemResult | None) -> bool:
+    return item is not None and item.verdict != "errored"
+
+
+def contributions_of(run: RunDir, items: Sequence[ItemResult]) -> Sequence[float] | None:
+    """Returns what each item adds to the task's score."""
+    grader = load_grader(run.spec.task)
+    if isinstance(grader, HeadlineGrader):
+        return grader.contributions(items, hidden_of(run))
+    return [item.value for item in items]
+
 
 SHOWN_REFUSALS = 10
 INVALID_IN_NAMES = re.compile(r"[^\w\-. :/]")

@@ -22,7 +22,7 @@ from a2rl.judge.noise import noise_measures
 from a2rl.judge.params import JudgeParams
 from a2rl.results.figures import result_metrics
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed

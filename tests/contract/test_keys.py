@@ -23,7 +23,7 @@ from a2rl.core.urls import refuse_credentials
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer
 from a2rl.llm.keys import keys_too_short_to_hide
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from stages.execute import execute
 from tests.contract.test_llm_agents import FakeGradingServer

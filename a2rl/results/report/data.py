@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from a2rl.core.errors import UsageError
 from a2rl.results.comparability import comparability
-from a2rl.results.run_metrics import RunMetrics, run_metrics
+from a2rl.results.figures import RunMetrics, run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
     AgentEnded,

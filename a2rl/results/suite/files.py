@@ -19,13 +19,13 @@ from a2rl.core.files import write_atomically, write_model
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
-from a2rl.results.report.template import load_template
-from a2rl.results.run_metrics import RunMetrics
+from a2rl.results.figures import RunMetrics
 from a2rl.results.suite import tables
 from a2rl.results.suite.drawing import Figure
 from a2rl.results.suite.figures import draw_figures
 from a2rl.results.suite.leaderboard import MARKS, Board, boards
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
+from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
 from a2rl.scoring.means import Interval
 from a2rl.task_api.catalog import load_task, own_task_ids, task_ids

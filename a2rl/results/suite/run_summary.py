@@ -14,8 +14,7 @@ from a2rl.grading.job import GradeResult
 from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import TokensSpent
 from a2rl.models.checkpoint import parameters_in, parameters_in_name
-from a2rl.results.comparison import contributions_of
-from a2rl.results.run_metrics import RunMetrics, run_metrics
+from a2rl.results.figures import RunMetrics, contributions_of, run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.gpu_share import dealt_to

@@ -1,9 +1,32 @@
-"""One check of a run, and what it found."""
+"""One check of a run and what it found, and the checks of its files and scores.
 
-from collections.abc import Callable
+Inputs, checkpoints, code, logs, records and the report are checked by their digests. Scores must follow from the items,
+which must be those of the split.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.core.errors import A2rlError, IntegrityError
+from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
+from a2rl.core.files import file_digest, read_jsonl, read_model
+from a2rl.core.secrets import scrub
+from a2rl.grading.baseline import BaselineKey
+from a2rl.grading.job import GradeResult, ids_of_run, score_items
+from a2rl.grading.pruning import invalid_pruning, pruned
+from a2rl.models.base_model import model_digest
+from a2rl.models.checkpoint import weights_digest
+from a2rl.recording.code_history import check_history, commits
+from a2rl.recording.code_reading import changed_copies
+from a2rl.results.manifest import changed_files, read_manifest
+from a2rl.results.report.page import report_files
+from a2rl.run.directory import RunDir
+from a2rl.run.events import BaselineKnown, Graded, PrivateGraded, RunOpened, SubmissionAccepted
+from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of
+from a2rl.run.records import BaselineRecord, SetupRecord
+from a2rl.scoring.score import ItemResult, TaskScore
+from a2rl.task_api.contract import Split
+from a2rl.task_api.data import hidden_digest
 
 MAX_CHARS = 500
 TOLERANCE = 1e-6
@@ -65,3 +88,175 @@ class Absent(NamedTuple):
 
 
 NOTHING_ABSENT = Absent()
+
+
+SHOWN = 5
+"""The number of changed files that are named."""
+NOT_CLOSED = "the run is not finished"
+
+
+def check_inputs(run: RunDir, absent: Absent) -> str:
+    """Compares the base model and the hidden data with the digests in the ledger."""
+    opened, ready = run.ledger.events(RunOpened), run.read("setup", SetupRecord)
+    if not opened or ready is None:
+        raise NotCheckedError("the run is not set up")
+    known = opened[0]
+    require(ready.model_digest == known.model_digest, "the setup record names another base model than the ledger")
+    require(ready.data_digest == known.data_digest, "the setup record names other data than the ledger")
+    hidden = hidden_of(run)
+    require(hidden_digest(hidden.parent) == known.data_digest, f"the data in {hidden} is not that of the run")
+    if (base := find_base_model(run)) is None:
+        return f"the data; not the base model: {run.spec.model} is not on this machine{how_to_get(run.spec.model)}"
+    if model_digest(base) == known.model_digest:
+        return ""
+    require(absent.base_model, f"the base model in {base} is not that of the run")
+    return f"the data; not the base model: what is called {run.spec.model} here is another"
+
+
+def check_checkpoints(run: RunDir, absent: Absent) -> str:
+    """Recomputes the digests of the kept checkpoints."""
+    entries = run.ledger.entries()
+    require(not (problem := invalid_pruning(run.spec, entries)), problem)
+    accepted = {entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)}
+    kept = accepted - pruned(entries)
+    for digest in kept - absent.weights:
+        require(
+            weights_digest(run.checkpoint(digest)) == digest,
+            f"{run.checkpoint(digest)} was changed after it was submitted",
+        )
+    if kept and kept <= absent.weights:
+        raise NotCheckedError("the weights are not here")
+    missing = len(kept & absent.weights)
+    return f"the weights of {missing} checkpoints are not here" if missing else ""
+
+
+def check_files(run: RunDir, absent: Absent) -> str:
+    """Compares all files with the manifest."""
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise NotCheckedError(NOT_CLOSED)
+    changed = changed_files(run, manifest, absent=absent.files)
+    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+    require(not changed, "; ".join(changed[:SHOWN]) + more)
+    gone = sorted(absent.files & manifest.files.keys())
+    without = ", ".join(gone[:SHOWN]) + (f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else "")
+    return f"{len(manifest.files) - len(gone)} files" + (f", without {without}" if gone else "")
+
+
+def check_code(run: RunDir) -> str:
+    """Checks the objects of the code's history, its end, and that it has the commit of every submission."""
+    try:
+        check_history(run.code)
+        known = commits(run.code)
+    except InfrastructureError as error:
+        raise IntegrityError(str(error)) from error
+    for event in run.ledger.events(SubmissionAccepted):
+        if event.code_revision and event.code_revision not in known:
+            raise IntegrityError(f"the code of submission {event.submission_id} is not in the history")
+    manifest = read_manifest(run)
+    if manifest is not None:
+        last = known[0] if known else ""
+        require(last == manifest.code, f"the history ends with {last[:12] or 'nothing'}, not {manifest.code[:12]}")
+    changed = changed_copies(run.code)
+    require(not changed, f"code/ has other files than the last commit: {', '.join(changed[:SHOWN])}")
+    return f"{len(known)} commits"
+
+
+def check_report(run: RunDir) -> None:
+    """Checks that the report is the one of the run's end, or the one that follows from its files now."""
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise NotCheckedError(NOT_CLOSED)
+    if not run.report.exists():
+        raise NotCheckedError(f"there is no page: `a2rl report {run.id}` draws it")
+    folder = run.report.parent
+    changed = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and file_digest(path) != manifest.files.get(f"{folder.name}/{path.name}")
+    ]
+    if not changed:
+        return
+    try:
+        drawn = report_files(run, settings_of(run))
+    except Exception as error:  # what it is drawn from may be forged, and every way to fail says so
+        raise IntegrityError(f"{changed[0]} is another file, and it cannot be drawn again: {error}") from error
+    for path in changed:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        require(
+            text == scrub(drawn.get(path.name, "")),
+            f"{path} is not that of this run: `a2rl report {run.id}` draws it again",
+        )
+
+
+def check_items(run: RunDir) -> None:
+    """Recomputes each score from its items, which must be exactly those of the split."""
+    for path, split, claimed, digest in _grade_files(run):
+        require(file_digest(path) == digest, f"{path} was changed after grading")
+        hidden = hidden_of(run)
+        items = read_model(path, GradeResult).items
+        require(
+            [item.id for item in items] == ids_of_run(run.spec, hidden, split),
+            f"{path} does not have the items of the {split} split",
+        )
+        recomputed = score_items(run.spec.task, hidden, items)
+        require(
+            same(recomputed.score, claimed.score),
+            f"{path}: the items give {recomputed.score}, the ledger says {claimed.score}",
+        )
+
+
+def check_baseline(run: RunDir) -> None:
+    """Recomputes the base model's scores, and compares its items with the stored baseline of the same key."""
+    record, known = run.read("baseline", BaselineRecord), run.ledger.events(BaselineKnown)
+    if record is None or not known:
+        return
+    spec, hidden, path = run.spec, hidden_of(run), run.baseline_items
+    require(record.key == known[0].key, "the record's baseline has another key than the ledger's")
+    require(known[0].items_digest == file_digest(path), f"{path} was changed after grading")
+    items = read_model(path, GradeResult).items
+    require(
+        [item.id for item in items] == ids_of_run(spec, hidden, "all"),
+        f"{path} does not have the items of the eval set",
+    )
+    scores: dict[Split, TaskScore | None] = {spec.public_split: known[0].public, "private": known[0].private}
+    for split, claimed in scores.items():
+        if claimed is not None:
+            _check_baseline_split(run, items, split, claimed)
+    parts: dict[Split, TaskScore] = {"all": record.total, "public": record.public, "private": record.private}
+    for split, shown in parts.items():
+        _check_baseline_split(run, items, split, shown)
+    _check_stored(run, record.key, items)
+
+
+def _check_baseline_split(run: RunDir, items: Sequence[ItemResult], split: Split, claimed: TaskScore) -> None:
+    spec, hidden = run.spec, hidden_of(run)
+    chosen = set(ids_of_run(spec, hidden, split))
+    found = [item for item in items if item.id in chosen]
+    recomputed = score_items(spec.task, hidden, found).score
+    require(
+        same(recomputed, claimed.score),
+        f"{run.baseline_items}: the {split} items give {recomputed}, not {claimed.score}",
+    )
+
+
+def _check_stored(run: RunDir, key: str, items: Sequence[ItemResult]) -> None:
+    """Compares the items with the baseline that is stored under this key, if there is one in this checkout."""
+    for path in settings_of(run).baselines.glob("**/key.json"):
+        if read_model(path, BaselineKey).key == key:
+            rows = read_jsonl(path.parent / "items.jsonl")
+            stored = {str(row["id"]): (row["verdict"], row["value"]) for row in rows}
+            for item in items:
+                require(
+                    stored.get(item.id) == (item.verdict, item.value),
+                    f"{run.baseline_items}: item {item.id} is not that of the stored baseline in {path.parent}",
+                )
+
+
+def _grade_files(run: RunDir) -> Iterator[tuple[Path, Split, TaskScore, str]]:
+    for event in run.ledger.events(Graded):
+        if event.items_digest:
+            split = run.spec.public_split
+            yield run.items(event.weights_digest, split), split, event.result, event.items_digest
+    for final in run.ledger.events(PrivateGraded):
+        yield run.items(final.weights_digest, "private"), "private", final.result, final.items_digest

@@ -14,11 +14,22 @@ from a2rl.core.files import digest_of, read_jsonl, read_text
 from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.verify.check import NOTHING_ABSENT, Absent, CheckOutcome, NotCheckedError, made, require
-from a2rl.results.verify.files import check_checkpoints, check_code, check_files, check_inputs, check_report
-from a2rl.results.verify.mirrored import check_mlflow
-from a2rl.results.verify.records import check_draw, check_records, check_validity
-from a2rl.results.verify.scores import check_baseline, check_items
+from a2rl.results.verify.check import (
+    NOTHING_ABSENT,
+    Absent,
+    CheckOutcome,
+    NotCheckedError,
+    check_baseline,
+    check_checkpoints,
+    check_code,
+    check_files,
+    check_inputs,
+    check_items,
+    check_report,
+    made,
+    require,
+)
+from a2rl.results.verify.records import check_draw, check_mlflow, check_records, check_validity
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened
 from a2rl.run.records import ExecuteRecord

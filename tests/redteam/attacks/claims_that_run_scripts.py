@@ -25,7 +25,7 @@ def held(after):
     import tempfile
 
     from a2rl.recording.agent_summary import keep_summary, read_summary
-    from a2rl.results.report import write_report
+    from a2rl.results.report.page import write_report
     from tests.run_maker import checkout
     from tests.simulated_runs import simulate_run
 

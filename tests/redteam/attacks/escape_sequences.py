@@ -34,7 +34,7 @@ def held(after):
     import io
 
     from a2rl.cli.console import PlainConsole
-    from a2rl.cli.follower import Follower
+    from a2rl.cli.flow_runner import Follower
     from a2rl.results.mlflow.tracking import Tracker
     from tests.redteam.look import settings_of
 

@@ -6,7 +6,7 @@ import pytest
 
 from a2rl.cli import progress as module
 from a2rl.cli.console import PlainConsole
-from a2rl.cli.follower import Follower
+from a2rl.cli.flow_runner import Follower
 from a2rl.cli.progress import EVERY_S, GradingProgress, progress_bar
 from a2rl.grading.progress import Progress
 from a2rl.run.directory import RunDir

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from a2rl import __version__
-from a2rl.cli.project import init
+from a2rl.cli.machine import init
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import MADE_BY
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from a2rl.cli.commands import app
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cli.run_table import COLUMNS, list_runs, show_list
+from a2rl.cli.results import COLUMNS, list_runs, show_list
 from a2rl.cli.stored_runs import runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings

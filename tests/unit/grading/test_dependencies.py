@@ -183,9 +183,7 @@ def test_a_newly_imported_module_counts_with_its_imports(copied: Path) -> None:
     (copied / "a2rl/scoring/new.py").write_text("def f():\n    from a2rl.scoring import newer\n    return newer\n")
     (copied / "a2rl/scoring/newer.py").write_text("X = 1\n")
     grade = copied / "tasks/gsm8k/grade.py"
-    grade.write_text(
-        grade.read_text() + "\nif TYPE_CHECKING:\n    import a2rl.cli.run_table\nNEW = 'a2rl.scoring.new'\n"
-    )
+    grade.write_text(grade.read_text() + "\nif TYPE_CHECKING:\n    import a2rl.cli.results\nNEW = 'a2rl.scoring.new'\n")
     assert code_of.__wrapped__("gsm8k").files.keys() - before == {"a2rl/scoring/new.py", "a2rl/scoring/newer.py"}
 
 

@@ -10,7 +10,7 @@ from a2rl.grading.pool import GraderPool
 from a2rl.grading.pruning import invalid_pruning, prune, unneeded
 from a2rl.grading.service import GradingService
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import CheckpointPruned, SubmissionAccepted

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from a2rl.labels.run_labels import label_run
-from a2rl.results.report.activities import ACTIVITIES, TimeLine, time_line
-from a2rl.results.report.steps import Call, ShownStep, Steps
+from a2rl.results.report.work import ACTIVITIES, Call, ShownStep, Steps, TimeLine, time_line
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run

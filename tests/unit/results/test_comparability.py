@@ -12,7 +12,7 @@ from a2rl.config.suite import single_run
 from a2rl.core.settings import Settings
 from a2rl.results.comparability import comparability
 from a2rl.results.figures import run_tags
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
 from a2rl.sampling.generation import Generation

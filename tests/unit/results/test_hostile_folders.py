@@ -14,15 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cli.results import find_run
-from a2rl.cli.run_table import list_runs
+from a2rl.cli.results import find_run, list_runs
 from a2rl.cluster.copies import CopyManifest, blob_key, entry_key, entry_object
 from a2rl.cluster.restore import fetch_results
 from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.results.suite.run_summary import summaries
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
+from a2rl.cli.launching import repetition
 from a2rl.config.plan import plan_again
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
-from a2rl.results.repetition import repetition
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
 from tests.run_maker import FakePool, checkout, make_run, spec

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from a2rl.core.files import read_model, write_model
 from a2rl.grading.job import GradeResult
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.results.report.tables import MAX_CHARS, Example, choose
 from a2rl.run.events import PrivateGraded
 from a2rl.scoring.score import ItemResult, Verdict

@@ -6,8 +6,7 @@ from typing import Any
 
 from a2rl.cli.results import run_object
 from a2rl.core.settings import Settings
-from a2rl.results.figures import result_metrics
-from a2rl.results.run_metrics import RunMetrics, run_metrics
+from a2rl.results.figures import RunMetrics, result_metrics, run_metrics
 from a2rl.results.suite.files import write_suite_report
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (

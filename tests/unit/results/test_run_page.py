@@ -13,11 +13,10 @@ import pytest
 from a2rl.agent_systems.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
-from a2rl.results.report import write_report
-from a2rl.results.report.code_changes import MAX_LINES
 from a2rl.results.report.data import RunReport
-from a2rl.results.report.markdown import as_markdown, plain
-from a2rl.results.report.steps import MAX_STEPS
+from a2rl.results.report.page import as_markdown, write_report
+from a2rl.results.report.work import MAX_LINES, MAX_STEPS
+from a2rl.results.table import plain
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.task_api.catalog import load_task

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
+from a2rl.cli.dry_run import ASSUMED_DEVIATION, seed_plan
 from a2rl.core.settings import Settings
 from a2rl.results.suite.run_summary import RunSummary, summaries
-from a2rl.results.suite.seed_plan import ASSUMED_DEVIATION, seed_plan
 from a2rl.run.directory import RunDir
 from a2rl.scoring.seeds import MOST_SEEDS, probability_of_difference, seeds_needed
 from tests.run_maker import checkout

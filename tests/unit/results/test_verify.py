@@ -16,9 +16,9 @@ from a2rl.cli.results import run_object, sentence
 from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult, ids_of_run, selected_ids
-from a2rl.results.comparison import improvement_of
+from a2rl.results.figures import improvement_of
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.results.verify import verify_run
 from a2rl.run import ledger

@@ -12,7 +12,7 @@ from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, MissingInputError, RunFailedError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirror, Mirrors
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted

@@ -25,7 +25,8 @@ from a2rl.recording.code_history import snapshot_code
 from a2rl.results.manifest import read_manifest
 from a2rl.results.mirror import Mirror, Mirrors
 from a2rl.results.mlflow import tracking
-from a2rl.results.report import page, write_report
+from a2rl.results.report import page
+from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed, RunFailed
 from a2rl.run.failure import forget_failure, record_failure
@@ -41,8 +42,8 @@ Place = tuple[str, int]
 STAGES = ("stages.validity", "stages.report")
 SHOWING = ("stages.report", "a2rl.labels.records", "a2rl.results.manifest", "a2rl.results.report.page")
 DRAWING = (
-    *(f"a2rl.results.report.{name}" for name in ("activities", "chart", "code_changes", "data", "markdown",
-    "steps", "tables")), *(f"a2rl.labels.{name}" for name in ("code_walk", "run_labels")),
+    *(f"a2rl.results.report.{name}" for name in ("data", "tables", "work")),
+    *(f"a2rl.labels.{name}" for name in ("code_walk", "run_labels")),
 )  # fmt: skip
 JUDGING = ("stages.validity", "a2rl.validity.checks", "a2rl.validity.record")
 
@@ -77,7 +78,7 @@ def here(module: str, arguments: Sequence[str], settings: Settings, *_: object) 
     try:
         if module == "a2rl.labels.run_labels":
             output = label_run(run).model_dump_json().encode()
-        elif module == "a2rl.results.report":
+        elif module == "a2rl.results.report.page":
             write_report(run, settings)
         for name in arguments[1:]:
             check = getattr(import_module(name.partition(":")[0]), name.partition(":")[2])

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from a2rl.cli import main
 from a2rl.cli.console import PlainConsole
-from a2rl.cli.follower import Follower
+from a2rl.cli.flow_runner import Follower
 from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.core.event_log import EventLog
 from a2rl.core.files import read_model, write_model
@@ -26,7 +26,7 @@ from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.recording.code_history import snapshot_code
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report import write_report
+from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
 from stages.grade import grade

@@ -1,0 +1,346 @@
+"""`a2rl agents`, `a2rl models` and `a2rl tasks`: what there is, and how to get or begin one."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from a2rl.cli.options import Json, Source
+from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.settings import Settings
+
+if TYPE_CHECKING:
+    from a2rl.models.pretrained_store import OnProgress
+
+
+agents_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@agents_app.callback()
+def agents(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")] = False,
+) -> None:
+    """List available agent systems; `a2rl agents install ID` installs one.
+
+    Example: `a2rl agents`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from a2rl.agent_systems.catalog import agent_ids, find_agent
+    from a2rl.agent_systems.installation import Installation
+    from a2rl.cli.console import out, print_json, print_table
+
+    settings = Settings.load()
+    found = [find_agent(agent_id, settings.root) for agent_id in agent_ids(settings.root)]
+    installations = [Installation(agent, settings) for agent in found]
+    if as_json:
+        print_json(
+            [
+                each.agent.model_dump(mode="json", by_alias=True)
+                | {
+                    "installed": each.version is not None or not each.is_needed,
+                    "version": each.version,
+                    "missing": each.missing(None),
+                }
+                for each in installations
+            ]
+        )
+        return
+    rows = [
+        (
+            each.agent.id,
+            each.agent.title,
+            each.version or ("no" if each.is_needed else "built in"),
+            each.agent.driver or "-",
+            "; ".join(each.missing(None)) or "nothing",
+        )
+        for each in installations
+    ]
+    print_table(("agent", "description", "installed", "driver", "missing"), rows)
+    out.print("\nWith `--base-url` an agent uses an LLM of your own and needs no key.", style="dim", markup=False)
+
+
+@agents_app.command()
+def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> None:
+    """Install agent systems at their pinned versions, into `.agents/` of this checkout.
+
+    Example: `a2rl agents install claude-code codex`
+    """
+    from rich.text import Text
+
+    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.installation import Installation
+    from a2rl.cli.console import err, out
+
+    settings = Settings.load()
+    failed = 0
+    for agent in [find_agent(each, settings.root) for each in ids]:
+        with err.status(Text(f"installing {agent.id}: about a minute")):
+            try:
+                Installation(agent, settings).install(lambda text: out.print(text, markup=False))
+            except A2rlError as error:
+                failed += 1
+                err.print(f"{agent.id}: {error}", style="red", markup=False, soft_wrap=True)
+    if failed:
+        sys.exit(1)
+
+
+models_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+class ListedModel(NamedTuple):
+    """One row of `a2rl models`."""
+
+    name: str
+    state: str
+    parameters: int | None
+    disk_bytes: int | None
+    """What it takes on disk; None if it is not there."""
+    download_bytes: int | None
+    licence: str
+    description: str
+
+
+@models_app.callback()
+def models(context: typer.Context, as_json: Json = False) -> None:
+    """List base models that `--model` knows by name; `a2rl models get NAME` gets one.
+
+    Example: `a2rl models`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from a2rl.cli.console import out, print_json, print_table
+
+    found = list_models(Settings.load())
+    if as_json:
+        print_json([row._asdict() for row in found])
+        return
+    rows = [
+        (
+            row.name,
+            row.state,
+            f"{row.parameters / 1e6:,.0f}M" if row.parameters else "-",
+            _size(row.disk_bytes) if row.disk_bytes is not None else f"({_size(row.download_bytes)} to download)",
+            row.licence,
+            row.description,
+        )
+        for row in found
+    ]
+    print_table(("model", "state", "parameters", "on disk", "licence", "description"), rows, ("parameters",))
+    out.print(
+        "\n`--model` also takes a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B.",
+        style="dim",
+        markup=False,
+    )
+
+
+@models_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="The name of a model; `a2rl models` lists them.")],
+    accept_license: Annotated[
+        bool, typer.Option("--accept-license", help="You have read the model's terms of use and accept them.")
+    ] = False,
+) -> None:
+    """Download a pretrained model. A run with `--model NAME` does the same on first use.
+
+    Example: `a2rl models get smollm2-135m`
+    """
+    from a2rl.cli.console import out
+    from a2rl.core.errors import unknown_name
+    from a2rl.models.pretrained import CATALOGUE
+    from a2rl.models.pretrained_store import PretrainedStore
+
+    settings = Settings.load()
+    if name not in CATALOGUE:
+        raise unknown_name("model to get", name, CATALOGUE)
+    model, store = CATALOGUE[name], PretrainedStore(settings)
+    out.print(f"{name}: {model.licence.name}, {model.licence.url}", markup=False, soft_wrap=True)
+    if accept_license:
+        store.accept_licence(model)
+    fetch([name], settings)
+    out.print(f"{name} is in {store.folder(model)}", markup=False, soft_wrap=True)
+
+
+def fetch(names: Iterable[str], settings: Settings) -> None:
+    """Downloads the models of the catalogue among these names that are not here yet.
+
+    Raises:
+        UsageError: A licence is not accepted.
+        InfrastructureError: A download or a conversion failed.
+    """
+    from a2rl.models.pretrained import CATALOGUE
+    from a2rl.models.pretrained_store import PretrainedStore
+
+    store, wanted = PretrainedStore(settings), dict.fromkeys(names)
+    for model in (CATALOGUE[name] for name in wanted if name in CATALOGUE):
+        if store.state(model) != "ready":
+            store.require_licence(model)
+            with _progress(model.name, model.download_bytes) as on_progress:
+                store.get(model, on_progress)
+
+
+@contextmanager
+def _progress(name: str, total: int) -> Iterator["OnProgress"]:
+    """Shows a bar on a terminal; elsewhere, one line says what takes so long."""
+    from a2rl.cli.console import err
+    from a2rl.cli.progress import byte_bar
+
+    if not err.is_terminal:
+        err.print(f"downloading {name} ({_size(total)}), once", markup=False, soft_wrap=True)
+    with byte_bar(f"downloading {name}") as on_progress:
+        yield on_progress
+
+
+def list_models(settings: Settings) -> list[ListedModel]:
+    """Lists `tiny`, the pretrained models, and other checkpoints in models/."""
+    from a2rl.models.base_model import TINY
+    from a2rl.models.pretrained import CATALOGUE
+    from a2rl.models.pretrained_store import PretrainedStore
+
+    store = PretrainedStore(settings)
+    tiny = settings.models / TINY
+    state = "ready" if (tiny / "config.json").is_file() else "missing"
+    found = [ListedModel(TINY, state, _parameters(tiny), _bytes(tiny), 0, "MIT", "for the mini variants")]
+    for model in CATALOGUE.values():
+        found.append(
+            ListedModel(
+                model.name,
+                store.state(model),
+                model.parameters,
+                _bytes(store.folder(model)),
+                model.download_bytes,
+                model.licence.name,
+                model.title,
+            )
+        )
+    named = {TINY, *CATALOGUE}
+    others = (path.parent for path in sorted(settings.models.glob("*/config.json")))
+    return found + [
+        ListedModel(f"models/{folder.name}", "ready", _parameters(folder), _bytes(folder), 0, "-", "a folder")
+        for folder in others
+        if folder.name not in named and not folder.name.startswith(".")
+    ]
+
+
+def _parameters(folder: Path) -> int | None:
+    from math import prod
+
+    from a2rl.core.errors import InvalidSubmissionError
+    from a2rl.models.checkpoint import tensors_of
+
+    try:
+        return sum(prod(tensor.shape) for tensor in tensors_of(folder).values()) or None
+    except (InvalidSubmissionError, OSError):
+        return None
+
+
+def _bytes(folder: Path) -> int | None:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) if folder.is_dir() else None
+
+
+def _size(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e6:,.0f} MB"
+
+
+tasks_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@tasks_app.callback()
+def tasks(context: typer.Context, as_json: Json = False) -> None:
+    """List available tasks; `a2rl tasks new NAME` begins one of your own, `a2rl tasks check FOLDER` checks it.
+
+    Example: `a2rl tasks --json`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from a2rl.cli.console import out, print_json, print_table
+    from a2rl.task_api.catalog import load_task, own_task_ids, task_ids
+
+    settings = Settings.load()
+    known = [*task_ids(settings.root), *own_task_ids(settings.root)]
+    found = [load_task(task_id, settings.root) for task_id in known]
+    if as_json:
+        print_json([task.model_dump(mode="json") for task in found])
+        return
+    rows = []
+    for task in found:
+        sizes = (str(variant.eval_items) if variant else "-" for variant in (task.mini, task.full))
+        rows.append((task.id, str(task.level), task.metric, *sizes, task.source.url))
+    print_table(("task", "level", "metric", "mini", "full", "source"), rows, right=("mini", "full"))
+    options = [
+        (f"{task.id}: --{name} {'|'.join(option.choices)}", f"{option.help} Default: {option.default}.")
+        for task in found
+        for name, option in task.options.items()
+    ]
+    if options:
+        out.print()
+        print_table(("option", ""), options)
+
+
+@tasks_app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="The folder to make; its name is the task's name.")],
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="Episodes of an environment instead of questions with one answer.")
+    ] = False,
+) -> None:
+    """Begin a task of your own: a small whole one, to be changed step by step.
+
+    Example: `a2rl tasks new capitals`
+    """
+    from a2rl.cli.console import out
+    from a2rl.task_api import skeletons
+    from a2rl.task_api.catalog import check_name
+
+    check_name(folder.resolve().name, Settings.load().root)
+    if folder.exists():
+        raise UsageError(f"{folder} exists: give another name, or remove it")
+    source = Path(str(skeletons.__file__)).with_name("interactive" if interactive else "static")
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__*"))
+    definition = folder / "task.py"
+    definition.write_text(definition.read_text(encoding="utf-8").replace("NAME", folder.resolve().name))
+    out.print(f"{folder} has a whole task. Change it, and see whether it keeps its contract:", soft_wrap=True)
+    out.print(f"  a2rl tasks check {folder}", markup=False, soft_wrap=True)
+    out.print(f"  a2rl run --task ./{folder} --agent scripted --budget 2m", markup=False, soft_wrap=True)
+
+
+@tasks_app.command()
+def check(
+    task: Annotated[str, typer.Argument(help="The folder of a task, or the id of one.")],
+    variant: Annotated[str | None, typer.Option(help="mini or full; unless given, what the task has.")] = None,
+    source: Source = None,
+) -> None:
+    """Check a task against its contract: the data, the right answers, the halves, and what a grade costs.
+
+    Example: `a2rl tasks check ./capitals`
+    """
+    from a2rl.cli.console import out
+    from a2rl.cli.scoring import known_variant
+    from a2rl.task_api.catalog import find_task, load_task
+    from a2rl.task_api.check import TaskCheck
+
+    settings = Settings.load()
+    task_id = find_task(task, settings.root)
+    nearest = load_task(task_id, settings.root).nearest(known_variant(variant or "mini"))
+    with tempfile.TemporaryDirectory() as scratch:
+        looked_at = TaskCheck(task_id, settings.root, nearest, source, Path(scratch))
+        failed = 0
+        for each in looked_at.run():
+            mark, style = ("no ", "red") if each.problem else ("yes", "green")
+            out.print(f"{mark}  {each.claim}", style=style, markup=False, soft_wrap=True)
+            if each.problem:
+                failed += 1
+                out.print(f"     {each.problem}", markup=False, soft_wrap=True)
+        if not failed:
+            out.print(f"grading takes {looked_at.costs()}, besides the model", markup=False, soft_wrap=True)
+        for line in looked_at.missing():
+            out.print(line, style="dim", markup=False, soft_wrap=True)
+    if failed:
+        raise A2rlError(f"{failed} of the checks failed: docs/adding-a-task.md explains the contract")
+    out.print(f"{task_id} keeps the contract", markup=False, soft_wrap=True)
