@@ -7,16 +7,24 @@ then matches substrings, by which an empty answer is right).
 
 A judge may say more than its word: it is read at the beginning of the first or last line, alone or before punctuation,
 or anywhere after a label such as "Verdict:". Thoughts and fences do not count. Two verdicts that differ are none.
+
+The judge of the mini variant is a rule behind the API of the real judges, exact and set match:
+`python -P -m tasks.deepsearchqa.annotator DESCRIPTOR` with a listening socket, which ends when its standard input is
+closed. It gets the same prompts as a real judge, but is stricter: a Set answer with an additional item is wrong, since
+a model could otherwise win by naming everything.
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import UsageError
 from a2rl.core.model_text import answer_of
 from a2rl.judge.client import Question
+from a2rl.judge.local import ChatMessage, create_app
 from a2rl.judge.parsers import MAX_CHARS, UnreadableReplyError
+from tasks.deepsearchqa.research import compare
 
 ANNOTATOR = "correct_or_incorrect"
 VERDICTS = {"correct": 1.0, "incorrect": 0.0}
@@ -94,3 +102,16 @@ def asked_about(prompt: str) -> Answered:
 
 def _escaped(text: str) -> str:
     return _TAG.sub("&lt;", text)
+
+
+def judge(chat: list[ChatMessage]) -> dict[str, float]:
+    """Returns the probability of each of the two words. Raises ValueError if there is no answer to judge."""
+    about = asked_about(chat[-1].content if chat else "")
+    right = compare(about.answer, about.gold, about.answer_type).exact
+    return {"correct": float(right), "incorrect": float(not right)}
+
+
+if __name__ == "__main__":
+    from a2rl.core.serving import serve_for_parent
+
+    serve_for_parent(create_app(judge), int(sys.argv[1]), lifespan="off")

@@ -10,7 +10,7 @@ measured as well. An empty answer is wrong without asking the judge. Failures th
 against it: a failed search costs the model a turn, and the observation says so; a second failed search in an item, or
 a failed judgement, makes the item errored.
 
-mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
+mini: the judge is a rule that this repo serves over the same API (annotator.py). full: the judge of params.yaml.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,14 +27,12 @@ from a2rl.sampling import Conversation, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult, Verdict, errors_tolerated
 from a2rl.task_api.contract import Limits, Options, OwnJudge
 from tasks.deepsearchqa.annotator import ANNOTATOR, TRIAL, Answered, question
-from tasks.deepsearchqa.blocklist import is_leak
 from tasks.deepsearchqa.research import Episode, Hit, Question, compare, observation, read_questions
 from tasks.deepsearchqa.research.episode import REFERENCE_INSTRUCTIONS, REFERENCE_STOPS, STOPS
 from tasks.deepsearchqa.research.match import SET_ANSWER
-from tasks.deepsearchqa.search import SHOWN, Ask, check_search, open_search
-from tasks.deepsearchqa.web import SearchError
+from tasks.deepsearchqa.search import SHOWN, Ask, SearchError, check_search, is_leak, open_search
 
-OWN_JUDGE = OwnJudge("tasks.deepsearchqa.served", ANNOTATOR)
+OWN_JUDGE = OwnJudge("tasks.deepsearchqa.annotator", ANNOTATOR)
 SEARCH_FAILED = "The search failed."
 FAILURES_ALLOWED = 1
 """Maximum number of failed searches in an item that is graded."""

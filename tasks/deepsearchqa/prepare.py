@@ -15,7 +15,7 @@ whose pages the agent does not get, so that memorising facts does not help.
 import csv
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from a2rl.core.errors import IntegrityError, UsageError
@@ -24,13 +24,14 @@ from a2rl.core.hub import download
 from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
 from tasks.deepsearchqa import mini
+from tasks.deepsearchqa.mini import Split, World
 from tasks.deepsearchqa.research import Index, Question
 from tasks.deepsearchqa.research.episode import INSTRUCTIONS
 from tasks.deepsearchqa.task import TASK
-from tasks.deepsearchqa.world import Split, World
 
 HERE = Path(__file__).parent
 MINI_TRAIN, MINI_SEED = 3000, 2604
+pretraining_text, canonical = mini.pretraining_text, mini.canonical
 SHUFFLE_SEED, TRAIN_ROWS = 42, 100
 FILE = TASK.source.files[0]
 FILE_DIGEST = TASK.source.sha256[FILE]
@@ -53,16 +54,6 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
 def copy_tools(visible: Path) -> None:
     """Copies the environment as a package, and the modules for rollouts."""
     hand_out(visible, HERE / "research", HERE / "workspace" / "rollout.py", HERE / "workspace" / "services.py")
-
-
-def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.pretraining_text(seed)
-
-
-def canonical(text: str) -> str:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.canonical(text)
 
 
 def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
@@ -94,7 +85,7 @@ def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str,
     _write(visible / "train.jsonl", train)
     _write(hidden / "eval.jsonl", test)
     if source is None or not (source / "pages").is_dir():
-        return {"pages": "none: grade with --search serpapi, duckduckgo or searxng"}
+        return {"pages": "none: grade with --search serpapi or searxng"}
     shutil.copytree(source / "pages", hidden / "pages")
     return {"pages": "the mirror's"}
 

@@ -20,10 +20,8 @@ from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
 from a2rl.task_api.contract import AgentJudgement, NotForAgentError, Options, SearchResults, Variant
 from tasks.deepsearchqa.annotator import Answered, question
-from tasks.deepsearchqa.blocklist import QUOTED_WORDS, Quotes, is_leak
 from tasks.deepsearchqa.research import Hit, compare, read_questions
-from tasks.deepsearchqa.search import SHOWN, Ask, open_search
-from tasks.deepsearchqa.web import SearchError
+from tasks.deepsearchqa.search import QUOTED_WORDS, SHOWN, Ask, Quotes, SearchError, is_leak, open_search
 
 WHOLE = 10**6
 """More words than a question has."""

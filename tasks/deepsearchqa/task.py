@@ -22,15 +22,9 @@ TASK = Task(
     options={
         "search": Option(
             default="pages",
-            choices=("pages", "serpapi", "duckduckgo", "searxng"),
+            choices=("pages", "serpapi", "searxng"),
             help="What is searched. pages: the pages in the data (mini, or a mirror's); serpapi: Google, with"
-            " SERPAPI_KEY; duckduckgo: its instant answers, without a key; searxng: your own server, at SEARXNG_URL.",
-        ),
-        "recording": Option(
-            default="record",
-            choices=("record", "replay", "off"),
-            help="Recording of the live web. record: ask once and keep every answer; replay: use kept answers only,"
-            " offline; off: ask each time.",
+            " SERPAPI_KEY; searxng: your own server, at SEARXNG_URL.",
         ),
         "prompts": Option(
             default="repaired",
@@ -48,4 +42,4 @@ TASK = Task(
     serves_agents=True,
     annotator="correct_or_incorrect",
 )
-"""The mini variant has its own judge: see served.py."""
+"""The mini variant has its own judge: see annotator.py."""

@@ -31,8 +31,8 @@ from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord, judge_record
 from tasks.deepsearchqa import search as searching
 from tasks.deepsearchqa.prepare import copy_tools
+from tasks.deepsearchqa.search import RetryPolicy
 from tasks.deepsearchqa.task import TASK
-from tasks.deepsearchqa.web import RetryPolicy
 from tests.fake_judge import FakeJudge, fake_judge
 from tests.fake_search import FakeEngine, fake_engine
 from tests.run_maker import FakePool, make_run

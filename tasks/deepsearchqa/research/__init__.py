@@ -10,11 +10,9 @@ an expert for the generated questions. Needs only numpy.
     print(episode.text)                                                                # what the model reads next
 """
 
-from .episode import Episode, Question, observation, read_questions
-from .expert import next_turn
+from .episode import Episode, Question, next_turn, observation, read_questions
 from .index import Hit, Index, Page, read_pages
 from .match import Match, compare
-from .vector import Step, VectorEnv
 
 __all__ = [
     "Episode",
@@ -23,8 +21,6 @@ __all__ = [
     "Match",
     "Page",
     "Question",
-    "Step",
-    "VectorEnv",
     "compare",
     "next_turn",
     "observation",

@@ -17,6 +17,10 @@ Contract: the model continues `text`, which ends with "Thought:", with a thought
 After a turn without an action comes "Action: answer[", which the model completes. The loop is the reference's
 (autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`) with one correction: the reference stops generation at
 "\nAction:", so that a model that follows the format never searches. See STOPS.
+
+The expert (`next_turn`) answers the questions of the mini variant: it looks up one fact after the other, from the
+innermost outwards. It uses the text of the episode only, so that it can also continue an episode of another player. It
+writes a space after a bracket, which has no effect except that words have the same tokens there as elsewhere.
 """
 
 import json
@@ -67,6 +71,12 @@ SNIPPET_SHOWN = 300
 LONGEST_QUERY = 500
 """Characters of a query that are searched for."""
 
+STEP = " of the "
+"""Separates the nested facts of a question."""
+
+_QUESTION = re.compile(r"Question: What (?:is|are) the ([^?]{0,500})\?")
+_FACT = re.compile(r"The ([a-z ]{1,60} of [A-Z][\w ]{0,60}?) (?:is|are) ([^.|]{1,300})\.")
+_OBSERVATION = re.compile(r"^Observation: (.*)$", re.MULTILINE)
 _ACTION = re.compile(r"Action:\s*(search|answer)\[")
 _FORCED_END = re.compile(r"[\]\n]")
 
@@ -159,3 +169,32 @@ def transcript(question: Question, turns: Sequence[tuple[str, str]], instruction
     """Returns the text of an episode, given pairs of what the model wrote and what it was shown ("" at the end)."""
     text = Episode(question, instructions).text
     return text + "".join(f" {written}{observed(shown) if shown else ''}" for written, shown in turns)
+
+
+def next_turn(text: str) -> str:
+    """Returns what the expert writes after the text of an episode.
+
+    Raises:
+        ValueError: the question is not one of the mini variant.
+    """
+    asked = _QUESTION.search(text)
+    if asked is None:
+        raise ValueError(f"not a question of the mini variant: {text[:80]!r}")
+    known: dict[str, str] = {}
+    new: dict[str, str] = {}
+    for shown in _OBSERVATION.findall(text):
+        new = dict(_FACT.findall(shown))
+        known |= new
+    steps, learned = asked[1].split(STEP), ""
+    while steps[-1] in known:
+        fact = steps.pop()
+        if not steps:
+            return f"{sentence(fact, known[fact])}\nAction: answer[ {known[fact]}]"
+        steps[-1] += f" of {known[fact]}"
+        learned = f"{sentence(fact, known[fact])} " if fact in new else ""
+    return f"{learned}Now the {STEP.join(steps)}.\nAction: search[ {steps[-1]}]"
+
+
+def sentence(fact: str, value: str) -> str:
+    """Returns a fact ("seat of Balco") with its value, or with its values separated by commas, as pages say it."""
+    return f"The {fact} {'are' if ', ' in value else 'is'} {value}."

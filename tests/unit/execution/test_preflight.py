@@ -188,7 +188,7 @@ def test_a_search_engine_is_asked_once_before_runs_that_need_it(
     ready: Callable[..., RunSpec], settings: Settings, endpoint: Callable[[int], str], status: int, says: str | None
 ) -> None:
     live = Settings(settings.root, {**settings.environ, "SEARXNG_URL": endpoint(status)})
-    run = ready(task="deepsearchqa", options={"search": "searxng", "recording": "record", "turns": "repaired"})
+    run = ready(task="deepsearchqa", options={"search": "searxng", "turns": "repaired"})
     found = problems([run], live)
     assert (says is None and not found) or says in found["search answers"]  # type: ignore[operator]
     without_url = problems([run], settings)
@@ -197,7 +197,7 @@ def test_a_search_engine_is_asked_once_before_runs_that_need_it(
 
 
 def test_the_pages_of_the_data_need_no_search_engine(ready: Callable[..., RunSpec], settings: Settings) -> None:
-    run = ready(task="deepsearchqa", options={"search": "pages", "recording": "record", "turns": "repaired"})
+    run = ready(task="deepsearchqa", options={"search": "pages", "turns": "repaired"})
     assert not problems([run], settings)
 
 

@@ -104,7 +104,7 @@ def test_variant_and_judge_count(key: Key) -> None:
         ("alpacaeval", "tasks/alpacaeval/rule.py"),
         ("alpacaeval", "a2rl/judge/served_model.py"),
         ("alpacaeval", "a2rl/judge/annotators/alpaca_eval_gpt5_2_fn/configs.yaml"),
-        ("deepsearchqa", "tasks/deepsearchqa/served.py"),
+        ("deepsearchqa", "tasks/deepsearchqa/annotator.py"),
         ("deepsearchqa", "tasks/deepsearchqa/research/match.py"),
     ],
 )  # fmt: skip

@@ -11,7 +11,6 @@ from tasks.deepsearchqa.research import (
     Index,
     Page,
     Question,
-    VectorEnv,
     compare,
     next_turn,
     observation,
@@ -135,21 +134,6 @@ def test_answers_are_compared_up_to_spelling_and_order(
     match = compare(answer, gold, kind)
     assert (match.exact, match.precision, match.recall) == (exact, precision, recall)
     assert match.f1 == (2 * precision * recall / (precision + recall) if precision else 0)
-
-
-def test_episodes_side_by_side_are_rewarded_once() -> None:
-    env = VectorEnv(Index(PAGES), max_steps=3)
-    texts = env.reset([QUESTION, QUESTION._replace(answer="Fenby"), QUESTION])
-    first = env.step([next_turn(texts[0]), next_turn(texts[1]), None])
-    assert [step.text == text for step, text in zip(first, texts, strict=True)] == [False, False, True]
-    second = env.step([next_turn(step.text) for step in first])
-    assert [(step.reward, step.done, step.answer) for step in second] == [
-        (1.0, True, "Dorton"),
-        (0.0, True, "Dorton"),
-        (0.0, False, None),
-    ]
-    third = env.step(["\nAction: answer[Dorton]"] * 3)
-    assert [step.reward for step in third] == [0, 0, 1]
 
 
 def test_the_expert_refuses_other_questions() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tasks.deepsearchqa import mini
+from tasks.deepsearchqa.mini import World
 from tasks.deepsearchqa.prepare import copy_tools
 from tasks.deepsearchqa.research import Index
-from tasks.deepsearchqa.world import World
 from tests.small_model import build_base_model
 
 SCRIPT = """

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from a2rl.core.files import write_jsonl
 from tasks.deepsearchqa import mini
+from tasks.deepsearchqa.mini import World
 from tasks.deepsearchqa.prepare import copy_tools
 from tasks.deepsearchqa.research import Index
 from tasks.deepsearchqa.research.episode import INSTRUCTIONS
-from tasks.deepsearchqa.world import World
 
 AGENT = Path(__file__).parents[3] / "agents" / "scripted"
 

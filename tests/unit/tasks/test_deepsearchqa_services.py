@@ -6,9 +6,9 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.task_api.contract import NotForAgentError
-from tasks.deepsearchqa.blocklist import Quotes
 from tasks.deepsearchqa.prepare import prepare
 from tasks.deepsearchqa.research import Index, read_pages, read_questions
+from tasks.deepsearchqa.search import Quotes
 from tasks.deepsearchqa.services import open_services
 from tasks.deepsearchqa.task import TASK
 
