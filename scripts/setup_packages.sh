@@ -4,7 +4,7 @@
 set -euo pipefail
 env=$1
 shift
-pip=("$env/bin/python" -m pip --quiet --quiet --disable-pip-version-check)
+pip=("$env/bin/python" -m pip --disable-pip-version-check)
 
 pip_setting() { # of the user's, which uv does not read
     sed -nE "s/^(:env:|global|install)\.$1='(.*)'\$/\2/p" <<<"$settings" | head -n 1
@@ -14,7 +14,7 @@ if ! uv=$(command -v uv); then
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     uv=$scratch/bin/uv
-    "${pip[@]}" install --target "$scratch" uv==0.13.9 2>/dev/null || uv=
+    "${pip[@]}" install --quiet --quiet --target "$scratch" uv==0.13.9 2>/dev/null || uv=
 fi
 if [ -n "$uv" ]; then
     settings=$("${pip[@]}" config list 2>/dev/null || true)
@@ -25,4 +25,4 @@ if [ -n "$uv" ]; then
     "$uv" pip install --quiet --python "$env/bin/python" "$@" && exit
     echo "setup: uv failed; pip tries it"
 fi
-"${pip[@]}" install "$@"
+"${pip[@]}" install --quiet --quiet "$@"
