@@ -23,7 +23,6 @@ from transformers.utils import logging as transformers_logging
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn, translated
 from a2rl.sampling.decoder import (
-    SHARED_FROM,
     Decoder,
     Decoding,
     OutOfMemoryError,
@@ -63,7 +62,7 @@ class TransformersSampler:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._exact = exact
         # In exact mode a text must not depend on what other prompts have in common with its own.
-        self._shared_from = SHARED_FROM if sharing and not exact else None
+        self._shares = sharing and not exact
         self._on_end = on_end
         self._tokenizer, self._model = _load(model, self._device, dtype)
         config = self._model.config.get_text_config()
@@ -96,7 +95,7 @@ class TransformersSampler:
         rows = 1 if self._exact else MAX_BATCH[self._device.type]
         try:
             memory_bytes = int(self._free_bytes() * FREE_MEMORY_SHARE)
-            decoder = Decoder(self._model, self._eos, rows, memory_bytes, self._shared_from)
+            decoder = Decoder(self._model, self._eos, rows, memory_bytes, self._shares)
             stops = StopStrings(self._tokenizer, params.stop) if params.stop else None
             in_tokens = [self._in_tokens(conversation, params) for conversation in conversations]
             return decoder.run(in_tokens, decoding, stops, self._on_end)

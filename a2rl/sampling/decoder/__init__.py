@@ -3,8 +3,8 @@
 A conversation is a generator: it yields a `Turn` (tokens to continue), is sent what the model has `Written`, and goes
 on until it returns. Conversations of one turn are plain generation; those of many turns are episodes of an environment.
 Conversations are independent: none waits for another, each has its own random numbers, and the tokens that a turn
-shares with the previous one stay in the cache. What the prompts of several conversations begin with is read and kept
-once for all of them. A conversation that has to wait for something other than the model yields a `Future`; it gives up
+shares with the previous one stay in the cache. What the prompts of several conversations begin with is read once and
+copied to the others. A conversation that has to wait for something other than the model yields a `Future`; it gives up
 its row in the cache and continues when the future is done.
 
     decoder = Decoder(model, {tokenizer.eos_token_id}, max_rows=64, memory_bytes=4 << 30)
@@ -17,13 +17,20 @@ Names of tensors end in their axes: R rows, T new tokens, S cached tokens, V voc
 for each of them, D head size.
 """
 
-from a2rl.sampling.decoder.conversation import Conversation, Stops, Turn, Written
-from a2rl.sampling.decoder.engine import SHARED_FROM, Decoder, Decoding, OutOfMemoryError, is_out_of_memory
+from a2rl.sampling.decoder.conversation import (
+    Chat,
+    Conversation,
+    Stops,
+    StopStrings,
+    Turn,
+    Written,
+    end_tokens,
+    prompt_tokens,
+)
+from a2rl.sampling.decoder.engine import Decoder, Decoding, OutOfMemoryError, is_out_of_memory
 from a2rl.sampling.decoder.kv_cache import unsupported_layers
-from a2rl.sampling.decoder.prompts import Chat, StopStrings, end_tokens, prompt_tokens
 
 __all__ = [
-    "SHARED_FROM",
     "Chat",
     "Conversation",
     "Decoder",

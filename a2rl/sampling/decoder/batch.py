@@ -3,21 +3,22 @@
 Rows are packed, the decoding ones first, so that every pass reads a slice of the cache.
 """
 
+from bisect import bisect, insort
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from a2rl.sampling.decoder.attention import NOWHERE, AttentionMasks, attention_in_pieces
-from a2rl.sampling.decoder.conversation import Dialogue
+from a2rl.sampling.decoder.conversation import Dialogue, common_prefix
 from a2rl.sampling.decoder.kv_cache import CACHE_STEP, SlotCache, cache_bytes_per_token
-from a2rl.sampling.decoder.prefixes import Prefix, Prefixes
 
 PREFILL_SHARE = 0.25
 """Decoding pauses to read new prompts when this share of the rows waits for that."""
 PREFILL_TOKENS = {"cpu": 4096, "cuda": 65536}
 """The most tokens, including padding, that one forward pass reads."""
+SHORTEST = 64
+"""Prompts that begin with fewer common tokens are read one by one."""
 
 T = TypeVar("T")
 
@@ -25,26 +26,25 @@ T = TypeVar("T")
 class Batch(Generic[T]):
     """The rows in the cache, decoding ones first, and the queue of conversations that wait for a row."""
 
-    def __init__(self, model: Any, memory_bytes: int, queue: list[Dialogue[T]], shared_from: int | None) -> None:
+    def __init__(self, model: Any, memory_bytes: int, queue: list[Dialogue[T]], shares: bool) -> None:
         """Prepares a batch.
 
         Args:
             model: A causal model of transformers.
             memory_bytes: Approximate limit of the key-value cache.
             queue: The conversations, each at the beginning of its first turn.
-            shared_from: See `Decoder`.
+            shares: See `Decoder`.
         """
-        self._model, self._config = model, model.config.get_text_config()
-        self._masks = AttentionMasks(self._config)
-        # Attention of other kinds (with a cap or sinks, for example) is left to the model.
-        self._can_attend_in_pieces = self._config._attn_implementation == "sdpa"
+        self._model, self._shares = model, shares
+        self._masks = AttentionMasks(model.config.get_text_config())
         self._device = torch.device(model.device)
         self._memory_tokens = memory_bytes // cache_bytes_per_token(model)
         self._cache = SlotCache(self._device, self._memory_tokens)
-        self._prefixes = Prefixes([dialogue.tokens for dialogue in queue], shared_from)
-        # Sorted by length, which saves padding; the longest first, so that a lack of memory shows at once. Those with
-        # the same prefix come together, so that few prefixes are in use at a time.
-        self.queue = sorted(queue, key=self._place)
+        # Sorted by length, which saves padding; the longest first, so that a lack of memory shows at once. Those that
+        # begin alike come together, so that each finds the beginning in the cache.
+        heads = Counter(map(_head, queue))
+        shared = {head for head, count in heads.items() if count > 1 and shares}
+        self.queue = sorted(queue, key=lambda each: (_head(each) if _head(each) in shared else (), len(each.tokens)))
         """The last element is the next one to get a row."""
         self._decoding: list[Dialogue[T]] = []
         self._waiting: list[Dialogue[T]] = []
@@ -64,29 +64,23 @@ class Batch(Generic[T]):
         """Gives free rows to waiting conversations."""
         rows = self.rows
         longest = max((dialogue.longest for dialogue in rows), default=0)
-        held = {prefix for dialogue in rows if dialogue.prefix for prefix in dialogue.prefix.chain}
         while self.queue and len(rows) < max_rows:
-            dialogue = self.queue[-1]
-            prefix = self._prefixes.of(dialogue.tokens)
-            held_too = held.union(prefix.chain if prefix else ())
-            own = dialogue.prompt_length + dialogue.limit - (prefix.end if prefix else 0)
-            tokens = (len(rows) + 1) * max(longest, own) + sum(len(each.tokens) for each in held_too)
-            if rows and tokens > self._memory_tokens:
+            longest = max(longest, self.queue[-1].longest)
+            if rows and (len(rows) + 1) * longest > self._memory_tokens:
                 break
-            self.queue.pop().take_row(len(rows), prefix)
-            longest, held = max(longest, own), held_too
+            dialogue = self.queue.pop()
+            dialogue.slot = len(rows)
             rows.append(dialogue)
             self._waiting.append(dialogue)
         self._cache.reserve_rows(len(rows))
-        self._drop_prefixes(held, self._memory_tokens - len(rows) * longest)
 
     def forward(self) -> tuple[list[Dialogue[T]], torch.Tensor]:
         """Makes one pass over some rows; returns those rows and the logits [R, V] of their next tokens."""
         rows = len(self._decoding) + len(self._waiting)
         if self._waiting and (not self._decoding or len(self._waiting) >= PREFILL_SHARE * rows):
+            if self._shares:
+                self._share_beginnings()
             dialogues = self._readable_together()
-            for dialogue in dialogues:
-                self._read_prefix(dialogue.prefix)
             self._decoding += dialogues
             del self._waiting[: len(dialogues)]
         else:
@@ -103,9 +97,8 @@ class Batch(Generic[T]):
         """Moves rows so that the decoding ones come first and no slot is empty."""
         order = _packed([self._decoding, self._waiting])
         moved = [(dialogue, slot) for slot, dialogue in enumerate(order) if dialogue.slot != slot]
-        held = {dialogue: dialogue.cached - dialogue.start for dialogue, _ in moved}
-        slots = [(dialogue.slot, slot) for dialogue, slot in moved if held[dialogue]]
-        self._cache.move(slots, max(held.values(), default=0))
+        slots = [(dialogue.slot, slot) for dialogue, slot in moved if dialogue.cached]
+        self._cache.move(slots, max((dialogue.cached for dialogue, _ in moved), default=0))
         for dialogue, slot in moved:
             dialogue.slot = slot
         decoding = len(self._decoding)
@@ -114,22 +107,31 @@ class Batch(Generic[T]):
     def evict(self) -> None:
         """Frees the cache; every row goes back to the queue and is read again from its tokens."""
         self._cache = SlotCache(self._device, self._memory_tokens)
-        self._drop_prefixes(set(), 0)
         for dialogue in reversed(self.rows):
             dialogue.give_up_row()
             self.queue.append(dialogue)
         self._decoding, self._waiting = [], []
 
-    def _place(self, dialogue: Dialogue[T]) -> tuple[int, int]:
-        prefix = self._prefixes.of(dialogue.tokens)
-        return prefix.order if prefix else -1, len(dialogue.tokens)
+    def _share_beginnings(self) -> None:
+        """Reads once what several waiting rows begin with, and copies it from row to row."""
+        read = sorted((each.tokens[: each.cached], each.slot) for each in self.rows if each.cached)
+        for place, dialogue in enumerate(self._waiting):
+            self._take_over(dialogue, read)
+            others = (other for other in self._waiting[place + 1 :] if _begin_alike(dialogue, other))
+            common = max((common_prefix(dialogue.tokens[:-1], other.tokens[:-1]) for other in others), default=0)
+            if common >= dialogue.cached + SHORTEST:
+                self._read([dialogue], common)
+                insort(read, (dialogue.tokens[:common], dialogue.slot))
 
-    def _drop_prefixes(self, held: set[Prefix], room: int) -> None:
-        """Frees the prefixes that no row uses if all that have been read take more tokens than there is room for."""
-        read = [prefix for prefix in self._prefixes if prefix.layers]
-        if sum(len(prefix.tokens) for prefix in read) > room:
-            for prefix in set(read) - held:
-                prefix.layers.clear()
+    def _take_over(self, dialogue: Dialogue[T], read: Sequence[tuple[list[int], int]]) -> None:
+        """Copies what a row begins with from another one, given the sorted tokens in each row, and its slot."""
+        place = bisect(read, (dialogue.tokens, 0))
+        # Among sorted texts, the neighbours have most in common with it. Its last token is read in any case.
+        near = [(common_prefix(tokens, dialogue.tokens[:-1]), slot) for tokens, slot in read[max(0, place - 1) :][:2]]
+        common, slot = max(near, default=(0, 0))
+        if common >= dialogue.cached + SHORTEST:
+            self._cache.move([(slot, dialogue.slot)], common)
+            dialogue.cached = common
 
     def _readable_together(self) -> list[Dialogue[T]]:
         """Returns the first waiting rows that fit into one pass and have similar lengths."""
@@ -143,74 +145,75 @@ class Batch(Generic[T]):
             dialogues.append(dialogue)
         return dialogues
 
-    def _read_prefix(self, prefix: Prefix | None) -> None:
-        """Reads a prefix and those that come before it, unless that has been done."""
-        if prefix is None or prefix.layers:
-            return
-        self._read_prefix(prefix.parent)
-        self._cache.aim_at(prefix)
-        position_RT = torch.arange(prefix.start, prefix.end)[None]
-        self._pass(torch.tensor([prefix.tokens]), position_RT, position_RT[:, :1])
+    def _read(self, dialogues: Sequence[Dialogue[T]], end: int | None = None) -> torch.Tensor:
+        """Reads the tokens that are not in the cache yet, of a single row only up to `end`.
 
-    def _read(self, dialogues: Sequence[Dialogue[T]]) -> torch.Tensor:
-        """Reads the tokens that are not in the cache yet; returns the logits [R, V] after the last one of each row."""
-        width = max(len(dialogue.tokens) - dialogue.cached for dialogue in dialogues)
-        self._cache.aim(dialogues[0].slot, max(len(dialogue.tokens) - dialogue.start for dialogue in dialogues))
-        self._cache.shared = _shared(dialogues, self._device)
-        self._cache.in_pieces = bool(self._cache.shared) and self._can_attend_in_pieces
+        Returns:
+            The logits [R, V] after the last one of each row.
+        """
+        texts = [dialogue.tokens[:end] for dialogue in dialogues]
+        width = max(len(text) - dialogue.cached for text, dialogue in zip(texts, dialogues, strict=True))
+        self._cache.aim(dialogues[0].slot, max(map(len, texts)))
         input_RT = torch.zeros(len(dialogues), width, dtype=torch.long)
         position_RT = torch.zeros_like(input_RT)
         column_RT = torch.full_like(input_RT, self._cache.spare_column)
-        start_R1 = torch.tensor([[dialogue.start] for dialogue in dialogues])
-        for row, dialogue in enumerate(dialogues):
-            pending = len(dialogue.tokens) - dialogue.cached
-            input_RT[row, width - pending :] = torch.tensor(dialogue.tokens[dialogue.cached :])
-            position_RT[row, width - pending :] = torch.arange(dialogue.cached, len(dialogue.tokens))
-            column_RT[row, width - pending :] = position_RT[row, width - pending :] - dialogue.start
-            dialogue.cached = len(dialogue.tokens)
+        for row, (text, dialogue) in enumerate(zip(texts, dialogues, strict=True)):
+            new = slice(width - len(text) + dialogue.cached, None)
+            input_RT[row, new] = torch.tensor(text[dialogue.cached :])
+            position_RT[row, new] = column_RT[row, new] = torch.arange(dialogue.cached, len(text))
+            dialogue.cached = len(text)
         self._cache.write_to(column_RT)
-        return self._pass(input_RT, position_RT, start_R1)
-
-    def _pass(self, input_RT: torch.Tensor, position_RT: torch.Tensor, start_R1: torch.Tensor) -> torch.Tensor:
-        """Runs the model; returns the logits [R, V] after the last token of each row.
-
-        Args:
-            input_RT: The tokens.
-            position_RT: Their positions.
-            start_R1: The position of the first column in each own row.
-        """
         position_RT = position_RT.to(self._device)
-        shared, in_pieces = self._cache.shared_columns, self._cache.in_pieces
-        key_RS = _key_positions(start_R1.to(self._device), shared, self._cache.used)
-        with attention_in_pieces(self._config) if in_pieces else nullcontext():
-            logits: torch.Tensor = self._model(
-                input_ids=input_RT.to(self._device),
-                attention_mask=self._masks(position_RT, key_RS, self._model.dtype, shared if in_pieces else None),
-                position_ids=position_RT,
-                past_key_values=self._cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits
+        logits: torch.Tensor = self._model(
+            input_ids=input_RT.to(self._device),
+            attention_mask=self._masks(position_RT, self._cache.used, self._model.dtype),
+            position_ids=position_RT,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
         return logits[:, -1]
 
 
-def _shared(dialogues: Sequence[Dialogue[T]], device: torch.device) -> list[tuple[Prefix, torch.Tensor | slice]]:
-    """Returns the prefixes that rows of a pass begin with, each with its rows."""
-    rows: dict[Prefix, list[int]] = {}
-    for row, dialogue in enumerate(dialogues):
-        for prefix in dialogue.prefix.chain if dialogue.prefix else ():
-            rows.setdefault(prefix, []).append(row)
-    return [
-        (prefix, slice(None) if len(those) == len(dialogues) else torch.tensor(those, device=device))
-        for prefix, those in rows.items()
-    ]
+class AttentionMasks:
+    """Causal attention masks; in sliding-window layers, a key is visible only for so many positions."""
+
+    def __init__(self, config: Any) -> None:
+        kinds = set(getattr(config, "layer_types", None) or [])
+        self._window = getattr(config, "sliding_window", None) if "sliding_attention" in kinds or not kinds else None
+        self._by_kind = "sliding_attention" in kinds
+        self._adds = config._attn_implementation == "eager"
+
+    def __call__(self, query_RT: torch.Tensor, columns: int, dtype: torch.dtype) -> Any:
+        """Returns the mask [R, 1, T, S] for a pass, or one mask for each kind of layer.
+
+        Args:
+            query_RT: The positions of the new tokens.
+            columns: How many columns they attend to: S.
+            dtype: The type of the model's numbers.
+        """
+        age_R1TS = query_RT[:, None, :, None] - torch.arange(columns, device=query_RT.device)
+        full = self._form(age_R1TS >= 0, dtype)
+        if self._window is None:
+            return full
+        sliding = self._form((age_R1TS >= 0) & (age_R1TS < self._window), dtype)
+        return {"full_attention": full, "sliding_attention": sliding} if self._by_kind else sliding
+
+    def _form(self, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Returns a mask of truth values, or one of numbers that are added to the scores."""
+        if not self._adds:
+            return mask
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
 
-def _key_positions(start_R1: torch.Tensor, shared: int, own: int) -> torch.Tensor:
-    """Returns the positions [R, S] of the shared columns, as far as each row has them, and of the own ones."""
-    shared_S = torch.arange(shared, device=start_R1.device)
-    own_RS = start_R1 + torch.arange(own, device=start_R1.device)
-    return torch.cat([torch.where(shared_S < start_R1, shared_S, NOWHERE), own_RS], dim=1)
+def _head(dialogue: Dialogue[T]) -> tuple[int, ...]:
+    return tuple(dialogue.tokens[:SHORTEST])
+
+
+def _begin_alike(one: Dialogue[T], other: Dialogue[T]) -> bool:
+    """Says whether what one row has to read next is worth being read for both."""
+    end = one.cached + SHORTEST
+    return len(other.tokens) > end and one.tokens[:end] == other.tokens[:end]
 
 
 def _packed(groups: Sequence[list[Dialogue[T]]]) -> list[Dialogue[T]]:

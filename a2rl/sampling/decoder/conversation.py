@@ -1,14 +1,20 @@
-"""Conversations with the model, and where each of them stands."""
+"""Conversations with the model: what it reads, where it ends, and where each conversation stands.
+
+Prompts are read and ended in the same way when a model is graded and when an agent trains it.
+"""
 
 import random
-from collections.abc import Callable, Generator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from a2rl.sampling.decoder.prefixes import Prefix, common_prefix
-
 T = TypeVar("T")
+NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+Chat = Sequence[Mapping[str, str]]
+"""Messages with the keys `role` and `content`."""
 
 
 class Turn(NamedTuple):
@@ -43,10 +49,8 @@ class Dialogue(Generic[T]):
     tokens: list[int] = field(default_factory=list)
     prompt_length: int = 0
     limit: int = 0
-    prefix: Prefix | None = None
-    """What its row does not hold itself, because other conversations begin with it as well."""
     cached: int = 0
-    """How many of `tokens`, from the first, are in the cache: in the prefix or in its row."""
+    """How many of `tokens`, from the first, are in its row of the cache."""
     slot: int = -1
     stopped: bool = False
     logprobs: list[float] = field(default_factory=list)
@@ -59,33 +63,68 @@ class Dialogue(Generic[T]):
         return self.tokens[self.prompt_length :]
 
     @property
-    def start(self) -> int:
-        """The position of the first token in its own row."""
-        return self.prefix.end if self.prefix else 0
-
-    @property
     def longest(self) -> int:
-        """The most tokens that its own row can have at the end of this turn."""
-        return self.prompt_length + self.limit - self.start
+        """The most tokens that its row can have at the end of this turn."""
+        return self.prompt_length + self.limit
 
     @property
     def turn_ended(self) -> bool:
         """Whether the model has written all of its turn."""
         return self.stopped or len(self.tokens) - self.prompt_length >= self.limit
 
-    def take_row(self, slot: int, prefix: Prefix | None) -> None:
-        """Gets a row of the cache."""
-        self.slot, self.prefix = slot, prefix
-        self.cached = self.start
-
     def give_up_row(self) -> None:
         """Forgets everything that is in the cache."""
-        self.prefix, self.cached, self.slot = None, 0, -1
+        self.cached, self.slot = 0, -1
 
     def begin(self, turn: Turn) -> None:
         """Begins a turn with what the cache holds of it."""
         self.cached = min(common_prefix(self.tokens[: self.cached], turn.tokens), len(turn.tokens) - 1)
-        if self.cached < self.start:
-            self.prefix, self.cached = None, 0
         self.tokens, self.prompt_length = list(turn.tokens), len(turn.tokens)
         self.limit, self.stopped, self.logprobs = turn.max_new_tokens, False, []
+
+
+def common_prefix(left: list[int], right: list[int]) -> int:
+    """Returns how many tokens two prompts have in common at their beginning."""
+    lengths = range(1, min(len(left), len(right)) + 1)
+    return bisect_right(lengths, 0, key=lambda length: int(left[:length] != right[:length]))
+
+
+def prompt_tokens(tokenizer: Any, prompt: str | Chat, template_kwargs: Mapping[str, Any] = NO_KWARGS) -> list[int]:
+    """Returns the tokens of a prompt.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        prompt: A text to continue, or a chat, to which the tokenizer's chat template is applied.
+        template_kwargs: Further arguments of the chat template.
+
+    Raises:
+        jinja2.TemplateError: The template does not accept the chat.
+    """
+    if isinstance(prompt, str):
+        return list(tokenizer(prompt)["input_ids"])
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **template_kwargs)
+    # The template writes the special tokens itself.
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    """Returns the tokens that end a model's turn: those of its generation configuration, and the tokenizer's."""
+    declared = model.generation_config.eos_token_id
+    declared = declared if isinstance(declared, list) else [declared]
+    return {token for token in [*declared, tokenizer.eos_token_id] if token is not None}
+
+
+class StopStrings:
+    """Says in which rows one of some texts was written: `Stops` for a decoder.
+
+    It looks at the newest tokens only. A text of n bytes spans at most n tokens, and every step looks.
+    """
+
+    def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
+        self._tokenizer, self._strings = tokenizer, strings
+        self._window = max(len(string.encode()) for string in strings) + 4
+
+    def __call__(self, rows: Sequence[list[int]]) -> list[bool]:
+        """Returns it for each row of tokens."""
+        tails = self._tokenizer.batch_decode([row[-self._window :] for row in rows], skip_special_tokens=True)
+        return [any(string in tail for string in self._strings) for tail in tails]

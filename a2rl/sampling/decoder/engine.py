@@ -11,9 +11,6 @@ import torch
 from a2rl.sampling.decoder.batch import Batch
 from a2rl.sampling.decoder.conversation import Conversation, Dialogue, Stops, Written
 
-SHARED_FROM = 4096
-"""A prefix is shared if that saves reading at least so many tokens."""
-
 T = TypeVar("T")
 
 
@@ -36,14 +33,7 @@ class Decoding:
 class Decoder:
     """Runs conversations on a model, as many at a time as fit into memory."""
 
-    def __init__(
-        self,
-        model: Any,
-        eos: set[int],
-        max_rows: int,
-        memory_bytes: int,
-        shared_from: int | None = SHARED_FROM,
-    ) -> None:
+    def __init__(self, model: Any, eos: set[int], max_rows: int, memory_bytes: int, shares: bool = True) -> None:
         """Prepares decoding.
 
         Args:
@@ -51,15 +41,15 @@ class Decoder:
             eos: Tokens that end a turn.
             max_rows: The most conversations in the batch.
             memory_bytes: Approximate limit of the key-value cache.
-            shared_from: What first prompts begin with is read and kept once if that saves reading at least so many
-                tokens; None: never, so that a text does not depend on the other prompts, not even in its last bit.
+            shares: Whether what several prompts begin with is read only once. Otherwise, a text does not depend on the
+                other prompts, not even in its last bit.
         """
         self._model = model
         self._eos = eos
         self._device = torch.device(model.device)
         self._max_rows = max_rows
         self._memory_bytes = memory_bytes
-        self._shared_from = shared_from
+        self._shares = shares
 
     @torch.inference_mode()
     def run(
@@ -93,7 +83,7 @@ class Decoder:
 
         dialogues = _dialogues(conversations, decoding.seed)
         ready = [dialogue for dialogue in dialogues if advance(dialogue, None)]
-        batch = Batch(self._model, self._memory_bytes, ready, self._shared_from)
+        batch = Batch(self._model, self._memory_bytes, ready, self._shares)
         while batch.is_active or suspended:
             for dialogue in _finished_waiting(suspended, block=not batch.is_active):
                 suspended.remove(dialogue)

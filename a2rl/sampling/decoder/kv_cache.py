@@ -1,7 +1,6 @@
 """The key-value cache of the decoder: rows of many conversations in one tensor per layer.
 
-It is our own because the caches of transformers grow all rows together, cannot move or drop single ones, and cannot
-share what several rows begin with.
+It is our own because the caches of transformers grow all rows together, and cannot copy, move or drop single ones.
 """
 
 from collections.abc import Sequence
@@ -10,18 +9,12 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
-from a2rl.sampling.decoder.attention import Piece, Pieces
-from a2rl.sampling.decoder.prefixes import Prefix
-
 CACHE_STEP = 256
 """The cache grows by at least this many tokens."""
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """Keys and values [slots, H, capacity, D] of every layer. A pass reads and writes consecutive slots.
-
-    A row begins with its shared prefix, which lies elsewhere, if it has one; its own columns come after that.
-    """
+    """Keys and values [slots, H, capacity, D] of every layer. A pass reads and writes consecutive slots."""
 
     def __init__(self, device: torch.device, memory_tokens: int) -> None:
         super().__init__(layers=[])
@@ -30,26 +23,15 @@ class SlotCache(Cache):  # type: ignore[misc]
         self._rows, self._capacity = 0, 0
         self._first = 0
         self.used = 0
-        """Columns of their own rows that this pass reads."""
+        """The columns that this pass reads."""
         self._column_RT = torch.empty(0, 0, dtype=torch.long)
         self._place: dict[int, torch.Tensor] = {}
         """Where this pass writes, by the number of heads of a layer."""
-        self.shared: list[tuple[Prefix, torch.Tensor | slice]] = []
-        """What rows of this pass begin with, and which rows."""
-        self.in_pieces = False
-        """Whether this pass gets shared and own states separately, as `Pieces`."""
-        self.reads: Prefix | None = None
-        """The prefix that this pass reads; nothing is written to rows then."""
 
     @property
     def spare_column(self) -> int:
         """The column where padding is written; it is never read."""
         return self._capacity - 1
-
-    @property
-    def shared_columns(self) -> int:
-        """How many columns come before the own ones of this pass."""
-        return max((prefix.end for prefix, _ in self.shared), default=0)
 
     def reserve_rows(self, rows: int) -> None:
         """Makes room for at least so many rows."""
@@ -67,7 +49,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         Raises:
             torch.OutOfMemoryError: There is more than one row, and together they would need too much memory.
         """
-        self._first, self.used, self.reads = first, tokens, None
+        self._first, self.used = first, tokens
         if tokens + 1 > self._capacity:
             if self._rows > 1 and self._rows * tokens > 1.5 * self._memory_tokens:
                 raise torch.OutOfMemoryError
@@ -78,30 +60,20 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Says to which columns the next pass writes."""
         self._column_RT, self._place = column_RT.to(self._device), {}
 
-    def aim_at(self, prefix: Prefix) -> None:
-        """Prepares the next pass to read a prefix, whose parents have been read."""
-        prefix.layers.clear()
-        self.used, self.reads, self.in_pieces = len(prefix.tokens), prefix, False
-        self.shared = [(parent, slice(None)) for parent in prefix.chain[:-1]]
-
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        """Writes new states [R, H, T, D]; returns all states of the rows, [R, H, S, D], or `Pieces` of them."""
-        held = (key_states, value_states)
-        if self.reads is not None:
-            self.reads.layers.append((key_states[0].contiguous(), value_states[0].contiguous()))
-        else:
-            held = self._written(held, layer_idx)
-        if not self.shared:
-            return held
-        whole = tuple(
-            Pieces(own, [Piece(rows, prefix.columns, prefix.layers[layer_idx][side]) for prefix, rows in self.shared])
-            for side, own in enumerate(held)
-        )
-        return whole if self.in_pieces else tuple(each.joined(self.shared_columns) for each in whole)
+        """Writes new states [R, H, T, D]; returns views of all states of the rows, [R, H, S, D]."""
+        states = (key_states, value_states)
+        if layer_idx == len(self._layers):
+            self._layers.append([self._new(each) for each in states])
+        rows, heads = key_states.shape[:2]
+        place = self._places(rows, heads)
+        for stored, new in zip(self._layers[layer_idx], states, strict=True):
+            stored.view(-1, stored.shape[-1]).index_copy_(0, place, new.reshape(-1, new.shape[-1]))
+        return tuple(stored[self._first : self._first + rows, :, : self.used] for stored in self._layers[layer_idx])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Returns how many columns the current pass reads."""
-        return self.shared_columns + self.used
+        return self.used
 
     def move(self, slots: Sequence[tuple[int, int]], columns: int) -> None:
         """Copies rows, given as (from, to), simultaneously; only so many columns from the first."""
@@ -112,17 +84,6 @@ class SlotCache(Cache):  # type: ignore[misc]
             for stored in tensors:
                 view = stored[:, :, :columns]
                 view[target] = view[source]
-
-    def _written(self, states: tuple[torch.Tensor, torch.Tensor], layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes to the rows of the pass; returns views [R, H, S, D] of them."""
-        if layer_idx == len(self._layers):
-            self._layers.append([self._new(each) for each in states])
-        rows, heads = states[0].shape[:2]
-        place = self._places(rows, heads)
-        for stored, new in zip(self._layers[layer_idx], states, strict=True):
-            stored.view(-1, stored.shape[-1]).index_copy_(0, place, new.reshape(-1, new.shape[-1]))
-        key, value = (stored[self._first : self._first + rows, :, : self.used] for stored in self._layers[layer_idx])
-        return key, value
 
     def _places(self, rows: int, heads: int) -> torch.Tensor:
         """Returns where the new states [R, H, T] of a pass belong among all states of a layer, as one list."""
