@@ -7,7 +7,7 @@ the order of events; `a2rl.execution.attempt` starts the agent once, and `a2rl.g
 import time
 from collections.abc import Callable
 
-from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import find_agent
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts, close_lost_attempt
 from a2rl.execution.prompt import StartContext

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import find_agent
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import MissingInputError
 from a2rl.core.files import digest_of, folder_digest
@@ -18,8 +18,7 @@ from a2rl.grading.devices import plan_memory
 from a2rl.grading.job import ids_of_run
 from a2rl.grading.prompt_check import check_prompts
 from a2rl.grading.run_judge import check_judge_of
-from a2rl.linux.gpus import usable_gpus
-from a2rl.linux.hardware import hardware
+from a2rl.linux.gpus import hardware, usable_gpus
 from a2rl.models.base_model import SMALL_FILES, TINY, model_digest, resolve_model
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk, weights_bytes

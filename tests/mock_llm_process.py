@@ -10,9 +10,8 @@ from pathlib import Path
 import httpx
 
 from a2rl.core.serving import serve_for_parent
-from a2rl.mock_llm.app import Served, create_app
+from a2rl.mock_llm.app import HOST, Served, create_app
 from a2rl.mock_llm.scenario import load_scenario
-from a2rl.mock_llm.server import HOST
 
 
 @contextmanager

@@ -37,7 +37,7 @@ SHOWN = 10
 GROWTH = 8.0
 """Four times the characters may take so many times as long: linear patterns take 4 times, quadratic ones 16."""
 GIVEN: dict[str, tuple[str, ...]] = {
-    "a2rl/linux/hardware.py pattern": (r"model name\s*:\s*(.+)", r"Kernel Module(?: for \S+)?\s+(\d[\d.]*)"),
+    "a2rl/linux/gpus.py pattern": (r"model name\s*:\s*(.+)", r"Kernel Module(?: for \S+)?\s+(\d[\d.]*)"),
 }
 """What is inserted where only the caller knows the pattern."""
 NOT_OURS = {

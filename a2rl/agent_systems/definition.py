@@ -1,4 +1,4 @@
-"""The definition of an agent system, as read from `agents/<id>/agent.yaml`.
+"""The definition of an agent system, as read from `agents/<id>/agent.yaml`: there is no registry of agents to edit.
 
 It says how the agent system is installed, started and resumed, and how its transcript is read.
 
@@ -13,7 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
+from a2rl.core.files import validation_message
 
 Name = Literal[
     "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
@@ -151,3 +155,43 @@ class Agent(_Section):
         known |= {"agent_dir": str(self.folder), **names}
         limit = self.turn_limit if known["max_turns"] else ()
         return [part.format(**known) for part in (*parts, *limit)]
+
+
+def agent_ids(root: Path) -> list[str]:
+    """Returns the names of the folders in agents/ that contain an agent.yaml."""
+    return sorted(path.parent.name for path in (root / "agents").glob("*/agent.yaml"))
+
+
+def find_agent(name: str, root: Path) -> Agent:
+    """Returns an agent, given its id or the path of a start script.
+
+    A start script is any script that bash can run, such as the reference's start.sh.
+
+    Raises:
+        UsageError: There is no agent with this id, or no script at this path.
+        TaskDefinitionError: The agent's agent.yaml is not valid.
+    """
+    if "/" in name or name.endswith(".sh"):
+        return _script_agent(Path(name))
+    known = agent_ids(root)
+    if name not in known:
+        raise unknown_name("agent", name, known)
+    folder = root / "agents" / name
+    try:
+        settings = yaml.safe_load((folder / "agent.yaml").read_text(encoding="utf-8"))
+        return Agent(**{"id": name, **settings, "folder": folder})
+    except ValidationError as error:
+        raise TaskDefinitionError(f"agents/{name}/agent.yaml: {validation_message(error)}") from error
+    except (yaml.YAMLError, TypeError) as error:
+        raise TaskDefinitionError(f"agents/{name}/agent.yaml: {' '.join(str(error).split())}") from error
+
+
+def _script_agent(script: Path) -> Agent:
+    if not script.is_file():
+        raise UsageError(
+            f"no agent script {script}: --agent takes an id (see `a2rl agents`) or the path of a start script"
+        )
+    script = script.resolve()
+    return Agent(
+        id=script.parent.name or script.stem, title=str(script), start=("bash", str(script)), folder=script.parent
+    )

@@ -31,10 +31,10 @@ from a2rl.results.report.page import report_files
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.results.verify import Trust, read_published
 from a2rl.run.directory import RunDir
-from a2rl.sandbox.confinement import SHARED_MEMORY
+from a2rl.sandbox.command import SHARED_MEMORY
 from a2rl.sandbox.namespaces import drop_capabilities, leave_network
 from a2rl.sandbox.policy import DEVICES, KERNEL_SWITCHES, SYSTEM
-from a2rl.sandbox.syscall_filter import install_agent_filter
+from a2rl.sandbox.syscall_rules import install_agent_filter
 
 MAX_MEMORY_BYTES = 16 << 30
 MAX_CPU_S = 3600

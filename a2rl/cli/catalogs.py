@@ -32,7 +32,7 @@ def agents(
     """
     if context.invoked_subcommand is not None:
         return
-    from a2rl.agent_systems.catalog import agent_ids, find_agent
+    from a2rl.agent_systems.definition import agent_ids, find_agent
     from a2rl.agent_systems.installation import Installation
     from a2rl.cli.console import out, print_json, print_table
 
@@ -74,7 +74,7 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
     """
     from rich.text import Text
 
-    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.definition import find_agent
     from a2rl.agent_systems.installation import Installation
     from a2rl.cli.console import err, out
 

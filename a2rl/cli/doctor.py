@@ -24,8 +24,7 @@ from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.run.disk import disk_of_runs
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.isolation import LAYERS, Layer, SandboxKind
-from a2rl.sandbox.selection import examine_machine, select_sandbox
-from a2rl.sandbox.support import Machine, probe_limits
+from a2rl.sandbox.selection import Machine, examine_machine, probe_limits, select_sandbox
 
 ENOUGH_DISK_GIB = 10
 

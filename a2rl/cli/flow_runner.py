@@ -22,8 +22,8 @@ from a2rl.cli.console import err
 from a2rl.cli.progress import GradingProgress
 from a2rl.cli.results import sandbox_warning
 from a2rl.cli.watching import LiveTable
-from a2rl.core.background import PeriodicThread
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
+from a2rl.core.event_log import PeriodicThread
 from a2rl.core.printable import printable
 from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings

@@ -233,7 +233,7 @@ def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
 
 def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:
     """Says what the runs cannot do with these keys and drivers, before any of them starts."""
-    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.definition import find_agent
     from a2rl.cli.console import err
     from a2rl.llm.keys import keys_too_short_to_hide
     from a2rl.llm.relay.prices import ADD_PRICE, price_unknown

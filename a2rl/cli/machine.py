@@ -29,8 +29,8 @@ def driver(
     Example: `a2rl driver gsm8k --port 8765 --log served.jsonl`
     """
     from a2rl.cli.console import out
+    from a2rl.mock_llm.app import serve
     from a2rl.mock_llm.scenario import load_scenario
-    from a2rl.mock_llm.server import serve
 
     def announce(url: str) -> None:
         out.print(

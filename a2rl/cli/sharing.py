@@ -33,7 +33,7 @@ def bundle(
 
     Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2 --with-weights`
     """
-    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.definition import find_agent
     from a2rl.bundle.archive import SUFFIX, pack
     from a2rl.cli.console import out
     from a2rl.cli.results import find_run
@@ -200,7 +200,7 @@ def inspect_log(
 
     Example: `a2rl export inspect gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.definition import find_agent
     from a2rl.cli.console import out
     from a2rl.cli.results import find_run
     from a2rl.export.inspect_log import inspect_log_name, write_inspect_log

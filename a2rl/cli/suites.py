@@ -107,7 +107,7 @@ def worker(
     Example: `CUDA_VISIBLE_DEVICES=0 a2rl suite worker a2rl`
     """
     from a2rl.cluster.holding import Cluster
-    from a2rl.cluster.stored_runs import waiting_specs
+    from a2rl.cluster.status import waiting_specs
     from a2rl.execution.preflight import require_ready
 
     settings = Settings.load()

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from a2rl.cli.options import Json
-from a2rl.core.background import PeriodicThread
 from a2rl.core.errors import UsageError
+from a2rl.core.event_log import PeriodicThread
 from a2rl.core.settings import Settings
 from a2rl.run.budget import format_duration
 

@@ -8,14 +8,23 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from a2rl.cluster.claims import Claim, ClaimLostError, Claims, NewRun, Progress, lost, taken, this_owner
-from a2rl.cluster.copies import read_spec
+from a2rl.cluster.claims import (
+    Claim,
+    ClaimLostError,
+    Claims,
+    Lease,
+    NewRun,
+    Progress,
+    awake_and_asleep,
+    lost,
+    taken,
+    this_owner,
+)
+from a2rl.cluster.copies import ObjectStore, read_spec
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.cluster.lease import Lease, awake_and_asleep
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.cluster.replica import LAST_COPY_S, Replica
 from a2rl.cluster.restore import bring_up_to_date
-from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import A2rlError, InterruptedByUserError, UsageError
 from a2rl.core.processes import STOP, stopped_by
 from a2rl.core.secrets import register_secrets

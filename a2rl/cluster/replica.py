@@ -16,12 +16,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Progress, lost
-from a2rl.cluster.copies import FOLDERS, CopyManifest, blob_key, checkpoint_key, entry_key, entry_object, run_of
-from a2rl.cluster.lease import Lease
-from a2rl.cluster.store import ObjectStore
-from a2rl.core.background import Background
+from a2rl.cluster.claims import Claim, ClaimLostError, Claims, Commit, Lease, Progress, lost
+from a2rl.cluster.copies import (
+    FOLDERS,
+    CopyManifest,
+    ObjectStore,
+    blob_key,
+    checkpoint_key,
+    entry_key,
+    entry_object,
+    run_of,
+)
 from a2rl.core.errors import A2rlError, InfrastructureError
+from a2rl.core.event_log import Background
 from a2rl.core.files import file_digest
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir, pipeline_log

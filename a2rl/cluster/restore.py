@@ -11,6 +11,7 @@ from a2rl.cluster.claims import Claim
 from a2rl.cluster.copies import (
     FOLDERS,
     CopyManifest,
+    ObjectStore,
     blob_key,
     checkpoint_key,
     epoch_of,
@@ -19,7 +20,6 @@ from a2rl.cluster.copies import (
     read_spec,
     write_spec,
 )
-from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import file_digest, machine_failure, write_model
 from a2rl.judge.account import Account

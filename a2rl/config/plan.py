@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from a2rl import __version__
-from a2rl.agent_systems.catalog import find_agent
-from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.definition import Agent, find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.config.generation import resolved
 from a2rl.config.params import Params

@@ -22,7 +22,7 @@ from a2rl.core.settings import Settings
 from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.run.rules import rules
 from a2rl.run.spec import RunSettings
-from a2rl.sandbox.host_folders import require_readable
+from a2rl.sandbox.policy import require_readable
 from a2rl.task_api.catalog import load_task, task_ids
 
 HUB_HOST = "huggingface.co"

@@ -15,9 +15,8 @@ from typing import NamedTuple
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.agent_systems.transcripts.ending import Responsible, ending
-from a2rl.core.background import Background
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, SpoiledWorkspaceError
-from a2rl.core.event_log import EventLog
+from a2rl.core.event_log import Background, EventLog
 from a2rl.core.settings import Settings
 from a2rl.execution.compute import TreeLoad
 from a2rl.execution.deadline import TICK_S, Meter, WatchResult, watch
@@ -38,8 +37,8 @@ from a2rl.run.gpu_share import share_of
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.sandbox.agent_log import last_lines
 from a2rl.sandbox.command import AgentCommand
-from a2rl.sandbox.disk import FULL
 from a2rl.sandbox.process import TRACE, AgentProcess
+from a2rl.sandbox.storage import FULL
 
 WORKSPACE_ERRORS = {
     errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY,

@@ -26,8 +26,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentConfined
 from a2rl.run.gpu_share import share_of
 from a2rl.run.records import SetupRecord
-from a2rl.sandbox.command import AgentCommand
-from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.command import AgentCommand, Confinement
 from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.namespaces import may_mount
 from a2rl.sandbox.policy import contains_private_data, workspace_confinement

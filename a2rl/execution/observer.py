@@ -20,13 +20,11 @@ from types import TracebackType
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.agent_systems.catalog import find_agent
-from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.definition import Agent, find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.agent_systems.transcripts.ending import Account
-from a2rl.core.background import Background
 from a2rl.core.errors import InfrastructureError
-from a2rl.core.event_log import log_failure
+from a2rl.core.event_log import Background, log_failure
 from a2rl.core.processes import Child, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.execution.messages import AnswerListener

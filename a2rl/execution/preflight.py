@@ -11,8 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.agent_systems.catalog import find_agent
-from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.definition import Agent, find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.anchor.signing import check_keys
 from a2rl.config.estimate import model_size

@@ -15,7 +15,7 @@ from a2rl.linux.gpus import Gpu, driver_nodes
 from a2rl.sampling import Backend
 from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.policy import can_have_cuda
-from a2rl.sandbox.trial import try_in_sandbox
+from a2rl.sandbox.selection import try_in_sandbox
 
 CUDA_PROBE = """
 import ctypes, importlib.util, sys

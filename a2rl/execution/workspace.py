@@ -19,9 +19,8 @@ from a2rl.core.settings import Settings
 from a2rl.execution.prompt import render_instructions
 from a2rl.grading.agent_services import JUDGE, SEARCH
 from a2rl.linux.gpus import Gpu
-from a2rl.linux.openat import open_beneath
 from a2rl.linux.placing import place_folder
-from a2rl.linux.untrusted_folder import UntrustedFolder
+from a2rl.linux.untrusted_folder import UntrustedFolder, open_beneath
 from a2rl.models.base_model import reference_name
 from a2rl.recording import tracer
 from a2rl.run.directory import RunDir

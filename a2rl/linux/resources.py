@@ -8,7 +8,7 @@ Control groups (cgroup.py) limit memory, processes and the agent's share of the 
 - memory: there is no limit, because RLIMIT_AS and RLIMIT_DATA would break CUDA, which reserves far more addresses than
   it uses. With and without control groups, the kernel ends the agent's processes first when memory runs out.
 
-The disk is limited in both cases: RLIMIT_FSIZE limits each file, and sandbox/disk.py measures all of them together.
+The disk is limited in both cases: RLIMIT_FSIZE limits each file, and sandbox/storage.py measures all of them together.
 
 Standard library only: the supervisor imports this module.
 """

@@ -11,29 +11,104 @@ single name are opened, so that no pipe, device or lease can block us. All work 
 (as surrogates, which `printable_name` makes readable) and have any length and depth. Failures raise OSError and nothing
 else.
 
+`open_beneath` uses openat2(2) (Linux 5.6), which Python's `os` lacks. If it is missing, or a container's filter refuses
+it, the folders on the way are opened one after the other with O_NOFOLLOW. This reaches the same files, but does not
+detect mounts on the way.
+
 No library: pathlib and shutil use paths, and no package on PyPI offers openat2 with RESOLVE_BENEATH.
 """
 
+import ctypes
 import errno
 import os
 import secrets
 import stat
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, BinaryIO, NamedTuple
 
-from a2rl.linux.openat import open_beneath
-
+_OPENAT2 = 437  # on all architectures
+_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
+_RESOLVE = _NO_XDEV | _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRIES = 8
+"""openat2 fails with EAGAIN if something is renamed at the same time."""
 BLOCK = 1 << 20
 MIN_BYTES_PER_S = 1 << 20
 """A copy may take COPY_TIMEOUT_S, plus its size divided by this rate; then it is abandoned."""
 COPY_TIMEOUT_S = 60.0
+OnBlock = Callable[[bytes], object]
+
+
+def open_beneath(folder: int, path: str, flags: int) -> int:
+    """Opens `path`, which may have several parts, below the open `folder` without following links.
+
+    With O_PATH, the last part may be a link, which is then opened itself. The call never blocks.
+
+    Raises:
+        OSError: It cannot be opened; ELOOP, ENOTDIR or EXDEV if a link, a file or a mount is on the way.
+        ValueError: The path is not a valid file name.
+    """
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK * (not flags & os.O_PATH)
+    if not has_openat2():
+        return _step_by_step(folder, path, flags)
+    for _ in range(_TRIES):
+        try:
+            return _openat2(folder, os.fsencode(path), flags)
+        except OSError as error:
+            if error.errno not in {errno.EAGAIN, errno.EINTR}:
+                raise
+            last = error
+    raise last
+
+
+@cache
+def has_openat2() -> bool:
+    """Whether openat2 exists and no filter refuses it."""
+    try:
+        here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.close(_openat2(here, b".", os.O_PATH | os.O_CLOEXEC))
+        finally:
+            os.close(here)
+    except OSError:
+        return False
+    return True
+
+
+def _openat2(folder: int, path: bytes, flags: int) -> int:
+    if b"\0" in path:
+        raise ValueError("embedded null byte")
+    how = struct.pack("QQQ", flags, 0, _RESOLVE)
+    opened = ctypes.CDLL(None, use_errno=True).syscall(
+        ctypes.c_long(_OPENAT2), ctypes.c_long(folder), ctypes.c_char_p(path), how, ctypes.c_size_t(len(how))
+    )
+    if opened < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fsdecode(path))
+    return int(opened)
+
+
+def _step_by_step(folder: int, path: str, flags: int) -> int:
+    *folders, name = path.split("/")
+    if ".." in (*folders, name) or path.startswith("/"):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    here = os.dup(folder)
+    try:
+        for step in folders:
+            below = os.open(step or ".", _STEP, dir_fd=here)
+            os.close(here)
+            here = below
+        return os.open(name or ".", flags, dir_fd=here)
+    finally:
+        os.close(here)
 
 
 class Entry(NamedTuple):
@@ -218,9 +293,6 @@ class UntrustedFolder(AbstractContextManager["UntrustedFolder"]):
 def printable_name(path: str) -> str:
     """Returns a file name, whatever its bytes are, as valid UTF-8 text."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-OnBlock = Callable[[bytes], object]
 
 
 def copy_open_file(source: IO[bytes], target: IO[bytes], size: int, on_block: OnBlock = lambda block: None) -> None:

@@ -7,14 +7,18 @@ GET  /health
 """
 
 import asyncio
+import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from a2rl.core.errors import UsageError
 from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_responses
 from a2rl.mock_llm.dialogue import Dialect, Json, LlmRequest, Reply
 from a2rl.mock_llm.play import Player, ScenarioStep, count_tokens
@@ -24,6 +28,7 @@ NOTHING = Usage(input_tokens=0, output_tokens=0)
 WHY = {401: "invalid API key", 429: "too many requests", 500: "internal error", 529: "overloaded"}
 CLIENT_CLOSED_REQUEST = 499
 """Logged if the client did not wait for its answer."""
+HOST = "127.0.0.1"
 
 
 class Served(BaseModel):
@@ -207,3 +212,25 @@ def _response(dialect: Dialect, asked: LlmRequest, reply: Reply, garbage: bool) 
 
 def _half(text: str) -> str:
     return text[: len(text) // 2]
+
+
+def serve(scenario: Scenario, port: int, log: Path | None, announce: Callable[[str], None]) -> None:
+    """Serves until Ctrl-C.
+
+    Args:
+        scenario: The scenario with the LLM's answers.
+        port: The port to listen on; 0 chooses a free one.
+        log: A file that gets one line for each request; None for no log.
+        announce: Called with the URL before the first request.
+
+    Raises:
+        UsageError: The port cannot be used.
+    """
+    try:
+        listener = socket.create_server((HOST, port))
+    except OSError as error:
+        raise UsageError(f"port {port} cannot be used ({error.strerror}): choose another --port, or 0") from error
+    with listener:
+        announce(f"http://{HOST}:{listener.getsockname()[1]}")
+        config = uvicorn.Config(create_app(scenario, log), log_level="warning", lifespan="off")
+        uvicorn.Server(config).run(sockets=[listener])

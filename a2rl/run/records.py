@@ -12,7 +12,7 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of
 from a2rl.judge.account import Account, Use
 from a2rl.judge.noise import JudgeNoise, noise_of
-from a2rl.linux.hardware import Hardware
+from a2rl.linux.gpus import Hardware
 from a2rl.run.directory import Record, RunDir
 from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sandbox.isolation import Isolation

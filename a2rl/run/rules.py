@@ -48,7 +48,7 @@ class Rules(BaseModel):
     teachers: Listed
     """LLMs that an agent may use besides its driver, by the names under which they are requested."""
     provider: Listed
-    """What requests to the LLM may ask of its provider besides text: see a2rl/llm/relay/allowed.py."""
+    """What requests to the LLM may ask of its provider besides text: see a2rl/llm/relay/messages.py."""
     place: Rule
     code: Rule
     hosts: Listed

@@ -1,9 +1,81 @@
-"""Messages between the pipeline and an agent's supervisor: what to run, and how it ended."""
+"""Messages between the pipeline and an agent's supervisor: what to run, what it may access, and how it ended.
 
+Standard library only: the supervisor and the process that becomes the agent import this module.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from a2rl.linux.landlock import AccessRights
 from a2rl.linux.resources import Resources
-from a2rl.sandbox.confinement import Confinement
+
+SHARED_MEMORY = "/dev/shm"
+
+
+class Confinement(NamedTuple):
+    """Everything that an agent may access; all else is denied. Paths that do not exist are ignored."""
+
+    read: tuple[str, ...]
+    """Files and folders to read and execute."""
+    write: tuple[str, ...]
+    """Folders in which to read, change, create and remove files, and to use local sockets."""
+    use: tuple[str, ...]
+    """Devices to use."""
+    share: tuple[str, ...]
+    """Folders in which files can be used by name, but not listed."""
+    connect: tuple[int, ...]
+    """TCP ports on 127.0.0.1 and ::1 to connect to."""
+    network_log: str
+    """A file that logs its attempted connections; the agent cannot access it."""
+    landlock: int = 0
+    """The oldest version of Landlock that is acceptable; 0: Landlock is not required."""
+    bwrap: str = ""
+    """Path of the program bwrap, if it is used."""
+    user: int = 0
+    """The numeric id of its own user and group; 0: it shares the supervisor's user."""
+    names: str = ""
+    """A folder with the files `passwd` and `group` that name that user and replace those in /etc."""
+    devices: bool = False
+    """Whether it has its own /dev/shm and terminals; with bwrap it always has."""
+    processes: bool = False
+    """Whether it has its own process table; with bwrap it always has."""
+    list_only: tuple[str, ...] = ()
+    """Folders whose names of files it may see, with all below; it may read only what is in `read`."""
+
+    @classmethod
+    def of(cls, fields: Sequence[Any]) -> "Confinement":
+        """Converts from JSON, which has no tuples."""
+        return cls._make(tuple(field) if isinstance(field, list) else field for field in fields)
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Folders that belong to the agent: those that it may write to, and those that exist for it alone."""
+        if self.bwrap:
+            return (*self.write, "/tmp", SHARED_MEMORY)
+        if self.devices:
+            return (*self.write, SHARED_MEMORY)
+        return self.write
+
+    @property
+    def keeps_metadata(self) -> bool:
+        """Whether the kernel prevents the agent from changing modes, owners and times of other files.
+
+        It does if they belong to another user, or are mounted read-only.
+        """
+        return bool(self.user) or self.devices or (bool(self.bwrap) and os.geteuid() != 0)
+
+    def access_rights(self) -> AccessRights:
+        """Returns the rights for Landlock. They allow no connections: the broker makes them."""
+        return AccessRights(
+            read=tuple(map(Path, self.read)),
+            list_only=tuple(map(Path, self.list_only)),
+            write=tuple(map(Path, self.write)),
+            use=tuple(map(Path, self.use)),
+            share=tuple(map(Path, self.share)),
+            listen=True,
+        )
 
 
 class AgentCommand(NamedTuple):

@@ -6,8 +6,11 @@ The confinement applies to that process and all its descendants; the supervisor 
     python -I -S -c START <folder of a2rl> <file descriptor> <confinement> <command> ...
 
 This is a separate program and not code between fork and exec, because with bwrap the process that confines itself is
-already inside bwrap's namespaces. It costs one start of Python. Standard library only, because it starts without the
-installed packages.
+already inside bwrap's namespaces. It costs one start of Python. With bwrap, only the files that a `Confinement` names
+exist: the names and metadata of other files, and the command lines of other processes, are invisible. The agent has its
+own /dev/shm and terminals, but shares the machine's network. So Landlock, seccomp and the broker are applied inside, as
+they are without bwrap. Source: the manual's bwrap(1). Standard library only, because it starts without the installed
+packages.
 """
 
 import json
@@ -16,13 +19,12 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import a2rl
 from a2rl.linux import landlock
-from a2rl.sandbox.bwrap import bwrap_command
-from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.command import Confinement
 from a2rl.sandbox.namespaces import (
     TERMINATION_SIGNALS,
     drop_capabilities,
@@ -31,12 +33,69 @@ from a2rl.sandbox.namespaces import (
     run_as_init,
     switch_user,
 )
-from a2rl.sandbox.syscall_filter import install_agent_filter
+from a2rl.sandbox.syscall_rules import install_agent_filter
 
-START = "import sys; root = sys.argv.pop(1); sys.path.insert(0, root); from a2rl.sandbox.launch import main"
-START += "; sys.path.remove(root); main(*sys.argv[1:])"
+ALONE = ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
+TMP = Path("/tmp")
+OWN = ("proc", "dev")
+"""Top-level folders that are created inside instead of being mounted from the machine."""
+START = (
+    "import sys; root = sys.argv.pop(1); sys.path.insert(0, root); from a2rl.sandbox.launch import main; "
+    "sys.path.remove(root); main(*sys.argv[1:])"
+)
 MAX_MESSAGE = 1 << 12
 _CONFINED, _NOT_CONFINED, _NOT_STARTED = b"+", b"-", b"!"
+
+
+def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) -> list[str]:
+    """Returns the start of a command line with bwrap (bubblewrap), which the launcher's command follows.
+
+    Args:
+        confinement: What the agent may access.
+        cwd: The agent's working directory.
+        env: The agent's environment; links that it names in /tmp are recreated inside.
+    """
+    library = str(Path(a2rl.__file__).parent)  # for the launcher; Landlock then hides it from the agent
+    binds = [("--ro-bind", path) for path in (*confinement.read, library)]
+    binds += [("--bind", path) for path in confinement.write]
+    # Not Path.exists, which raises for paths in a folder that this user may not enter.
+    binds = [(kind, path) for kind, path in binds if _top(path) not in OWN and os.path.exists(path)]  # noqa: PTH110
+    devices = [("--dev-bind-try", path) for path in confinement.use if Path(path).name.startswith("nvidia")]
+    binds.sort(key=lambda bind: len(Path(bind[1]).parts))
+    mounts = [word for kind, path in binds + devices for word in (kind, path, path)]
+    links = [word for path in env.values() if Path(path).parent == TMP and os.path.islink(path)  # noqa: PTH114
+             for word in ("--symlink", os.readlink(path), path)]  # fmt: skip # noqa: PTH115
+    names = [word for name in ("passwd", "group") if confinement.names
+             for word in ("--ro-bind", f"{confinement.names}/{name}", f"/etc/{name}")]  # fmt: skip
+    parents = _parent_folders(path for _, path in binds) if confinement.user else []
+    return [
+        confinement.bwrap,
+        *ALONE,
+        *_own_mounts(confinement),
+        *links,
+        *parents,
+        *mounts,
+        *names,
+        "--chdir",
+        cwd,
+        "--",
+    ]
+
+
+def _own_mounts(confinement: Confinement) -> list[str]:
+    """Returns the options for /proc, /dev, /dev/shm and /tmp of the agent's own."""
+    for_all = ("--perms", "1777") if confinement.user else ()
+    return ["--proc", "/proc", "--dev", "/dev", *for_all, "--tmpfs", "/dev/shm", *for_all, "--tmpfs", "/tmp"]
+
+
+def _parent_folders(paths: Iterable[str]) -> list[str]:
+    """Returns the options that create the folders above paths; bwrap's own would be closed to other users."""
+    above = dict.fromkeys(str(folder) for path in paths for folder in reversed(Path(path).parents) if folder.name)
+    return [word for folder in above for word in ("--perms", "0755", "--dir", folder)]
+
+
+def _top(path: str) -> str:
+    return Path(path).parts[1]
 
 
 class NotConfinedError(Exception):

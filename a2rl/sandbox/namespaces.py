@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from a2rl.linux.landlock import prctl
-from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.command import Confinement
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 _NEW_NETWORK, _SET_INTERFACE_FLAGS, _UP = 0x40000000, 0x8914, 1

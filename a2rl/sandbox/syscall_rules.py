@@ -1,4 +1,4 @@
-"""The rules for an agent's system calls, as tables.
+"""The rules for an agent's system calls, as tables, and the seccomp filter that enforces them.
 
 Every call up to Linux 6.18 was reviewed once and is in one of these classes:
 - REFUSED: calls that administer the machine, its mounts, keys or logs, or that report events on files by name
@@ -11,14 +11,22 @@ Every call up to Linux 6.18 was reviewed once and is in one of these classes:
   limit what they can do;
 - a call number above NEWEST, which only a future kernel can know, fails with ENOSYS.
 
-Source: the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl, scripts/syscall.tbl), and section 2 of the manual.
+After `install_agent_filter`, the process can create only TCP sockets, local stream sockets, local datagram sockets that
+only receive, and the socket for listing network interfaces. No connection bypasses Landlock or the broker, as TCP Fast
+Open and io_uring would. With `broker=True`, the calls in BROKERED are passed to the reader of the returned file
+descriptor.
+
+Source: the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl, scripts/syscall.tbl), section 2 of the manual, and
+docs.kernel.org/userspace-api/seccomp_filter.html.
 """
 
 import errno
+import resource
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from a2rl.linux.seccomp import ALLOW, JUMP_IF_EQUAL, LOAD, Instruction, fail_with
+from a2rl.linux import seccomp
+from a2rl.linux.seccomp import ALLOW, JUMP_IF_EQUAL, KILL, LOAD, RETURN, Instruction, fail_with
 
 NEWEST = 469
 """The number of file_setattr (Linux 6.17). From 424 on, numbers are the same on all architectures."""
@@ -99,6 +107,10 @@ _VERSION_OF_A_FILE = (0x40087602, 0x40047602, 0x40047211)
 _PROCESS = {"setpriority": 0, "ioprio_set": 1}
 """The value of the call's `which` argument that means a single process; other values mean groups and users."""
 _LOW = 0xFFFFFFFF
+_MACHINES = ("x86_64", "aarch64")
+_X32 = 0x40000000
+"""Call numbers from here on belong to x32, a second call table of x86_64."""
+_WAIT_KILLABLE = 1 << 5
 
 
 class Condition(NamedTuple):
@@ -229,3 +241,56 @@ def _others(elsewhere: int) -> Iterator[Rule]:
     for call in ("migrate_pages", "move_pages"):
         yield Rule(call, ALLOW, (Condition(0, 0),))
         yield Rule(call, fail_with(errno.EPERM))
+
+
+def number_of(call: str) -> int | None:
+    """Returns the number of a call on this machine; None if the machine does not have it."""
+    return NUMBERS[call][_MACHINES.index(seccomp.supported_machine())]
+
+
+def install_agent_filter(broker: bool, metadata: bool = True) -> int | None:
+    """Applies the filter to the calling thread and its future children, and prevents them from raising priority.
+
+    Args:
+        broker: Whether brokered calls wait for an answer through the returned file descriptor.
+        metadata: Whether calls on modes, owners and times are brokered; False if the kernel protects those.
+
+    Returns:
+        The file descriptor from which the broker answers calls; None without a broker.
+
+    Raises:
+        OSError: The kernel has no seccomp (or no notifications), or the architecture is not supported.
+    """
+    for kind in (resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO):
+        resource.setrlimit(kind, (0, 0))
+    steps = _filter(rules(broker, metadata))
+    if not broker:
+        seccomp.install_filter(steps)
+        return None
+    try:  # Linux 5.19: a signal that arrives while the broker handles a call does not restart the call
+        return seccomp.install_filter(steps, _NEW_LISTENER | _WAIT_KILLABLE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return seccomp.install_filter(steps, _NEW_LISTENER)
+
+
+def _filter(of: list[Rule]) -> list[Instruction]:
+    steps: list[Instruction] = [
+        (_JUMP_IF_AT_LEAST, 0, 1, _X32),
+        (RETURN, 0, 0, KILL),
+        (_JUMP_IF_AT_LEAST, 0, 1, NEWEST + 1),
+        (RETURN, 0, 0, fail_with(errno.ENOSYS)),
+    ]
+    for call in dict.fromkeys(rule.call for rule in of):
+        if (number := number_of(call)) is not None:
+            block = [step for rule in of if rule.call == call for step in _rule_steps(rule)] + [(RETURN, 0, 0, ALLOW)]
+            steps += [(JUMP_IF_EQUAL, 0, len(block), number), *block]
+    return [*steps, (RETURN, 0, 0, ALLOW)]
+
+
+def _rule_steps(rule: Rule) -> list[Instruction]:
+    steps: list[Instruction] = [(RETURN, 0, 0, rule.becomes)]
+    for condition in reversed(rule.where):
+        steps = [*condition.steps(len(steps)), *steps]
+    return steps

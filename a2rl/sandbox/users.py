@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from a2rl.linux.openat import open_beneath
+from a2rl.linux.untrusted_folder import open_beneath
 
 NAME = "agent"
 RANGES = (range(1_900_000_000, 2_100_000_000), range(60_578, 61_184))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.agent_systems.transcripts import Trajectory
 from a2rl.core.locks import file_lock

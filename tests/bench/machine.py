@@ -8,8 +8,7 @@ from pathlib import Path
 
 from a2rl.core.processes import OPENMP_SPIN_COUNT
 from a2rl.core.settings import Settings
-from a2rl.sandbox.command import AgentCommand
-from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.command import AgentCommand, Confinement
 from a2rl.sandbox.policy import workspace_confinement
 from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.selection import select_sandbox

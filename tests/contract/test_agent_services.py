@@ -266,7 +266,7 @@ def test_tasks_without_services_have_no_such_door(settings: Settings, base_model
 
 
 def test_the_agent_finds_the_addresses_in_its_environment(new_run: Callable[..., RunDir], settings: Settings) -> None:
-    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.definition import find_agent
 
     run, noop = new_run(), find_agent("noop", settings.root)
     environment = agent_environment(run, noop, "http://127.0.0.1:7", settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agent_systems.catalog import agent_ids, find_agent
+from a2rl.agent_systems.definition import agent_ids, find_agent
 from a2rl.agent_systems.transcripts import formats
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -19,8 +19,7 @@ import pytest
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.linux import landlock
-from a2rl.sandbox.command import AgentCommand, AgentExit
-from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.command import AgentCommand, AgentExit, Confinement
 from a2rl.sandbox.isolation import SandboxKind
 from a2rl.sandbox.process import AgentProcess
 from tests.isolation.attempts import BREAKOUTS, WORK

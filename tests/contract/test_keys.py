@@ -291,7 +291,7 @@ def test_an_address_with_a_key_is_refused_before_any_writing(url: str, settings:
 
 
 def test_a_key_that_is_too_short_to_be_left_out_is_named(make: Callable[..., Any]) -> None:
-    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.definition import find_agent
 
     _, settings = make(LEAKY, LEAK)
     agent = find_agent("leaky", settings.root)

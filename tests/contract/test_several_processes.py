@@ -7,8 +7,7 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.linux import landlock
-from a2rl.sandbox.selection import select_sandbox
-from a2rl.sandbox.trial import try_in_sandbox
+from a2rl.sandbox.selection import select_sandbox, try_in_sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")]
 TIMEOUT_S = 300

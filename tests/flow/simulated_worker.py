@@ -13,9 +13,9 @@ from pathlib import Path
 
 from prefect.states import Completed, Failed, Running
 
+from a2rl.cluster.copies import ObjectStore
 from a2rl.cluster.holding import Cluster, held
 from a2rl.cluster.postgres_claims import PostgresClaims
-from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir

@@ -12,10 +12,10 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from a2rl.cluster.claims import NewRun
+from a2rl.cluster.copies import ObjectStore
 from a2rl.cluster.holding import Cluster
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.cluster.restore import bring_up_to_date
-from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir

@@ -16,8 +16,7 @@ from a2rl.linux.gpu_locks import hold_gpus
 from a2rl.linux.gpus import Inventory, driver_nodes, find_gpus
 from a2rl.sandbox.isolation import Isolation, SandboxKind
 from a2rl.sandbox.policy import can_have_cuda, python_folders
-from a2rl.sandbox.selection import select_sandbox
-from a2rl.sandbox.trial import try_in_sandbox
+from a2rl.sandbox.selection import select_sandbox, try_in_sandbox
 
 pytestmark = pytest.mark.gpu
 SUM = "import torch; print(torch.cuda.device_count(), torch.ones(1000, device='cuda').sum().item())"

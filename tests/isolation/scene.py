@@ -21,7 +21,7 @@ from a2rl.run.directory import RunDir
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.isolation import Isolation, Layer, SandboxKind
 from a2rl.sandbox.namespaces import TRY_NAMESPACES
-from a2rl.sandbox.support import examine
+from a2rl.sandbox.selection import examine
 from tests.run_maker import spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -121,7 +121,7 @@ class Relay:
         log: The log with one line per request. Existing lines count towards the limits. Once it is full, nothing is
             forwarded, so that each request that was forwarded is in it.
         prices: The prices of the provider.
-        allowed: What requests may ask of the provider besides text: see a2rl/llm/relay/allowed.py.
+        allowed: What requests may ask of the provider besides text: see a2rl/llm/relay/messages.py.
         max_tokens: The limit on tokens; once it is used up, nothing is forwarded.
         max_cost_usd: The same for the cost. Models without a known price are then refused.
         rate: The rate that all runs share; None: as fast as the agent asks.

@@ -1,16 +1,33 @@
 """Reads requests to an LLM and the token counts of its answers, whole or streamed, in the dialects of Anthropic, OpenAI
 (chat and responses) and Google.
 
+`beyond_text` says what a request may ask of the provider: text, from what is in the request itself. Everything else
+would reach the network, files or programs from the provider's servers, around the sandbox: its search and its browser,
+code in its containers, tools of other servers, URLs and stored files that it fetches, and contents that are stored
+there, which no record of ours has. So what is allowed is listed, dialect by dialect. What is not listed is refused, new
+features too, unless `provider.allowed` of rules.yaml names it.
+
+    beyond_text("/v1/messages", {"model": "m", "messages": [], "mcp_servers": [{}]})      # {"mcp_servers"}
+
 All input is untrusted: no function here raises an exception for any input, and the memory used is limited.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
-from a2rl.llm.relay.allowed import beyond_text
-
+CLIENT_TOOLS = re.compile(
+    r"function|custom|local_shell|apply_patch|tool_search|tool_search_tool_\w+|(?:bash|text_editor|memory)_\d{8}"
+)
+"""Tools that the agent runs itself, and the search among their definitions."""
+SOURCES = ("url", "file_id", "file_url", "file_uri", "image_url", "video_url")
+INLINE = ("base64", "text", "content")
+ROOTS = ("messages", "system", "input", "contents", "systemInstruction", "system_instruction")
+ONLINE = re.compile(r".*:online|(?:.*/)?sonar.*|.*search-(?:preview|api).*|.*deep-research.*|(?:.*/)?compound.*", re.I)
+"""Models that search the web by themselves."""
+MAX_DEPTH = 8
 MAX_COUNT = 2**40
 MAX_NAME = 100
 MAX_TOOLS = 20
@@ -30,6 +47,124 @@ SAMPLING = (
 """The settings that are recorded. What Google nests in `thinkingConfig` is taken for a part of `generationConfig`."""
 TIERS = {"service_tier": "service_tier", "serviceTier": "service_tier", "speed": "speed"}
 """Where dialects say at which tier of the service they answer, and the name of that in the table of prices."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+DIALECTS = {
+    "/messages": _words(
+        """model messages system tools tool_choice max_tokens stop_sequences stream temperature top_p top_k thinking
+        metadata service_tier speed output_config output_format context_management cache_control inference_geo betas
+        diagnostics"""
+    ),
+    "/responses": _words(
+        """model input instructions tools tool_choice parallel_tool_calls max_tool_calls stream stream_options
+        temperature top_p top_logprobs max_output_tokens reasoning text truncation include metadata client_metadata user
+        safety_identifier store service_tier prompt_cache_key prompt_cache_retention context_management background"""
+    ),
+    "/chat/completions": _words(
+        """model messages tools tool_choice functions function_call parallel_tool_calls stream stream_options
+        temperature top_p top_k min_p n stop seed max_tokens max_completion_tokens presence_penalty frequency_penalty
+        repetition_penalty logit_bias logprobs top_logprobs response_format reasoning_effort reasoning include_reasoning
+        verbosity thinking enable_thinking chat_template_kwargs prediction modalities metadata user safety_identifier
+        store service_tier usage prompt_cache_key prompt_cache_retention"""
+    ),
+}
+"""The settings of a request, by the end of its path. Google's have another form of path."""
+GOOGLE = _words(
+    """model contents systemInstruction system_instruction tools toolConfig tool_config safetySettings safety_settings
+    generationConfig generation_config labels generateContentRequest generate_content_request"""
+)
+PARTS = _words(
+    """message text image document search_result tool_use tool_result tool_reference thinking redacted_thinking
+    compaction image_url input_audio file refusal input_text output_text input_image input_file summary_text
+    reasoning_text reasoning function_call function_call_output custom_tool_call custom_tool_call_output
+    local_shell_call local_shell_call_output shell_call shell_call_output apply_patch_call apply_patch_call_output
+    tool_search_call tool_search_output compaction_summary"""
+)
+MESSAGE = _words(
+    """role content parts name id status phase tool_calls tool_call_id function_call refusal reasoning reasoning_content
+    reasoning_details annotations cache_control prefix text thought thoughtSignature thought_signature inlineData
+    inline_data functionCall functionResponse function_response videoMetadata video_metadata mediaResolution
+    media_resolution provider_specific_fields thinking_blocks reasoning_items extra_content"""
+)
+"""The keys of a message, those of LiteLLM included, and of Google's parts, which have no type."""
+
+
+def beyond_text(path: str, body: dict[str, Any]) -> set[str]:
+    """Returns what a request asks of the provider's servers besides text, by the names in the request."""
+    return set(_beyond(path, body))
+
+
+def _beyond(path: str, body: dict[str, Any]) -> Iterator[str]:
+    is_google = ":" in path.rsplit("/", 1)[-1]
+    known = GOOGLE if is_google else next((keys for end, keys in DIALECTS.items() if end in path), frozenset())
+    yield from (name for name, value in body.items() if name not in known and value is not None)
+    if isinstance(model := body.get("model"), str) and ONLINE.fullmatch(model):
+        yield model
+    yield from _tools(body.get("tools"), is_google)
+    for name in ROOTS:
+        yield from _parts(body.get(name), is_google)
+    for name in ("generateContentRequest", "generate_content_request"):
+        if isinstance(inner := body.get(name), dict):
+            yield from _beyond(path, inner)
+
+
+def _tools(tools: object, is_google: bool) -> Iterator[str]:
+    for tool in tools if isinstance(tools, list) else [tools]:
+        if tool is None:
+            continue
+        if not isinstance(tool, dict):
+            yield "tools"
+        elif is_google:
+            yield from (name for name in tool if name not in ("functionDeclarations", "function_declarations"))
+        elif tool.get("type") == "namespace":
+            yield from _tools(tool.get("tools"), is_google)
+        elif "type" in tool or "input_schema" not in tool:
+            kind = str(tool.get("type"))
+            is_local = kind == "shell" and (tool.get("environment") or {"type": "local"}) == {"type": "local"}
+            if not is_local and not CLIENT_TOOLS.fullmatch(kind):
+                yield kind
+
+
+def _parts(value: object, is_google: bool, depth: int = 0) -> Iterator[str]:
+    """Yields what is not allowed in messages and in their parts. Calls of tools and their schemas are free texts."""
+    if depth > MAX_DEPTH:
+        yield "content that is nested too deeply"
+    elif isinstance(value, list):
+        for each in value:
+            yield from _parts(each, is_google, depth + 1)
+    elif isinstance(value, dict):
+        yield from _part(value, is_google)
+        for name in ("content", "parts", "output"):
+            if isinstance(inner := value.get(name), list | dict):
+                yield from _parts(inner, is_google, depth + 1)
+        for name in ("source", "functionResponse", "function_response"):
+            if isinstance(inner := value.get(name), dict):
+                yield from _parts([inner.get("content"), inner.get("parts")], is_google, depth + 1)
+
+
+def _part(part: dict[str, Any], is_google: bool) -> Iterator[str]:
+    kind, source = None if is_google else part.get("type"), part.get("source")
+    if kind is None:
+        yield from (name for name, value in part.items() if name not in MESSAGE and value is not None)
+    elif not isinstance(kind, str) or kind not in PARTS:
+        yield str(kind)
+    else:
+        yield from (f"{kind} by {name}" for each in (part, part.get(kind), source) for name in _sources(each))
+        if isinstance(source, dict) and source.get("type") not in INLINE:
+            yield f"{kind} by {source.get('type')}"
+
+
+def _sources(part: object) -> Iterator[str]:
+    """Yields the keys by which a part refers to something that is not in the request."""
+    for name in SOURCES:
+        value = part.get(name) if isinstance(part, dict) else None
+        where = value.get("url") if isinstance(value, dict) else value
+        if where and not str(where).startswith("data:"):
+            yield name
 
 
 class ParsedRequest(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import find_agent
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import write_atomically
 from a2rl.core.processes import read_apart

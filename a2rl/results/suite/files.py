@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.cluster.stored_runs import fetch_suites, submitted_runs
+from a2rl.cluster.status import fetch_suites, submitted_runs
 from a2rl.core.errors import UsageError
 from a2rl.core.files import write_atomically, write_model
 from a2rl.core.printable import printable

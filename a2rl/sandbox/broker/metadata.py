@@ -13,8 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from a2rl.sandbox.broker.agent_files import AT_FDCWD, AgentFiles
-from a2rl.sandbox.broker.caller import LIBC, Call, check
+from a2rl.sandbox.broker.caller import AT_FDCWD, LIBC, AgentFiles, Call, check
 
 _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = 0x100, 0x1000
 _IN_DONT_FOLLOW = 0x02000000

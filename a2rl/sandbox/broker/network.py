@@ -3,7 +3,9 @@
 Contract: an agent can connect to the ports on 127.0.0.1 and ::1 that it was given, to its own TCP servers on this
 machine, and to local sockets in its own folders. Other connections fail with EACCES. The broker also performs `listen`
 for the agent, and only on the loopback interface. The broker therefore knows the agent's servers, and no other machine
-can reach them. If a socket cannot be limited to loopback, `listen` fails. Each connection and each server is logged.
+can reach them. If a socket cannot be limited to loopback, `listen` fails. Each connection and each server is logged
+as one line of JSON, whether allowed or not. If there are too many, only the first ones are logged, and the number of
+the others.
 
 The agent's local datagram sockets can only receive, because nothing checks where a datagram goes: seccomp does not see
 the address, which is in memory, and Landlock covers no sockets with a path, such as that of the system's log.
@@ -22,13 +24,19 @@ import stat
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from a2rl.sandbox.broker.agent_files import AT_FDCWD, AgentFiles
-from a2rl.sandbox.broker.caller import LIBC, Call
-from a2rl.sandbox.broker.network_log import NetworkLog
+from a2rl.core.printable import printable_json
+from a2rl.core.secrets import scrub
+from a2rl.sandbox.broker.caller import AT_FDCWD, LIBC, AgentFiles, Call
 
+LINES_PER_S, MAX_LINES = 20, 5_000
+"""Limits for each kind of line. They are separate, so that many lines of one kind cannot hide the others."""
+MAX_SHOWN = 256
+"""Maximum number of characters of an address. As there are few kinds of lines, the log stays below 30 MB."""
 _LISTENING = "0A"
 _LOCAL = struct.pack("=H", socket.AF_UNIX)
 _INTERNET = {socket.AF_INET: struct.Struct("!HH4s"), socket.AF_INET6: struct.Struct("!HHI16s")}
@@ -41,7 +49,53 @@ UNSPECIFIED = {bytes(4): b"\x7f\0\0\1", MAPPED + bytes(4): MAPPED + b"\x7f\0\0\1
 """Unspecified addresses and the loopback addresses that replace them. The kernel does the same, unless the socket is
 bound to another address."""
 MAX_ADDRESS = 128
+"""The size of the longest address structure, in bytes."""
 MAX_REMEMBERED_SERVERS = 4096
+
+
+class _Kind(NamedTuple):
+    """How many lines of a kind were written or left out."""
+
+    second: int = 0
+    in_second: int = 0
+    lines: int = 0
+    left_out: int = 0
+
+
+class NetworkLog:
+    """A log file that the agent cannot access. Control characters in addresses are escaped."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[str, str, bool], _Kind] = {}
+        """Counts by call, address family and whether it was allowed. The agent cannot choose these words, so there are
+        at most a dozen kinds."""
+
+    def write(self, call: str, family: str, address: str, port: int | None, allowed: bool) -> None:
+        """Logs a connection, or only counts it if there are too many.
+
+        Write errors such as a full disk are ignored, because they must not stop the agent.
+        """
+        now = time.time()
+        with self._lock:
+            kind = self._kinds.get((call, family, allowed), _Kind())
+            if kind.second != int(now):
+                kind = kind._replace(second=int(now), in_second=0)
+            line = {"t": round(now, 3), "call": call, "family": family}
+            if kind.in_second < LINES_PER_S and kind.lines < MAX_LINES:
+                kind = kind._replace(in_second=kind.in_second + 1, lines=kind.lines + 1)
+                self._append({**line, "address": address[:MAX_SHOWN], "port": port, "allowed": allowed})
+            else:
+                kind = kind._replace(left_out=kind.left_out + 1)
+                if kind.left_out & kind.left_out - 1 == 0:  # only at 1, 2, 4, 8, ..., so that there are few such lines
+                    rest = {"address": "", "port": None, "allowed": allowed, "left_out": kind.left_out}
+                    self._append({**line, **rest})
+            self._kinds[call, family, allowed] = kind
+
+    def _append(self, line: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._file, (scrub(printable_json(line)) + "\n").encode())
 
 
 class Network:

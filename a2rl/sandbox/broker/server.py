@@ -1,7 +1,10 @@
 """The broker: checks the system calls that an agent may not make on its own, and performs the allowed ones itself.
 
 These are calls for sockets, connections and servers (network.py), for the metadata of files and watches on them
-(metadata.py), and for priorities and cores (scheduling.py).
+(metadata.py), and for priorities and cores. An agent cannot raise priorities, because syscall_rules.py removes the
+right to do so. The broker only has to check that the process belongs to the agent. Cores are different: the kernel lets
+ordinary users move their processes to any core. The broker therefore allows only the cores that the agent had at its
+first call. These are the cores that it was started with, because nothing else changes them.
 
 Contract: every call gets an answer, whatever goes wrong. A call that may block is handled in a separate thread, so that
 it does not delay other calls. The agent can exhaust neither the supervisor's threads nor its file descriptors.
@@ -24,20 +27,19 @@ import resource
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from a2rl.sandbox.broker.agent_files import AgentFiles
-from a2rl.sandbox.broker.caller import Call, act_as
+from a2rl.sandbox.broker.caller import AgentFiles, Call, act_as, has_own_processes, is_agents, process_of, thread_of
 from a2rl.sandbox.broker.metadata import CHANGES, change, watch
-from a2rl.sandbox.broker.network import Network, receiver
-from a2rl.sandbox.broker.network_log import NetworkLog
-from a2rl.sandbox.broker.scheduling import CoreLimit, check_own_process
-from a2rl.sandbox.confinement import Confinement
-from a2rl.sandbox.syscall_filter import number_of
+from a2rl.sandbox.broker.network import Network, NetworkLog, receiver
+from a2rl.sandbox.command import Confinement
+from a2rl.sandbox.syscall_rules import number_of
 
+_MAX_MASK = 8192
 _RECEIVE, _SEND, _IS_VALID, _ADD_FILE, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103, 0x40082104
 """Requests for ioctl(2). They contain the sizes of the structures below."""
 _SYNC_WAKE_UP = 1
@@ -45,7 +47,6 @@ _NOTIFICATION, _ANSWER, _FILE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI
 _GO_ON = 1
 """A flag of an answer: the kernel continues with the call as if there were no broker."""
 _OVER = select.POLLHUP | select.POLLERR | select.POLLNVAL
-
 MAX_CONNECTIONS = 128
 """Maximum number of connection attempts in progress; further ones fail with EAGAIN."""
 FILES_PER_CONNECTION = 4
@@ -60,9 +61,45 @@ PROCESS_ARGUMENT = {
 }  # fmt: skip
 """Calls that the kernel continues if they concern one of the agent's processes: the position of the argument with the
 process id."""
-
-
 Value = TypeVar("Value")
+
+
+def check_own_process(call: Call, argument: int) -> None:
+    """Raises OSError unless the process that this argument of the call names belongs to the agent."""
+    if not has_own_processes(call.thread):
+        number = call.signed(argument)
+        if number < 0 or not is_agents(process_of(number)):
+            raise PermissionError(errno.EPERM, "not a process of the agent")
+
+
+class CoreLimit:
+    """The cores on which an agent's processes may run."""
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def assign(self, call: Call, is_waiting: Callable[[], None]) -> int:
+        """Sets the cores on which a thread of the agent may run.
+
+        Raises:
+            PermissionError: The agent may not use all of these cores, or the thread does not belong to it.
+            OSError: The kernel refuses, or the caller no longer waits.
+        """
+        if not self._given:
+            self._given = os.sched_getaffinity(call.thread)
+        mask = call.structure(call.arguments[2], min(call.unsigned(1), _MAX_MASK))
+        wanted = _members(mask)
+        thread = thread_of(call, call.signed(0))
+        is_waiting()
+        if not wanted <= self._given:
+            raise PermissionError(errno.EPERM, "more cores than the agent was given")
+        os.sched_setaffinity(thread, wanted)
+        return 0
+
+
+def _members(mask: bytes) -> set[int]:
+    bits = int.from_bytes(mask, sys.byteorder)
+    return {place for place in range(bits.bit_length()) if bits >> place & 1}
 
 
 class Broker:

@@ -27,7 +27,7 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.agent_systems.catalog import find_agent
+    from a2rl.agent_systems.definition import find_agent
     from a2rl.recording.recorder import TranscriptCopies
 
     repository = Path(__file__).resolve().parents[3]

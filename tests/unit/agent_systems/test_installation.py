@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agent_systems.catalog import find_agent
-from a2rl.agent_systems.definition import Agent, Install
+from a2rl.agent_systems.definition import Agent, Install, find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs

@@ -11,16 +11,14 @@ from typing import Any, Literal, NamedTuple, cast
 
 import pytest
 
-from a2rl.cluster import holding, lease, replica
-from a2rl.cluster.claims import ClaimLostError, Claims
-from a2rl.cluster.copies import write_spec
+from a2rl.cluster import claims, holding, replica
+from a2rl.cluster.claims import ClaimLostError, Claims, Lease
+from a2rl.cluster.copies import ObjectStore, write_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.holding import Cluster, held, new_run, progress_of
-from a2rl.cluster.lease import Lease
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
-from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
@@ -102,7 +100,7 @@ def places(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Place, Place]]:
     """Two checkouts with one store. Nothing is copied or renewed but when a test does it, and no retry waits."""
-    for module in (lease, replica):
+    for module in (claims, replica):
         monkeypatch.setattr(module, "TICK_S", 3600.0)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cluster.claims import Claim, ClaimLostError, NewRun, Progress
+from a2rl.cluster.claims import Claim, ClaimLostError, Lease, NewRun, Progress
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.cluster.lease import Lease
 from a2rl.core.errors import InfrastructureError
 
 RUN = NewRun("gsm8k-noop-1", "smoke", "smoke-1", "a2rl", 600.0)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, RunRow
+from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, RunRow
 from a2rl.cluster.copies import read_manifest, write_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.holding import Cluster, held, new_run, progress_of, reserved
-from a2rl.cluster.lease import Lease
 from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError

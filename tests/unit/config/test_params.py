@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from a2rl.agent_systems.catalog import agent_ids
+from a2rl.agent_systems.definition import agent_ids
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import UsageError

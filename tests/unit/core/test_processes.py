@@ -48,7 +48,7 @@ def test_work_between_fork_and_exec_is_in_one_place(repository: Path) -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.keyword) and node.arg == "preexec_fn"
     ]
-    assert found == ["a2rl/sandbox/spawn.py"]
+    assert found == ["a2rl/sandbox/supervisor.py"]
 
 
 def test_a_feed_never_waits_and_drops_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

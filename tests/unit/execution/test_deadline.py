@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import find_agent
 from a2rl.core import processes as process
-from a2rl.core.background import Background
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
+from a2rl.core.event_log import Background
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts
 from a2rl.execution.compute import Sample
@@ -20,7 +20,7 @@ from a2rl.grading.server_process import GradingServer
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import Graded, SubmissionAccepted
 from a2rl.sandbox.command import AgentExit
-from a2rl.sandbox.disk import FULL
+from a2rl.sandbox.storage import FULL
 from a2rl.scoring.score import summarise
 from tests.run_maker import REPOSITORY, wait_for
 
@@ -221,7 +221,7 @@ def test_what_fails_beside_an_agent_is_noted_once_and_goes_on(run: RunDir) -> No
 
 
 def test_what_hangs_beside_an_agent_is_left_behind(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2rl.core.background.JOIN_S", 0.1)
+    monkeypatch.setattr("a2rl.core.event_log.JOIN_S", 0.1)
     over, begun = threading.Event(), time.monotonic()
     with Background("the recorder", lambda: over.wait(60), lambda: 0.0, pipeline_log(run)):
         time.sleep(0.05)

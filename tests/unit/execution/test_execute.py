@@ -55,7 +55,7 @@ def test_a_failing_or_hanging_mlflow_does_not_affect_the_agent(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It neither ends the agent nor delays its end."""
-    monkeypatch.setattr("a2rl.core.background.JOIN_S", 0.1)
+    monkeypatch.setattr("a2rl.core.event_log.JOIN_S", 0.1)
     run, calls = work("sleep 100\n", budget_s=3.0), list[RunDir]()
 
     def fails(each: RunDir) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import find_agent
 from a2rl.core.settings import Settings
 from a2rl.execution import launch
 from a2rl.execution.launch import confinement_of

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from a2rl.agent_systems.catalog import find_agent
+from a2rl.agent_systems.definition import find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from a2rl.cli.results import state_of
-from a2rl.cluster import lease
+from a2rl.cluster import claims
 from a2rl.cluster.claims import ClaimLostError
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.core.errors import InterruptedByUserError, UsageError
@@ -109,7 +109,7 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: Callable[[FileClaims, str, str], None]
 ) -> None:
     settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
-    monkeypatch.setattr(lease, "RENEW_S", 0.1)
+    monkeypatch.setattr(claims, "RENEW_S", 0.1)
     may_end, at_work = threading.Event(), threading.Barrier(3)
 
     def work(*_: object) -> None:

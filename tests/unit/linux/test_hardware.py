@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from a2rl.linux.hardware import hardware
+from a2rl.linux.gpus import hardware
 
 
 def test_this_machine_is_described() -> None:

@@ -11,8 +11,8 @@ from a2rl.core.settings import Settings
 from a2rl.linux.cgroup import ControlGroup
 from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox.command import AgentCommand, AgentExit
-from a2rl.sandbox.disk import bytes_below, removed_bytes
 from a2rl.sandbox.process import AgentProcess
+from a2rl.sandbox.storage import bytes_below, removed_bytes
 
 FORKS = """
 import os, time

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.linux import openat, untrusted_folder
+from a2rl.linux import untrusted_folder
 from a2rl.linux.untrusted_folder import FileChangedError, Limits, UntrustedFolder, copy_open_file, printable_name
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.deep import dig, fill_in
@@ -21,8 +21,8 @@ from tests.deep import dig, fill_in
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs each test with both ways of opening files."""
     if request.param == "step by step":
-        monkeypatch.setattr(openat, "has_openat2", lambda: False)
-    elif not openat.has_openat2():
+        monkeypatch.setattr(untrusted_folder, "has_openat2", lambda: False)
+    elif not untrusted_folder.has_openat2():
         pytest.skip("this kernel has no openat2")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.llm.relay.allowed import beyond_text
+from a2rl.llm.relay.messages import beyond_text
 
 MESSAGES, CHAT, RESPONSES = "/v1/messages", "/v1/chat/completions", "/v1/responses"
 GOOGLE = "/v1beta/models/gemini-2.5-pro:streamGenerateContent"

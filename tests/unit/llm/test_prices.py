@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.agent_systems.catalog import agent_ids, find_agent
-from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.definition import Agent, agent_ids, find_agent
 from a2rl.config.params import TokenPrices
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.messages import AnswerReader, TokenUse, tier_of

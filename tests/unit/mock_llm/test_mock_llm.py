@@ -15,9 +15,8 @@ from httpx2 import Response
 from a2rl.core.errors import UsageError
 from a2rl.mock_llm.app import Served, create_app
 from a2rl.mock_llm.dialogue import LlmRequest, Message, Tool
-from a2rl.mock_llm.play import Player
+from a2rl.mock_llm.play import Player, example, find_shell, run_command
 from a2rl.mock_llm.scenario import SHIPPED, Scenario, load_scenario
-from a2rl.mock_llm.tools import example, find_shell, run_command
 from tests.mock_llm_process import driver_process, read_log
 
 COMMAND = "echo 'one'\ncat <<EOF\ntwo \"2\" $HOME\nEOF"

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.cli.results import find_run, list_runs
-from a2rl.cluster.copies import CopyManifest, blob_key, entry_key, entry_object
+from a2rl.cluster.copies import CopyManifest, ObjectStore, blob_key, entry_key, entry_object
 from a2rl.cluster.restore import fetch_results
-from a2rl.cluster.store import ObjectStore
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account

@@ -8,7 +8,7 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.sandbox.host_folders import require_readable
+from a2rl.sandbox.policy import require_readable
 
 
 @pytest.fixture

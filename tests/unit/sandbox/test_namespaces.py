@@ -21,9 +21,8 @@ from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.namespaces import closed_parent
 from a2rl.sandbox.policy import workspace_confinement
 from a2rl.sandbox.process import AgentProcess
-from a2rl.sandbox.selection import select_sandbox
-from a2rl.sandbox.shared_memory import SharedMemory
-from a2rl.sandbox.support import examine
+from a2rl.sandbox.selection import examine, select_sandbox
+from a2rl.sandbox.storage import SharedMemory
 from a2rl.sandbox.users import RANGES, assign_user, give_to_user, is_agent_user, unused_user, write_user_database
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give users to agents")

@@ -8,8 +8,7 @@ import pytest
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.sandbox.isolation import SandboxKind
-from a2rl.sandbox.selection import select_sandbox
-from a2rl.sandbox.trial import try_in_sandbox
+from a2rl.sandbox.selection import select_sandbox, try_in_sandbox
 
 LOOK = """
 import pathlib, sys

@@ -17,13 +17,10 @@ from a2rl.linux import landlock
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
 from a2rl.sandbox import selection
-from a2rl.sandbox import support as machines
-from a2rl.sandbox.command import AgentCommand
-from a2rl.sandbox.confinement import Confinement
+from a2rl.sandbox.command import AgentCommand, Confinement
 from a2rl.sandbox.isolation import NONE, REQUIRED, Isolation, Layer, SandboxKind
 from a2rl.sandbox.process import AgentProcess
-from a2rl.sandbox.selection import reselect_sandbox, select_sandbox
-from a2rl.sandbox.support import Machine
+from a2rl.sandbox.selection import Machine, reselect_sandbox, select_sandbox
 
 OWN: frozenset[Layer] = frozenset({"user", "devices", "processes"})
 WHOLE = Machine(landlock=7, seccomp=True, bwrap="/usr/bin/bwrap", own=OWN, why_not={})
@@ -81,9 +78,9 @@ def test_what_works_in_parts_but_not_as_a_whole_is_an_error(
 
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
 def test_a_machine_that_is_short_of_something_weakens_nothing(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
-    monkeypatch.setattr(machines, "_try_out", lambda: {"user": 0, "devices": error, "processes": 0})
+    monkeypatch.setattr(selection, "_try_out", lambda: {"user": 0, "devices": error, "processes": 0})
     with pytest.raises(InfrastructureError, match="try again"):
-        machines.examine()
+        selection.examine()
 
 
 def test_a_trial_that_fails_for_any_reason_weakens_nothing(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:

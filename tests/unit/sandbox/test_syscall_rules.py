@@ -21,10 +21,10 @@ from a2rl.linux import seccomp
 from a2rl.sandbox import syscall_rules as rules
 from a2rl.sandbox.broker import server
 from a2rl.sandbox.broker.caller import act_as
-from a2rl.sandbox.broker.network_log import NetworkLog
+from a2rl.sandbox.broker.network import NetworkLog
 from a2rl.sandbox.broker.server import Broker
-from a2rl.sandbox.confinement import Confinement
-from a2rl.sandbox.syscall_filter import install_agent_filter, number_of
+from a2rl.sandbox.command import Confinement
+from a2rl.sandbox.syscall_rules import install_agent_filter, number_of
 
 pytestmark = pytest.mark.skipif(not seccomp.is_available(), reason="this machine has no seccomp")
 LIBC = ctypes.CDLL(None, use_errno=True)

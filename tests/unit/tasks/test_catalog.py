@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.agent_systems.catalog import agent_ids, find_agent
+from a2rl.agent_systems.definition import agent_ids, find_agent
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
 from a2rl.core.settings import Settings
 from a2rl.task_api.catalog import load_task, task_ids
