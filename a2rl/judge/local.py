@@ -1,10 +1,10 @@
 """Judges of this machine, served by a child process over the same API as others: rules, and local models.
 
-# tasks/x/served.py
+# tasks/x/annotator.py
 if __name__ == "__main__":
     serve_for_parent(create_app(rule), int(sys.argv[1]), lifespan="off")
 
-with open_judge(config, "tasks.x.served", annotator="...") as judge:
+with open_judge(config, "tasks.x.annotator", annotator="...") as judge:
     answers = judge.ask(...)
 """
 

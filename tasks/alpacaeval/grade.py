@@ -10,7 +10,7 @@ correct. The score is the length-controlled win rate, computed by the `alpaca-ev
 mean of the values, is reported as well. Without asking the judge, an answer that equals the reference's is a tie, and
 an empty one is lost. An item without a readable answer of the judge is errored.
 
-mini: the judge is a rule that this repo serves over the same API (served.py). full: the judge of params.yaml.
+mini: the judge is a rule that this repo serves over the same API (annotator.py). full: the judge of params.yaml.
 """
 
 import math
@@ -29,9 +29,9 @@ from a2rl.scoring.paired import Improvement, difference_interval
 from a2rl.scoring.score import Headline, ItemResult, Verdict, errors_tolerated
 from a2rl.task_api.contract import Limits, Options, OwnJudge
 from tasks.alpacaeval import package
-from tasks.alpacaeval.annotations import score_annotations as score_annotations  # noqa: PLC0414 - is one of its functions
 from tasks.alpacaeval.annotator import RULE_ANNOTATOR, TRIAL, Pair, question
 from tasks.alpacaeval.package import LengthControl, NotComputableError
+from tasks.alpacaeval.package import score_annotations as score_annotations  # noqa: PLC0414 - is one of its functions
 from tasks.alpacaeval.prepare import CALIBRATION
 from tasks.alpacaeval.prompts import STOP, prompt
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tasks.alpacaeval.length_control import Annotated
 
 ANSWER_SHOWN = 500
-OWN_JUDGE = OwnJudge("tasks.alpacaeval.served", RULE_ANNOTATOR)
+OWN_JUDGE = OwnJudge("tasks.alpacaeval.annotator", RULE_ANNOTATOR)
 LENGTH = "length, characters"
 NO_CALIBRATION = f"the data has no {CALIBRATION}, which the length-controlled win rate needs"
 
@@ -126,7 +126,7 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
     if not (hidden / CALIBRATION).is_file():
         return Headline(None, None, NO_CALIBRATION, measures)
     try:
-        controlled = package.length_controlled(annotations, hidden / CALIBRATION)
+        controlled = package.length_control(annotations, hidden / CALIBRATION).rate
     except NotComputableError as error:
         return Headline(None, None, str(error), measures)
     interval = _shifted(mean_interval([item.value for item in items]), plain["win_rate"], controlled, len(items))

@@ -20,7 +20,7 @@ import json
 import lzma
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from tasks.alpacaeval.task import TASK
 
 HERE = Path(__file__).parent
 MINI_TRAIN, MINI_SEED = 2400, 2604
+pretraining_text, canonical = mini.pretraining_text, mini.canonical
 TRAIN_ROWS = 2000
 TRAINING = DataSource(
     repo_id="tatsu-lab/alpaca",
@@ -57,16 +58,6 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
     about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
     hand_out(visible, prompts)
-
-
-def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.pretraining_text(seed)
-
-
-def canonical(text: str) -> str:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.canonical(text)
 
 
 def calibration(source: Path | None) -> Path:

@@ -23,4 +23,4 @@ TASK = Task(
     judged=("full",),
     annotator="alpaca_eval_gpt5_2_fn",  # the reference's (autorl_bench/benchmarks/alpacaeval/annotators_gpt52_fn)
 )
-"""The mini variant brings its own judge: see served.py."""
+"""The mini variant brings its own judge: see annotator.py."""

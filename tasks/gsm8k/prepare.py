@@ -8,7 +8,6 @@ full: the 7,473 training and 1,319 test problems, from the hub at a pinned revis
 """
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tasks.gsm8k import final_number, mini, prompts
 from tasks.gsm8k.task import TASK
 
 MINI_TRAIN, MINI_SEED = 6000, 2604
+pretraining_text, canonical = mini.pretraining_text, mini.canonical
 SHOTS = (7364, 1708, 669, 6724)
 """Rows of the training data: the four problems of the reference's prompt. The reference has other solutions for them
 (opencompass gsm8k_gen_1d7fe4.py); ours are the data's, so that the examples show the required format."""
@@ -56,16 +56,6 @@ def draw(seed: str, hidden: Path) -> None:
 
 def _public_edition() -> list[mini.Problem]:
     return mini.generate(TASK.variant("mini").eval_items, MINI_SEED, "eval")
-
-
-def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.pretraining_text(seed)
-
-
-def canonical(text: str) -> str:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.canonical(text)
 
 
 def _row(problem: mini.Problem) -> dict[str, Any]:

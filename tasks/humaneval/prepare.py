@@ -11,7 +11,7 @@ mini.py).
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tasks.humaneval import mini, program, prompts
 from tasks.humaneval.task import TASK
 
 MINI_TRAIN, MINI_SEED = 3000, 2604
+pretraining_text, canonical = mini.pretraining_text, mini.canonical
 MIRROR = "HumanEval.jsonl.gz"
 TRAIN = 82
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
@@ -57,16 +58,6 @@ def draw(seed: str, hidden: Path) -> None:
 
 def _public_edition() -> list[mini.Problem]:
     return mini.generate(TASK.variant("mini").eval_items, MINI_SEED, "eval")
-
-
-def pretraining_text(seed: int) -> Iterator[str]:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.pretraining_text(seed)
-
-
-def canonical(text: str) -> str:
-    """See `a2rl.task_api.contract.Preparer`."""
-    return mini.canonical(text)
 
 
 def _rows(split: mini.Split, problems: Sequence[mini.Problem]) -> list[dict[str, Any]]:

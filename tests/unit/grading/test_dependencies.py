@@ -100,7 +100,7 @@ def test_variant_and_judge_count(key: Key) -> None:
         )),
         *((each, f"tasks/{each}/{path}.py") for each in TASKS for path in ("grade", "task")),
         *(("humaneval", f"a2rl/code_execution/{path}.py") for path in ("pool", "tester", "cell", "values")),
-        ("alpacaeval", "tasks/alpacaeval/served.py"),
+        ("alpacaeval", "tasks/alpacaeval/annotator.py"),
         ("alpacaeval", "tasks/alpacaeval/rule.py"),
         ("alpacaeval", "a2rl/judge/served_model.py"),
         ("alpacaeval", "a2rl/judge/annotators/alpaca_eval_gpt5_2_fn/configs.yaml"),

@@ -13,10 +13,9 @@ from a2rl.judge.local import ChatMessage
 from a2rl.judge.params import JudgeParams
 from a2rl.judge.parsers import UnreadableReplyError
 from tasks.alpacaeval import package
-from tasks.alpacaeval.annotator import RULE_ANNOTATOR, Pair, escaped, is_switched, messages, question
+from tasks.alpacaeval.annotator import RULE_ANNOTATOR, Pair, escaped, is_switched, judge, messages, question
 from tasks.alpacaeval.prepare import read_json
 from tasks.alpacaeval.rule import preference
-from tasks.alpacaeval.served import judge
 from tests.fake_judge import reply
 
 ANNOTATOR = RULE_ANNOTATOR

@@ -152,7 +152,7 @@ def test_the_score_is_the_packages_length_controlled_win_rate(hidden: Path) -> N
         | {"generator_1": "a", "generator_2": "b"}
         for known, item in zip(grader.items_of(hidden), items, strict=True)
     ]
-    assert score.score == pytest.approx(package.length_controlled(annotations, path), abs=1e-9)
+    assert score.score == pytest.approx(package.length_control(annotations, path).rate, abs=1e-9)
     assert score.measures["win rate"] == pytest.approx(42.0)
     assert score.measures["judge's price, dollars in all"] == pytest.approx(0.5)
     assert score.ci is not None
@@ -181,7 +181,7 @@ def test_winning_all_or_nothing_has_a_score_and_an_interval(
 def test_equally_longer_answers_cannot_be_length_controlled(tmp_path: Path) -> None:
     rows = [{"preference": 1.5, "output_1": "a", "output_2": "bb", "generator_1": "x", "generator_2": "y"}] * 9
     with pytest.raises(NotComputableError, match="length"):
-        package.length_controlled(rows, generated_calibration(tmp_path / CALIBRATION, 9))
+        package.length_control(rows, generated_calibration(tmp_path / CALIBRATION, 9))
 
 
 def test_runs_that_are_scored_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -219,14 +219,14 @@ def test_published_annotations_give_the_published_figures(
 def test_length_control_is_the_packages_own_on_the_same_inputs(shared_data: Path, tmp_path: Path) -> None:
     path = generated_calibration(tmp_path / CALIBRATION, 805)
     rows = read_json(annotations_of(shared_data, "alpaca-7b"))
-    package.length_controlled(rows, path)  # the rest calls the package directly, with its download replaced
+    package.length_control(rows, path)  # the rest calls the package directly, with its download replaced
     statistics = sys.modules["alpaca_eval.metrics.glm_winrate"]
     kept, statistics.hf_hub_download = statistics.hf_hub_download, lambda **_: str(path)  # type: ignore[attr-defined]
     try:
         theirs = statistics.get_length_controlled_winrate(rows, save_weights_dir=None)
     finally:
         statistics.hf_hub_download = kept  # type: ignore[attr-defined]
-    assert package.length_controlled(rows, path) == theirs["length_controlled_winrate"]
+    assert package.length_control(rows, path).rate == theirs["length_controlled_winrate"]
     assert kept.__module__.startswith("huggingface_hub")
 
 
