@@ -16,7 +16,7 @@ from prefect import flow, tags
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 
-from a2rl.anchor.follower import Anchor, mark_anchor_behind
+from a2rl.anchor.follower import ANCHOR_NOTE, Anchor
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.config.suite import SUITE_SETTINGS, Setting
@@ -139,7 +139,7 @@ def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> 
     if params.is_used:
         anchor = Anchor(params, settings.root)
         # Each of its attempts has a time limit, so it is waited for at the end as if it answered.
-        followers.append(Mirror(anchor.update, time.monotonic, mark=mark_anchor_behind))
+        followers.append(Mirror(anchor.update, time.monotonic, mark=ANCHOR_NOTE.mark))
     return Mirrors(*followers)
 
 

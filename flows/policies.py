@@ -84,8 +84,6 @@ def benchmark_run(
     If a stage could not be finished after all retries, that is a result, too: the run has failed.
 
     Args:
-        run: The run.
-        settings: The settings of this checkout.
         mirror: Follows the run: copies it to MLflow, and anchors its ledger.
         cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
         side_by_side: The number of runs at a time, which share the GPUs.

@@ -14,7 +14,7 @@ from a2rl.execution.prompt import StartContext
 from a2rl.grading.server_process import GradingServer
 from a2rl.llm.keys import register_run_secrets
 from a2rl.llm.relay.request_log import read_llm_use
-from a2rl.recording.agent_summary import keep_summary
+from a2rl.recording.trajectory import keep_summary
 from a2rl.run.budget import refund_s, waited_s
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, SubmissionAccepted, SubmissionRefused
@@ -33,7 +33,6 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
 
     Args:
         run: A run whose baseline is known.
-        settings: The settings of this checkout.
         observe: Called about twice a second, to mirror new events elsewhere; exceptions from it are only logged.
 
     Raises:

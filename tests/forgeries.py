@@ -16,9 +16,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from a2rl.anchor.keys import SigningKey
 from a2rl.anchor.signatures import FILE as SIGNATURES
-from a2rl.anchor.signatures import Head, HeadSignature, add_signature
+from a2rl.anchor.signatures import Head, HeadSignature, SigningKey, add_signature
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, write_model

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from a2rl.anchor.keys import load_public_key
+from a2rl.anchor.signatures import load_public_key
 from a2rl.anchor.signing import SignedHistory
 from a2rl.core.errors import A2rlError
 from a2rl.grading import regrade as regrading

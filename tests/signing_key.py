@@ -5,7 +5,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from a2rl.anchor.keys import SigningKey
+from a2rl.anchor.signatures import SigningKey
 
 
 def make_key(path: Path) -> SigningKey:

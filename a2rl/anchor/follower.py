@@ -1,19 +1,144 @@
 """Signs and publishes the heads of runs in the background, so that no network can delay a run.
 
-What is missing is noted in `logs/anchor-behind.txt`; `a2rl report RUN` asks for it again.
+What is missing is noted in `logs/anchor-behind.txt`; `a2rl report RUN` asks for it again. Heads are published to an RFC
+3161 time-stamp service, so that not even the holder of the key can replace a run later. The service gets the newest
+head of a run from time to time, and the last one at the end. Its answers, and what failed, are in `published.jsonl` of
+the run. Every attempt has a time limit.
 """
 
+import base64
+import hashlib
+import json
+import time
 from pathlib import Path
+from typing import NamedTuple
+
+import httpx
 
 from a2rl.anchor.params import AnchorParams
+from a2rl.anchor.signatures import Head
 from a2rl.anchor.signing import Signer, head_of, sign_heads
-from a2rl.anchor.timestamp import Publisher
-from a2rl.core.errors import A2rlError
+from a2rl.core.errors import A2rlError, InfrastructureError
+from a2rl.core.event_log import EventLog
+from a2rl.core.retries import RetryableError, read_body
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
 
-BEHIND = "anchor-behind.txt"
+FILE = "published.jsonl"
+MAX_TOKEN_BYTES = 1 << 20
+
+
+class Publisher:
+    """Publishes the heads of runs to a time-stamp service.
+
+    Args:
+        every_s: The shortest time between two heads of a run.
+    """
+
+    def __init__(self, url: str, every_s: float, timeout_s: float) -> None:
+        self._url, self._every_s, self._timeout_s = url, every_s, timeout_s
+        self._published: dict[str, tuple[int, float]] = {}
+        self._problems: dict[str, str] = {}
+        """What the last attempt for each run failed of."""
+
+    def publish(self, run: RunDir, head: Head, is_last: bool) -> None:
+        """Publishes a head if that is due.
+
+        Raises:
+            InfrastructureError: That failed; calling this again repeats it.
+        """
+        seq, at = self._published.get(run.id, (0, 0.0))
+        if head.seq <= seq or not (is_last or time.monotonic() - at >= self._every_s):
+            return
+        if problem := self._try(run, head):
+            raise InfrastructureError(f"a head could not be published: {problem}")
+        self._published[run.id] = (head.seq, time.monotonic())
+
+    def _try(self, run: RunDir, head: Head) -> str:
+        log, receipt, problem = EventLog(run.root / FILE), "", ""
+        try:
+            receipt = time_stamp(self._url, run.id, head, self._timeout_s)
+        except A2rlError as error:
+            problem = str(error)
+        else:
+            problem = f"{FILE}, which keeps the receipts, is full" if log.is_full else ""
+        if not problem or problem != self._problems.get(run.id):  # a service that is down is asked very often
+            log.write(to="timestamp", seq=head.seq, hash=head.hash, receipt=receipt, problem=problem)
+        self._problems[run.id] = problem
+        return problem
+
+
+def head_line(run_id: str, head: Head) -> str:
+    """Returns a head as it is published: one line of JSON."""
+    return json.dumps({"run": run_id, "seq": head.seq, "hash": head.hash}) + "\n"
+
+
+def time_stamp(url: str, run_id: str, head: Head, timeout_s: float) -> str:
+    """Has a time-stamp service sign the head with its time, and returns its answer in base64.
+
+    Raises:
+        InfrastructureError: It did not answer in time, or not with a time stamp of this head.
+    """
+    from rfc3161_client import HashAlgorithm, PKIStatus, TimestampRequestBuilder, decode_timestamp_response
+
+    line = head_line(run_id, head).encode()
+    request = TimestampRequestBuilder().data(line).hash_algorithm(HashAlgorithm.SHA256).build()
+    token = _post(url, request.as_bytes(), timeout_s)
+    try:
+        answer = decode_timestamp_response(token)
+        granted = answer.status in {PKIStatus.GRANTED, PKIStatus.GRANTED_WITH_MODS}
+        same = granted and answer.tst_info.message_imprint.message == hashlib.sha256(line).digest()
+    except ValueError as error:
+        raise InfrastructureError(f"{url} did not answer with a time stamp: {error}") from error
+    if not same or answer.tst_info.nonce != request.nonce:
+        raise InfrastructureError(f"{url} did not sign this head")
+    return base64.b64encode(token).decode()
+
+
+def _post(url: str, content: bytes, timeout_s: float) -> bytes:
+    headers = {"Content-Type": "application/timestamp-query"}
+    try:
+        with httpx.stream("POST", url, content=content, headers=headers, timeout=timeout_s) as response:
+            if response.status_code != 200:
+                raise InfrastructureError(f"{url} answered with status {response.status_code}")
+            return read_body(response.iter_bytes(), MAX_TOKEN_BYTES, timeout_s)
+    except (httpx.HTTPError, httpx.InvalidURL, RetryableError) as error:
+        raise InfrastructureError(f"{url} does not answer: {error}") from error
+
+
 MAX_PROBLEM_CHARS = 300
+
+
+class BehindNote(NamedTuple):
+    """A file in a run's `logs/` that is there while something outside of the run lacks a part of it."""
+
+    file: str
+    says: str
+    """A line for the user, with `problem` and `run` to be filled in."""
+
+    def mark(self, run: RunDir, problem: str) -> None:
+        """Notes what is wrong; an empty problem removes the note."""
+        note = run.logs / self.file
+        try:
+            if problem:
+                note.write_text(" ".join(problem.split())[:MAX_PROBLEM_CHARS] + "\n", encoding="utf-8")
+            else:
+                note.unlink(missing_ok=True)
+        except OSError:
+            return  # for example a full disk, which the stages report
+
+    def read(self, run: RunDir) -> str:
+        """Returns the line for the user; empty if there is no note."""
+        try:
+            problem = (run.logs / self.file).read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
+        return self.says.format(problem=problem, run=run.id)
+
+
+ANCHOR_NOTE = BehindNote(
+    "anchor-behind.txt", "The ledger is not anchored to its end ({problem}): `a2rl report {run}` tries again."
+)
 
 
 class Anchor:
@@ -37,32 +162,11 @@ class Anchor:
             self._publisher.publish(run, head, bool(last) and isinstance(last[0].event, RunClosed))
 
 
-def mark_anchor_behind(run: RunDir, problem: str) -> None:
-    """Notes why a head of a run is not signed or published; an empty problem removes the note."""
-    note = run.logs / BEHIND
-    try:
-        if problem:
-            note.write_text(" ".join(problem.split())[:MAX_PROBLEM_CHARS] + "\n", encoding="utf-8")
-        else:
-            note.unlink(missing_ok=True)
-    except OSError:
-        return  # for example a full disk, which the stages report
-
-
-def anchor_behind(run: RunDir) -> str:
-    """Returns a line for the user if a head of a run is not signed or published; empty if all are."""
-    try:
-        problem = (run.logs / BEHIND).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-    return f"The ledger is not anchored to its end ({problem}): `a2rl report {run.id}` tries again."
-
-
 def catch_up(run: RunDir, anchor: Anchor) -> None:
     """Signs and publishes what is missing, and notes whether that worked; it does not raise."""
     try:
         anchor.update(run)
     except A2rlError as error:
-        mark_anchor_behind(run, str(error))
+        ANCHOR_NOTE.mark(run, str(error))
     else:
-        mark_anchor_behind(run, "")
+        ANCHOR_NOTE.mark(run, "")

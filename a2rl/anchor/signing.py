@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from a2rl.anchor.keys import SigningKey, load_public_key
 from a2rl.anchor.params import AnchorParams
-from a2rl.anchor.signatures import Head, HeadSignature, add_signature, read_signatures
+from a2rl.anchor.signatures import Head, HeadSignature, SigningKey, add_signature, load_public_key, read_signatures
 from a2rl.core.database import open_database
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.locks import file_lock

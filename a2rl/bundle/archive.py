@@ -83,7 +83,6 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
 
     Args:
         run: The run; it should be finished.
-        target: The file to write.
         with_weights: Whether to include the kept checkpoints, with which a reader can grade them anew.
 
     Raises:
@@ -189,7 +188,6 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
     """Writes the files of a bundle below a new, empty folder.
 
     Args:
-        bundle: The file.
         folder: Where to write; it must not exist.
         max_bytes: The most bytes that may be written.
 

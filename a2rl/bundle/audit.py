@@ -73,7 +73,6 @@ def audit(run: RunDir, trust: Trust, tracker: Tracker | None, absent: Absent = N
     """Makes all checks of a run.
 
     Args:
-        run: The run.
         trust: Whom the reader trusts.
         tracker: MLflow; None if it is not here.
         absent: What is known not to be here.
@@ -103,7 +102,6 @@ def graded_anew(
 
     Args:
         found: What the checks found.
-        run: The run.
         settings: The settings of the checkout that the run is in.
         absent: What is known not to be here.
         on_progress: Called with how far a grade is.

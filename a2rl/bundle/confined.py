@@ -97,10 +97,8 @@ def audit_bundle(
     """Audits a bundle, which anybody may have made.
 
     Args:
-        bundle: The file.
         settings: The settings of the reader's checkout.
         keys: The public keys whose signatures count.
-        published: A file with published heads.
         grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
         max_bytes: The most bytes that the bundle may unpack to.
         on_progress: Called with how far a grade is.

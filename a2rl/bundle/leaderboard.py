@@ -81,7 +81,6 @@ class Builder:
     """Builds the site of a leaderboard.
 
     Args:
-        site: Its folder.
         settings: The settings of the auditor's checkout.
         signers: The names of the signers that are known, by public key.
         grades_anew: Whether every checkpoint must be graded anew, with the same results.
@@ -108,7 +107,6 @@ class Builder:
         """Audits the bundles below a folder, and writes the site.
 
         Args:
-            bundles: The folder.
             jobs: How many audits run at once.
             on_progress: Called with how many bundles are done.
 

@@ -5,14 +5,26 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
+from rich.text import Text
 
+from a2rl.agent_systems.definition import agent_ids, find_agent
+from a2rl.agent_systems.installation import Installation
+from a2rl.cli.console import err, out, print_json, print_table
 from a2rl.cli.options import Json, Source
-from a2rl.core.errors import A2rlError, UsageError
+from a2rl.cli.progress import byte_bar
+from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError, unknown_name
 from a2rl.core.settings import Settings
+from a2rl.models.base_model import TINY
+from a2rl.models.checkpoint import tensors_of
+from a2rl.models.pretrained import CATALOGUE
+from a2rl.models.pretrained_store import PretrainedStore
+from a2rl.task_api import skeletons
+from a2rl.task_api.catalog import check_name, find_task, load_task, own_task_ids, task_ids
 
 if TYPE_CHECKING:
     from a2rl.models.pretrained_store import OnProgress
@@ -32,9 +44,6 @@ def agents(
     """
     if context.invoked_subcommand is not None:
         return
-    from a2rl.agent_systems.definition import agent_ids, find_agent
-    from a2rl.agent_systems.installation import Installation
-    from a2rl.cli.console import out, print_json, print_table
 
     settings = Settings.load()
     found = [find_agent(agent_id, settings.root) for agent_id in agent_ids(settings.root)]
@@ -72,12 +81,6 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
 
     Example: `a2rl agents install claude-code codex`
     """
-    from rich.text import Text
-
-    from a2rl.agent_systems.definition import find_agent
-    from a2rl.agent_systems.installation import Installation
-    from a2rl.cli.console import err, out
-
     settings = Settings.load()
     failed = 0
     for agent in [find_agent(each, settings.root) for each in ids]:
@@ -115,7 +118,6 @@ def models(context: typer.Context, as_json: Json = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from a2rl.cli.console import out, print_json, print_table
 
     found = list_models(Settings.load())
     if as_json:
@@ -151,11 +153,6 @@ def get(
 
     Example: `a2rl models get smollm2-135m`
     """
-    from a2rl.cli.console import out
-    from a2rl.core.errors import unknown_name
-    from a2rl.models.pretrained import CATALOGUE
-    from a2rl.models.pretrained_store import PretrainedStore
-
     settings = Settings.load()
     if name not in CATALOGUE:
         raise unknown_name("model to get", name, CATALOGUE)
@@ -174,9 +171,6 @@ def fetch(names: Iterable[str], settings: Settings) -> None:
         UsageError: A licence is not accepted.
         InfrastructureError: A download or a conversion failed.
     """
-    from a2rl.models.pretrained import CATALOGUE
-    from a2rl.models.pretrained_store import PretrainedStore
-
     store, wanted = PretrainedStore(settings), dict.fromkeys(names)
     for model in (CATALOGUE[name] for name in wanted if name in CATALOGUE):
         if store.state(model) != "ready":
@@ -188,9 +182,6 @@ def fetch(names: Iterable[str], settings: Settings) -> None:
 @contextmanager
 def _progress(name: str, total: int) -> Iterator["OnProgress"]:
     """Shows a bar on a terminal; elsewhere, one line says what takes so long."""
-    from a2rl.cli.console import err
-    from a2rl.cli.progress import byte_bar
-
     if not err.is_terminal:
         err.print(f"downloading {name} ({_size(total)}), once", markup=False, soft_wrap=True)
     with byte_bar(f"downloading {name}") as on_progress:
@@ -199,10 +190,6 @@ def _progress(name: str, total: int) -> Iterator["OnProgress"]:
 
 def list_models(settings: Settings) -> list[ListedModel]:
     """Lists `tiny`, the pretrained models, and other checkpoints in models/."""
-    from a2rl.models.base_model import TINY
-    from a2rl.models.pretrained import CATALOGUE
-    from a2rl.models.pretrained_store import PretrainedStore
-
     store = PretrainedStore(settings)
     tiny = settings.models / TINY
     state = "ready" if (tiny / "config.json").is_file() else "missing"
@@ -229,10 +216,6 @@ def list_models(settings: Settings) -> list[ListedModel]:
 
 
 def _parameters(folder: Path) -> int | None:
-    from math import prod
-
-    from a2rl.core.errors import InvalidSubmissionError
-    from a2rl.models.checkpoint import tensors_of
 
     try:
         return sum(prod(tensor.shape) for tensor in tensors_of(folder).values()) or None
@@ -259,8 +242,6 @@ def tasks(context: typer.Context, as_json: Json = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from a2rl.cli.console import out, print_json, print_table
-    from a2rl.task_api.catalog import load_task, own_task_ids, task_ids
 
     settings = Settings.load()
     known = [*task_ids(settings.root), *own_task_ids(settings.root)]
@@ -294,10 +275,6 @@ def new(
 
     Example: `a2rl tasks new capitals`
     """
-    from a2rl.cli.console import out
-    from a2rl.task_api import skeletons
-    from a2rl.task_api.catalog import check_name
-
     check_name(folder.resolve().name, Settings.load().root)
     if folder.exists():
         raise UsageError(f"{folder} exists: give another name, or remove it")
@@ -320,9 +297,7 @@ def check(
 
     Example: `a2rl tasks check ./capitals`
     """
-    from a2rl.cli.console import out
     from a2rl.cli.scoring import known_variant
-    from a2rl.task_api.catalog import find_task, load_task
     from a2rl.task_api.check import TaskCheck
 
     settings = Settings.load()

@@ -51,8 +51,6 @@ def seed_plan(task: str, variant: Variant, difference: float, recorded: Sequence
     """Returns how many seeds show a difference with a probability of 80%, at 95% confidence, on the same items.
 
     Args:
-        task: The task.
-        variant: Its variant.
         difference: The true difference between two stacks, in points; positive.
         recorded: Runs of any task.
     """
@@ -81,10 +79,6 @@ def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, di
     """Prints what a suite would run, and starts nothing.
 
     Args:
-        name: Its name.
-        suite: The suite.
-        params: The parameters of this checkout.
-        settings: The settings of this checkout.
         difference: The difference between two stacks for which seeds are counted, in points.
         as_json: Whether to print everything as JSON, too.
 

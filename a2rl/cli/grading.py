@@ -5,9 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from a2rl.cli.catalogs import fetch
+from a2rl.cli.console import out, print_json, print_table
 from a2rl.cli.options import Json, Judge, Source, Split, Task, Variant
+from a2rl.cli.progress import progress_bar
 from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.settings import Settings
+from a2rl.task_api.catalog import find_task, load_task
+from a2rl.task_api.data import prepare_data
 
 
 def grade(
@@ -34,8 +39,6 @@ def grade(
     Examples: `a2rl grade --task gsm8k --variant full --source ~/gsm8k --model output/v1 --json`,
     `a2rl grade --task alfworld --model tiny --prompts none`
     """
-    from a2rl.cli.catalogs import fetch
-    from a2rl.cli.progress import progress_bar
     from a2rl.cli.scoring import GradeRequest, grade_checkpoint, task_options
 
     settings = Settings.load()
@@ -83,10 +86,7 @@ def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> Non
 
     Example: `a2rl prepare --task gsm8k --variant full --source ~/gsm8k`
     """
-    from a2rl.cli.console import out
     from a2rl.cli.scoring import known_variant
-    from a2rl.task_api.catalog import find_task, load_task
-    from a2rl.task_api.data import prepare_data
 
     settings = Settings.load()
     task = find_task(task, settings.root)
@@ -96,7 +96,6 @@ def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> Non
 
 
 def _show_figures(figures: dict[str, Any], as_json: bool) -> None:
-    from a2rl.cli.console import out, print_json
 
     for name, value in figures.items():
         if value not in {None, ""}:
@@ -106,7 +105,6 @@ def _show_figures(figures: dict[str, Any], as_json: bool) -> None:
 
 
 def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = None, sample: str = "") -> None:
-    from a2rl.cli.console import out, print_json, print_table
 
     out.print(
         f"score {result}  (correct {result.correct}, wrong {result.wrong}, truncated {result.truncated}, "

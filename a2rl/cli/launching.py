@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel, ConfigDict
 
+from a2rl.agent_systems.definition import find_agent
+from a2rl.cli.catalogs import fetch
+from a2rl.cli.console import err, out, print_json, print_table
 from a2rl.cli.options import Json, with_replaced_settings, with_settings
+from a2rl.cli.progress import progress_bar
+from a2rl.config.params import load_params
+from a2rl.config.suite import single_run
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
+from a2rl.llm.keys import keys_too_short_to_hide
+from a2rl.run import origin
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
+from a2rl.run.origin import create_run, require_made_here
 from a2rl.run.spec import RunSpec
 from a2rl.scoring.seeds import DIFFERENCE
 
@@ -94,13 +103,9 @@ def run(*, as_json: Json = False, **given: Any) -> None:
 
     Example: `a2rl run --task gsm8k --agent scripted --budget 2m`
     """
-    from a2rl.cli.catalogs import fetch
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import show_run
-    from a2rl.config.params import load_params
     from a2rl.config.plan import plan_runs
-    from a2rl.config.suite import single_run
-    from a2rl.run.origin import create_run
 
     settings = Settings.load()
     suite = single_run(given)
@@ -138,7 +143,6 @@ def bench(
     """
     from a2rl.cli.dry_run import show_dry_run
     from a2rl.cli.suites import submit
-    from a2rl.config.params import load_params
     from a2rl.config.plan import choose_suite, plan_runs
 
     settings = Settings.load()
@@ -154,11 +158,8 @@ def bench(
 
 def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_json: bool) -> None:
     """Does the runs of a suite on this machine, and reports on them."""
-    from a2rl.cli.catalogs import fetch
-    from a2rl.cli.console import err, print_json
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import list_runs, run_object, show_list
-    from a2rl.run.origin import create_run
 
     err.print(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}", soft_wrap=True)
     _warn(specs, settings)
@@ -189,7 +190,6 @@ def resume(
     from a2rl.cli.results import show_run
     from a2rl.cli.suites import find_or_fetch
     from a2rl.cluster.holding import reserved
-    from a2rl.run import origin
 
     settings = Settings.load()
     runs = [find_or_fetch(each, settings) for each in dict.fromkeys(run_id)]
@@ -211,7 +211,6 @@ def resume(
 
 def _report_on_launch(runs: "Sequence[RunDir]", settings: Settings) -> None:
     """Writes the report over the runs of this launch, as far as they have come."""
-    from a2rl.cli.console import err, out
     from a2rl.results.suite.files import write_suite_report
 
     try:
@@ -224,7 +223,6 @@ def _report_on_launch(runs: "Sequence[RunDir]", settings: Settings) -> None:
 
 def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
     """Checks what the runs need; if they cannot start, this is said before anything of them exists."""
-    from a2rl.cli.console import err
     from a2rl.execution.preflight import require_ready
 
     with err.status("checking that the runs can start"):
@@ -233,9 +231,6 @@ def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
 
 def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:
     """Says what the runs cannot do with these keys and drivers, before any of them starts."""
-    from a2rl.agent_systems.definition import find_agent
-    from a2rl.cli.console import err
-    from a2rl.llm.keys import keys_too_short_to_hide
     from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 
     texts = set()
@@ -267,8 +262,6 @@ def regrade(
 
     Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2 2`, `a2rl regrade gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.console import print_json
-    from a2rl.cli.progress import progress_bar
     from a2rl.cli.results import find_run
     from a2rl.grading.regrade import regrade as grade_again
 
@@ -289,12 +282,10 @@ def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json 
 
     Example: `a2rl rerun gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.catalogs import fetch
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import find_run, show_run
     from a2rl.config.plan import plan_again
     from a2rl.execution.preflight import require_ready
-    from a2rl.run.origin import create_run, require_made_here
 
     settings = Settings.load()
     first = find_run(run_id, settings)
@@ -313,7 +304,6 @@ def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json 
 
 
 def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
-    from a2rl.cli.console import out, print_json, print_table
     from a2rl.cli.launching import repetition
 
     found = repetition(first, again)
@@ -344,7 +334,6 @@ def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
 
 
 def _show_regrade(found: "Regrade") -> None:
-    from a2rl.cli.console import out, print_table
 
     what = f"submission {found.submission}, {found.before.total} {found.split} items"
     if found.is_same:

@@ -3,14 +3,17 @@ LLM."""
 
 import re
 import shutil
+import subprocess
 import sys
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 import a2rl
+from a2rl.cli.console import out, print_json
 from a2rl.cli.options import Json, with_optional_settings
 from a2rl.core.errors import UsageError
 from a2rl.core.files import machine_failure
@@ -28,7 +31,6 @@ def driver(
 
     Example: `a2rl driver gsm8k --port 8765 --log served.jsonl`
     """
-    from a2rl.cli.console import out
     from a2rl.mock_llm.app import serve
     from a2rl.mock_llm.scenario import load_scenario
 
@@ -45,8 +47,6 @@ def driver(
 
 def redteam(context: typer.Context) -> None:
     """Run the attacks of tests/redteam/ and report what stopped each; `a2rl redteam --help` lists the options."""
-    import subprocess
-
     settings = Settings.load()
     root = settings.root
     if not (root / "tests" / "redteam").is_dir():
@@ -64,9 +64,6 @@ def doctor(*, as_json: Json = False, **given: Any) -> None:
 
     Examples: `a2rl doctor`, `a2rl doctor --task gsm8k --agent claude-code --model Qwen/Qwen2.5-7B`
     """
-    from rich.text import Text
-
-    from a2rl.cli.console import out, print_json
     from a2rl.cli.doctor import examine, examine_run
 
     settings = Settings.load()
@@ -102,8 +99,6 @@ def init(
 
     Example: `a2rl init my-project`
     """
-    from a2rl.cli.console import out
-
     if not SHIPPED.is_dir():
         raise UsageError(f"this a2rl belongs to the checkout {SHIPPED.parents[1]}, which is a project: work there")
     make_project(SHIPPED, folder)

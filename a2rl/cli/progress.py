@@ -129,7 +129,6 @@ class GradingProgress:
         """Returns what is to be shown now.
 
         Args:
-            run: The run.
             submissions: What to call the submissions of a checkpoint, by the name of its folder.
         """
         found = {path: read_progress(path) for path in run.grades.glob("*.progress")}

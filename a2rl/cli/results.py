@@ -14,7 +14,7 @@ from a2rl.core.settings import Settings
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.figures import remarks_on, run_metrics
-from a2rl.results.mirror import behind
+from a2rl.results.mirror import MLFLOW_NOTE
 from a2rl.run.directory import PIPELINE_LOG, RunDir
 from a2rl.run.events import SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import refusal
@@ -153,7 +153,7 @@ def show_run(found: RunDir, as_json: bool) -> None:
         out.print(str(graded.judge), soft_wrap=True, markup=False)
     undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
     out.print(f"report: {facts['report'] or undrawn}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
-    if late := behind(found):
+    if late := MLFLOW_NOTE.read(found):
         out.print(late, style="yellow", soft_wrap=True, markup=False)
     if as_json:
         print_json(facts)
@@ -286,7 +286,7 @@ def show_list(found: Iterable[ListedRun]) -> None:
     numbers = [column.title for column in COLUMNS if column.is_number]
     print_table(titles, [_row(each) for each in listed], right=numbers)
     for each in listed:
-        if late := behind(each.run):
+        if late := MLFLOW_NOTE.read(each.run):
             out.print(late, style="yellow", soft_wrap=True, markup=False)
 
 

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from a2rl.agent_systems.definition import find_agent
+from a2rl.cli.catalogs import fetch
+from a2rl.cli.console import out, print_error, print_json
 from a2rl.cli.options import Json, Source, Task, Variant
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.cli.progress import progress_bar
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UsageError
 from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
+from a2rl.grading.progress import ignore_progress
+from a2rl.llm.keys import register_run_secrets
+from a2rl.run.budget import parse_duration
 
 if TYPE_CHECKING:
     from a2rl.bundle.audit import Audit
@@ -33,11 +40,8 @@ def bundle(
 
     Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2 --with-weights`
     """
-    from a2rl.agent_systems.definition import find_agent
     from a2rl.bundle.archive import SUFFIX, pack
-    from a2rl.cli.console import out
     from a2rl.cli.results import find_run
-    from a2rl.llm.keys import register_run_secrets
 
     settings = Settings.load()
     found = find_run(run_id, settings)
@@ -71,9 +75,6 @@ def audit(
     `a2rl audit result.tar.gz --public-key signer.pub --regrade --json`
     """
     from a2rl.bundle.audit import NOT_DONE
-    from a2rl.cli.console import print_error, print_json
-    from a2rl.cli.progress import progress_bar
-    from a2rl.grading.progress import ignore_progress
     from a2rl.results.verify import trust_of
 
     settings = Settings.load()
@@ -120,10 +121,8 @@ def build(
 
     Example: `a2rl leaderboard build bundles --public-key alice.pub --out site --regrade`
     """
-    from a2rl.anchor.keys import load_public_key
+    from a2rl.anchor.signatures import load_public_key
     from a2rl.bundle.leaderboard import Builder
-    from a2rl.cli.console import out, print_json
-    from a2rl.cli.progress import progress_bar
 
     settings = Settings.load()
     signers = {load_public_key(path): path.stem for path in public_key or ()}
@@ -200,11 +199,8 @@ def inspect_log(
 
     Example: `a2rl export inspect gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.agent_systems.definition import find_agent
-    from a2rl.cli.console import out
     from a2rl.cli.results import find_run
     from a2rl.export.inspect_log import inspect_log_name, write_inspect_log
-    from a2rl.llm.keys import register_run_secrets
 
     settings = Settings.load()
     run = find_run(run_id, settings)
@@ -238,11 +234,8 @@ def harbor_task(
 
     Example: `a2rl export harbor gsm8k --model smollm2-135m --budget 2h`
     """
-    from a2rl.cli.catalogs import fetch
-    from a2rl.cli.console import out
     from a2rl.cli.scoring import known_variant
     from a2rl.export.harbor_task import HarborTask, write_harbor_task
-    from a2rl.run.budget import parse_duration
 
     settings, target = Settings.load(), output or Path(f"{Path(task).name}-{variant}")
     fetch([model], settings)
@@ -260,10 +253,7 @@ def grade_for_harbor(
     variant: Variant = "mini",
 ) -> None:
     """Grade a checkpoint in Harbor's verifier: the share of the score, 0 to 1, or 0 for what cannot be graded."""
-    from a2rl.cli.console import print_error
     from a2rl.cli.scoring import GradeRequest, grade_checkpoint
-    from a2rl.core.errors import InvalidSubmissionError
-    from a2rl.grading.progress import ignore_progress
     from a2rl.grading.submission_checks import copy_submission
 
     settings, rewards = Settings.load(), {"reward": 0.0, "valid": 0.0}

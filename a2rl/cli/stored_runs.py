@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from a2rl.cli.console import out, print_json, print_table
 from a2rl.cli.options import Json
+from a2rl.config.params import load_params
 from a2rl.core.errors import UsageError
+from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunClosed
+from a2rl.run.owner import owned
 
 if TYPE_CHECKING:
     from a2rl.grading.outputs import Turn
     from a2rl.labels.records import LabelsRecord
     from a2rl.results.outputs import GradedOutput
-    from a2rl.run.directory import RunDir
 
 
 PublicKey = Annotated[
@@ -29,7 +34,6 @@ def verify(run_id: str, public_key: PublicKey = None, as_json: Json = False) -> 
 
     Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.console import print_json
     from a2rl.cli.results import find_run, show_checks
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
@@ -78,9 +82,7 @@ def runs(
 
     Examples: `a2rl runs --task gsm8k --sort gain --reverse`, `a2rl runs gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.console import print_json
     from a2rl.cli.results import find_run, list_runs, run_object, show_list, show_run
-    from a2rl.run.directory import RunDir
 
     if run_id is not None:
         shown = find_run(run_id, Settings.load())
@@ -117,7 +119,6 @@ def report(
 
 
 def _report_on_suites(names: list[str]) -> None:
-    from a2rl.cli.console import out
     from a2rl.results.suite.files import report_name, runs_of, write_suite_report
 
     settings = Settings.load()
@@ -126,15 +127,11 @@ def _report_on_suites(names: list[str]) -> None:
 
 
 def _report_on_run(run_id: str) -> None:
-    from a2rl.anchor.follower import Anchor, anchor_behind, catch_up
-    from a2rl.cli.console import out
+    from a2rl.anchor.follower import ANCHOR_NOTE, Anchor, catch_up
     from a2rl.cli.results import find_run
-    from a2rl.config.params import load_params
-    from a2rl.results.mirror import mark_behind
+    from a2rl.results.mirror import MLFLOW_NOTE
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.report.page import draw_report
-    from a2rl.run.events import RunClosed
-    from a2rl.run.owner import owned
     from stages.report import report as stage_report
 
     settings = Settings.load()
@@ -147,10 +144,10 @@ def _report_on_run(run_id: str) -> None:
     out.print(str(found.report), soft_wrap=True)
     if params.is_used:
         catch_up(found, Anchor(params, settings.root))
-        if late := anchor_behind(found):
+        if late := ANCHOR_NOTE.read(found):
             out.print(late, style="yellow", soft_wrap=True, markup=False)
     Tracker(settings).sync(found)
-    mark_behind(found, "")
+    MLFLOW_NOTE.mark(found, "")
 
 
 ALL = "every run of this checkout"
@@ -179,12 +176,10 @@ def compare(
 
     Example: `a2rl compare codex "claude-code · claude-opus-4-6" --suite paper-main`
     """
-    from a2rl.cli.console import out, print_json, print_table
     from a2rl.results.suite import tables
     from a2rl.results.suite.files import runs_of
     from a2rl.results.suite.leaderboard import compare_stacks
     from a2rl.results.suite.run_summary import summaries
-    from a2rl.run.directory import RunDir
 
     settings = Settings.load()
     runs = runs_of(suite, settings) if suite else RunDir.all(settings.runs)
@@ -218,7 +213,6 @@ def label(
 
     Example: `a2rl label gsm8k-scripted-20260412-093015-a1b2 --judge gpt-4.1`
     """
-    from a2rl.cli.console import print_json
     from a2rl.cli.results import find_run
 
     settings = Settings.load()
@@ -233,7 +227,6 @@ def label(
 
 
 def _labelled(run: "RunDir", settings: Settings, judge: str | None, max_usd: float) -> "LabelsRecord":
-    from a2rl.config.params import load_params
     from a2rl.labels.rater import rate
     from a2rl.labels.records import write_labels
 
@@ -247,7 +240,6 @@ def _labelled(run: "RunDir", settings: Settings, judge: str | None, max_usd: flo
 
 def _show_agreement(records: "list[LabelsRecord]") -> float | None:
     """Prints how far both raters agree and returns Cohen's kappa; None if it is not defined."""
-    from a2rl.cli.console import out
     from a2rl.labels.rater import cohens_kappa, pair_of
 
     pairs = [pair for record in records if (pair := pair_of(record)) is not None]
@@ -260,7 +252,6 @@ def _show_agreement(records: "list[LabelsRecord]") -> float | None:
 
 
 def _show_labels(name: str, record: "LabelsRecord") -> None:
-    from a2rl.cli.console import out
     from a2rl.labels.records import in_words
 
     out.print(f"{name}: {in_words(record.chain)}", soft_wrap=True, markup=False)
@@ -292,7 +283,6 @@ def outputs(
 
     Examples: `a2rl outputs gsm8k-scripted-20260412-093015-a1b2 --item 17`, `a2rl outputs RUN 2 --json > outputs.json`
     """
-    from a2rl.cli.console import out, print_json
     from a2rl.cli.results import find_run
     from a2rl.results.outputs import outputs_of
 
@@ -311,8 +301,6 @@ def outputs(
 
 
 def _list_outputs(found: "list[GradedOutput]") -> None:
-    from a2rl.cli.console import print_table
-
     rows = [
         (
             each.item or "-", each.verdict or "-", "-" if each.value is None else f"{each.value:g}",
@@ -324,14 +312,11 @@ def _list_outputs(found: "list[GradedOutput]") -> None:
 
 
 def _beginning_of(output: "GradedOutput") -> str:
-    from a2rl.core.printable import printable
 
     return printable(output.turns[0].answer[:BEGINNING]) if output.turns else "-"
 
 
 def _show_output(output: "GradedOutput") -> None:
-    from a2rl.cli.console import out
-    from a2rl.core.printable import printable
 
     sample = f", answer {output.sample + 1}" if output.sample else ""
     out.print(f"item {output.item}{sample}: {output.verdict}, {output.tokens} tokens", style="bold", markup=False)

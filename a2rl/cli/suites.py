@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from a2rl.cli.console import err, out, print_json, print_table
 from a2rl.cli.options import Json
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
+from a2rl.run.budget import format_duration
+from a2rl.run.origin import create_run, trust
 
 if TYPE_CHECKING:
     from a2rl.cluster.holding import Cluster
@@ -47,7 +50,6 @@ def watch(
 
     Example: `a2rl suite watch paper-main`
     """
-    from a2rl.cli.console import err
     from a2rl.cluster.holding import Cluster
 
     cluster = Cluster.needed(Settings.load())
@@ -78,9 +80,8 @@ def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -
 
     Example: `a2rl suite cancel smoke-20260412-093015-a1b2`
     """
-    from a2rl.cli.console import out
     from a2rl.cluster.holding import Cluster
-    from flows.reconciler import cancel as cancel_suite
+    from flows.submission import cancel as cancel_suite
 
     ended = cancel_suite(Cluster.needed(Settings.load()), suite)
     out.print(f"runs cancelled: {len(ended)}", soft_wrap=True)
@@ -127,7 +128,6 @@ def worker(
 
 def _take_one(pool: str) -> str | None:
     """Returns a flow run that now waits for this process; None if nothing waits."""
-    from a2rl.cli.console import out
     from flows.submission import prefect_client, take_flow_run
 
     with prefect_client() as client:
@@ -138,7 +138,6 @@ def _take_one(pool: str) -> str | None:
 
 def submit(specs: "Sequence[RunSpec]", pool: str, settings: Settings, as_json: bool) -> None:
     """Submits runs to a pool and says how to follow them."""
-    from a2rl.cli.console import out, print_json
     from flows.pipeline import a2rl
     from flows.submission import submit_runs
 
@@ -159,7 +158,6 @@ def find_or_fetch(run_id: str, settings: Settings) -> "RunDir":
     from a2rl.cluster.claims import taken
     from a2rl.cluster.copies import read_spec
     from a2rl.cluster.holding import Cluster
-    from a2rl.run.origin import create_run, trust
 
     if (cluster := Cluster.of(settings)) is not None:
         name = Path(run_id).name
@@ -175,8 +173,7 @@ def find_or_fetch(run_id: str, settings: Settings) -> "RunDir":
 
 
 def _reconcile(cluster: "Cluster", suite: str | None) -> None:
-    from a2rl.cli.console import err
-    from flows.reconciler import reconcile as reconcile_once
+    from flows.submission import reconcile as reconcile_once
 
     acted = reconcile_once(cluster, suite).items()
     for line in _told((run_id, f"{decision.act}: {decision.why}") for run_id, decision in acted):
@@ -195,9 +192,7 @@ def _told(about: "Iterable[tuple[str, str]]") -> "Iterator[str]":
 
 def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     """Shows the state; returns whether all runs are closed."""
-    from a2rl.cli.console import out, print_json, print_table
     from a2rl.cluster.status import host_of, state_of_row, status_of
-    from a2rl.run.budget import format_duration
 
     rows = cluster.claims.rows(suite)
     found = status_of(rows)

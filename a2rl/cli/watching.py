@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from a2rl.cli.console import out, print_json
 from a2rl.cli.options import Json
 from a2rl.core.errors import UsageError
 from a2rl.core.event_log import PeriodicThread
@@ -43,7 +44,6 @@ def watch(
 
     Example: `a2rl watch smoke`
     """
-    from a2rl.cli.console import out, print_json
     from a2rl.results.live import Watcher, belongs_to
 
     is_meant = belongs_to(names or ())

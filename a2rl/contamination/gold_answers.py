@@ -76,11 +76,8 @@ def asked_items(spec: RunSpec, model: Path, hidden: Path, ids: Sequence[str], ro
     """Returns the items as a model is asked them; nothing if their answers are not one text, as in games.
 
     Args:
-        spec: The run.
         model: The model whose tokenizer decides the form of the prompts.
-        hidden: The grader's data.
         ids: The items.
-        root: The checkout.
     """
     prompts = asked_prompts(spec, model, hidden, ids, root)
     if prompts is None or len(prompts) != len(ids):
@@ -108,7 +105,6 @@ def measure(
         seen: Eval items.
         fresh: Their twins.
         folder: Where the result and the log are, named after the trained model's folder.
-        settings: The settings of this checkout.
         device: The device that computes.
 
     Raises:

@@ -8,16 +8,14 @@ the tokenizer. Of files that its processes were seen to open and that are gone s
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import read_jsonl
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
-from a2rl.recording.code_history import ENVIRONMENT
+from a2rl.recording.code_history import run_git
 from a2rl.run.directory import RunDir
 
 FILES = ("eval.jsonl", "goals.jsonl")
@@ -28,11 +26,7 @@ MAX_GIVEN_BYTES = 256 << 20
 
 
 def item_texts(hidden: Path) -> dict[str, str]:
-    """Returns the question of each item by id; nothing if the items are not texts, such as games.
-
-    Args:
-        hidden: The grader's data.
-    """
+    """Returns the question of each item by id; nothing if the items are not texts, such as games."""
     for name in FILES:
         if (hidden / name).is_file():
             rows = read_jsonl(hidden / name)
@@ -92,7 +86,6 @@ MAX_BYTES = 512 << 20
 MAX_READ_BYTES = 4 << 30
 """...and this much is read, which includes files that are equal to earlier ones or are no text."""
 LIMITS = Limits(entries=20_000, depth=32, seconds=10.0)
-GIT_TIMEOUT_S = 60
 NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".so", ".png", ".arrow", ".parquet", ".gz")
 BINARY_BYTES = 4096
 """A file with a zero byte among its first bytes is no text."""
@@ -192,23 +185,11 @@ def _is_text(entry: Entry) -> bool:
 
 def _code(repository: Path) -> Iterator[tuple[str, bytes]]:
     """Yields each content that a file of the code had at any time."""
-    if not (repository / ".git").is_dir():
+    git = repository / ".git"
+    if not git.is_dir():
         return
-    listed = _git(repository, "rev-list", "--objects", "--all").decode("utf-8", "replace")
+    listed = run_git(git, "rev-list", "--objects", "--all").decode("utf-8", "replace")
     for line in islice(listed.splitlines(), LIMITS.entries):
         digest, _, path = line.partition(" ")
-        if path and _git(repository, "cat-file", "-t", digest).strip() == b"blob":
-            yield f"code/{path}@{digest[:12]}", _git(repository, "cat-file", "blob", digest)[:READ_BYTES]
-
-
-def _git(repository: Path, *arguments: str) -> bytes:
-    environment = {**ENVIRONMENT, "HOME": str(repository), "GIT_DIR": str(repository / ".git")}
-    try:
-        return subprocess.run(
-            ["git", "--no-replace-objects", *arguments],
-            env=environment, capture_output=True, check=True, timeout=GIT_TIMEOUT_S,
-        ).stdout  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        raise InfrastructureError(
-            f"the history of the agent's code cannot be read: git {arguments[0]} failed"
-        ) from error
+        if path and run_git(git, "cat-file", "-t", digest).strip() == b"blob":
+            yield f"code/{path}@{digest[:12]}", run_git(git, "cat-file", "blob", digest)[:READ_BYTES]

@@ -59,9 +59,6 @@ def make_twins(task: str, variant: str, hidden: Path, folder: Path) -> Twins | N
     """Makes twins of an eval set; None if the task cannot.
 
     Args:
-        task: The task's id.
-        variant: Its variant.
-        hidden: The grader's data.
         folder: Where to write them. Twins that are there already are used again.
     """
     target, seed_file = folder / "hidden", folder / SEED_FILE
@@ -209,7 +206,6 @@ def selection_bonus(tries: int, items: int) -> float:
     """Returns by how many points the best of several equally good tries is expected to be too high, at most.
 
     Args:
-        tries: The number of distinct tries.
         items: The number of items on which the best was chosen.
     """
     return 100 * 0.5 / math.sqrt(max(1, items)) * math.sqrt(2 * math.log(max(1, tries)))

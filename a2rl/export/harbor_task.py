@@ -52,7 +52,6 @@ def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> N
     """Writes the folder of a task.
 
     Args:
-        settings: The settings of this checkout.
         wanted: What to export.
         target: A new folder.
 

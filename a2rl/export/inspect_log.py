@@ -46,8 +46,6 @@ def write_inspect_log(run: RunDir, target: Path, number: int | None = None) -> i
     """Writes the log of a run and returns the number of its samples.
 
     Args:
-        run: The run.
-        target: The file.
         number: The number of a submission, on the items whose score its agent was told; None: the submission that
             counts, on the items that decided the result.
 

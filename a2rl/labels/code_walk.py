@@ -108,9 +108,6 @@ class TooLargeError(Exception):
 class Origins:
     """Which names of a program come from what.
 
-    Args:
-        trees: The syntax trees.
-
     Raises:
         TooLargeError: There is too much to read.
     """
@@ -224,9 +221,6 @@ class Origins:
 
 class Walk:
     """Goes through a program, and notes where it trains in `spots`.
-
-    Args:
-        program: Its files.
 
     Raises:
         TooLargeError: There is too much to read.

@@ -50,7 +50,6 @@ def rate(run: RunDir, judge: JudgeParams, settings: Settings, limit_usd: float |
     Args:
         run: A run whose agent has ended.
         judge: The endpoint and model.
-        settings: The settings of this checkout.
         limit_usd: Nothing is asked if the run's account for this has reached it.
 
     Raises:

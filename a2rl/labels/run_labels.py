@@ -57,7 +57,6 @@ def traced_phase(work: Work, code: Sequence[Spot], file: str, commit: str, at_s:
         work: What was noted.
         code: The places in the code where it trains.
         file: The file of the code where it trained.
-        commit: The commit of the code.
         at_s: When it began, in seconds of the budget clock.
     """
     place = Evidence(source="trace", what="", commit=commit if file else "", file=file, line=work.place.line, at_s=at_s)

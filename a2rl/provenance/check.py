@@ -54,7 +54,6 @@ def count_tries(
 
     Args:
         folders: The folders of distinct checkpoints by digest, in the order of submission.
-        base: The base model.
         better: The digests of those whose scores show that they are no copies of the base model: noise improves none.
         limit_s: When this time is over, the others are not compared.
     """
@@ -106,7 +105,6 @@ def known_models(base: str, settings: Settings, listed: Path | None = None) -> K
 
     Args:
         base: Its name, as a run's settings have it.
-        settings: The settings of this checkout.
         listed: Another list.
     """
     text = (listed or files("a2rl.provenance") / LIST).read_text(encoding="utf-8")

@@ -263,9 +263,6 @@ def undo_rows(trace: Trace, tensor: Tensor, base: Tensor, digest: str, columns: 
 
     Args:
         trace: What was found in place.
-        tensor: The checkpoint's tensor.
-        base: The base model's tensor.
-        digest: The digest of the checkpoint's weights.
         columns: What has to be done to the columns first; None: nothing.
     """
     places = draw(SOUGHT, trace.rows, digest, trace.name, "sought")
@@ -329,8 +326,6 @@ def draw(count: int, of: int, digest: str, name: str, purpose: str = "rows") -> 
     Args:
         count: How many to draw.
         of: The number of places.
-        digest: The digest of the checkpoint's weights.
-        name: The tensor's name.
         purpose: Draws for different purposes are independent.
     """
     if of <= count:

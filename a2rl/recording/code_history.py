@@ -90,7 +90,6 @@ def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float =
     Args:
         code: The code folder in the agent's workspace.
         repository: The folder of the git repository; it is created if necessary.
-        message: The commit message.
         timeout_s: How long to wait for another process that makes a snapshot at the same time.
 
     Raises:
@@ -271,10 +270,15 @@ def _quoted(name: str) -> bytes:
     )
 
 
-def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:
+def run_git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> bytes:
+    """Runs git with a repository of recorded code, and returns what it prints.
+
+    Raises:
+        InfrastructureError: Git is missing or failed, or the repository has settings of its own.
+    """
     environment = git_environment(git)
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["git", "--no-replace-objects", *arguments],
             cwd="/",
             env=environment,
@@ -282,10 +286,13 @@ def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:
             capture_output=True,
             check=True,
             timeout=GIT_TIMEOUT_S,
-        )
+        ).stdout
     except FileNotFoundError as error:
         raise InfrastructureError("git is not installed; install it and resume") from error
     except subprocess.SubprocessError as error:
         output = (error.stderr or b"").decode("utf-8", "replace").strip()[-200:] or str(error)  # type: ignore[attr-defined]
-        raise InfrastructureError(f"the agent's code could not be recorded: git {arguments[0]}: {output}") from error
-    return done.stdout.decode("ascii", "replace").strip()
+        raise InfrastructureError(f"the agent's code history cannot be used: git {arguments[0]}: {output}") from error
+
+
+def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:
+    return run_git(git, *arguments, stdin=stdin).decode("ascii", "replace").strip()

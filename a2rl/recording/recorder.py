@@ -68,10 +68,8 @@ class Recorder:
     logged in `logs/recorder.jsonl`.
 
     Args:
-        run: The run directory.
         agent: The agent system, which says where transcripts are.
         supervisor: The process id of the agent's supervisor, which may have ended.
-        attempt: The number of the attempt.
         since_ns: When the attempt began, in nanoseconds of Unix time; transcripts that are older belong to earlier
             attempts. None: now.
     """

@@ -41,11 +41,7 @@ LIBRARIES = (os.path.dirname(os.__file__), HERE)
 
 
 class Tracer:
-    """Counts the work of this process and writes lines.
-
-    Args:
-        path: The file.
-    """
+    """Counts the work of this process and writes lines."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,15 +1,24 @@
-"""Reads what an agent did from the transcripts of all its attempts: for the report, for quotas, and to resume from.
+"""What an agent says of its own work, in its transcripts and in a summary.
 
-A run's `trajectory.json` contains all attempts in the format ATIF (a2rl/agent_systems/transcripts/atif.py), which
-other tools can read.
+The transcripts of all attempts are read for the report, for quotas, and to resume from. A run's `trajectory.json`
+contains all attempts in the format ATIF (a2rl/agent_systems/transcripts/atif.py), which other tools can read.
+
+The reference tells agents to write a summary: `summary.md` (bench/agents/claude/AGENTS.md:5, where `bench` is as in
+docs/paper-preset.md), or `summary.md` and `summary.jsonl` in `reports/` (bench/core/skill.md:1,37). They are kept and
+shown as the agent's claims, and decide nothing.
 """
 
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.transcripts import Agent as AtifAgent
 from a2rl.agent_systems.transcripts import Reading, read_transcript, trajectory
 from a2rl.core.files import TEMPORARY, write_atomically
+from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.run.records import Usage
@@ -82,3 +91,65 @@ def last_message(reading: Reading) -> str:
     """Returns the agent's last message; empty if there is none."""
     messages = [step.message for step in reading.steps if step.source == "agent" and step.message]
     return str(messages[-1]) if messages else ""
+
+
+PATHS = ("summary.md", "reports/summary.md", "summary.jsonl", "reports/summary.jsonl")
+MAX_BYTES = 256 << 10
+"""What is kept of each file."""
+COLUMNS = (
+    "iteration", "timestamp", "duration_s", "status", "exit_code", "score", "improvement", "train_type", "failure_type",
+)  # fmt: skip
+"""The fields of a line that the reference asks for; others are not shown."""
+MAX_ROWS = 200
+MAX_LINE = 4_000
+"""Characters of a line that is parsed; a longer one is not."""
+MAX_CELL = 80
+"""Characters of a value that are shown."""
+
+
+class AgentSummary(NamedTuple):
+    """What an agent wrote about its run."""
+
+    texts: dict[str, str]
+    """The Markdown files by path, as they are."""
+    rows: list[list[str]]
+    """The lines of the JSON files, a cell for each of `COLUMNS`."""
+    unread: int
+    """Lines that are not shown: no JSON object, too long, or beyond the limit."""
+
+
+def keep_summary(run: RunDir) -> None:
+    """Copies the beginnings of the files from the workspace, as far as they are regular files."""
+    with suppress(OSError), UntrustedFolder.at(run.workspace) as workspace:
+        for path in PATHS:
+            with suppress(OSError):
+                found = workspace.read(path, MAX_BYTES)
+                write_atomically(run.root / "claims" / path, found.decode("utf-8", "replace"))
+
+
+def read_summary(run: RunDir) -> AgentSummary:
+    """Returns what was kept; nothing if the agent wrote no summary."""
+    found = {path: text for path in PATHS if (text := _kept(run, path)).strip()}
+    lines = [line for path, text in found.items() if path.endswith("l") for line in text.split("\n") if line.strip()]
+    rows = list(_rows(lines[:MAX_ROWS]))
+    return AgentSummary(
+        {path: text for path, text in found.items() if path.endswith("d")}, rows, len(lines) - len(rows)
+    )
+
+
+def _kept(run: RunDir, path: str) -> str:
+    try:
+        return (run.root / "claims" / path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def _rows(lines: list[str]) -> Iterator[list[str]]:
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            if len(line) <= MAX_LINE and isinstance(row := json.loads(line), dict):
+                yield [_cell(row.get(name)) for name in COLUMNS]
+
+
+def _cell(value: object) -> str:
+    return str(value)[:MAX_CELL] if isinstance(value, str | int | float) else ""

@@ -116,7 +116,6 @@ class Watcher:
     """Follows runs.
 
     Args:
-        runs: The folder of the runs.
         of: Says which runs to follow, also of those that begin later.
     """
 

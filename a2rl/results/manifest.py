@@ -148,8 +148,6 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", absent: froz
     """Returns, in words, the files that are not as the manifest has them; files that may lawfully differ are not read.
 
     Args:
-        run: The run.
-        manifest: Its manifest.
         below: Only files whose paths begin with this.
         absent: Files that are known not to be here.
     """

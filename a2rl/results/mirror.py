@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from a2rl.anchor.follower import BehindNote
 from a2rl.core.errors import A2rlError
 from a2rl.run.directory import RunDir
 
@@ -21,8 +22,9 @@ SILENT_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 60.0
 """At the end, how long to wait while MLflow does answer."""
 POLL_INTERVAL_S = 0.05
-MARK = "mlflow-behind.txt"
-MAX_PROBLEM_CHARS = 300
+MLFLOW_NOTE = BehindNote(
+    "mlflow-behind.txt", "MLflow is behind ({problem}): `a2rl report {run}` mirrors the run again."
+)
 
 
 class Mirror:
@@ -42,13 +44,12 @@ class Mirror:
         sync: Callable[[RunDir], None],
         alive_at: Callable[[], float] = lambda: 0.0,
         pause_s: tuple[float, ...] = PAUSE_S,
-        mark: Callable[[RunDir, str], None] | None = None,
+        mark: Callable[[RunDir, str], None] = MLFLOW_NOTE.mark,
         every_s: float = float("inf"),
         last: Callable[[], None] | None = None,
     ) -> None:
         self._sync, self._alive_at, self._pause_s = sync, alive_at, pause_s
-        self._mark = mark or mark_behind
-        self._every_s, self._last = every_s, last or (lambda: None)
+        self._mark, self._every_s, self._last = mark, every_s, last or (lambda: None)
         self._changed: dict[str, RunDir] = {}
         self._left_behind: list[RunDir] = []
         self._asked_at: dict[str, float] = {}
@@ -155,31 +156,7 @@ class Mirrors:
             each.join()
 
 
-def mark_behind(run: RunDir, problem: str) -> None:
-    """Notes why MLflow lacks something of a run; an empty problem removes the note."""
-    try:
-        if problem:
-            _mark(run).write_text(" ".join(problem.split())[:MAX_PROBLEM_CHARS] + "\n", encoding="utf-8")
-        else:
-            _mark(run).unlink(missing_ok=True)
-    except OSError:
-        return  # for example a full disk, which the stages report
-
-
-def behind(run: RunDir) -> str:
-    """Returns a line for the user if MLflow lacks something of a run; empty if it does not."""
-    try:
-        problem = _mark(run).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-    return f"MLflow is behind ({problem}): `a2rl report {run.id}` mirrors the run again."
-
-
 def left_behind(runs: Path) -> Iterator[RunDir]:
     """Yields the runs below a folder of which MLflow lacks something."""
-    for mark in sorted(runs.glob(f"*/logs/{MARK}")):
+    for mark in sorted(runs.glob(f"*/logs/{MLFLOW_NOTE.file}")):
         yield RunDir(mark.parents[1])
-
-
-def _mark(run: RunDir) -> Path:
-    return run.logs / MARK

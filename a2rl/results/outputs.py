@@ -38,7 +38,6 @@ def outputs_of(run: RunDir, number: int | None = None, *, of_base_model: bool = 
     """Returns the outputs of one grade of a run, in the order in which each device worked on them.
 
     Args:
-        run: The run.
         number: The number of a submission, on the items whose score its agent was told; None: the submission that
             counts, on the items that decided the result.
         of_base_model: Those of the base model instead.

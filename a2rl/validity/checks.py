@@ -163,7 +163,6 @@ def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> 
     finding, and the checks after it are made in another process.
 
     Args:
-        evidence: The run.
         checks: Functions of modules.
 
     Raises:

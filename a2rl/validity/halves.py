@@ -81,8 +81,6 @@ def compare_halves(
     """Compares the real division with random ones that have as many items of each kind. Errored items are left out.
 
     Args:
-        public: The results on the public half.
-        private: The results on the private half.
         tries: The number of distinct checkpoints that were graded.
         seed: Of the random divisions.
     """

@@ -167,7 +167,6 @@ def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
 
     Args:
         run: A run with a grade record.
-        checked: The outcome of the checks.
         seconds: What the checks took.
     """
     graded = run.need("grade", GradeRecord)

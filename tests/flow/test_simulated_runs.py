@@ -21,8 +21,7 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from flows.pipeline import a2rl
-from flows.reconciler import reconcile
-from flows.submission import submit_runs
+from flows.submission import reconcile, submit_runs
 from tests.flow.simulated_worker import LEASE_S, POOL, STEPS, SUITE
 from tests.run_maker import REPOSITORY, checkout, spec
 from tests.services import Services, running

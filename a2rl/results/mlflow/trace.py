@@ -191,9 +191,7 @@ def log_trace(store: MlflowStore, suite: str, run_id: str, name: str, spans: Seq
     """Writes a trace and links it to an MLflow run. Two requests, and one more for each further 400 spans.
 
     Args:
-        store: The connected store.
         suite: The suite of the run, whose experiment gets the trace.
-        run_id: The MLflow run.
         name: The run's own id, which is the session of the trace.
         spans: The spans, the root first.
     """

@@ -17,7 +17,7 @@ from a2rl.core.files import write_atomically
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_message, receive_keys, register_run_secrets
-from a2rl.recording.agent_summary import COLUMNS, read_summary
+from a2rl.recording.trajectory import COLUMNS, read_summary
 from a2rl.results.comparability import comparability
 from a2rl.results.report.data import RunReport, Submitted, gather, need_baseline, story, verdict_in_words
 from a2rl.results.report.tables import (

@@ -206,7 +206,6 @@ def choose(baseline: Sequence[ItemResult], result: Sequence[ItemResult]) -> list
 
     Args:
         baseline: The base model's results, at least for the items of `result`.
-        result: The results of the final submission.
     """
     before = {item.id: item for item in baseline}
     judged = [item for item in result if "errored" not in (item.verdict, before[item.id].verdict)]

@@ -168,7 +168,6 @@ def write_site(
         name: The title.
         found: The runs, and why others are left out.
         links: The page of each run that has one, relative to the folder, by run id.
-        settings: The settings of this checkout.
         feed: The name of a file with a feed, in the folder; empty for none.
 
     Returns:

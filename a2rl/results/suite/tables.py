@@ -98,7 +98,6 @@ def runs(board: Board, links: Mapping[str, str] = NO_LINKS) -> Table:
     """Returns one row for each run.
 
     Args:
-        board: The board.
         links: The pages of the runs, by run id.
     """
     signed = any(run.signed_by for run in _runs(board))
@@ -142,7 +141,6 @@ def comparison(name: str, rows: Iterable[StackComparison], chosen: Sequence[str]
 
     Args:
         name: The id of the table.
-        rows: The differences.
         chosen: The two stacks that a page shows at first.
     """
     return Table(

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.anchor.keys import load_public_key
-from a2rl.anchor.signatures import Head, check_signatures
+from a2rl.anchor.signatures import Head, check_signatures, load_public_key
 from a2rl.anchor.signing import SignedHistory
 from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
@@ -83,7 +82,6 @@ def verify_run(
     """Runs all checks of a run; the run is sound if none of them finds a problem.
 
     Args:
-        run: The run.
         tracker: MLflow; None if it is not here.
         trust: Whom the reader trusts.
         absent: What is known not to be here.

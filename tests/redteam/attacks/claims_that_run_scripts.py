@@ -24,7 +24,7 @@ def attack(scene):
 def held(after):
     import tempfile
 
-    from a2rl.recording.agent_summary import keep_summary, read_summary
+    from a2rl.recording.trajectory import keep_summary, read_summary
     from a2rl.results.report.page import write_report
     from tests.run_maker import checkout
     from tests.simulated_runs import simulate_run

@@ -25,7 +25,7 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.recording.agent_summary import MAX_BYTES, MAX_ROWS, keep_summary, read_summary
+    from a2rl.recording.trajectory import MAX_BYTES, MAX_ROWS, keep_summary, read_summary
     from tests.redteam.look import slow
 
     if late := slow(5, lambda: keep_summary(after.run), lambda: read_summary(after.run)):

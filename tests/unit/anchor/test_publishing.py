@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from a2rl.anchor import timestamp
+from a2rl.anchor import follower
+from a2rl.anchor.follower import FILE, Publisher
 from a2rl.anchor.signatures import Head
-from a2rl.anchor.timestamp import FILE, Publisher
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import MAX_BYTES
 from a2rl.run.directory import RunDir
@@ -22,7 +22,7 @@ def test_a_service_that_is_down_and_recovers_is_noted_once_each(run: RunDir, mon
             raise InfrastructureError("down")
         return answer
 
-    monkeypatch.setattr(timestamp, "time_stamp", time_stamp)
+    monkeypatch.setattr(follower, "time_stamp", time_stamp)
     publisher = Publisher("http://localhost", 0.0, 1.0)
     for _ in range(50):
         with pytest.raises(InfrastructureError, match="down"):
@@ -35,6 +35,6 @@ def test_a_service_that_is_down_and_recovers_is_noted_once_each(run: RunDir, mon
 def test_a_receipt_that_cannot_be_kept_is_a_problem(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with (run.root / FILE).open("wb") as log:
         log.truncate(MAX_BYTES - 10)
-    monkeypatch.setattr(timestamp, "time_stamp", lambda *_: "receipt")
+    monkeypatch.setattr(follower, "time_stamp", lambda *_: "receipt")
     with pytest.raises(InfrastructureError, match="is full"):
         Publisher("http://localhost", 0.0, 1.0).publish(run, HEAD, is_last=True)

@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.anchor.keys import SigningKey, load_public_key
-from a2rl.anchor.signatures import FILE, LATE_S, Head, HeadSignature, add_signature, check_signatures, read_signatures
+from a2rl.anchor.signatures import (
+    FILE,
+    LATE_S,
+    Head,
+    HeadSignature,
+    SigningKey,
+    add_signature,
+    check_signatures,
+    load_public_key,
+    read_signatures,
+)
 from a2rl.anchor.signing import Signer, head_of, sign_heads
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import canonical_json, digest_of

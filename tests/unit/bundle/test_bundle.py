@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.anchor.keys import load_public_key
+from a2rl.anchor.signatures import load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle.archive import INDEX, pack, unpack
 from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit

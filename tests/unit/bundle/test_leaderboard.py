@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.anchor.keys import load_public_key
+from a2rl.anchor.signatures import load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle.archive import pack
 from a2rl.bundle.audit import Audit

@@ -165,7 +165,7 @@ def test_a_broken_code_history_is_an_error_not_a_clean_result(tmp_path: Path) ->
     run.code.mkdir()
     subprocess.run(["git", "init", "-q", str(run.code)], check=True)
     (run.code / ".git" / "HEAD").write_text("nonsense")
-    with pytest.raises(Exception, match="git rev-list failed"):
+    with pytest.raises(Exception, match="git rev-list: fatal"):
         list(written_by_agent(run))
 
 

@@ -8,7 +8,7 @@ from prefect.states import Failed
 
 from a2rl.cluster.claims import Progress, RunRow
 from a2rl.cluster.status import state_of_row, status_of
-from flows.reconciler import Decision, FlowState, decide, state_of
+from flows.submission import Decision, FlowState, decide, state_of
 
 OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="host-a:1:x")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
-from a2rl.recording.agent_summary import COLUMNS, MAX_BYTES, MAX_ROWS, keep_summary, read_summary
+from a2rl.recording.trajectory import COLUMNS, MAX_BYTES, MAX_ROWS, keep_summary, read_summary
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 

@@ -7,7 +7,7 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.results import mirror as module
-from a2rl.results.mirror import Mirror, behind
+from a2rl.results.mirror import MLFLOW_NOTE, Mirror
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from tests.run_maker import wait_for
@@ -41,7 +41,7 @@ def test_what_has_changed_is_mirrored(run: RunDir, server: Server) -> None:
     mirror.look(run)
     mirror.close()
     assert server.syncs == 2
-    assert behind(run) == ""
+    assert MLFLOW_NOTE.read(run) == ""
 
 
 def test_of_many_changes_only_the_newest_state_is_mirrored(run: RunDir, server: Server) -> None:
@@ -59,10 +59,10 @@ def test_a_server_that_is_down_delays_nothing(run: RunDir, server: Server) -> No
     server.is_down = True
     mirror, begun = Mirror(server.sync), time.monotonic()
     mirror.changed(run)
-    wait_for(lambda: behind(run))
+    wait_for(lambda: MLFLOW_NOTE.read(run))
     mirror.close()
     assert time.monotonic() - begun < 5
-    [line] = behind(run).splitlines()
+    [line] = MLFLOW_NOTE.read(run).splitlines()
     assert "refused" in line
     assert f"a2rl report {run.id}" in line
 
@@ -76,18 +76,18 @@ def test_a_server_that_hangs_is_waited_for_a_few_seconds(
     mirror.changed(run)
     mirror.close()
     assert time.monotonic() - begun < 5
-    assert "does not answer" in behind(run)
+    assert "does not answer" in MLFLOW_NOTE.read(run)
     server.hangs.set()
-    wait_for(lambda: not behind(run))
+    wait_for(lambda: not MLFLOW_NOTE.read(run))
 
 
 def test_when_it_comes_back_the_mirror_catches_up_by_itself(run: RunDir, server: Server) -> None:
     server.is_down = True
     mirror = Mirror(server.sync, pause_s=(0.05,))
     mirror.changed(run)
-    wait_for(lambda: behind(run))
+    wait_for(lambda: MLFLOW_NOTE.read(run))
     server.is_down = False
-    wait_for(lambda: not behind(run))
+    wait_for(lambda: not MLFLOW_NOTE.read(run))
     mirror.close()
 
 
@@ -98,7 +98,7 @@ def test_one_that_answers_slowly_is_waited_for(run: RunDir, server: Server, monk
     mirror.changed(run)
     threading.Timer(0.5, server.hangs.set).start()
     mirror.close()
-    assert behind(run) == ""
+    assert MLFLOW_NOTE.read(run) == ""
 
 
 def test_whatever_it_raises_the_next_run_is_mirrored(run: RunDir) -> None:
@@ -112,4 +112,4 @@ def test_whatever_it_raises_the_next_run_is_mirrored(run: RunDir) -> None:
     mirror.changed(run)
     wait_for(lambda: len(seen) > 2)
     mirror.close()
-    assert "deep" in behind(run)
+    assert "deep" in MLFLOW_NOTE.read(run)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.settings import Settings
-from a2rl.results.mirror import Mirror, behind
+from a2rl.results.mirror import MLFLOW_NOTE, Mirror
 from a2rl.results.mlflow.store import MlflowStore, TrackingError
 from a2rl.results.mlflow.tracking import Tracker
 from tests.mlflow_scale import measure
@@ -75,7 +75,7 @@ def test_what_an_outage_left_behind_is_whole_when_mlflow_is_back(settings: Setti
     mirror.catch_up([run])
     wait_for(lambda: later.page(run))
     mirror.close()
-    assert behind(run) == ""
+    assert MLFLOW_NOTE.read(run) == ""
     assert set(later.mirrored(run)) == {"result", "baseline", "submission 1", "submission 2", "submission 3"}
     proxy.close()
 
