@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, one_turn
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams
 
 T = TypeVar("T")
 
 
-class FakeSampler:
+class FakeSampler(Sampler):
     """A sampler (see `a2rl.sampling.Sampler`) that records its prompts, call by call."""
+
+    has_chat_template = False
 
     def __init__(
         self, answer: Callable[[Prompt], str | Completion], chat: bool = False, context: int = 100_000
@@ -25,16 +27,10 @@ class FakeSampler:
     def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         return self._context - len(str(prompt))
 
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        return self.converse([one_turn(prompt) for prompt in prompts], params)
-
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         self.calls.append(len(conversations))
         self.params.append(params)
         return [self._run(conversation) for conversation in conversations]
-
-    def close(self) -> None:
-        pass
 
     def _run(self, conversation: Conversation[T]) -> T:
         try:

@@ -291,7 +291,9 @@ def finished_run(folder: Path, in_full: bool = False, judged: bool = True, **cha
     if in_full:
         (run.workspace / "code" / "train.py").write_text("print(1)\n")
         (run.logs / "agent.log").write_text("step 1\nstep 2\n")
-        GradingService(run, settings.root, cast(GraderPool, FakePool())).refuse_unreceived("output/v0", "not a folder")
+        GradingService(run, settings.root, cast(GraderPool, FakePool())).submissions.refuse_unreceived(
+            "output/v0", "not a folder"
+        )
     finish(run, settings, base_model, judged)
     return Finished(run, settings)
 

@@ -62,7 +62,7 @@ def main() -> None:
             with suppress(OSError):  # the parent is busy or has ended
                 os.write(channel, json.dumps({"problem": service.problem[:MAX_REASON]}).encode() + b"\n")
             with suppress(A2rlError):
-                await asyncio.to_thread(service.flush_refusals)
+                await asyncio.to_thread(service.submissions.refusals.flush, only_if_due=True)
 
         def finish() -> None:
             with suppress(A2rlError):  # the parent asks again

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -117,7 +117,7 @@ def create_app(
 
     def refuse_unread(scope: Scope, reason: str) -> None:
         if scope["path"] == SUBMIT and scope["method"] == "POST":
-            service.refuse_unreceived("", reason)
+            service.submissions.refuse_unreceived("", reason)
 
     _add_limits(app, refuse_unread, log)
     _add_submit(app, service, gpus, quick)
@@ -157,14 +157,18 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
 
     @app.post(SUBMIT, response_model=None)
     async def submit(submission: Submission, request: Request, wait: bool = True) -> SubmitAnswer | JSONResponse:
+        path = submission.model_path
         try:
-            gpu = _gpu_of(submission, gpus)
-            wanted = _Wanted(submission.model_path, _key_of(request), gpu, wait, _claims_of(submission))
+            gpu, key = _gpu_of(submission, gpus), _key_of(request)
         except _BadRequestError as bad:
             reason = str(bad)
-            await _in(quick, lambda: service.refuse_unreceived(submission.model_path, reason))
+            await _in(quick, lambda: service.submissions.refuse_unreceived(path, reason))
             return problem(400, reason, more=bad.more)
-        received = await _receive(service, wanted, quick)
+        claims = _claims_of(submission)
+        try:  # a request that waits for a grade gets its receipt at once, and queues afterwards
+            received = await _in(quick, lambda: service.submissions.receive(path, key, gpu, queues=wait, claims=claims))
+        except SubmissionDeferredError:
+            raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
         outcome = service.start(received)
         if not wait:
             status = await _safe_status(service, received, request, quick)
@@ -222,16 +226,6 @@ def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], Awaitabl
         return problem(400, USAGES.get(request.url.path, USAGE))
 
 
-class _Wanted(NamedTuple):
-    """What a request asks for."""
-
-    model_path: str
-    key: str
-    gpu: str
-    wait: bool
-    claims: SubmissionClaims
-
-
 class _BadRequestError(Exception):
     """A header or a field is wrong."""
 
@@ -279,15 +273,6 @@ def _gpu_of(submission: Submission, gpus: list[str]) -> str:
         what = f'"gpu" cannot be {str(submission.gpu)!r}'
         raise _BadRequestError(f'{what}: {there}, or leave "gpu" out', {"available_gpus": gpus})
     return ",".join(sorted(wanted))
-
-
-async def _receive(service: GradingService, wanted: _Wanted, quick: Executor) -> SubmissionReceived:
-    """Returns the receipt. A request that waits for a grade gets it at once, and queues afterwards."""
-    try:
-        where, key, gpu = wanted.model_path, wanted.key, wanted.gpu
-        return await _in(quick, lambda: service.receive(where, key, gpu, queues=wanted.wait, claims=wanted.claims))
-    except SubmissionDeferredError:
-        raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
 
 
 async def _safe_status(

@@ -12,24 +12,23 @@ import gzip
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2rl.core.errors import IntegrityError
 from a2rl.core.secrets import scrub
 from a2rl.sampling import (
-    NO_KWARGS,
     Completion,
     Conversation,
     Message,
     Prompt,
     Sampler,
+    SamplerAround,
     SamplingParams,
-    one_turn,
     translated,
 )
 
@@ -138,33 +137,16 @@ def _write(path: Path, outputs: Sequence[Output], mode: str) -> None:
             path.unlink(missing_ok=True)
 
 
-class _RecordingSampler:
+class _RecordingSampler(SamplerAround):
     """A sampler that remembers what was asked and answered; see `a2rl.sampling.Sampler`."""
 
     def __init__(self, sampler: Sampler, on_answer: Callable[[], None]) -> None:
         self._sampler, self._on_answer = sampler, on_answer
         self._conversations: list[list[Turn]] = []
 
-    @property
-    def has_chat_template(self) -> bool:
-        """See `Sampler`."""
-        return self._sampler.has_chat_template
-
-    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
-        """See `Sampler`."""
-        return self._sampler.room_after(prompt, chat_template_kwargs)
-
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        """See `Sampler`."""
-        return self.converse([one_turn(prompt) for prompt in prompts], params)
-
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """See `Sampler`."""
         return self._sampler.converse([self._recorded(each) for each in conversations], params)
-
-    def close(self) -> None:
-        """See `Sampler`."""
-        self._sampler.close()
 
     def outputs(self, ids: Sequence[str], sample: int) -> list[Output]:
         """Returns what was recorded. Tasks ask about their items in order, one conversation for each."""

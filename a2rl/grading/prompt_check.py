@@ -13,7 +13,7 @@ from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError
 from a2rl.grading.job import GradeJob, selected_ids
 from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 from a2rl.run.spec import RunSpec
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, SamplingParams, T, engine_memory
+from a2rl.sampling import NO_KWARGS, Conversation, Prompt, Sampler, SamplingParams, T, engine_memory
 from a2rl.task_api.catalog import load_grader, load_task
 from a2rl.task_api.contract import JudgedGrader, Limits
 
@@ -38,7 +38,7 @@ class PromptNeeds(NamedTuple):
     """Whether there are chats among the prompts."""
 
 
-class CountingSampler:
+class CountingSampler(Sampler):
     """A sampler without a model, which keeps the prompts and counts their tokens; see `a2rl.sampling.Sampler`."""
 
     def __init__(self, tokenizer: "Tokenizer", context: int, has_chat_template: bool) -> None:
@@ -55,19 +55,11 @@ class CountingSampler:
         """See `Sampler`."""
         return self._context - self._count(prompt)
 
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        """Keeps the prompts, and ends the grading."""
-        self.prompts = list(prompts)
-        raise _PromptsKnownError
-
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """Keeps the first prompts, and ends the grading."""
         first = [next(each) for each in conversations]
         self.prompts = [each for each in first if not isinstance(each, Future)]
         raise _PromptsKnownError
-
-    def close(self) -> None:
-        """See `Sampler`."""
 
     @property
     def seen(self) -> PromptNeeds:

@@ -29,10 +29,10 @@ from a2rl.grading.job import EngineChoice, GradeJob
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.run_judge import judge_allowance_usd, require_known
 from a2rl.grading.submission_states import is_agent_at_work, ungraded
-from a2rl.grading.submissions import NO_CLAIMS, Submissions
+from a2rl.grading.submissions import Submissions
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
+from a2rl.run.events import Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.grading_limits import LONGEST_S
 from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.ledger import Entry
@@ -101,7 +101,8 @@ class GradingService:
         self._grades = Grades(run, pool, self._job_of, self._problems.__setitem__, self._note_grade)
         self._under_way: dict[int, Future[Outcome]] = {}
         """The submissions that are worked on, by receipt."""
-        self._submissions = Submissions(run)
+        self.submissions = Submissions(run)
+        """Receives and copies them."""
         self._recover()
 
     @property
@@ -110,20 +111,8 @@ class GradingService:
         return next(iter(tuple(self._problems.values())), "")
 
     def submit(self, model_path: str) -> "tuple[SubmissionAccepted, Future[Graded]]":
-        """Receives, copies, checks and queues a submission. Raises the same errors as `receive` and `accept`."""
-        return self.accept(self.receive(model_path))
-
-    def receive(
-        self,
-        model_path: str,
-        key: str = "",
-        gpu: str = "",
-        *,
-        queues: bool = False,
-        claims: SubmissionClaims = NO_CLAIMS,
-    ) -> SubmissionReceived:
-        """Gives a submission its receipt. From then on, the submission counts. See `Submissions.receive`."""
-        return self._submissions.receive(model_path, key, gpu, queues=queues, claims=claims)
+        """Receives, copies, checks and queues a submission. See `Submissions.receive` and `accept`."""
+        return self.accept(self.submissions.receive(model_path))
 
     def start(self, received: SubmissionReceived, *, again: bool = False) -> "Future[Outcome]":
         """Begins the work on a received submission in a thread of its own, or joins the work that has begun.
@@ -144,29 +133,21 @@ class GradingService:
     ) -> "tuple[SubmissionAccepted, Future[Graded]]":
         """Copies, checks and queues a received submission. See `Submissions.accept`."""
         try:
-            accepted = self._submissions.accept(received, again=again)
+            accepted = self.submissions.accept(received, again=again)
             graded = self._grades.of(accepted.weights_digest, received.gpu)
         except BaseException:
-            self._submissions.release(received)
+            self.submissions.release(received)
             raise
-        graded.add_done_callback(lambda _: self._submissions.release(received))
+        graded.add_done_callback(lambda _: self.submissions.release(received))
         return accepted, graded
-
-    def refuse_unreceived(self, model_path: str, reason: str) -> None:
-        """Records a request that was refused before it was received."""
-        self._submissions.refuse_unreceived(model_path, reason)
-
-    def flush_refusals(self) -> None:
-        """Records refusals that were only counted so far, if it is time to do so; call it regularly."""
-        self._submissions.refusals.flush(only_if_due=True)
 
     def finish(self) -> None:
         """Finishes all submissions after the agent has ended, and repeats what failed before.
 
         It may be called repeatedly; work that is already in progress continues.
         """
-        self._submissions.refusals.flush()
-        self._submissions.end_pause()
+        self.submissions.refusals.flush()
+        self.submissions.end_pause()
         self._resume_unfinished()
 
     def answer(self, accepted: SubmissionAccepted, grade: Graded) -> SubmitAnswer:
@@ -205,7 +186,7 @@ class GradingService:
 
     def _work_now(self) -> Work:
         waiting, progress = self._grades.waiting(), self._grades.progress()
-        return Work(copying=frozenset(self._submissions.copying), waiting=waiting, grading=progress)
+        return Work(copying=frozenset(self.submissions.copying), waiting=waiting, grading=progress)
 
     def _work(self, received: SubmissionReceived, again: bool, outcome: "Future[Outcome]") -> None:
         """Does all work on a submission. Its end completes the future for the requests that wait for it."""
@@ -226,11 +207,11 @@ class GradingService:
         """Accepts a submission; one that was accepted before is not copied again, and graded if it has no grade."""
         for event in self._run.ledger.events(SubmissionAccepted):
             if event.receipt == received.receipt:
-                self._submissions.release(received)
+                self.submissions.release(received)
                 return event, self._grades.of(event.weights_digest, received.gpu)
         for refusal in self._run.ledger.events(SubmissionRefused):
             if refusal.receipt == received.receipt:
-                self._submissions.release(received)
+                self.submissions.release(received)
                 raise InvalidSubmissionError(refusal.reason)
         return self.accept(received, again=again)
 
@@ -264,7 +245,7 @@ class GradingService:
 
     def _prune(self) -> None:
         with suppress(A2rlError, OSError):  # tried again after the next grade, and by the stage `grade`
-            self._submissions.prune()
+            self.submissions.prune()
 
     def _recover(self) -> None:
         """Continues the work of an earlier service of this run; incomplete copies are made again."""
@@ -275,7 +256,7 @@ class GradingService:
         self._resume_unfinished()
 
     def _resume_unfinished(self) -> None:
-        for received in self._submissions.claim_unfinished():
+        for received in self.submissions.claim_unfinished():
             self.start(received, again=True)
         entries = self._run.ledger.entries()
         wanted = {event.receipt: event.gpu for event in _received(entries)}

@@ -26,7 +26,7 @@ An episode can wait for something slow without delaying the others: it yields a 
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -151,11 +151,22 @@ class Sampler(Protocol):
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
         """Completes each prompt."""
-        ...
+        return self.converse([one_turn(prompt) for prompt in prompts], params)
 
-    def close(self) -> None:
-        """Frees the model."""
-        ...
+
+class SamplerAround(Sampler, Protocol):
+    """A sampler that has another one answer, and changes or records what it is asked."""
+
+    _sampler: Sampler
+
+    @property
+    def has_chat_template(self) -> bool:
+        """See `Sampler`."""
+        return self._sampler.has_chat_template
+
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        """See `Sampler`."""
+        return self._sampler.room_after(prompt, chat_template_kwargs)
 
 
 @contextmanager
@@ -186,18 +197,15 @@ def open_sampler(
         InfrastructureError: the back end cannot start on this machine.
         UsageError: the folder is not a checkpoint that can be loaded, or there is no such back end.
     """
-    sampler: Sampler
     if backend == "transformers":
         from a2rl.sampling.transformers_backend import TransformersSampler
 
-        sampler = TransformersSampler(model, exact, on_end, dtype)
+        opened: closing[Any] = closing(TransformersSampler(model, exact, on_end, dtype))
     elif backend == "vllm":
         from a2rl.sampling.vllm_backend import VllmSampler
 
-        sampler = VllmSampler(model, exact, on_end, dtype, vllm or VllmParams(), lease, memory)
+        opened = closing(VllmSampler(model, exact, on_end, dtype, vllm or VllmParams(), lease, memory))
     else:
         raise UsageError(f"no sampling back end {backend!r}: known ones are {', '.join(get_args(Backend))}")
-    try:
+    with opened as sampler:
         yield sampler
-    finally:
-        sampler.close()

@@ -10,7 +10,16 @@ from typing import Any, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, one_turn, translated
+from a2rl.sampling import (
+    NO_KWARGS,
+    Completion,
+    Conversation,
+    Prompt,
+    Sampler,
+    SamplerAround,
+    SamplingParams,
+    translated,
+)
 
 T = TypeVar("T")
 REASONING_BEGINS, REASONING_ENDS = "<think>", "</think>"
@@ -107,24 +116,15 @@ class Generation(BaseModel):
         return ", ".join(f"{name} {value}" for name, value in given.items()) or "-"
 
 
-class GeneratingSampler:
+class GeneratingSampler(SamplerAround):
     """A sampler that answers as the settings say, whatever a task asks for; see `a2rl.sampling.Sampler`."""
 
     def __init__(self, sampler: Sampler, generation: Generation, seed: int) -> None:
         self._sampler, self._generation, self._seed = sampler, generation, seed
 
-    @property
-    def has_chat_template(self) -> bool:
-        """See `Sampler`."""
-        return self._sampler.has_chat_template
-
     def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         """See `Sampler`."""
         return self._sampler.room_after(prompt, {**self._generation.chat_template_kwargs, **chat_template_kwargs})
-
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        """See `Sampler`."""
-        return self.converse([one_turn(prompt) for prompt in prompts], params)
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """See `Sampler`."""
@@ -133,10 +133,6 @@ class GeneratingSampler:
         without = [_without_reasoning(each, params.stop) for each in conversations]
         # A stop string inside the reasoning must not end the answer. They apply to what is left of it.
         return self._sampler.converse(without, replace(self._params(params), stop=()))
-
-    def close(self) -> None:
-        """See `Sampler`."""
-        self._sampler.close()
 
     def _params(self, params: SamplingParams) -> SamplingParams:
         chosen = self._generation

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, SamplingParams, one_turn, translated
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, translated
 from a2rl.sampling.decoder import (
     Decoder,
     Decoding,
@@ -51,7 +51,7 @@ UNLOADABLE = (
 """Errors that transformers raises for a folder that is not a valid checkpoint."""
 
 
-class TransformersSampler:
+class TransformersSampler(Sampler):
     """A checkpoint folder loaded with transformers; see `a2rl.sampling.Sampler` for the contract."""
 
     def __init__(
@@ -80,10 +80,6 @@ class TransformersSampler:
     def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         """See `Sampler`."""
         return self._context - len(self._tokens(prompt, chat_template_kwargs))
-
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        """See `Sampler`."""
-        return self.converse([one_turn(prompt) for prompt in prompts], params)
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """See `Sampler`.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from a2rl.core.errors import UsageError
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, one_turn
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams
 from a2rl.sampling.engine_memory import EngineMemory
 from a2rl.sampling.engine_params import Dtype, VllmParams
 from a2rl.sampling.vllm_conversations import Conversations
@@ -29,7 +29,7 @@ VERIFIED = "every weight in the engine was compared with the files"
 T = TypeVar("T")
 
 
-class VllmSampler:
+class VllmSampler(Sampler):
     """A checkpoint folder served by a vLLM worker; see `a2rl.sampling.Sampler` for the contract."""
 
     def __init__(
@@ -74,10 +74,6 @@ class VllmSampler:
         """See `Sampler`."""
         self._send({"count": self._in_json(prompt), "chat_template_kwargs": dict(chat_template_kwargs)})
         return int(self._receive()["room"])
-
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
-        """See `Sampler`."""
-        return self.converse([one_turn(prompt) for prompt in prompts], params)
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """See `Sampler`.

@@ -124,7 +124,7 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
         def receive(_: int) -> bool:
             begin.wait()
             try:
-                service._submissions.release(service.receive(v1))
+                service.submissions.release(service.submissions.receive(v1))
             except (BudgetSpentError, SubmissionDeferredError):  # or there is no room for another one
                 return False
             return True
@@ -139,7 +139,7 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
 
 
 def test_a_copy_cut_off_by_the_services_death_is_made_again(run: RunDir, settings: Settings, v1: str) -> None:
-    service_of(run, settings).receive(v1)  # and then it is killed
+    service_of(run, settings).submissions.receive(v1)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
     end_agent_at_work(run)
     service_of(run, settings)
@@ -151,7 +151,7 @@ def test_a_copy_cut_off_by_the_services_death_is_made_again(run: RunDir, setting
 
 
 def test_a_folder_removed_after_the_receipt_is_still_copied(run: RunDir, settings: Settings, v1: str) -> None:
-    service_of(run, settings).receive(v1)  # and then it is killed
+    service_of(run, settings).submissions.receive(v1)  # and then it is killed
     digest = weights_digest(run.workspace / v1)
     shutil.rmtree(run.workspace / v1)
     end_agent_at_work(run)
@@ -165,7 +165,7 @@ def test_what_replaces_a_folder_after_the_receipt_does_not_count(
     run: RunDir, settings: Settings, v1: str, base_model: Path
 ) -> None:
     service = service_of(run, settings)
-    received, digest = service.receive(v1), weights_digest(run.workspace / v1)
+    received, digest = service.submissions.receive(v1), weights_digest(run.workspace / v1)
     shutil.rmtree(run.workspace / v1)
     trained_copy(base_model, run.workspace / v1, seed=5)
     assert service.accept(received)[0].weights_digest == digest != weights_digest(run.workspace / v1)
@@ -174,7 +174,7 @@ def test_what_replaces_a_folder_after_the_receipt_does_not_count(
 
 def test_a_file_overwritten_in_place_after_receipt_is_refused(run: RunDir, settings: Settings, v1: str) -> None:
     service = service_of(run, settings)
-    received = service.receive(v1)
+    received = service.submissions.receive(v1)
     with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(b"abcd")
@@ -192,7 +192,7 @@ def test_where_files_can_be_cloned_even_that_does_not_matter(
 
     service, digest = service_of(run, settings), weights_digest(run.workspace / v1)
     monkeypatch.setattr(frozen_sources, "clone_file", clone)
-    received = service.receive(v1)
+    received = service.submissions.receive(v1)
     with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(b"abcd")
@@ -200,7 +200,7 @@ def test_where_files_can_be_cloned_even_that_does_not_matter(
 
 
 def test_a_submission_that_was_not_frozen_and_is_gone_is_refused(run: RunDir, settings: Settings, v1: str) -> None:
-    service_of(run, settings).receive(v1)
+    service_of(run, settings).submissions.receive(v1)
     shutil.rmtree(run.checkpoints / ".received-1")  # the service was killed before it could
     (run.workspace / v1 / "model.safetensors").unlink()
     end_agent_at_work(run)
@@ -213,9 +213,9 @@ def test_a_submission_that_was_not_frozen_and_is_gone_is_refused(run: RunDir, se
 
 def test_a_second_name_of_ours_does_not_hide_one_of_the_agents(run: RunDir, settings: Settings, v1: str) -> None:
     service = service_of(run, settings)
-    received = [service.receive(v1), service.receive(v1)]
+    received = [service.submissions.receive(v1), service.submissions.receive(v1)]
     assert {service.accept(each)[0].submission_id for each in received} == {1, 2}
-    third = service.receive(v1)
+    third = service.submissions.receive(v1)
     (run.workspace / "output" / "second-name").hardlink_to(run.workspace / v1 / "model.safetensors")
     assert client_of(service).post("/submit", json={"model_path": v1}).status_code == 422
     with pytest.raises(InvalidSubmissionError, match="second name"):
@@ -227,7 +227,7 @@ def test_two_services_that_copy_one_submission_accept_it_once(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = service_of(run, settings)
-    received = old.receive(v1)
+    received = old.submissions.receive(v1)
     service_of(run, settings)
     wait_for(lambda: run.ledger.events(Graded))
     with pytest.raises(InfrastructureError):
@@ -240,7 +240,7 @@ def test_a_full_disk_loses_nothing_after_the_agents_end(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stage is told of it."""
-    service_of(run, settings).receive(v1)
+    service_of(run, settings).submissions.receive(v1)
     end_agent_at_work(run)
     with monkeypatch.context() as full:
         full.setattr(submissions, "copy_submission", raising(InfrastructureError("the grader's disk is full")))
@@ -256,7 +256,7 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
 ) -> None:
     trained_copy(base_model, run.workspace / "output" / "v2", seed=2)
     first = service_of(run, settings)
-    received = [first.receive(path) for path in (v1, "output/v2")]
+    received = [first.submissions.receive(path) for path in (v1, "output/v2")]
     end_agent_at_work(run)
     full = {f"-{received[0].receipt}"}
 
@@ -279,13 +279,13 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
 def test_a_submission_that_keeps_killing_the_service_is_refused(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received = service_of(run, settings).receive(v1)
+    received = service_of(run, settings).submissions.receive(v1)
     marks = run.checkpoints / f".attempts-{received.receipt}"
     marks.write_bytes(b"." * submissions.MAX_CRASHES)
     service_of(run, settings)  # it has one more attempt, which succeeds
     wait_for(lambda: run.ledger.events(Graded))
     assert not marks.exists()
-    received = service_of(run, settings).receive(v1)
+    received = service_of(run, settings).submissions.receive(v1)
     marks = run.checkpoints / f".attempts-{received.receipt}"
     marks.write_bytes(b"." * (submissions.MAX_CRASHES + 1))
     service_of(run, settings)
