@@ -27,7 +27,7 @@ from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
 from a2rl.task_api.catalog import find_task, load_grader, load_task
-from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
+from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Task, Variant
 from a2rl.task_api.data import about, ensure_data, hidden_digest, require_folder
 
 
@@ -60,26 +60,21 @@ def task_options(arguments: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def one_of(kind: str, name: str, known: Any) -> Any:
+    """Checks that a name is one of those of a Literal and returns it.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if name not in get_args(known):
+        raise unknown_name(kind, name, get_args(known))
+    return name
+
+
 def known_variant(name: str) -> Variant:
-    """Checks the name of a variant and returns it.
-
-    Raises:
-        UsageError: There is no such variant.
-    """
-    if name not in get_args(Variant):
-        raise unknown_name("variant", name, get_args(Variant))
-    return cast(Variant, name)
-
-
-def known_split(name: str) -> Split:
-    """Checks the name of a split and returns it.
-
-    Raises:
-        UsageError: There is no such split.
-    """
-    if name not in get_args(Split):
-        raise unknown_name("split", name, get_args(Split))
-    return cast(Split, name)
+    """Checks the name of a variant and returns it."""
+    variant: Variant = one_of("variant", name, Variant)
+    return variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +99,10 @@ class GradeRequest:
         Raises:
             UsageError: There is no such back end or type of numbers.
         """
-        if self.backend is not None and self.backend not in get_args(Backend):
-            raise unknown_name("back end", self.backend, get_args(Backend))
-        if self.dtype is not None and self.dtype not in get_args(DtypeSetting):
-            raise unknown_name("type of numbers", self.dtype, get_args(DtypeSetting))
-        backend = cast(Backend, self.backend) if self.backend else params.grading.backend
-        dtype = cast(DtypeSetting, self.dtype) if self.dtype else params.grading.dtype
-        return EngineChoice.of(backend, dtype, params.grading.vllm, folder)
+        grading = params.grading
+        backend = grading.backend if self.backend is None else one_of("back end", self.backend, Backend)
+        dtype = grading.dtype if self.dtype is None else one_of("type of numbers", self.dtype, DtypeSetting)
+        return EngineChoice.of(backend, dtype, grading.vllm, folder)
 
 
 def grade_checkpoint(
@@ -129,15 +121,15 @@ def grade_checkpoint(
         InvalidSubmissionError: Some weights are missing or not finite.
         InfrastructureError: Grading failed.
     """
-    params, request = load_params(settings.root), _placed(request, settings)
-    variant = known_variant(request.variant)
+    task, params = load_task(find_task(request.task, settings.root), settings.root), load_params(settings.root)
+    request = replace(request, task=task.id, variant=task.nearest(known_variant(request.variant)))
     folder = resolve_model(request.model, settings)
     engine = request.engine(params, folder)
     if outputs is not None and (outputs.is_dir() or not os.access(outputs.parent, os.W_OK)):
         raise UsageError(f"--outputs {outputs} cannot be written: give a file in a folder that you may write to")
     with tempfile.TemporaryDirectory() as scratch:
-        job = _job(settings, request, params, engine, folder, Path(scratch))
-        data = ensure_data(request.task, variant, request.source, settings)
+        job = _job(settings, request, task, params, engine, Path(scratch), folder)
+        data = ensure_data(task.id, job.variant, request.source, settings)
         check_prompts(job, request.model, folder, job.hidden, settings.root)
         require_finite_weights(folder)
         if engine.backend == "vllm":
@@ -151,12 +143,6 @@ def grade_checkpoint(
     depends_on = {**job.options, "answers": job.generation.in_words(), **computed, **about(data)}
     depends_on["data digest"] = hidden_digest(data)[:16]
     return CheckpointScore(score, depends_on, sample_in_words(request.limit, items), problem)
-
-
-def _placed(request: GradeRequest, settings: Settings) -> GradeRequest:
-    task = find_task(request.task, settings.root)
-    nearest = load_task(task, settings.root).nearest(known_variant(request.variant))
-    return replace(request, task=task, variant=nearest)
 
 
 def _write_outputs(result: Path, target: Path) -> str:
@@ -173,16 +159,22 @@ def _write_outputs(result: Path, target: Path) -> str:
 
 
 def _job(
-    settings: Settings, request: GradeRequest, params: Params, engine: EngineChoice, folder: Path, scratch: Path
+    settings: Settings,
+    request: GradeRequest,
+    task: Task,
+    params: Params,
+    engine: EngineChoice,
+    scratch: Path,
+    folder: Path,
 ) -> GradeJob:
-    task, variant = load_task(request.task, settings.root), known_variant(request.variant)
+    variant = known_variant(request.variant)
     return GradeJob(
         root=settings.root,
         task=request.task,
         variant=variant,
         hidden=settings.data(request.task, variant) / "hidden",
         model=folder,
-        split=known_split(request.split),
+        split=one_of("split", request.split, Split),
         split_seed=params.grading.split_seed,
         limit=request.limit,
         backend=engine.backend,
@@ -217,16 +209,16 @@ def score_file(
         UsageError: The file does not exist, is not JSON Lines of {id, completion}, or has an id twice or an unknown id.
     """
     params, started = load_params(settings.root), time.monotonic()
-    task = find_task(task, settings.root)
-    variant = load_task(task, settings.root).nearest(known_variant(variant))
-    judging = params.judge_for(load_task(task, settings.root), known_variant(variant), judge)
-    data = ensure_data(task, known_variant(variant), source, settings)
+    definition = load_task(find_task(task, settings.root), settings.root)
+    task, nearest = definition.id, definition.nearest(known_variant(variant))
+    judging = params.judge_for(definition, nearest, judge)
+    data = ensure_data(task, nearest, source, settings)
     completions = _read_completions(outputs)
     grader, hidden, seed = load_grader(task), data / "hidden", params.grading.split_seed
-    ids, evaluated = (selected_ids(task, hidden, each, seed) for each in (known_split(split), "all"))
+    ids, evaluated = (selected_ids(task, hidden, each, seed) for each in (one_of("split", split, Split), "all"))
     published = grader.published_ids(hidden) if isinstance(grader, PublishedGrader) else evaluated
     if unknown_ids := sorted(completions.keys() - set(published)):
-        raise UsageError(f"{outputs} has an id that is not an item of {task} ({variant}): {unknown_ids[0]!r}")
+        raise UsageError(f"{outputs} has an id that is not an item of {task} ({nearest}): {unknown_ids[0]!r}")
     if split == "all" and completions.keys() - set(evaluated):
         ids = published
     if judging is None:

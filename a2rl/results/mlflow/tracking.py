@@ -35,13 +35,12 @@ from a2rl.results.figures import (
 from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.mlflow.models import best_checkpoint, data_of, log_model, register
 from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, results_url, run_url
-from a2rl.results.mlflow.trace import log_trace, trace_id_of, trace_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, sum_known
 
-HEAD_TAG, TRACE_TAG, MODEL_TAG, LAUNCH_TAG = "a2rl.ledger_head", "a2rl.trace", "a2rl.model", "a2rl.launch_id"
+HEAD_TAG, MODEL_TAG, LAUNCH_TAG = "a2rl.ledger_head", "a2rl.model", "a2rl.launch_id"
 LOCK_TIMEOUT_S = 30
 TABLE = "items.json"
 SHOWN_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
@@ -227,26 +226,20 @@ class Tracker:
         metrics = result_metrics(run, result, executed)
         if known.result == (metrics, tags):
             return
-        tags |= self._outputs(run, known, result, entries)
+        self._register_best(run, known, result, entries)
         self.store.log(known.id, [Point(name, value, at) for name, value in metrics.items()], tags=tags)
         self.store.end(known.id, at, failed=result.verdict == "failed")
         known.tags |= tags
-        known.result = (metrics, {name: tags[name] for name in tags if name not in (TRACE_TAG, MODEL_TAG)})
+        known.result = (metrics, tags)
         if known.launch:
             _sync_launch(self.store, run.spec.suite, known.launch, at)
 
-    def _outputs(self, run: RunDir, known: _Known, result: GradeRecord, entries: list[Entry]) -> dict[str, str]:
-        """Writes the trace and the model of a run that has ended; returns the tags that name them."""
-        tags = {}
-        if TRACE_TAG not in known.tags and (spans := trace_of(run, entries)):
-            log_trace(self.store, run.spec.suite, known.id, run.id, spans)
-            tags[TRACE_TAG] = trace_id_of(run.id)
+    def _register_best(self, run: RunDir, known: _Known, result: GradeRecord, entries: list[Entry]) -> None:
         if (best := best_checkpoint(run, result, entries)) is not None:
             if (model := known.tags.get(MODEL_TAG)) is None:
                 model = known.tags[MODEL_TAG] = log_model(self.store, run.spec.suite, known.id, best)
                 self.store.log(known.id, tags={MODEL_TAG: model})
             register(self.store, known.id, model, best)
-        return tags
 
     @staticmethod
     def _is_complete(known: _Known, name: str) -> bool:

@@ -4,7 +4,7 @@ The steps are a transcript that a person can read, from `trajectory.json` (ATIF)
 agent or by what it ran. Texts are cut, and of very long runs the middle is left out, so that the page stays small: the
 file has all of it.
 
-The time line of activities is from the recorded processes, requests, steps and processor time. Every moment has one
+The time line of activities is from notes of training, requests, steps and processor time. Every moment has one
 activity: the first of `ACTIVITIES` for which there is evidence. What no record explains is `unknown`; nothing is
 guessed from names.
 """

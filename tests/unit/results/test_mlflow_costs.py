@@ -80,7 +80,7 @@ def test_what_an_outage_left_behind_is_whole_when_mlflow_is_back(settings: Setti
     proxy.close()
 
 
-def test_a_server_gets_trace_and_model_of_a_run_under_its_launch(settings: Settings, server: str) -> None:
+def test_a_server_gets_the_model_of_a_run_under_its_launch(settings: Settings, server: str) -> None:
     tracker = Tracker(tracking(settings, server))
     worse = simulate_run(settings, 1, skill=0.3, suite="kept")
     better = simulate_run(settings, 2, skill=0.9, suite="kept")
@@ -94,6 +94,4 @@ def test_a_server_gets_trace_and_model_of_a_run_under_its_launch(settings: Setti
     parent = tracker.store.find("a2rl.run_id", better.id, "kept")
     launch = client.get_run(parent.data.tags["mlflow.parentRunId"])
     assert launch.data.metrics["runs_ended"] == 2
-    trace = client.get_trace(parent.data.tags["a2rl.trace"])
-    assert [span.name for span in trace.data.spans].count("submission 1") == 1
     assert {each.dataset.name for each in parent.inputs.dataset_inputs} == {"gsm8k-mini-eval"}
