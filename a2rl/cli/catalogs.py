@@ -23,8 +23,7 @@ from a2rl.models.base_model import TINY
 from a2rl.models.checkpoint import tensors_of
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
-from a2rl.task_api import skeletons
-from a2rl.task_api.catalog import check_name, find_task, load_task, own_task_ids, task_ids
+from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, own_task_ids, task_ids
 
 if TYPE_CHECKING:
     from a2rl.models.pretrained_store import OnProgress
@@ -278,7 +277,7 @@ def new(
     check_name(folder.resolve().name, Settings.load().root)
     if folder.exists():
         raise UsageError(f"{folder} exists: give another name, or remove it")
-    source = Path(str(skeletons.__file__)).with_name("interactive" if interactive else "static")
+    source = SKELETONS / ("interactive" if interactive else "static")
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__*"))
     definition = folder / "task.py"
     definition.write_text(definition.read_text(encoding="utf-8").replace("NAME", folder.resolve().name))

@@ -17,8 +17,7 @@ from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
 from a2rl.run.spec import RunSpec
-from a2rl.task_api.data import hidden_digest
-from a2rl.task_api.drawn import can_draw, ensure_drawn
+from a2rl.task_api.data import can_draw, ensure_drawn, hidden_digest
 
 OF_OTHERS = ".of-others"
 """A mark in the directory of a run that came in a bundle: the paths in its records are not followed."""

@@ -25,6 +25,8 @@ from a2rl.task_api.contract import Grader, Preparer, ServicesModule, Task, Twins
 
 FILES = ("task.py", "prepare.py", "grade.py", "description.md")
 """What the folder of a task has."""
+SKELETONS = Path(__file__).with_name("skeletons")
+"""Whole small tasks, which `a2rl tasks new` copies: a question with one answer, and an environment."""
 OWN = Path("data", "tasks")
 """The folder of the user's own tasks in a checkout; `tasks/__init__.py` makes them importable."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")

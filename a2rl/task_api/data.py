@@ -1,10 +1,13 @@
 """Task data on disk, prepared once for each source: `data/<variant>/<task>/visible` for the agent, `hidden` for the
-grader."""
+grader. Eval sets of mini variants that are drawn from a secret seed are in `data/drawn/<name>/<task>/hidden`; they can
+be made again from the seed at any time, byte for byte, so nothing is lost if they are removed.
+"""
 
 import json
 import shutil
-import uuid
-from contextlib import AbstractContextManager
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from a2rl.core.errors import A2rlError, UsageError
@@ -12,7 +15,7 @@ from a2rl.core.files import folder_digest, machine_failure, replace_folder
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.task_api.catalog import load_preparer, load_task
-from a2rl.task_api.contract import Variant
+from a2rl.task_api.contract import DrawingPreparer, Variant
 
 SOURCE_NOTE = "source.txt"
 TIMEOUT_S = 4 * 3600.0
@@ -61,30 +64,34 @@ def require_source(task_id: str, variant: Variant, source: Path, settings: Setti
 
 def _make(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
     target = settings.data(task_id, variant)
-    _sweep(target)
-    making = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
-    try:
-        visible, hidden = making / "visible", making / "hidden"
+    with _made_beside(target, f"the data of {task_id} ({variant})") as folder:
+        visible, hidden = folder / "visible", folder / "hidden"
         visible.mkdir(parents=True)
         hidden.mkdir()
         load_preparer(task_id).prepare(variant, source, visible, hidden)
         (hidden / SOURCE_NOTE).write_text(f"{_note(variant, source)}\n", encoding="utf-8")
-        if not (_is_whole(target) and folder_digest(making) == folder_digest(target)):
-            replace_folder(making, target)  # equal data is not replaced, because runs may be reading it
-    except A2rlError:
-        raise
-    except OSError as error:
-        raise machine_failure(f"write the data of {task_id} ({variant})", error) from error
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+        if not (_is_whole(target) and folder_digest(folder) == folder_digest(target)):
+            replace_folder(folder, target)  # equal data is not replaced, because runs may be reading it
     return target
 
 
-def _sweep(target: Path) -> None:
-    """Removes incomplete data of processes that were killed; the caller holds the lock."""
-    hexadecimal = "[0-9a-f]" * 32
-    for left in target.parent.glob(f".{target.name}-{hexadecimal}*"):
-        shutil.rmtree(left, ignore_errors=True)
+@contextmanager
+def _made_beside(target: Path, what: str) -> Iterator[Path]:
+    """Yields the path of a folder that becomes the target or is removed; the caller holds the lock.
+
+    Raises:
+        InfrastructureError: The disk failed.
+    """
+    folder = target.with_name(f".{target.name}-new")  # whoever made it before us and was killed held the same lock
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        yield folder
+    except A2rlError:
+        raise
+    except OSError as error:
+        raise machine_failure(f"write {what}", error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -168,3 +175,48 @@ def _note(variant: Variant, source: Path | None) -> str:
 def _made_from(folder: Path) -> str:
     note = folder / "hidden" / SOURCE_NOTE
     return note.read_text(encoding="utf-8").strip() if note.exists() else ""
+
+
+def can_draw(task_id: str, variant: Variant) -> bool:
+    """Returns whether the items of a variant are drawn; otherwise only its halves are."""
+    return variant == "mini" and isinstance(load_preparer(task_id), DrawingPreparer)
+
+
+def ensure_drawn(task_id: str, seed: str, folder: Path) -> Path:
+    """Returns a folder with the `hidden/` that a seed gives; it is made first if it is missing.
+
+    If several runs start at once, one makes it and the others wait.
+
+    Args:
+        task_id: A task for which `can_draw` is true.
+        seed: The secret.
+        folder: Where it belongs: `Settings.drawn`.
+
+    Raises:
+        InfrastructureError: The disk failed, or another process takes too long.
+    """
+    with reading(folder):
+        if (folder / "hidden").is_dir():
+            return folder
+    with making(folder):
+        if not (folder / "hidden").is_dir():
+            with _made_beside(folder, f"the eval set of {task_id}") as new:
+                _draw(task_id, seed, new)
+                replace_folder(new, folder)
+    return folder
+
+
+def drawn_digest(task_id: str, seed: str) -> str:
+    """Makes the eval set of a seed in a temporary folder and returns its digest, as `hidden_digest` does."""
+    with tempfile.TemporaryDirectory() as name:
+        _draw(task_id, seed, Path(name) / "drawn")
+        return hidden_digest(Path(name) / "drawn")
+
+
+def _draw(task_id: str, seed: str, folder: Path) -> None:
+    preparer, hidden = load_preparer(task_id), folder / "hidden"
+    assert isinstance(preparer, DrawingPreparer)
+    hidden.mkdir(parents=True)
+    hidden.chmod(0o700)
+    preparer.draw(seed, hidden)
+    (hidden / SOURCE_NOTE).write_text("drawn from a secret seed\n", encoding="utf-8")

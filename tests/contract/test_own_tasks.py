@@ -16,12 +16,9 @@ from a2rl.core.settings import Settings
 from a2rl.grading.dependencies import code_of
 from a2rl.sampling import Prompt
 from a2rl.scoring.score import summarise
-from a2rl.task_api import skeletons
-from a2rl.task_api.catalog import find_task, load_grader, load_task, own_task_ids, task_folder
+from a2rl.task_api.catalog import SKELETONS, find_task, load_grader, load_task, own_task_ids, task_folder
 from a2rl.task_api.check import CHECKS, TaskCheck
 from tests.fake_sampler import FakeSampler
-
-SKELETONS = Path(str(skeletons.__file__)).parent
 
 
 @pytest.fixture

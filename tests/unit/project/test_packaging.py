@@ -4,6 +4,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import a2rl
+from a2rl.task_api.catalog import SKELETONS
 
 
 def test_the_installed_version_is_the_one_in_the_source() -> None:
@@ -16,4 +17,5 @@ def test_the_version_has_a_section_in_the_changelog(repository: Path) -> None:
 
 def test_every_folder_with_code_is_a_package(repository: Path) -> None:
     folders = {path.parent for path in (repository / "a2rl").rglob("*.py")}
-    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+    copied = {SKELETONS / "static", SKELETONS / "interactive"}  # named in pyproject.toml as data of the package
+    assert {folder for folder in folders if not (folder / "__init__.py").is_file()} == copied

@@ -9,7 +9,7 @@ from a2rl.results.verify.records import check_draw
 from a2rl.run.directory import RunDir
 from a2rl.run.draw import Draw
 from a2rl.run.events import DrawRevealed, RunOpened
-from a2rl.task_api.drawn import drawn_digest
+from a2rl.task_api.data import drawn_digest
 from tests.run_maker import spec
 
 DRAW, OTHER = Draw(seed="1" * 64, salt="2" * 64), Draw(seed="1" * 64, salt="3" * 64)

@@ -89,8 +89,8 @@ def test_data_that_is_being_read_is_not_replaced(settings: Settings, monkeypatch
 def test_what_a_killed_maker_left_is_removed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The data of other tasks is not."""
     folder = settings.data("gsm8k", "mini")
-    left = folder.with_name(f".gsm8k-{'0' * 32}")
-    others = folder.with_name(f".gsm8k-two-{'0' * 32}")
+    left = folder.with_name(".gsm8k-new")
+    others = folder.with_name(".gsm8k-two-new")
     for each in (left, others):
         (each / "visible").mkdir(parents=True)
     make("new", settings, monkeypatch)

@@ -9,8 +9,7 @@ import pytest
 from a2rl.core.files import folder_digest
 from a2rl.task_api.catalog import load_grader, load_preparer, task_ids
 from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer, KindsGrader
-from a2rl.task_api.data import SOURCE_NOTE, hidden_digest
-from a2rl.task_api.drawn import can_draw, drawn_digest, ensure_drawn
+from a2rl.task_api.data import SOURCE_NOTE, can_draw, drawn_digest, ensure_drawn, hidden_digest
 from tests.mini_data import prepare_mini
 from tests.run_maker import REPOSITORY
 
