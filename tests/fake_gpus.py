@@ -1,4 +1,4 @@
-"""A fake NVIDIA driver for child processes: a module `pynvml` and a program `nvidia-smi` that read one JSON file.
+"""A fake NVIDIA driver for child processes: a module `pynvml` that reads a JSON file, and a program `nvidia-smi`.
 
     gpus = FakeGpus(settings.root, count=8)
     settings = gpus.seen_by(settings)            # its children find the fake instead of the real ones
@@ -121,27 +121,6 @@ def nvmlDeviceGetProcessUtilization(device, since):
     raise NVMLError(NVML_ERROR_NOT_FOUND)
 '''
 
-NVIDIA_SMI = """#!/usr/bin/env python3
-import json, sys, time
-state = json.load(open({state!r}))
-if state["hangs"]:
-    time.sleep(600)
-if state["smi_fails"]:
-    sys.exit("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.")
-MIB = 1 << 20
-for index, gpu in enumerate(state["gpus"]):
-    if gpu.get("lost"):
-        continue
-    if "-L" in sys.argv:
-        print(f"GPU {{index}}: {{gpu['name']}} (UUID: {{gpu['uuid']}})")
-        for place, mig in enumerate(gpu.get("mig", [])):
-            print(f"  MIG 1g.10gb     Device  {{place}}: (UUID: {{mig['uuid']}})")
-    else:
-        memory = [gpu["total_bytes"], gpu["free_bytes"]]
-        shown = ["[N/A]" if each is None else str(each // MIB) for each in memory]
-        print(", ".join([str(index), gpu["uuid"], gpu["name"], *shown]))
-"""
-
 LIBCUDA = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,13 +143,12 @@ class FakeGpus:
         self._state: dict[str, Any] = {
             "hangs": False,
             "nvml_fails": False,
-            "smi_fails": False,
             "gpus": [_device(f"GPU-{index}f3a0000-0000-4000-8000-00000000000{index}", index) for index in range(count)],
         }
         (folder / "pynvml.py").write_text(PYNVML)
         bin_folder = folder / "fake-bin"
         bin_folder.mkdir()
-        (bin_folder / "nvidia-smi").write_text(NVIDIA_SMI.format(state=str(self._file)))
+        (bin_folder / "nvidia-smi").write_text("#!/bin/sh\n")
         (bin_folder / "nvidia-smi").chmod(0o755)
         self._write()
 
@@ -190,7 +168,7 @@ class FakeGpus:
         return str(self._state["gpus"][index]["uuid"])
 
     def change(self, **state: Any) -> None:
-        """Changes how the driver behaves: `hangs`, `nvml_fails`, `smi_fails`."""
+        """Changes how the driver behaves: `hangs`, `nvml_fails`."""
         self._state |= state
         self._write()
 

@@ -70,26 +70,25 @@ class FileClaims:
 
     def renew(self, claim: Claim, progress: Progress | None) -> None:
         """Says that the owner lives. Raises ClaimLostError if the claim does not hold any more."""
-        with self._locked(claim.run_id):
-            self._change(claim, **({"progress": progress} if progress else {}))
+        told = {"progress": progress} if progress else {}
+        if not self._update(claim.run_id, lambda row: _holds(row, claim), beat_at=self._now(), **told):
+            raise lost(claim)
 
     def commit(self, claim: Claim, commit: Commit) -> None:
         """Makes a copy the valid one. Raises ClaimLostError if the claim, or the order of entries, does not hold."""
-        with self._locked(claim.run_id):
-            row = self._read(claim.run_id)
-            if row is None or not commit.continues(row):
-                raise lost(claim)
-            seq, head = commit.entries[-1] if commit.entries else (row.seq, row.head)
-            self._change(claim, manifest=commit.manifest, seq=seq, head=head, progress=commit.progress)
+        new = dict(zip(("seq", "head"), commit.entries[-1], strict=True)) if commit.entries else {}
+        new |= {"manifest": commit.manifest, "progress": commit.progress, "beat_at": self._now()}
+        if not self._update(claim.run_id, lambda row: _holds(row, claim) and commit.continues(row), **new):
+            raise lost(claim)
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
         """Gives the run back; one that was closed meanwhile keeps its outcome."""
-        with self._locked(claim.run_id), ExitStack() as after:
-            if (lock := self._locks.pop(claim.run_id, None)) is not None:
-                after.callback(lock.release)
-            row = self._read(claim.run_id)
-            if row is not None and (row.owner, row.epoch) == (claim.owner, claim.epoch) and not row.done:
-                write_model(self._path(claim.run_id), row.model_copy(update={"outcome": outcome, "done": done}))
+        lock = self._locks.pop(claim.run_id, None)
+        try:
+            self._update(claim.run_id, lambda row: _holds(row, claim), outcome=outcome, done=done)
+        finally:
+            if lock is not None:
+                lock.release()
 
     def rows(self, suite: str | None = None) -> list[RunRow]:
         """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
@@ -104,47 +103,37 @@ class FileClaims:
 
     def started(self, run_id: str, attempt: int, flow_run: str) -> None:
         """Notes which flow run is to work on an attempt."""
-        with self._locked(run_id):
-            row = self._read(run_id)
-            if row is not None and row.attempt == attempt:
-                write_model(self._path(run_id), row.model_copy(update={"flow_run": flow_run}))
+        self._update(run_id, lambda row: row.attempt == attempt, flow_run=flow_run)
 
     def declined(self, run_id: str, why: str) -> None:
         """Notes why a machine did not take a run that nobody holds."""
-        with self._locked(run_id):
-            row = self._read(run_id)
-            if row is not None and not row.done and not self._is_live(run_id):
-                write_model(self._path(run_id), row.model_copy(update={"outcome": why}))
+        self._update(run_id, lambda row: not row.done and not self._is_live(run_id), outcome=why)
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
         """Moves a run that nobody holds on from this attempt. Returns whether the next one has no flow run yet."""
-        with self._locked(run_id):
-            row = self._read(run_id)
-            if row is None or row.done or self._is_live(run_id):
-                return False
-            if row.attempt != attempt and (row.attempt, row.flow_run) != (attempt + 1, ""):
-                return False
-            changed = {"attempt": attempt + 1, "flow_run": "", "outcome": why}
-            write_model(self._path(run_id), row.model_copy(update=changed))
-            return True
+
+        def may_move_on(row: _Stored) -> bool:
+            is_at = row.attempt == attempt or (row.attempt, row.flow_run) == (attempt + 1, "")
+            return is_at and not row.done and not self._is_live(run_id)
+
+        return self._update(run_id, may_move_on, attempt=attempt + 1, flow_run="", outcome=why)
 
     def close(self, run_id: str, outcome: str) -> None:
         """Marks a run as done."""
-        with self._locked(run_id):
-            if (row := self._read(run_id)) is not None:
-                write_model(self._path(run_id), row.model_copy(update={"done": True, "outcome": outcome}))
+        self._update(run_id, lambda _: True, done=True, outcome=outcome)
 
     def reopen(self, run_id: str) -> None:
         """Allows a closed run to be taken again."""
-        with self._locked(run_id):
-            if (row := self._read(run_id)) is not None:
-                write_model(self._path(run_id), row.model_copy(update={"done": False}))
+        self._update(run_id, lambda _: True, done=False)
 
-    def _change(self, claim: Claim, **changes: Any) -> None:
-        row = self._read(claim.run_id)
-        if row is None or row.done or (row.owner, row.epoch) != (claim.owner, claim.epoch):
-            raise lost(claim)
-        write_model(self._path(claim.run_id), row.model_copy(update={**changes, "beat_at": self._now()}))
+    def _update(self, run_id: str, applies: Callable[[_Stored], bool], **changes: Any) -> bool:
+        """Changes a row if the condition applies to it; returns whether it does."""
+        with self._locked(run_id):
+            row = self._read(run_id)
+            if row is None or not applies(row):
+                return False
+            write_model(self._path(run_id), row.model_copy(update=changes))
+            return True
 
     def _ensure(self, run: NewRun) -> _Stored:
         if (known := self._read(run.run_id)) is not None:
@@ -188,6 +177,10 @@ class FileClaims:
         """Lets one process at a time change a row."""
         row = f"another process changes the row of run {run_id}"
         return file_lock(self._folder / f".{run_id}.lock", row, LOCK_TIMEOUT_S, heeds_stop=False)
+
+
+def _holds(row: _Stored, claim: Claim) -> bool:
+    return (row.owner, row.epoch) == (claim.owner, claim.epoch) and not row.done
 
 
 def _shown(row: _Stored, live: bool, now: float) -> RunRow:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from traceback import format_exception
-from types import TracebackType
 from typing import Any, Self
 
 from a2rl.core.errors import A2rlError
@@ -81,9 +80,7 @@ class PeriodicThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(JOIN_S)
 

@@ -3,8 +3,8 @@
     reply = retry_request(lambda: request(...), attempts=4, backoff_s=1.0, pause=closing.wait)
 
 A request raises RetryableError for failures that may be temporary: a timeout, a broken connection, a reply that is not
-JSON, and the statuses of `is_retryable_status`. The library tenacity makes the attempts. This module decides how long
-to wait, because the endpoint's `Retry-After` has to be respected, and the wait has to end early when the caller closes.
+JSON, and the statuses of `is_retryable_status`. No library: the endpoint's `Retry-After` has to be respected, and the
+wait has to end early when the caller closes.
 """
 
 import random
@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
-
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
 RETRYABLE_STATUSES = frozenset({408, 409, 429})
 MAX_WAIT_S = 120.0
@@ -37,10 +35,6 @@ class RetryableError(Exception):
         self.after_s, self.status = after_s, status
 
 
-class _CancelledError(Exception):
-    """The caller no longer waits for the answer."""
-
-
 def is_retryable_status(status: int) -> bool:
     """Whether an HTTP status is worth another attempt."""
     return status in RETRYABLE_STATUSES or status >= 500
@@ -58,42 +52,16 @@ def retry_request(request: Callable[[], T], attempts: int, backoff_s: float, pau
     Raises:
         RetryableError: The last attempt failed, or the caller no longer waits.
     """
-
-    def wait_s(state: RetryCallState) -> float:
-        longest_s = backoff_s * 2 ** (state.attempt_number - 1)
-        return min(max(_requested_wait_s(state), random.uniform(longest_s / 2, longest_s)), MAX_WAIT_S)
-
-    def sleep(seconds: float) -> None:
-        if pause(seconds):
-            raise _CancelledError
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(RetryableError),
-        stop=stop_after_attempt(attempts),
-        wait=wait_s,
-        sleep=sleep,
-        reraise=True,
-    )
-    failure: RetryableError | None = None
-
-    def attempt() -> T:
-        nonlocal failure
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             return request()
         except RetryableError as error:
-            failure = error
-            raise
-
-    try:
-        return retrying(attempt)
-    except _CancelledError:
-        assert failure is not None  # there is a pause only after a failed attempt
-        raise failure from None
-
-
-def _requested_wait_s(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome is not None else None
-    return error.after_s if isinstance(error, RetryableError) else 0.0
+            longest_s = backoff_s * 2 ** (attempt - 1)
+            wait_s = min(max(error.after_s, random.uniform(longest_s / 2, longest_s)), MAX_WAIT_S)
+            if attempt == attempts or pause(wait_s):
+                raise
 
 
 def retry_after_s(header: str) -> float:

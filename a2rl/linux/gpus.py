@@ -1,6 +1,6 @@
 """The NVIDIA GPUs of this machine, which of them this process may use, and the rest of its hardware.
 
-    found = find_gpus(settings)            # all of them, from NVML, or else from nvidia-smi
+    found = find_gpus(settings)            # all of them, from NVML
     mine = usable_gpus(settings)           # those of CUDA_VISIBLE_DEVICES, in its order
     mine.gpus[0].uuid, mine.gpus[0].total_bytes
 
@@ -31,18 +31,12 @@ CPU = "cpu"
 ANSWER_TIMEOUT_S = 30.0
 """The driver needs a few seconds for its first answer on a large machine that does not keep it loaded."""
 END_TIMEOUT_S = 1.0
-SILENT = "{who} does not answer: restart the machine"
 DRIVER_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """The driver's own device files; the second one is that of WSL."""
-DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 SMI = "nvidia-smi"
-NO_NVML = (
-    "there is a driver, but neither NVML nor nvidia-smi: in a container, allow `utility` in NVIDIA_DRIVER_CAPABILITIES"
-)
+NO_NVML = "NVML lists no GPU ({why}): in a container, allow `utility` in NVIDIA_DRIVER_CAPABILITIES"
 NONE_MEANT = {"", "-1", "none", "void", "nodevfiles"}
 """Entries of CUDA_VISIBLE_DEVICES that mean no GPU. They are no mistake."""
-MIB = 1 << 20
-LISTED = re.compile(r"^GPU (\d+): |^\s+MIG (\S++)[^(]*+\(UUID: (MIG-[^)]+)\)")
 CPUINFO, MEMINFO, DRIVER = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/proc/driver/nvidia/version")
 CUDA_RUNTIME = re.compile(r"nvidia[-_]cuda[-_]runtime([-_]cu\d+)?$", re.IGNORECASE)
 
@@ -88,18 +82,21 @@ class Inventory(NamedTuple):
 
 def find_gpus(settings: Settings) -> Inventory:
     """Returns the devices of this machine, whatever CUDA_VISIBLE_DEVICES says."""
-    smi = shutil.which(SMI, path=settings.environ.get("PATH"))
-    if smi is None and not any(node.exists() for node in DRIVER_NODES):
+    has_driver = any(node.exists() for node in DRIVER_NODES)
+    if not has_driver and shutil.which(SMI, path=settings.environ.get("PATH")) is None:
         return Inventory()
     said = _ask(module_command("a2rl.linux.nvml"), settings)
     if said is None:
-        return Inventory(problem=SILENT.format(who="NVIDIA's driver"))
-    with suppress(ValueError, KeyError, TypeError, IndexError):
-        devices = json.loads(said.strip().splitlines()[-1])["devices"]
-        problems = [each["problem"] for each in devices if "problem" in each]
-        gpus = tuple(Gpu(**each) for each in devices if "problem" not in each)
+        return Inventory(problem="NVIDIA's driver does not answer: restart the machine")
+    last = (said.strip().splitlines() or ["it says nothing"])[-1]
+    with suppress(ValueError, KeyError, TypeError):
+        told = json.loads(last)
+        if "why_none" in told:
+            return Inventory(problem=NO_NVML.format(why=told["why_none"]))
+        problems = [each["problem"] for each in told["devices"] if "problem" in each]
+        gpus = tuple(Gpu(**each) for each in told["devices"] if "problem" not in each)
         return Inventory(gpus, "; ".join(problems))
-    return _by_smi(smi, settings) if smi else Inventory(problem=NO_NVML)
+    return Inventory(problem=NO_NVML.format(why=last))
 
 
 def require_answer(here: Inventory) -> None:
@@ -168,54 +165,6 @@ def _named_by(entry: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 def _means_none(named: str) -> bool:
     """Whether no device is named, so that nothing has to be known about the machine to say so."""
     return named.split(",", maxsplit=1)[0].strip().lower() in NONE_MEANT
-
-
-def _by_smi(smi: str, settings: Settings) -> Inventory:
-    """Returns the devices as the program nvidia-smi lists them."""
-    fields = "index,uuid,name,memory.total,memory.free"
-    table = _ask([smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"], settings)
-    listing = _ask([smi, "-L"], settings) if table else ""
-    if table is None or listing is None:
-        return Inventory(problem=SILENT.format(who=SMI))
-    rows = [[field.strip() for field in line.split(",")] for line in table.splitlines()]
-    gpus = {int(row[0]): _by_row(row) for row in rows if len(row) == 5 and row[0].isdigit()}
-    if not gpus:
-        last = (table.strip().splitlines() or ["it says nothing"])[-1]
-        return Inventory(problem=f"nvidia-smi lists no GPU: {last}")
-    return Inventory(tuple(_with_instances(gpus, listing)))
-
-
-def _by_row(row: Sequence[str]) -> Gpu:
-    index, uuid, name, *memory = row
-    total, free = (int(each) * MIB if each.isdigit() else None for each in memory)
-    return Gpu(
-        index=int(index), uuid=uuid, name=name, total_bytes=total, free_bytes=free, nodes=(_node_of(uuid, int(index)),)
-    )
-
-
-def _with_instances(gpus: dict[int, Gpu], listing: str) -> list[Gpu]:
-    """Replaces each GPU by its MIG instances, if it has any; their memory is not known."""
-    found: dict[int, list[Gpu]] = {index: [] for index in gpus}
-    index = -1
-    for line in listing.splitlines():
-        if (match := LISTED.match(line)) is None:
-            continue
-        if match[1] is not None:
-            index = int(match[1])
-        elif index in gpus:
-            name = f"{gpus[index].name} MIG {match[2]}"
-            found[index].append(Gpu(index=index, uuid=match[3], name=name, nodes=gpus[index].nodes))
-    return [device for index, gpu in gpus.items() for device in found[index] or [gpu]]
-
-
-def _node_of(uuid: str, index: int) -> str:
-    """Returns the device file of a GPU, whose number usually is the index, but need not be."""
-    for path in DRIVER_GPUS.glob("*/information"):
-        with suppress(OSError):
-            facts = dict(line.partition(":")[::2] for line in path.read_text().splitlines())
-            if facts.get("GPU UUID", "").strip() == uuid:
-                return f"/dev/nvidia{facts.get('Device Minor', str(index)).strip()}"
-    return f"/dev/nvidia{index}"
 
 
 def _ask(command: Sequence[str], settings: Settings) -> str | None:

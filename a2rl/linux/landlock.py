@@ -18,10 +18,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_NO_NEW_PRIVS = 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
-_RULE_PATH_BENEATH, _RULE_NET_PORT = 1, 2
+_RULE_PATH_BENEATH = 1
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
@@ -52,28 +53,28 @@ class AccessRights:
     """Devices, or folders of devices, to read, write and control."""
     share: tuple[Path, ...] = ()
     """Folders in which files may be created, used and removed by name; they cannot be listed."""
-    connect: tuple[int, ...] = ()
-    """TCP ports, on any host."""
     listen: bool = False
     """Whether it may listen on TCP ports, on any of them."""
     network: bool = False
     """Whether it may connect to and listen on any TCP port."""
 
 
-def prctl(option: int, value: int) -> None:
-    """Sets a property of this process.
+def check(result: int, what: str = "") -> int:
+    """Returns the result of a C function; raises OSError with its errno, and what has failed, if it is negative."""
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}" if what else os.strerror(error))
+    return result
 
-    Raises:
-        OSError: The kernel refuses.
-    """
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl {option} is refused")
+
+def prctl(option: int, value: int) -> None:
+    """Sets a property of this process; raises OSError if the kernel refuses."""
+    check(LIBC.prctl(option, value, 0, 0, 0), f"prctl {option} is refused")
 
 
 def abi() -> int:
     """Returns the kernel's Landlock version; 0 if it has none or it is switched off."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_RULESET_VERSION))
+    version = LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_RULESET_VERSION))
     return max(0, int(version))
 
 
@@ -103,9 +104,6 @@ def restrict(rights: AccessRights, at_least: int = 1) -> None:
         _allow_paths(ruleset, rights.write, mask)
         _allow_paths(ruleset, rights.use, _USE & mask)
         _allow_paths(ruleset, rights.share, _SHARE & mask)
-        if version >= NETWORK_ABI:
-            for port in rights.connect:
-                _call(_ADD_RULE, ruleset, _RULE_NET_PORT, struct.pack("QQ", _CONNECT_TCP, port), 0)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         _call(_RESTRICT_SELF, ruleset, 0)
     finally:
@@ -149,8 +147,4 @@ def _allow_paths(ruleset: int, paths: Iterable[Path], rights: int) -> None:
 
 def _call(number: int, *arguments: int | bytes) -> int:
     values = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    result = int(ctypes.CDLL(None, use_errno=True).syscall(number, *values))
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"Landlock is unavailable: {os.strerror(error)}")
-    return result
+    return check(LIBC.syscall(number, *values), "Landlock is unavailable")

@@ -14,7 +14,6 @@ enumerates too slowly to catch up with a fork bomb.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -132,12 +131,12 @@ def children(pid: int) -> list[int]:
 
 def die_with_parent() -> None:
     """Asks the kernel to kill the calling process when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    landlock.LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def become_subreaper() -> None:
     """Makes this process adopt its orphaned descendants."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    landlock.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def enter_signal_scope() -> bool:

@@ -15,13 +15,12 @@ Source: docs.kernel.org/userspace-api/seccomp_filter.html; call numbers from the
 
 import ctypes
 import errno
-import os
 import platform
 import struct
 import sys
 from collections.abc import Sequence
 
-from a2rl.linux.landlock import PR_SET_NO_NEW_PRIVS, prctl
+from a2rl.linux.landlock import LIBC, PR_SET_NO_NEW_PRIVS, check, prctl
 
 PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _SECCOMP_CALL, _SET_MODE_FILTER = {"x86_64": 317, "aarch64": 277}, 1
@@ -74,9 +73,8 @@ def is_available() -> bool:
     """Whether the kernel has seccomp, and the architecture is one with a known call table."""
     if sys.platform != "linux" or platform.machine() not in _AUDIT_ARCHITECTURES:
         return False
-    libc = ctypes.CDLL(None, use_errno=True)
     # The kernel reads the filter before anything else: a null pointer gives EFAULT if it supports filters at all.
-    return libc.prctl(PR_SET_SECCOMP, _MODE_FILTER, None, 0, 0) == -1 and ctypes.get_errno() == errno.EFAULT
+    return bool(LIBC.prctl(PR_SET_SECCOMP, _MODE_FILTER, None, 0, 0) == -1 and ctypes.get_errno() == errno.EFAULT)
 
 
 def allow_computation_only(files: bool) -> None:
@@ -159,9 +157,5 @@ def install_filter(steps: Sequence[Instruction], flags: int = 0) -> int:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     code = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.syscall(_SECCOMP_CALL[machine], _SET_MODE_FILTER, ctypes.c_uint(flags), header))
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"seccomp is unavailable: {os.strerror(error)}")
-    return result
+    result = LIBC.syscall(_SECCOMP_CALL[machine], _SET_MODE_FILTER, ctypes.c_uint(flags), header)
+    return check(result, "seccomp is unavailable")

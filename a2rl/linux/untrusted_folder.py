@@ -32,8 +32,10 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import IO, BinaryIO, NamedTuple
+
+from a2rl.linux.landlock import LIBC
 
 _OPENAT2 = 437  # on all architectures
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
@@ -62,7 +64,7 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
         return _step_by_step(folder, path, flags)
     for _ in range(_TRIES):
         try:
-            return _openat2(folder, os.fsencode(path), flags)
+            return openat2(folder, os.fsencode(path), flags)
         except OSError as error:
             if error.errno not in {errno.EAGAIN, errno.EINTR}:
                 raise
@@ -76,7 +78,7 @@ def has_openat2() -> bool:
     try:
         here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.close(_openat2(here, b".", os.O_PATH | os.O_CLOEXEC))
+            os.close(openat2(here, b".", os.O_PATH | os.O_CLOEXEC))
         finally:
             os.close(here)
     except OSError:
@@ -84,13 +86,13 @@ def has_openat2() -> bool:
     return True
 
 
-def _openat2(folder: int, path: bytes, flags: int) -> int:
+def openat2(folder: int, path: bytes, flags: int, resolve: int = _RESOLVE) -> int:
+    """Opens a path below an open folder; the flags `resolve` limit how it is resolved."""
     if b"\0" in path:
         raise ValueError("embedded null byte")
-    how = struct.pack("QQQ", flags, 0, _RESOLVE)
-    opened = ctypes.CDLL(None, use_errno=True).syscall(
-        ctypes.c_long(_OPENAT2), ctypes.c_long(folder), ctypes.c_char_p(path), how, ctypes.c_size_t(len(how))
-    )
+    how = struct.pack("QQQ", flags, 0, resolve)
+    size = ctypes.c_size_t(len(how))
+    opened = LIBC.syscall(ctypes.c_long(_OPENAT2), ctypes.c_long(folder), ctypes.c_char_p(path), how, size)
     if opened < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fsdecode(path))
     return int(opened)
@@ -169,9 +171,7 @@ class UntrustedFolder(AbstractContextManager["UntrustedFolder"]):
         """Closes the descriptor."""
         os.close(self._folder)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def folder(self, path: str) -> "UntrustedFolder":

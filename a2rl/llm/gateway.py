@@ -11,7 +11,6 @@ with Gateway(run, agent, settings) as gateway:
 
 import secrets
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
 from urllib.parse import urlsplit
 
 from a2rl.agent_systems.definition import Agent
@@ -59,9 +58,7 @@ class Gateway(AbstractContextManager["Gateway"]):
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _open(self, stack: ExitStack) -> None:

@@ -12,7 +12,6 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from a2rl.core.printable import printable
@@ -50,9 +49,7 @@ class AgentLog:
     def __enter__(self) -> "AgentLog":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._append(self._secrets.close(), final=True)
         if self._file is not None:
             with suppress(OSError):

@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from a2rl.linux.landlock import prctl
+from a2rl.linux.landlock import LIBC, check, prctl
 from a2rl.sandbox.command import Confinement
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS = 0x00020000, 0x08000000, 0x10000000, 0x20000000
@@ -35,15 +35,8 @@ _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1
 _CAP_SYS_ADMIN = 21
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = (
-    1,
-    4,
-    23,
-    24,
-    47,
-    4,
-)
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 1, 4, 23, 24, 47
+_CLEAR_ALL = 4
 MAX_PASSES = 8
 """How often `make_reachable` repeats: below a folder that was made accessible there may be another closed one."""
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -114,8 +107,8 @@ def _make_read_only_all_but(paths: Iterable[str]) -> None:
 
 def _set_mount(path: str, flags: int, on: int = 0, off: int = 0) -> None:
     attributes = struct.pack("=4Q", on, off, 0, 0)
-    if _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, attributes, ctypes.c_size_t(len(attributes))):
-        _fail(f"the mount on {path}")
+    size = ctypes.c_size_t(len(attributes))
+    check(LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, attributes, size), f"the mount on {path}")
 
 
 def switch_user(user: int | None) -> None:
@@ -170,8 +163,7 @@ def _hide_all_but(folder: Path, below: Iterable[Path]) -> None:
 
 def _unshare(flags: int, in_user_namespace: bool) -> None:
     user, group = os.geteuid(), os.getegid()
-    if _LIBC.unshare(flags | _NEW_USER * in_user_namespace):
-        _fail("namespaces")
+    check(LIBC.unshare(flags | _NEW_USER * in_user_namespace), "namespaces")
     if in_user_namespace:
         prctl(_PR_SET_DUMPABLE, 1)  # after a change of user, the files below would belong to root
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -181,13 +173,7 @@ def _unshare(flags: int, in_user_namespace: bool) -> None:
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     encoded = [os.fsencode(text) for text in (source, target, kind)]
-    if _LIBC.mount(*encoded, ctypes.c_ulong(flags), os.fsencode(options)):
-        _fail(f"a mount on {target}")
-
-
-def _fail(what: str) -> NoReturn:
-    error = ctypes.get_errno()
-    raise OSError(error, f"{what}: {os.strerror(error)}")
+    check(LIBC.mount(*encoded, ctypes.c_ulong(flags), os.fsencode(options)), f"a mount on {target}")
 
 
 def _start_process_table() -> int:
@@ -246,16 +232,15 @@ def drop_capabilities() -> None:
     """Drops all capabilities and the ways to regain them: from now on, root has no privileges."""
     drop_inheritable_capabilities()
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    if _LIBC.syscall(_CAPSET[os.uname().machine], header, bytes(24)):
-        raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
+    check(LIBC.syscall(_CAPSET[os.uname().machine], header, bytes(24)), "capabilities cannot be dropped")
 
 
 def drop_inheritable_capabilities() -> None:
     """Drops the ways to gain capabilities; this process keeps its current ones until its user changes."""
-    _LIBC.prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
+    LIBC.prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
     capability = 0
-    while _LIBC.prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
-        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused if there is nothing to drop
+    while LIBC.prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
+        LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused if there is nothing to drop
         capability += 1
 
 

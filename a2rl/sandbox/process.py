@@ -13,7 +13,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.processes import KILL_TIMEOUT_S, child_environment, module_command
@@ -90,9 +89,7 @@ class AgentProcess:
     def __enter__(self) -> "AgentProcess":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if self.is_running:
                 self.stop()
@@ -122,8 +119,6 @@ class AgentProcess:
         if not self._has_ended(timeout_s):
             return None
         ended = self._report()
-        if ended.unconfined:
-            raise InfrastructureError(f"the agent cannot be confined: {ended.unconfined}")
         if ended.lost:
             raise InfrastructureError("the agent's supervisor was killed; the agent was ended with it")
         return ended
@@ -141,10 +136,7 @@ class AgentProcess:
             if not self._has_ended(TAKE_OVER_S):
                 self._supervisor.kill()
                 self._has_ended(KILL_TIMEOUT_S)
-        ended = self._report()
-        if ended.unconfined:
-            raise InfrastructureError(f"the agent cannot be confined: {ended.unconfined}")
-        return ended
+        return self._report()
 
     def _has_ended(self, timeout_s: float) -> bool:
         """Waits for the supervisor to end, and sends it buffered messages in the meantime."""
@@ -173,7 +165,10 @@ class AgentProcess:
                     break
                 said += block
         if said.endswith(b"\n"):
-            return AgentExit.of(json.loads(said.splitlines()[0]))
+            ended = AgentExit.of(json.loads(said.splitlines()[0]))
+            if ended.unconfined:
+                raise InfrastructureError(f"the agent cannot be confined: {ended.unconfined}")
+            return ended
         survivors = end_orphans(Path(self._trace)) if self._trace else ()
         survivors = survivors or end_traced_processes(ProcessTrace.begin(self._marker, None))
         return AgentExit(-signal.SIGKILL, "", 0, survivors=survivors, lost=True)

@@ -11,7 +11,8 @@ this attempt. The prompt is not printed.
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic.alias_generators import to_camel
 
 from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
 from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, sum_metrics
@@ -22,7 +23,12 @@ SYNTHETIC = "<synthetic>"
 
 
 class Usage(BaseModel):
-    """Token counts as Anthropic reports them: `input_tokens` excludes tokens read from a cache or written to one."""
+    """Token counts as Anthropic reports them: `input_tokens` excludes tokens read from a cache or written to one.
+
+    The totals of a model in a `result` have the same names in camel case.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
     input_tokens: Tokens = 0
     cache_creation_input_tokens: Tokens = 0
@@ -36,19 +42,6 @@ class Usage(BaseModel):
             completion_tokens=self.output_tokens,
             cached_tokens=self.cache_read_input_tokens,
         )
-
-
-class ModelUsage(BaseModel):
-    """The totals of one model in a `result`."""
-
-    input_tokens: Count = Field(default=0, alias="inputTokens")
-    cache_creation_input_tokens: Count = Field(default=0, alias="cacheCreationInputTokens")
-    cache_read_input_tokens: Count = Field(default=0, alias="cacheReadInputTokens")
-    output_tokens: Count = Field(default=0, alias="outputTokens")
-
-    def prompt_tokens(self) -> int:
-        """Returns all input tokens, cached or not."""
-        return self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
 
 
 class Init(BaseModel):
@@ -142,7 +135,7 @@ class Result(BaseModel):
     api_error_status: int | None = None
     permission_denials: list[Denial] = []
     total_cost_usd: Usd | None = None
-    model_usage_since_last_result: dict[str, ModelUsage] = {}
+    model_usage_since_last_result: dict[str, Usage] = {}
 
     def failure(self, calls: int) -> str | None:
         """Returns why the session failed, if it did. An error of the API may end a session that is called a success,
@@ -158,11 +151,8 @@ class Result(BaseModel):
 
     def tokens(self) -> Metrics:
         """Returns the tokens since the previous result."""
-        models = self.model_usage_since_last_result.values()
-        return Metrics(
-            prompt_tokens=sum(each.prompt_tokens() for each in models),
-            completion_tokens=sum(each.output_tokens for each in models),
-            cached_tokens=sum(each.cache_read_input_tokens for each in models),
+        return sum_metrics(
+            [Usage().metrics(), *(each.metrics() for each in self.model_usage_since_last_result.values())]
         )
 
 
@@ -185,11 +175,8 @@ class Session:
                 self._count(line)
             case "system", "init" if init := draft.fit(line, Init):
                 self.settle(None)
-                draft.session_id, draft.model, draft.agent_version = (
-                    init.session_id,
-                    init.model,
-                    init.claude_code_version,
-                )
+                draft.session_id, draft.model = init.session_id, init.model
+                draft.agent_version = init.claude_code_version
             case "system", "api_retry" if retry := draft.fit(line, ApiRetry):
                 draft.fail(f"API Error: {retry.error_status or ''} {retry.error}".strip(), retry.error_status)
             case "result", _ if result := draft.fit(line, Result):

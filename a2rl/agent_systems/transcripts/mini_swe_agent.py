@@ -6,7 +6,6 @@ leaves all steps except the last one. Costs come from litellm's price list, whic
 a cost of 0 therefore means that it is unknown.
 """
 
-import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -106,8 +105,7 @@ def read(lines: Iterable[str]) -> Reading:
         draft.is_done = info.exit_status == "Submitted"
         if (status := info.exit_status or "") not in ENDED_WELL:
             draft.fail(": ".join(filter(None, (status, draft.failure))))
-    costs = [turn.metrics.cost_usd for turn in draft.turns if turn.metrics]
-    draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
+    draft.add_costs()
     return draft.reading()
 
 

@@ -7,7 +7,6 @@ before it, and the result of the call contains the grader's answer.
 """
 
 import json
-import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -96,6 +95,5 @@ def read(lines: Iterable[str]) -> Reading:
     for value in session.draft.objects(lines):
         if (line := session.draft.fit(value, Line)) is not None:
             session.take(line)
-    costs = [turn.metrics.cost_usd for turn in session.draft.turns if turn.metrics]
-    session.draft.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
+    session.draft.add_costs()
     return session.draft.reading()

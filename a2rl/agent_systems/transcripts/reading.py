@@ -276,6 +276,11 @@ class Draft:
             return
         turn.results.append(ObservationResult(source_call_id=call_id, content=cut(content), extra=extra or None))
 
+    def add_costs(self) -> None:
+        """Makes the cost the sum of those of the answers, if all of them have one."""
+        costs = [turn.metrics.cost_usd for turn in self.turns if turn.metrics]
+        self.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
+
     def reading(self) -> Reading:
         """Returns what has been read so far."""
         return Reading(

@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -22,7 +22,7 @@ from a2rl.core.event_log import EventLog
 from a2rl.core.secrets import scrub_bytes, scrubbing_stream
 from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request, tier_of
 from a2rl.llm.relay.prices import PriceTable
-from a2rl.llm.relay.rate import SharedRate
+from a2rl.llm.relay.process import RelaySettings
 from a2rl.llm.relay.request_log import FULL, Request, RequestLogReader, limit_reached
 
 ENDPOINTS = re.compile(
@@ -116,34 +116,17 @@ class Relay:
     """Forwards requests to one provider.
 
     Args:
-        base_url: The URL of the provider's API.
+        settings: The provider, and the limits.
         keys: The real keys, by the stand-in that the agent has for each.
-        log: The log with one line per request. Existing lines count towards the limits. Once it is full, nothing is
-            forwarded, so that each request that was forwarded is in it.
-        prices: The prices of the provider.
-        allowed: What requests may ask of the provider besides text: see a2rl/llm/relay/messages.py.
-        max_tokens: The limit on tokens; once it is used up, nothing is forwarded.
-        max_cost_usd: The same for the cost. Models without a known price are then refused.
-        rate: The rate that all runs share; None: as fast as the agent asks.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        keys: Mapping[str, str],
-        log: EventLog,
-        prices: PriceTable,
-        allowed: Collection[str] = (),
-        max_tokens: int | None = None,
-        max_cost_usd: float | None = None,
-        rate: SharedRate | None = None,
-    ) -> None:
-        parts = urlsplit(base_url)
+    def __init__(self, settings: RelaySettings, keys: Mapping[str, str]) -> None:
+        parts = urlsplit(settings.base_url)
         self._origin, self._base = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-        self._keys, self._allowed = keys, frozenset(allowed)
-        self._log, self._totals = log, RequestLogReader(log.path)
+        self._settings, self._keys = settings, keys
+        self._log, self._totals = EventLog(settings.log), RequestLogReader(settings.log)
         self._totals.read()
-        self._prices, self._max_tokens, self._max_cost_usd, self._rate = prices, max_tokens, max_cost_usd, rate
+        self._prices = PriceTable(settings.base_url, settings.prices)
         self._http = httpx.AsyncClient(timeout=TIMEOUT, limits=httpx.Limits(max_connections=MAX_CONCURRENT))
         self._cannot_record = False
         self._slots, self._waiting = asyncio.Semaphore(MAX_CONCURRENT), 0
@@ -193,8 +176,8 @@ class Relay:
             self._check_limits()
             body = await _body(receive) if scope["method"] == "POST" else b""
             request = self._request(scope, path, body, exchange)
-            if self._rate is not None:
-                await self._rate.wait(self._http)
+            if self._settings.rate is not None:
+                await self._settings.rate.wait(self._http)
             await asyncio.wait_for(self._pass_on(request, send, exchange), ANSWER_S)
         except TimeoutError as error:
             raise RequestRejectedError(504, "the request, or its answer, took too long") from error
@@ -217,7 +200,7 @@ class Relay:
         if self._log.is_full:
             raise RequestRejectedError(503, FULL)
         totals = self._totals.totals()
-        if reached := limit_reached(totals, self._max_tokens, self._max_cost_usd):
+        if reached := limit_reached(totals, self._settings.max_tokens, self._settings.max_cost_usd):
             raise RequestRejectedError(429, reached)
         if totals.requests >= MAX_REQUESTS:
             raise RequestRejectedError(429, f"the run has made {MAX_REQUESTS:,} requests")
@@ -258,11 +241,11 @@ class Relay:
         asked = {**said, "model": found["model"]} if found and found["model"] else said
         exchange.asked = parse_request(path.removeprefix(self._base), asked)
         exchange.tier = tier_of(said)
-        if unwanted := sorted(set(exchange.asked.server_tools) - self._allowed):
+        if unwanted := sorted(set(exchange.asked.server_tools) - set(self._settings.allowed)):
             raise RequestRejectedError(
                 403, f"the provider is only asked for text, not for {', '.join(unwanted)}; leave that out"
             )
-        if self._max_cost_usd is not None and not self._prices.knows(exchange.asked.model):
+        if self._settings.max_cost_usd is not None and not self._prices.knows(exchange.asked.model):
             raise RequestRejectedError(
                 403, f"the price of {exchange.asked.model} is unknown, so the limit on the cost could not hold"
             )

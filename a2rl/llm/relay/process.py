@@ -1,10 +1,11 @@
 """The relay's process, which is restarted when it is killed."""
 
-import json
 import socket
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.config.params import TokenPrices
 from a2rl.core.errors import InfrastructureError
@@ -19,6 +20,30 @@ from a2rl.run.rules import rules
 
 LOOPBACK = "127.0.0.1"
 END_TIMEOUT_S = 8.0
+
+
+class RelaySettings(BaseModel):
+    """What the relay of one run is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_url: str
+    """The URL of the provider's API."""
+    keys: dict[str, str] = Field(repr=False)
+    """The stand-in that the agent has for each key, by the key's name."""
+    log: Path
+    """The log with one line per request. Existing lines count towards the limits. Once it is full, nothing is
+    forwarded, so that each request that was forwarded is in it."""
+    prices: dict[str, TokenPrices] = {}
+    """The prices of params.yaml, by model."""
+    allowed: tuple[str, ...] = ()
+    """What requests may ask of the provider besides text: see `beyond_text`."""
+    max_tokens: int | None = None
+    """The limit on tokens; once it is used up, nothing is forwarded."""
+    max_cost_usd: float | None = None
+    """The same for the cost. Models without a known price are then refused."""
+    rate: SharedRate | None = None
+    """The rate that all runs share; None: as fast as the agent asks."""
 
 
 class RelayProcess(AbstractContextManager["RelayProcess"]):
@@ -49,16 +74,16 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
     ) -> None:
         self._run, self._settings = run, settings
         self._keys = dict(keys)
-        self._configuration = {
-            "base_url": base_url,
-            "log": str(request_log_path(run)),
-            "prices": {name: each.model_dump() for name, each in (prices or {}).items()},
-            "allowed": rules().provider.allowed,
-            "max_tokens": run.spec.max_tokens,
-            "max_cost_usd": run.spec.max_cost_usd,
-            "rate": rate.model_dump() if rate else None,
-            "stand_ins": {stand_in: name for name, stand_in in stand_ins.items()},
-        }
+        self._told = RelaySettings(
+            base_url=base_url,
+            keys=dict(stand_ins),
+            log=request_log_path(run),
+            prices=dict(prices or {}),
+            allowed=rules().provider.allowed,
+            max_tokens=run.spec.max_tokens,
+            max_cost_usd=run.spec.max_cost_usd,
+            rate=rate,
+        )
 
     @property
     def port(self) -> int:
@@ -77,9 +102,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
         self._process.watch()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.close(END_TIMEOUT_S)
         self._listener.close()
 
@@ -93,5 +116,5 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
             "a2rl.llm.relay", descriptor, settings=self._settings, log=log, descriptors=[descriptor]
         )
         child.tell(keys_message(self._keys))
-        child.tell(json.dumps(self._configuration))
+        child.tell(self._told.model_dump_json())
         return child

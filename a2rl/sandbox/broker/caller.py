@@ -26,7 +26,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-LIBC = ctypes.CDLL(None, use_errno=True)
+from a2rl.linux.landlock import LIBC, check
+from a2rl.linux.untrusted_folder import openat2
+
 _PIDFD_GETFD = 438
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _SETGROUPS, _SETFSUID, _SETFSGID = ({"x86_64": x, "aarch64": arm} for x, arm in ((116, 159), (122, 151), (123, 152)))
@@ -34,7 +36,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _CAP_SYS_PTRACE, _CAP_SYS_NICE = 1 << 19, 1 << 23
 MAX_PATH = 4096
 AT_FDCWD = -100
-_OPENAT2, _RESOLVE_IN_ROOT = 437, 0x10
+_RESOLVE_IN_ROOT = 0x10
 _STANDARD = {b"in": 0, b"out": 1, b"err": 2}
 _OWN_LINK = re.compile(
     rb"(?:/proc/(?:self|thread-self)/(?:(?P<at>cwd|root)|fd/(?P<fd>\d+))|/dev/fd/(?P<dev>\d+)|/dev/std(?P<std>in|out|err))"
@@ -109,14 +111,6 @@ class Call(NamedTuple):
             return check(LIBC.syscall(_PIDFD_GETFD, process, ctypes.c_int(number), 0))
         finally:
             os.close(process)
-
-
-def check(result: int) -> int:
-    """Returns the result of a C function; raises OSError with its errno if the result is negative."""
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return result
 
 
 def process_of(thread: int) -> int:
@@ -293,8 +287,7 @@ class AgentFiles:
         """Opens an absolute path in the agent's file system."""
         if self._root is None:
             return os.open(path, flags)
-        how = struct.pack("=3Q", flags, 0, _RESOLVE_IN_ROOT)
-        return check(LIBC.syscall(_OPENAT2, self._root, path, how, ctypes.c_size_t(len(how))))
+        return openat2(self._root, path, flags, _RESOLVE_IN_ROOT)
 
 
 def _where(opened: int) -> bytes:

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from a2rl.sandbox.broker.caller import AT_FDCWD, LIBC, AgentFiles, Call, check
+from a2rl.linux.landlock import LIBC, check
+from a2rl.sandbox.broker.caller import AT_FDCWD, AgentFiles, Call
 
 _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = 0x100, 0x1000
 _IN_DONT_FOLLOW = 0x02000000

@@ -31,7 +31,8 @@ from typing import NamedTuple
 
 from a2rl.core.printable import printable_json
 from a2rl.core.secrets import scrub
-from a2rl.sandbox.broker.caller import AT_FDCWD, LIBC, AgentFiles, Call
+from a2rl.linux.landlock import LIBC
+from a2rl.sandbox.broker.caller import AT_FDCWD, AgentFiles, Call
 
 LINES_PER_S, MAX_LINES = 20, 5_000
 """Limits for each kind of line. They are separate, so that many lines of one kind cannot hide the others."""

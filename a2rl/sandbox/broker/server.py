@@ -64,12 +64,13 @@ process id."""
 Value = TypeVar("Value")
 
 
-def check_own_process(call: Call, argument: int) -> None:
-    """Raises OSError unless the process that this argument of the call names belongs to the agent."""
+def check_own_process(argument: int, call: Call, _: Callable[[], None]) -> int:
+    """Returns 0 if the process that this argument of the call names belongs to the agent; else raises OSError."""
     if not has_own_processes(call.thread):
         number = call.signed(argument)
         if number < 0 or not is_agents(process_of(number)):
             raise PermissionError(errno.EPERM, "not a process of the agent")
+    return 0
 
 
 class CoreLimit:
@@ -166,7 +167,7 @@ class Broker:
         if call.number in self._quick:
             self._handle(call, self._quick[call.number])
         elif call.number in self._whose:
-            self._pass_on(call, self._whose[call.number])
+            self._handle(call, partial(check_own_process, self._whose[call.number]), _GO_ON)
         elif call.number not in self._may_wait or not self._slots.acquire(blocking=False):
             self._answer(call, error=errno.EAGAIN)
         else:
@@ -182,7 +183,7 @@ class Broker:
         finally:
             self._slots.release()
 
-    def _handle(self, call: Call, work: Work) -> None:
+    def _handle(self, call: Call, work: Work, flags: int = 0) -> None:
         try:
             value = work(call, partial(self._check_waiting, call))
         except OSError as refused:
@@ -190,17 +191,7 @@ class Broker:
         except Exception:  # noqa: BLE001 - fail closed: the caller must get an answer, whatever the error
             self._answer(call, error=errno.EACCES)
         else:
-            self._answer(call, value)
-
-    def _pass_on(self, call: Call, argument: int) -> None:
-        try:
-            check_own_process(call, argument)
-        except OSError as refused:
-            self._answer(call, error=refused.errno or errno.EPERM)
-        except Exception:  # noqa: BLE001 - as above
-            self._answer(call, error=errno.EPERM)
-        else:
-            self._answer(call, flags=_GO_ON)
+            self._answer(call, value, flags=flags)
 
     def _add_receiver(self, call: Call, _: Callable[[], None]) -> int:
         """Gives the caller a datagram socket that can only receive; returns its number there."""

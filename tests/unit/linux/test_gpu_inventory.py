@@ -52,20 +52,9 @@ def test_the_driver_lists_gpus_with_memory_and_device_files(settings: Settings) 
     assert (second.total_bytes, second.nodes) == (None, ("/dev/nvidia7",))
 
 
-def test_without_nvml_the_program_nvidia_smi_says_the_same(settings: Settings) -> None:
-    fake = FakeGpus(settings.root, 3)
-    fake.change_gpu(2, total_bytes=None, free_bytes=None)
-    by_nvml = find_gpus(fake.seen_by(settings))
-    fake.change(nvml_fails=True)
-    assert find_gpus(fake.seen_by(settings)) == by_nvml
-    assert len(by_nvml.gpus) == 3
-
-
-@pytest.mark.parametrize("nvml_fails", [False, True])
-def test_a_gpu_in_mig_mode_is_replaced_by_its_instances(settings: Settings, nvml_fails: bool) -> None:
+def test_a_gpu_in_mig_mode_is_replaced_by_its_instances(settings: Settings) -> None:
     fake = FakeGpus(settings.root, 2)
     fake.split(1, instances=2)
-    fake.change(nvml_fails=nvml_fails)
     found = find_gpus(fake.seen_by(settings)).gpus
     assert [(gpu.index, gpu.cuda_name) for gpu in found] == [(0, "0"), (1, "MIG-10-instance"), (1, "MIG-11-instance")]
 
@@ -99,10 +88,10 @@ def test_a_driver_that_hangs_is_not_waited_for(settings: Settings, monkeypatch: 
 
 def test_without_a_loaded_driver_there_are_no_gpus_but_a_reason(settings: Settings) -> None:
     fake = FakeGpus(settings.root, 1)
-    fake.change(nvml_fails=True, smi_fails=True)
+    fake.change(nvml_fails=True)
     found = usable_gpus(fake.seen_by(settings))
     assert not found.gpus
-    assert "could not communicate" in found.problem
+    assert "Driver Not Loaded" in found.problem
 
 
 @pytest.mark.parametrize(("visible", "indices"), [(None, [0, 1]), ("1", [1]), ("", []), ("-1,0", [])])

@@ -110,7 +110,7 @@ def test_a_run_of_tiny_needs_no_gpu_and_waits_for_none(new_run: NewRun, settings
 
 def test_a_driver_that_fails_is_no_reason_to_use_the_processor(new_run: NewRun, settings: Settings) -> None:
     fake = FakeGpus(settings.root, 1)
-    fake.change(nvml_fails=True, smi_fails=True)
+    fake.change(nvml_fails=True)
     run = new_run(model="m")
     with pytest.raises(InfrastructureError, match="set CUDA_VISIBLE_DEVICES to nothing"):
         dealt_gpus(run, fake.seen_by(settings)).__enter__()
