@@ -44,7 +44,7 @@ from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
-from a2rl.llm.relay.rate import limit_name
+from a2rl.llm.relay.process import limit_name
 from a2rl.run.spec import RunSpec
 
 FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"

@@ -101,6 +101,37 @@ class FileLock:
         return file
 
 
+class Patience:
+    """The wait for what other processes hold: the user is told of it, and it has an end.
+
+    Args:
+        timeout_s: How long to wait.
+        heeds_stop: Whether the wait ends when the user stops the pipeline.
+    """
+
+    def __init__(self, timeout_s: float, heeds_stop: bool = True) -> None:
+        self._timeout_s, self._heeds_stop = timeout_s, heeds_stop
+        self._began = time.monotonic()
+        self._next_notice = self._began + FIRST_NOTICE_S
+
+    def pause(self, meanwhile: str, too_long: str) -> None:
+        """Waits for a moment; says on stderr, now and then, what is waited for.
+
+        Raises:
+            InterruptedByUserError: The user stopped the pipeline.
+            InfrastructureError: The time is over; the message is `too_long`.
+        """
+        if self._heeds_stop:
+            check_stop()
+        now = time.monotonic()
+        if now - self._began > self._timeout_s:
+            raise InfrastructureError(too_long)
+        if now >= self._next_notice:
+            sys.stderr.write(f"waiting: {meanwhile} ({now - self._began:.0f} s)\n")
+            self._next_notice = now + NOTICE_INTERVAL_S
+        time.sleep(POLL_INTERVAL_S)
+
+
 @contextmanager
 def file_lock(
     path: Path, meanwhile: str, timeout_s: float, shared: bool = False, heeds_stop: bool = True
@@ -123,25 +154,11 @@ def file_lock(
     except OSError as error:
         raise machine_failure(f"lock {path}", error) from error
     lock = FileLock(path, shared)
+    too_long = f"{meanwhile}, for more than {timeout_s:.0f} s: end that process (it holds {path}), or try again later"
+    patience = Patience(timeout_s, heeds_stop)
     try:
-        _wait(lock, path, meanwhile, timeout_s, heeds_stop)
+        while not lock.take():
+            patience.pause(meanwhile, too_long)
         yield
     finally:
         lock.release()
-
-
-def _wait(lock: FileLock, path: Path, meanwhile: str, timeout_s: float, heeds_stop: bool) -> None:
-    started = time.monotonic()
-    next_word = started + FIRST_NOTICE_S
-    while not lock.take():
-        if heeds_stop:
-            check_stop()
-        now = time.monotonic()
-        if now - started > timeout_s:
-            raise InfrastructureError(
-                f"{meanwhile}, for more than {timeout_s:.0f} s: end that process (it holds {path}), or try again later"
-            )
-        if now >= next_word:
-            sys.stderr.write(f"waiting: {meanwhile} ({now - started:.0f} s)\n")
-            next_word = now + NOTICE_INTERVAL_S
-        time.sleep(POLL_INTERVAL_S)

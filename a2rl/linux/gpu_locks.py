@@ -9,22 +9,15 @@ candidate, its place in the queue. All processes take these in the same order, s
 """
 
 import os
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import machine_failure
-from a2rl.core.locks import FileLock
+from a2rl.core.locks import FileLock, Patience
 from a2rl.core.printable import printable
-from a2rl.core.processes import check_stop
 from a2rl.linux.gpus import Gpu
 
-POLL_INTERVAL_S = 0.2
-FIRST_NOTICE_S = 1.0
-NOTICE_INTERVAL_S = 60.0
 TIMEOUT_S = 7 * 24 * 3600.0
 """How long to wait for earlier runs. Several of them may have the longest budgets, one after the other."""
 MAX_OWNER_BYTES = 200
@@ -64,8 +57,7 @@ def _name(gpu: Gpu) -> str:
 def _take_first(names: Sequence[str], count: int, folder: Path, who: str, need: str, held: ExitStack) -> list[str]:
     """Waits until it has taken this many locks of those named, and returns their names."""
     taken: list[str] = []
-    began = time.monotonic()
-    next_notice = began + FIRST_NOTICE_S
+    patience = Patience(TIMEOUT_S)
     while True:
         busy: list[str] = []
         for name in names:
@@ -75,14 +67,8 @@ def _take_first(names: Sequence[str], count: int, folder: Path, who: str, need: 
                 busy += [owner] if owner is not None else []
         if len(taken) == count:
             return taken
-        check_stop()
-        waited_s, owners = time.monotonic() - began, ", ".join(dict.fromkeys(busy))
-        if waited_s > TIMEOUT_S:
-            raise InfrastructureError(f"{need}, which are still in use by {owners}: try again later")
-        if time.monotonic() >= next_notice:
-            sys.stderr.write(f"waiting: {need}; in use by {owners} ({waited_s:.0f} s)\n")
-            next_notice = time.monotonic() + NOTICE_INTERVAL_S
-        time.sleep(POLL_INTERVAL_S)
+        owners = ", ".join(dict.fromkeys(busy))
+        patience.pause(f"{need}; in use by {owners}", f"{need}, which are still in use by {owners}: try again later")
 
 
 def _take(path: Path, who: str, held: ExitStack) -> str | None:

@@ -20,8 +20,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.settings import LOOPBACK, Settings
 from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.llm.proxy import Proxy
-from a2rl.llm.relay.process import RelayProcess
-from a2rl.llm.relay.rate import SharedRate
+from a2rl.llm.relay.process import RelayProcess, SharedRate
 from a2rl.run.directory import RunDir
 from a2rl.run.rules import rules
 

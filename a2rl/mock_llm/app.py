@@ -151,13 +151,6 @@ class Driver:
             file.write(line.model_dump_json() + "\n")
 
 
-def read_log(path: Path) -> list[Served]:
-    """Reads the requests that have been served so far."""
-    if not path.exists():
-        return []
-    return [Served.model_validate_json(line) for line in path.read_text().splitlines()]
-
-
 def create_app(scenario: Scenario, log: Path | None = None) -> FastAPI:
     """Creates the server for a scenario; each served request becomes a line in the log."""
     app, driver = FastAPI(), Driver(scenario, log)

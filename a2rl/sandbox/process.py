@@ -18,9 +18,8 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.processes import KILL_TIMEOUT_S, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.linux.orphans import MARKER, ProcessTrace, end_orphans, end_traced_processes
-from a2rl.linux.pipes import LineWriter
 from a2rl.linux.process_tree import children, send_signal
-from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.command import AgentCommand, AgentExit, LineWriter
 
 END_TIMEOUT_S = 20.0
 """How long the supervisor may take to end an agent. After that, its guard takes over and gets TAKE_OVER_S."""

@@ -33,12 +33,10 @@ from a2rl.linux import process_tree as tree
 from a2rl.linux import resources
 from a2rl.linux.cgroup import ControlGroup
 from a2rl.linux.orphans import MARKER, ProcessTrace
-from a2rl.linux.pipes import LineReader, LineWriter
-from a2rl.linux.process_tree import die_with_parent
 from a2rl.sandbox.agent_log import keep_log
 from a2rl.sandbox.broker.network import NetworkLog
 from a2rl.sandbox.broker.server import Broker
-from a2rl.sandbox.command import AgentCommand, AgentExit
+from a2rl.sandbox.command import AgentCommand, AgentExit, LineReader, LineWriter
 from a2rl.sandbox.launch import Launch, NotConfinedError
 from a2rl.sandbox.storage import DiskWatch, SharedMemory, log_removed_files
 
@@ -53,43 +51,28 @@ PAUSE_FACTOR = 50
 LOG_TIMEOUT_S = 2.0
 
 
-class AgentSpawner:
-    """Starts one agent process."""
+def spawn_agent(command: AgentCommand, group: ControlGroup | None, files: tuple[int, int]) -> "subprocess.Popen[bytes]":
+    """Starts the process of an agent, in its control group and with its limits and confinement.
 
-    def __init__(self, command: AgentCommand, group: ControlGroup | None, files: tuple[int, int]) -> None:
-        """Prepares the limits.
+    Args:
+        command: What to run.
+        group: The control group to limit, which the agent enters.
+        files: The agent's soft and hard limit of open files.
 
-        Args:
-            command: What to run.
-            group: The control group to limit, which the agent enters.
-            files: The agent's soft and hard limit of open files.
-        """
-        self._command, self._group, self._files = command, group, files
-        self._held = group.limit(command.resources) if group is not None else []
-        self._running = resources.count_user_tasks()
+    Raises:
+        OSError: Its program cannot be run.
+        NotConfinedError: Its confinement failed.
+    """
+    held = group.limit(command.resources) if group is not None else []
+    running = resources.count_user_tasks()
 
-    def spawn(self) -> "subprocess.Popen[bytes]":
-        """Starts the agent.
+    def become_agent() -> None:
+        tree.die_with_parent()
+        is_held = group is not None and group.enter()
+        resources.restore_file_limit(files)
+        resources.apply_limits(command.resources, held if is_held else (), running)
 
-        Raises:
-            OSError: Its program cannot be run.
-            NotConfinedError: Its confinement failed.
-        """
-        command = self._command
-        if command.confinement is None:
-            return self._run(command.command)
-        launch = Launch(command.command, command.confinement, command.cwd, command.env)
-        agent = self._run(launch.command, launch.theirs.fileno())
-        try:
-            listener = launch.wait()
-        except NotConfinedError as error:
-            raise NotConfinedError(str(error) or _last_output_line(agent)) from error
-        if listener is not None:
-            Broker(listener, command.confinement, NetworkLog(Path(command.confinement.network_log))).start()
-        return agent
-
-    def _run(self, arguments: list[str], *files: int) -> "subprocess.Popen[bytes]":
-        command = self._command
+    def run(arguments: list[str], *descriptors: int) -> "subprocess.Popen[bytes]":
         assert threading.active_count() == 1, "with other threads, locks may be held between fork and exec"
         return subprocess.Popen(
             arguments,
@@ -99,15 +82,21 @@ class AgentSpawner:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if command.transcript else subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=files,
-            preexec_fn=self._become_agent,  # noqa: PLW1509 - there are no threads yet
+            pass_fds=descriptors,
+            preexec_fn=become_agent,  # noqa: PLW1509 - there are no threads yet
         )
 
-    def _become_agent(self) -> None:
-        die_with_parent()
-        is_held = self._group is not None and self._group.enter()
-        resources.restore_file_limit(self._files)
-        resources.apply_limits(self._command.resources, self._held if is_held else (), self._running)
+    if command.confinement is None:
+        return run(command.command)
+    launch = Launch(command.command, command.confinement, command.cwd, command.env)
+    agent = run(launch.command, launch.theirs.fileno())
+    try:
+        listener = launch.wait()
+    except NotConfinedError as error:
+        raise NotConfinedError(str(error) or _last_output_line(agent)) from error
+    if listener is not None:
+        Broker(listener, command.confinement, NetworkLog(Path(command.confinement.network_log))).start()
+    return agent
 
 
 def _last_output_line(process: "subprocess.Popen[bytes]") -> str:
@@ -242,7 +231,7 @@ class Supervision:
             return AgentExit(None, "", self._terminator.end().killed, unconfined=str(error))
 
     def _run(self) -> AgentExit:
-        agent = AgentSpawner(self._command, self._terminator.group, self._files).spawn()
+        agent = spawn_agent(self._command, self._terminator.group, self._files)
         threading.Thread(target=tree.reap_all_but, args=(agent.pid,), daemon=True).start()
         logs = self._keep_logs(agent)
         watch = threading.Thread(target=self._watch, daemon=True)

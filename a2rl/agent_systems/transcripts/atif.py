@@ -3,7 +3,7 @@
 The format is ATIF-v1.8, Harbor's Agent Trajectory Interchange Format (harborframework.com/docs/trajectory-format). It
 is defined by the models of the PyPI package `harbor` 0.25.0, src/harbor/models/trajectories. Viewers and training
 pipelines made for this format can therefore read our files. All names and rules are those of the format. Optional parts
-that no agent system here produces are left out: images, audio, token ids, log-probabilities, embedded subagents.
+that no agent system here produces are left out, such as images, token ids, log-probabilities and embedded subagents.
 
 Trajectory(agent=Agent(name="claude-code", version="2.1.330"), steps=(Step(step_id=1, source="user", message="Go."),))
 """
@@ -35,8 +35,6 @@ class Agent(Part):
     name: str
     version: str
     model_name: str | None = None
-    tool_definitions: tuple[dict[str, Any], ...] | None = None
-    extra: Extra = None
 
 
 class ToolCall(Part):
@@ -45,7 +43,6 @@ class ToolCall(Part):
     tool_call_id: str
     function_name: str
     arguments: dict[str, Any]
-    extra: Extra = None
 
 
 class ObservationResult(Part):
@@ -71,7 +68,6 @@ class Metrics(Part):
     cached_tokens: Count | None = None
     """The prompt tokens that came from a cache."""
     cost_usd: Usd | None = None
-    extra: Extra = None
 
 
 class Step(Part):
@@ -82,14 +78,11 @@ class Step(Part):
     """ISO 8601."""
     source: Literal["system", "user", "agent"]
     model_name: str | None = None
-    reasoning_effort: str | float | None = None
     message: str
     reasoning_content: str | None = None
     tool_calls: tuple[ToolCall, ...] | None = None
     observation: Observation | None = None
     metrics: Metrics | None = None
-    is_copied_context: bool | None = None
-    llm_call_count: Count | None = None
     extra: Extra = None
 
     @property
@@ -109,15 +102,9 @@ class Step(Part):
 
     @model_validator(mode="after")
     def _only_agents_act(self) -> Self:
-        agents_own = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
+        agents_own = ("model_name", "reasoning_content", "tool_calls", "metrics")
         if self.source != "agent" and (wrong := [name for name in agents_own if getattr(self, name) is not None]):
             raise ValueError(f"a step of the {self.source} has no {', '.join(wrong)}")
-        return self
-
-    @model_validator(mode="after")
-    def _no_llm_no_metrics(self) -> Self:
-        if self.source == "agent" and self.llm_call_count == 0 and (self.metrics or self.reasoning_content):
-            raise ValueError("a step without LLM calls has neither metrics nor reasoning_content")
         return self
 
     @model_validator(mode="after")
@@ -145,12 +132,10 @@ class Trajectory(Part):
 
     schema_version: Literal["ATIF-v1.8"] = VERSION
     session_id: str | None = None
-    trajectory_id: str | None = None
     agent: Agent
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
     notes: str | None = None
     final_metrics: FinalMetrics | None = None
-    continued_trajectory_ref: str | None = None
     extra: Extra = None
 
     @model_validator(mode="after")

@@ -7,13 +7,12 @@ a cost of 0 therefore means that it is unknown.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from a2rl.agent_systems.transcripts.atif import Metrics, Usd
-from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn, parse_arguments
+from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn, iso_time, parse_arguments
 
 ENDED_WELL = {"", "Submitted"}
 
@@ -36,10 +35,6 @@ class Extra(BaseModel):
     response: Answered = None
     cost: Usd = 0.0
     exception_str: str = ""
-
-    def time(self) -> str | None:
-        """Returns the time in ISO 8601."""
-        return None if self.timestamp is None else datetime.fromtimestamp(self.timestamp, UTC).isoformat()
 
     def metrics(self) -> Metrics | None:
         """Returns the tokens in the common form."""
@@ -122,7 +117,7 @@ def _take(draft: Draft, message: Message) -> None:
         case "system" | "user":
             if message.extra.response is not None:
                 _answer(draft, Message(role="assistant", extra=message.extra))
-            draft.turn(_source(message.role), message.content or "", timestamp=message.extra.time())
+            draft.turn(_source(message.role), message.content or "", timestamp=iso_time(message.extra.timestamp))
 
 
 def _answer(draft: Draft, message: Message) -> Turn:
@@ -131,7 +126,7 @@ def _answer(draft: Draft, message: Message) -> Turn:
     turn = draft.turn(
         "agent",
         message.content or "",
-        timestamp=message.extra.time(),
+        timestamp=iso_time(message.extra.timestamp),
         model=response.model if response else None,
         metrics=message.extra.metrics(),
     )

@@ -8,13 +8,12 @@ an answer is cut off during a tool call, neither the call nor the tokens are pri
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, iso_time
 
 END_OF_CALENDAR_MS = 253_402_300_799_000
 CUT_OFF = {
@@ -100,17 +99,12 @@ class Event(BaseModel):
     part: Part | None = None
     error: Failure | None = None
 
-    def time(self) -> str | None:
-        """Returns the time in ISO 8601."""
-        return None if self.timestamp is None else datetime.fromtimestamp(self.timestamp / 1000, UTC).isoformat()
-
 
 class Session:
     """The events read so far."""
 
     def __init__(self) -> None:
         self.draft = Draft()
-        self._answers: dict[str, Turn] = {}
 
     def take(self, event: Event) -> None:
         """Reads the next event."""
@@ -120,7 +114,7 @@ class Session:
             draft.fail(event.error.words(), event.error.data.status_code)
         if part is None:
             return
-        turn = self._answer(event, part)
+        turn = draft.answer(part.message_id, timestamp=iso_time(event.timestamp and event.timestamp / 1000))
         match event.type:
             case "step_start":
                 draft.fail(None)  # the agent continued after the error
@@ -137,17 +131,10 @@ class Session:
                 if part.reason in CUT_OFF:
                     draft.fail(CUT_OFF[part.reason])
 
-    def _answer(self, event: Event, part: Part) -> Turn:
-        """Returns the step for the message that a part belongs to."""
-        if part.message_id not in self._answers:
-            self._answers[part.message_id] = self.draft.turn("agent", timestamp=event.time())
-        return self._answers[part.message_id]
-
 
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for value in session.draft.objects(lines):
-        if (event := session.draft.fit(value, Event)) is not None:
-            session.take(event)
+    for event in session.draft.fitting(lines, Event):
+        session.take(event)
     return session.draft.reading()

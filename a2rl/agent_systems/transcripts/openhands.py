@@ -7,6 +7,7 @@ belong to no step.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -85,7 +86,6 @@ class Session:
 
     def __init__(self) -> None:
         self.draft = Draft()
-        self._answers: dict[str, Turn] = {}
         self._usages: dict[str, Metrics] = {}
 
     def take(self, line: Line) -> None:
@@ -122,16 +122,14 @@ class Session:
     def _answer(self, line: Line, said: list[Text], reasoning: str | None) -> Turn:
         """Returns the step for the answer that an event belongs to. The first event contains the answer's text."""
         key = line.llm_response_id or ""
-        if key not in self._answers or not key:
-            self._answers[key] = self.draft.turn(
-                "agent",
-                _text(said),
-                timestamp=line.timestamp,
-                model=self.draft.model,
-                metrics=self._usages.get(key),
-                reasoning=[reasoning] if reasoning else [],
-            )
-        return self._answers[key]
+        begin = partial(self.draft.answer, key) if key else partial(self.draft.turn, "agent")
+        return begin(
+            _text(said),
+            timestamp=line.timestamp,
+            model=self.draft.model,
+            metrics=self._usages.get(key),
+            reasoning=[reasoning] if reasoning else [],
+        )
 
 
 def _text(pieces: list[Text]) -> str:
@@ -145,7 +143,6 @@ def _exit(observation: Observation) -> dict[str, Any]:
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for value in session.draft.objects(lines):
-        if (line := session.draft.fit(value, Line)) is not None:
-            session.take(line)
+    for line in session.draft.fitting(lines, Line):
+        session.take(line)
     return session.draft.reading()

@@ -8,13 +8,12 @@ before it, and the result of the call contains the grader's answer.
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from a2rl.agent_systems.transcripts.atif import Usd
-from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn
+from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn, iso_time
 
 
 class Line(BaseModel):
@@ -39,10 +38,6 @@ class Line(BaseModel):
     benchmark: dict[str, Any] | None = None
     detail: str = ""
 
-    def when(self) -> str | None:
-        """Returns the time in ISO 8601."""
-        return None if self.time is None else datetime.fromtimestamp(self.time, UTC).isoformat()
-
 
 class Session:
     """The lines read so far."""
@@ -58,10 +53,10 @@ class Session:
         match line.kind:
             case "Session":
                 draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
-                draft.turn("user", line.prompt, timestamp=line.when())
+                draft.turn("user", line.prompt, timestamp=iso_time(line.time))
             case "Answer":
                 draft.fail(None)  # the agent continued after the error
-                draft.turn("user", line.asked, timestamp=line.when())
+                draft.turn("user", line.asked, timestamp=iso_time(line.time))
                 self._answer = self._answered(line)
             case "Run" if self._answer is not None:
                 self._ran(self._answer, line)
@@ -72,7 +67,7 @@ class Session:
         turn = self.draft.turn(
             "agent",
             line.text or "",
-            timestamp=line.when(),
+            timestamp=iso_time(line.time),
             model=line.model,
             metrics=line.usage.metrics(line.cost) if line.usage else None,
             extra={"stage": line.stage} if line.stage else None,
@@ -92,8 +87,7 @@ class Session:
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for value in session.draft.objects(lines):
-        if (line := session.draft.fit(value, Line)) is not None:
-            session.take(line)
+    for line in session.draft.fitting(lines, Line):
+        session.take(line)
     session.draft.add_costs()
     return session.draft.reading()

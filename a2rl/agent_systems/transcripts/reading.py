@@ -8,9 +8,8 @@ publishes a reader in Python.
 
 def read(lines: Iterable[str]) -> Reading:
     draft = Draft()
-    for line in draft.objects(lines):
-        if (event := draft.fit(line, Said)) is not None:
-            draft.turn("agent", event.text)
+    for line in draft.fitting(lines, Said):
+        draft.turn("agent", line.text)
     return draft.reading()
 """
 
@@ -18,7 +17,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -218,6 +217,7 @@ class Draft:
         self.is_done = False
         self.unreadable = 0
         self._asked: dict[str, Turn] = {}
+        self._answers: dict[str, Turn] = {}
         self._stray = ""
 
     def objects(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -225,6 +225,12 @@ class Draft:
         for line in lines:
             if line.strip() and (value := self._parsed(line, MAX_LINE_CHARS)) is not None:
                 yield value
+
+    def fitting(self, lines: Iterable[str], shape: type[Shape]) -> Iterator[Shape]:
+        """Yields the lines that are JSON objects and fit the model `shape`, and counts the others as unreadable."""
+        for value in self.objects(lines):
+            if (line := self.fit(value, shape)) is not None:
+                yield line
 
     def document(self, lines: Iterable[str]) -> dict[str, Any]:
         """Reads a transcript that is a single JSON object, not one object per line."""
@@ -259,6 +265,12 @@ class Draft:
         else:
             self.unreadable += 1
         return turn
+
+    def answer(self, message_id: str, message: str = "", **fields: Any) -> Turn:
+        """Returns the step of the answer with this id; its first part begins the step, with these fields."""
+        if message_id not in self._answers:
+            self._answers[message_id] = self.turn("agent", message, **fields)
+        return self._answers[message_id]
 
     def fail(self, words: str | None, status: int | None = None) -> None:
         """Notes the error that stands now; None: there is none any more, because the agent went on."""
@@ -352,6 +364,11 @@ def clean(text: str) -> str:
 def cut(text: str) -> str:
     """Shortens a text to MAX_TEXT_CHARS."""
     return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + CUT
+
+
+def iso_time(seconds: float | None) -> str | None:
+    """Returns seconds since 1970 in ISO 8601."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def timestamp(text: str | None) -> str | None:

@@ -408,7 +408,6 @@ def test_the_rules_of_the_format_hold() -> None:
         {"source": "user", "metrics": Metrics()},
         {"source": "agent", "timestamp": "yesterday"},
         {"source": "agent", "tool_calls": (call,), "observation": answer},
-        {"source": "agent", "llm_call_count": 0, "metrics": Metrics()},
         {"source": "robot"},
     ):
         with pytest.raises(ValidationError):

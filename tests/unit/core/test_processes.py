@@ -10,8 +10,8 @@ import pytest
 
 from a2rl.core.processes import Reading, read_apart, tied_to_parent
 from a2rl.core.settings import Settings
-from a2rl.linux import pipes as lines
-from a2rl.linux.pipes import LineReader, LineWriter
+from a2rl.sandbox import command
+from a2rl.sandbox.command import LineReader, LineWriter
 from tests.run_maker import alive, kill, wait_for
 
 PARENT = """
@@ -52,7 +52,7 @@ def test_work_between_fork_and_exec_is_in_one_place(repository: Path) -> None:
 
 
 def test_a_feed_never_waits_and_drops_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_WAITING", 1 << 20)
+    monkeypatch.setattr(command, "MAX_WAITING", 1 << 20)
     theirs, ours = os.pipe()
     feed = LineWriter(ours)
     assert feed.put(b"x" * 500_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core import processes
+from a2rl.core import locks, processes
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.linux import gpu_locks
 from a2rl.linux.gpu_locks import hold_gpus
@@ -22,7 +22,7 @@ EIGHT = [fake_gpu(index) for index in range(8)]
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_locks, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(locks, "POLL_INTERVAL_S", 0.01)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_who_waits_says_for_whom_and_stops_when_the_user_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     child, stop = held_elsewhere(8), threading.Event()
-    monkeypatch.setattr(gpu_locks, "FIRST_NOTICE_S", 0.0)
+    monkeypatch.setattr(locks, "FIRST_NOTICE_S", 0.0)
     monkeypatch.setattr(processes, "STOP", stop)
     threading.Timer(0.1, stop.set).start()
     with pytest.raises(InterruptedByUserError), hold_gpus(EIGHT, 1, tmp_path, "run b"):

@@ -12,7 +12,7 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.llm.relay.rate import SharedRate, limit_name
+from a2rl.llm.relay.process import SharedRate, limit_name
 
 
 class Limits(BaseHTTPRequestHandler):
