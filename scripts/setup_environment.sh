@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs a separate environment from its lock file: the CUDA build where there is an NVIDIA GPU, else the CPU build.
+# Installs a separate environment from its lock file: the CUDA build where there is an NVIDIA GPU, else the CPU build. A2RL_BUILD=cuda
+# asks for the former, such as in an image.
 # It is safe to run this again: a finished environment is kept; an unfinished one, or one of other versions, is replaced.
 #
 #   scripts/setup_environment.sh agent    what agents train with, into .venv-agent, which comes first on their PATH
@@ -45,7 +46,8 @@ install_compiled() { # PACKAGE==VERSION: it is built on this machine, unless its
 }
 
 command -v "$python" >/dev/null || { say "needs $python on PATH (or set A2RL_PYTHON)"; exit 1; }
-if nvidia-smi --list-gpus >/dev/null 2>&1; then build=cuda; else build=cpu; fi
+build=${A2RL_BUILD:-cpu}
+! nvidia-smi --list-gpus >/dev/null 2>&1 || build=cuda
 lock=requirements-$name-$build.lock
 wanted="$build $(cat "$lock" "$0" | sha256sum | cut -c1-16)"
 if [ "$(cat $marker 2>/dev/null)" = "$wanted" ]; then

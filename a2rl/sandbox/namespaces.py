@@ -33,6 +33,10 @@ _NEW_NETWORK, _SET_INTERFACE_FLAGS, _UP = 0x40000000, 0x8914, 1
 _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1
 _CAP_SYS_ADMIN = 21
+_FOR_ANOTHER_USER = {
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_PTRACE": 19
+}  # fmt: skip
+"""The last one is for the broker, which takes the sockets out of a process. Docker does not grant it by itself."""
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 1, 4, 23, 24, 47
@@ -87,6 +91,11 @@ def leave_network() -> None:
     _unshare(_NEW_NETWORK, in_user_namespace=not may_mount())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, struct.pack("16sH22x", b"lo", _UP))
+
+
+def lacking_for_another_user() -> list[str]:
+    """Returns which capabilities root lacks here, of those that processes of another user require of it."""
+    return [name for name, number in _FOR_ANOTHER_USER.items() if not _has_capability(number)]
 
 
 def may_mount() -> bool:

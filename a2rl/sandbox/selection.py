@@ -28,7 +28,7 @@ from a2rl.linux.cgroup import CONTROLLERS, ControlGroup
 from a2rl.linux.resources import GIB, Resources
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.isolation import LAYERS, NONE, Isolation, Layer, SandboxKind
-from a2rl.sandbox.namespaces import TRY_NAMESPACES, closed_parent, may_mount
+from a2rl.sandbox.namespaces import TRY_NAMESPACES, closed_parent, lacking_for_another_user, may_mount
 from a2rl.sandbox.policy import python_folders, workspace_confinement
 from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.users import give_to_user, unused_user
@@ -103,6 +103,11 @@ def examine(must_reach: Iterable[Path] = ()) -> Machine:
             own.add(layer)
     if os.geteuid() != 0:
         why_not["user"] = "only root can provide one"
+    elif lacking := lacking_for_another_user():
+        own.discard("user")
+        why_not["user"] = (
+            f"root lacks {', '.join(lacking)} here: in a container, --cap-add {' --cap-add '.join(lacking)}"
+        )
     if "user" in own and not ("devices" in own and may_mount()) and (closed := _closed(must_reach)):
         own.discard("user")
         why_not["user"] = (
@@ -315,4 +320,4 @@ def _problem(isolation: Isolation, settings: Settings) -> str:
         ended = try_in_sandbox(
             [sys.executable, "-I", "-S", "-c", PROBE, str(port)], isolation, settings, connect=(port,)
         )
-    return "" if ended.ok else ended.output[-MAX_SHOWN:]
+    return "" if ended.ok else ended.output.splitlines()[-1][:MAX_SHOWN]

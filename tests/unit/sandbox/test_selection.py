@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,21 @@ def test_a_machine_that_is_short_of_something_weakens_nothing(monkeypatch: pytes
     monkeypatch.setattr(selection, "_try_out", lambda: {"user": 0, "devices": error, "processes": 0})
     with pytest.raises(InfrastructureError, match="try again"):
         selection.examine()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="it needs root, and setpriv")
+@pytest.mark.parametrize("capability", ["chown", "dac_override", "fowner", "kill", "setgid", "setuid", "sys_ptrace"])
+def test_root_without_a_capability_has_a_sandbox_that_works(repository: Path, capability: str) -> None:
+    """Containers take capabilities away; Docker's default lacks sys_ptrace, without which no connection is checked."""
+    program = """if True:
+        from a2rl.core.settings import Settings
+        from a2rl.sandbox.selection import examine, select_sandbox
+        print(*select_sandbox("landlock", Settings.load()).layers, examine().why_not["user"])
+    """
+    command = ["setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}", sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=repository)
+    assert f"--cap-add {capability.upper()}" in done.stdout, done.stderr
+    assert {"landlock", "seccomp", "broker"} <= set(done.stdout.split())
 
 
 def test_a_trial_that_fails_for_any_reason_weakens_nothing(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
