@@ -2,7 +2,7 @@
 anything.
 
 That something trained, and where, was traced while it ran (`traces.py`). What its losses and generations are for is
-read here, near that place. Two passes, each linear:
+read here, near that place; where nothing was traced, this is all that there is. Two passes, each linear:
 
 1. `Origins` notes for all names from which others they are made, so that it can be asked whether a name comes from
    generated text, log-probabilities or weights. Names are not told apart by where they are.
@@ -84,6 +84,8 @@ class Spot(NamedTuple):
     line: int
     signs: frozenset[Sign]
     """What was seen of it and before it."""
+    trainer: str = ""
+    """The full name of the library's class, such as `trl.SFTTrainer`, of a trainer."""
 
 
 class Place(NamedTuple):
@@ -351,7 +353,7 @@ class Walk:
                     self._calculation(part)
             own_loss = bool(self._signs)
             self._signs |= before if own_loss else set()
-        self._note("loop" if own_loss else "trainer", file, node.lineno)
+        self._note("loop" if own_loss else "trainer", file, node.lineno, "" if own_loss else name)
 
     def _base(self, expression: ast.expr, file: str) -> tuple[str, FunctionNode | None]:
         """Returns the full name of the class that is called, or of that which it extends, and a loss of its own."""
@@ -421,11 +423,11 @@ class Walk:
         if self._loop is not None:
             self._note("loop", self._loop.file, getattr(self._loop.node, "lineno", 0))
 
-    def _note(self, kind: Literal["loop", "trainer", "merge"], file: str, line: int) -> None:
+    def _note(self, kind: Literal["loop", "trainer", "merge"], file: str, line: int, trainer: str = "") -> None:
         signs = frozenset(self._signs | self._lasting)
         self._signs, self._loop, self._is_mixed = set(), None, False
         if len(self.spots) < MAX_SPOTS:
-            self.spots.append(Spot(kind, file, line, signs))
+            self.spots.append(Spot(kind, file, line, signs, trainer))
 
 
 def spots_in(program: Program) -> list[Spot]:

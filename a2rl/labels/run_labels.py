@@ -42,6 +42,10 @@ TRACED = 0.95
 """The confidence if a library's trainer was traced."""
 
 
+READ_ALONE = 0.4
+"""The confidence if nothing was traced and the code has something that trains: nobody saw that it ran."""
+
+
 class Phase(NamedTuple):
     """A part of a program's work."""
 
@@ -82,6 +86,20 @@ def traced_phase(work: Work, code: Sequence[Spot], file: str, commit: str, at_s:
         return phase(route_of_trainer(route, signs, work.settings), TRACED, why)
     rule = rule_of(signs)
     return phase(rule.route, rule.confidence, f"{rule.why}: {work.steps} steps, {work.generations} generations")
+
+
+def read_phases(code: Iterable[Spot], commit: str) -> Iterator[Phase]:
+    """Yields what a program seems to do, by its code alone."""
+    for spot in code:
+        route, why = trainer_route(spot.trainer), spot.trainer.rpartition(".")[2]
+        if route is not None:
+            route = route_of_trainer(route, spot.signs, ())
+        elif spot.kind == "merge":
+            route, why = "merge", "weights are combined"
+        else:
+            route, why = rule_of(spot.signs).route, rule_of(spot.signs).why
+        evidence = Evidence(source="code", what=why, commit=commit, file=spot.file, line=spot.line)
+        yield Phase(route, READ_ALONE, evidence)
 
 
 def chain_of(phases: Iterable[Phase]) -> Chain:
@@ -145,7 +163,7 @@ class _Labels:
             if place < MAX_SUBMISSIONS or each.submission_id == counts
         )
         chain = next((route.chain for route in routes if route.submission == counts), ())
-        chain = chain or self._of(self._trace.works)
+        chain = chain or self._of(self._trace.works, time.time())
         return LabelsRecord(
             seconds=time.monotonic() - began,
             chain=chain,
@@ -167,11 +185,15 @@ class _Labels:
             what = "the weights are those of the base model"
             evidence = Evidence(source="weights", what=what, at_s=submission.elapsed_s)
             return (RouteLabel(route="copy", confidence=1.0, evidence=(evidence,)),)
-        return self._of(self._trace.before(submission.model_path, at))
+        return self._of(self._trace.before(submission.model_path, at), at)
 
-    def _of(self, works: Iterable[Work]) -> Chain:
-        """Returns the route that was traced."""
-        return chain_of(phase for work in works if (phase := self._phase(work)) is not None)
+    def _of(self, works: Iterable[Work], at: float) -> Chain:
+        """Returns the route that was traced, or else that of the code at a time."""
+        phases = [phase for work in works if (phase := self._phase(work)) is not None]
+        if not phases:
+            commit = self._commit_at(at)
+            phases = [*read_phases(self._code_at(commit)[1], commit)]
+        return chain_of(phases)
 
     def _phase(self, work: Work) -> Phase | None:
         if id(work) not in self._phases:

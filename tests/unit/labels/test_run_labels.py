@@ -12,14 +12,16 @@ from a2rl.cli.results import run_object
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
+from a2rl.labels.code_walk import Program, spots_in
 from a2rl.labels.records import LabelsRecord, SecondRating, in_words, labels_of, write_labels
-from a2rl.labels.run_labels import label_run
+from a2rl.labels.run_labels import chain_of, label_run, read_phases
 from a2rl.recording.code_history import snapshot_code
 from a2rl.recording.code_reading import code_at, states
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from stages.grade import grade
+from tests.labels.traced_programs import programs
 from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run
 from tests.small_model import build_base_model, trained_copy
 
@@ -104,11 +106,19 @@ def test_the_code_says_what_a_loop_of_ones_own_trains(scene: Scene) -> None:
     assert in_words(label_run(scene.run).chain) == "DPO"
 
 
-def test_code_that_was_never_seen_to_train_is_unknown(scene: Scene) -> None:
+def test_where_nothing_was_traced_the_code_alone_says_little(scene: Scene) -> None:
     scene.write(train=SFT)
     scene.submit(1)
     scene.finish()
-    assert in_words(label_run(scene.run).chain) == "unknown"
+    [label] = label_run(scene.run).chain
+    assert (label.route, label.confidence, label.evidence[0].source) == ("SFT", 0.4, "code")
+
+
+def test_most_programs_have_their_route_by_their_code_alone() -> None:
+    """The exceptions choose a trainer by a name, or give it an environment."""
+    chains = {each.name: in_words(chain_of(read_phases(spots_in(Program(each.files)), ""))) for each in programs()}
+    wrong = {each.name for each in programs() if chains[each.name] != each.route}
+    assert wrong == {"kto", "games", "chosen_by_name"}
 
 
 def test_base_model_weights_are_a_copy_whatever_the_code_says(scene: Scene) -> None:
