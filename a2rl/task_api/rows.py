@@ -67,49 +67,51 @@ class RowsGrader:
     score_outputs, gold_outputs = grader.score_outputs, grader.gold_outputs
     """
 
-    def __init__(self, items: ModuleType, rewards: Rewards | None = None) -> None:
+    def __init__(self, items: ModuleType, rewards: Rewards | None = None, answer_shown: int = ANSWER_SHOWN) -> None:
         """Makes a grader.
 
         Args:
             items: The task's `items.py`.
             rewards: Returns the values of many answers, or the errors with which a scorer failed, where that is not
                 `items.reward`.
+            answer_shown: The most characters of an answer that a result shows: its end.
         """
-        self.items = items
+        self.items, self.answer_shown = items, answer_shown
         self.rewards = rewards or self._own_rewards
 
     def item_ids(self, hidden: Path) -> list[str]:
         """See `a2rl.task_api.contract.Grader`. An item's id is the row's `id`, or its place from 0."""
-        return list(self._rows(hidden))
+        return list(self.rows(hidden))
 
     def grade(
         self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options
     ) -> list[ItemResult]:
         """See `a2rl.task_api.contract.Grader`."""
-        rows = self._rows(hidden)
+        rows = self.rows(hidden)
         params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops(self.items))
         if is_interactive(self.items):
             room = sampler.room_after("") - limits.max_new_tokens
             return sampler.converse([self._episode(each, rows[each], limits.max_steps, room) for each in ids], params)
         prompts = [as_prompt(asked(self.items, rows[each], sampler.has_chat_template)) for each in ids]
-        return self._judged(ids, [rows[each] for each in ids], sampler.generate(prompts, params))
+        return self.judged(ids, [rows[each] for each in ids], sampler.generate(prompts, params))
 
     def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
         """See `a2rl.task_api.contract.Grader`. An episode's completion has one turn a line."""
-        rows, there = self._rows(hidden), [each for each in ids if each in outputs]
+        rows, there = self.rows(hidden), [each for each in ids if each in outputs]
         if is_interactive(self.items):
             results = [self._replayed(each, rows[each], outputs[each].splitlines()) for each in there]
         else:
             given = [Completion(outputs[each], "stop", 0, 0) for each in there]
-            results = self._judged(there, [rows[each] for each in there], given)
+            results = self.judged(there, [rows[each] for each in there], given)
         missing = {each: ItemResult(id=each, verdict="errored", reason="no completion was given") for each in ids}
         return list((missing | {result.id: result for result in results}).values())
 
     def gold_outputs(self, hidden: Path) -> dict[str, str]:
         """See `a2rl.task_api.contract.Grader`."""
-        return {each: gold(self.items, row) or "" for each, row in self._rows(hidden).items()}
+        return {each: gold(self.items, row) or "" for each, row in self.rows(hidden).items()}
 
-    def _rows(self, hidden: Path) -> dict[str, dict[str, Any]]:
+    def rows(self, hidden: Path) -> dict[str, dict[str, Any]]:
+        """Returns the rows of the eval set by id."""
         return {str(row.get("id", place)): row for place, row in enumerate(read_jsonl(hidden / EVAL))}
 
     def _replayed(self, item: str, row: Row, turns: list[str]) -> ItemResult:
@@ -122,10 +124,11 @@ class RowsGrader:
             result: ItemResult = end.value
             return result
 
-    def _judged(self, ids: Sequence[str], rows: Sequence[Row], completions: Sequence[Completion]) -> list[ItemResult]:
+    def judged(self, ids: Sequence[str], rows: Sequence[Row], completions: Sequence[Completion]) -> list[ItemResult]:
+        """Returns the results of answers to rows."""
         values = self.rewards([(row, done.text) for row, done in zip(rows, completions, strict=True)])
         return [
-            _result(item, value, done.text, done.tokens, done.finish == "length")
+            self._result(item, value, done.text, done.tokens, done.finish == "length")
             for item, value, done in zip(ids, values, completions, strict=True)
         ]
 
@@ -150,16 +153,15 @@ class RowsGrader:
                 if not cut:
                     turns.append(completion.text.strip())
                     text += f"{completion.text}\n{environment.write(turns[-1])}"
-            return _result(item, float(environment.reward), "\n".join(turns), tokens, cut)
+            return self._result(item, float(environment.reward), "\n".join(turns), tokens, cut)
         except Exception as error:  # noqa: BLE001 - as above
-            return _result(item, error, "", tokens, cut)
+            return self._result(item, error, "", tokens, cut)
 
-
-def _result(item: str, value: float | Exception, answer: str, tokens: int, cut: bool) -> ItemResult:
-    if isinstance(value, float) and not 0 <= value <= 1:
-        value = ValueError(f"a reward of {value}, which is not from 0 to 1")
-    if isinstance(value, Exception):
-        reason = f"the task's own code failed: {value!r}"
-        return ItemResult(id=item, verdict="errored", reason=reason[:ANSWER_SHOWN])
-    verdict: Verdict = "correct" if value > MOST else "truncated" if cut else "wrong"
-    return ItemResult(id=item, verdict=verdict, value=value, answer=answer[-ANSWER_SHOWN:], tokens=tokens)
+    def _result(self, item: str, value: float | Exception, answer: str, tokens: int, cut: bool) -> ItemResult:
+        if isinstance(value, float) and not 0 <= value <= 1:
+            value = ValueError(f"a reward of {value}, which is not from 0 to 1")
+        if isinstance(value, Exception):
+            reason = f"the task's own code failed: {value!r}"
+            return ItemResult(id=item, verdict="errored", reason=reason[:ANSWER_SHOWN])
+        verdict: Verdict = "correct" if value > MOST else "truncated" if cut else "wrong"
+        return ItemResult(id=item, verdict=verdict, value=value, answer=answer[-self.answer_shown :], tokens=tokens)

@@ -1,109 +1,145 @@
 r"""GSM8K's grader: greedy answers, right if the final number is.
 
-prompts.py says what the model is asked, and final_number.py which number is the answer. The reference takes the last
-match of `-?\d+\.\d+|-?\d+` (opencompass/datasets/gsm8k.py), which splits `1,000` at the comma and counts the right
-answer as wrong. With the option `prompts: faithful`, examples, end of an answer and its number are the reference's.
+prompts.py says what the model is asked, and final_number.py which number is the answer.
+
+With the option `prompts: faithful`, examples, end of an answer and its number are those of the reference, opencompass
+(gsm8k_gen_1d7fe4 and datasets/gsm8k.py, Apache-2.0). It takes the last match of `-?\d+\.\d+|-?\d+`, which splits
+`1,000` at the comma and counts the right answer as wrong. The solutions of its four examples are those of Fu et al.
+(arXiv 2210.00720). Their problems are rows of the training data; see SHOTS in prepare.py, which has the same order.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from a2rl.core.files import read_jsonl
-from a2rl.sampling import Completion, Sampler, SamplingParams, as_prompt
+from a2rl.sampling import Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Limits, Options
-from tasks.gsm8k import reference
+from a2rl.task_api.rows import Row, RowsGrader
+from tasks.gsm8k import prompts
 from tasks.gsm8k.final_number import QUESTION, final_number
 from tasks.gsm8k.prompts import prompt, shots_that_fit
 
 ANSWER_SHOWN = 200
+TOLERANCE = 1e-6
+_NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
+REFERENCE_SOLUTIONS = (
+    (
+        "Angelo and Melanie think they should dedicate 3 hours to each of the 2 chapters, 3 hours x 2 chapters = 6 "
+        "hours total.\n"
+        "For the worksheets they plan to dedicate 1.5 hours for each worksheet, 1.5 hours x 4 worksheets = 6 hours "
+        "total.\n"
+        "Angelo and Melanie need to start with planning 12 hours to study, at 4 hours a day, 12 / 4 = 3 days.\n"
+        "However, they need to include time for breaks and lunch. Every hour they want to include a 10-minute "
+        "break, so 12 total hours x 10 minutes = 120 extra minutes for breaks.\n"
+        "They also want to include 3 10-minute snack breaks, 3 x 10 minutes = 30 minutes.\n"
+        "And they want to include 30 minutes for lunch each day, so 120 minutes for breaks + 30 minutes for snack "
+        "breaks + 30 minutes for lunch = 180 minutes, or 180 / 60 minutes per hour = 3 extra hours.\n"
+        "So Angelo and Melanie want to plan 12 hours to study + 3 hours of breaks = 15 hours total.\n"
+        "They want to study no more than 4 hours each day, 15 hours / 4 hours each day = 3.75\n"
+        "They will need to plan to study 4 days to allow for all the time they need.\n"
+        "The answer is 4\n"
+    ),
+    (
+        "Mark's team scores 25 2 pointers, meaning they scored 25*2= 50 points in 2 pointers.\n"
+        "His team also scores 6 3 pointers, meaning they scored 8*3= 24 points in 3 pointers\n"
+        "They scored 10 free throws, and free throws count as one point so they scored 10*1=10 points in free "
+        "throws.\n"
+        "All together his team scored 50+24+10= 84 points\n"
+        "Mark's opponents scored double his team's number of 2 pointers, meaning they scored 50*2=100 points in 2 "
+        "pointers.\n"
+        "His opponents scored half his team's number of 3 pointers, meaning they scored 24/2= 12 points in 3 "
+        "pointers.\n"
+        "They also scored half Mark's team's points in free throws, meaning they scored 10/2=5 points in free "
+        "throws.\n"
+        "All together Mark's opponents scored 100+12+5=117 points\n"
+        "The total score for the game is both team's scores added together, so it is 84+117=201 points\n"
+        "The answer is 201\n"
+    ),
+    (
+        "When Bella buys 2/5 times more marbles, she'll have increased the number of marbles by 2/5*60 = 24\n"
+        "The total number of marbles she'll have is 60+24 = 84\n"
+        "If Bella currently has 60 marbles, and she has two times as many marbles as frisbees, she has 60/2 = 30 "
+        "frisbees.\n"
+        "If Bella buys 2/5 times more frisbees, she'll have 2/5*30 = 12 more frisbees.\n"
+        "The total number of frisbees she'll have will increase to 30+12 = 42\n"
+        "Bella also has 20 more frisbees than deck cards, meaning she has 30-20 = 10 deck cards\n"
+        "If she buys 2/5 times more deck cards, she'll have 2/5*10 = 4 more deck cards.\n"
+        "The total number of deck cards she'll have is 10+4 = 14\n"
+        "Together, Bella will have a total of 14+42+84 = 140 items\n"
+        "The answer is 140\n"
+    ),
+    (
+        "For the first three baskets, the number of apples and oranges in one basket is 9+15=24\n"
+        "In total, together with bananas, the number of fruits in one basket is 24+14=38 for the first three "
+        "baskets.\n"
+        "Since there are three baskets each having 38 fruits, there are 3*38=114 fruits in the first three "
+        "baskets.\n"
+        "The number of apples in the fourth basket is 9-2=7\n"
+        "There are also 15-2=13 oranges in the fourth basket\n"
+        "The combined number of oranges and apples in the fourth basket is 13+7=20\n"
+        "The fourth basket also contains 14-2=12 bananas.\n"
+        "In total, the fourth basket has 20+12=32 fruits.\n"
+        "The four baskets together have 32+114=146 fruits.\n"
+        "The answer is 146\n"
+    ),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A problem of the eval set."""
-
-    id: str
-    question: str
-    answer: str
+def is_right(text: str, gold: str) -> bool:
+    """Says whether the final number of an answer is that of the data's solution."""
+    got, right = final_number(text), final_number(gold)
+    assert right is not None
+    return got is not None and abs(got - right) < TOLERANCE
 
 
-def items_of(hidden: Path) -> list[Item]:
-    """The eval set; an item's id is its row number from 0."""
-    rows = read_jsonl(hidden / "eval.jsonl")
-    return [Item(str(index), row["question"], row["answer"]) for index, row in enumerate(rows)]
+def is_right_by_reference(text: str, gold: str) -> bool:
+    """Says whether the last number before another question is that of the data's solution, after `####`."""
+    numbers = _NUMBER.findall(text.split(QUESTION, maxsplit=1)[0])
+    expected = int(gold.split("#### ")[1].replace(",", ""))
+    return bool(numbers) and abs(float(numbers[-1]) - expected) < TOLERANCE
 
 
-def item_ids(hidden: Path) -> list[str]:
-    """See `a2rl.task_api.contract.Grader`."""
-    return [item.id for item in items_of(hidden)]
+def _rewards(answered: Sequence[tuple[Row, str]]) -> list[float]:
+    return [float(is_right(text, row["answer"])) for row, text in answered]
+
+
+def _rewards_by_reference(answered: Sequence[tuple[Row, str]]) -> list[float]:
+    return [float(is_right_by_reference(text, row["answer"])) for row, text in answered]
+
+
+_grader = RowsGrader(prompts, _rewards, ANSWER_SHOWN)
+_reference_grader = RowsGrader(prompts, _rewards_by_reference, ANSWER_SHOWN)
+item_ids, score_outputs, gold_outputs = _grader.item_ids, _grader.score_outputs, _grader.gold_outputs
 
 
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
     """See `a2rl.task_api.contract.Grader`."""
-    by_id = {item.id: item for item in items_of(hidden)}
-    items = [by_id[item_id] for item_id in ids]
     # Of all items: so a model sees an item with the same shots, whether it is graded in a sample, a half or the whole.
-    faithful = options.get("prompts") == "faithful"
-    chat, questions = sampler.has_chat_template, [item.question for item in by_id.values()]
+    rows, faithful, chat = _grader.rows(hidden), options.get("prompts") == "faithful", sampler.has_chat_template
     shots = shots_that_fit(
         _shots(hidden, faithful),
-        questions,
+        [row["question"] for row in rows.values()],
         chat,
         lambda asked: sampler.room_after(as_prompt(asked)),
         limits.max_new_tokens,
     )
-    prompts = [as_prompt(prompt(item.question, shots, chat)) for item in items]
-    stop = () if faithful else (QUESTION,)
-    completions = sampler.generate(prompts, SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stop))
-    return [_result(item, completion, faithful) for item, completion in zip(items, completions, strict=True)]
+    asked = [as_prompt(prompt(rows[each]["question"], shots, chat)) for each in ids]
+    params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=() if faithful else (QUESTION,))
+    grader = _reference_grader if faithful else _grader
+    return grader.judged(ids, [rows[each] for each in ids], sampler.generate(asked, params))
 
 
 def _shots(hidden: Path, faithful: bool) -> Sequence[Mapping[str, Any]]:
     shots = read_jsonl(hidden / "shots.jsonl")
     if not faithful or not shots:
         return shots
-    pairs = zip(shots, reference.SOLUTIONS, strict=True)
+    pairs = zip(shots, REFERENCE_SOLUTIONS, strict=True)
     return [{"question": shot["question"], "answer": solution} for shot, solution in pairs]
-
-
-def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-    """See `a2rl.task_api.contract.Grader`."""
-    by_id = {item.id: item for item in items_of(hidden)}
-    return [
-        _result(by_id[item_id], Completion(outputs[item_id], "stop", 0, 0))
-        if item_id in outputs
-        else ItemResult(id=item_id, verdict="errored", reason="no completion was given")
-        for item_id in ids
-    ]
-
-
-def gold_outputs(hidden: Path) -> dict[str, str]:
-    """See `a2rl.task_api.contract.Grader`."""
-    return {item.id: item.answer for item in items_of(hidden)}
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
     """See `a2rl.task_api.contract.KindsGrader`: the number of lines of the solution, about its number of steps."""
-    return {item.id: f"{len(item.answer.strip().splitlines()) - 1} steps" for item in items_of(hidden)}
-
-
-def _is_right(item: Item, text: str) -> bool:
-    got, gold = final_number(text), final_number(item.answer)
-    assert gold is not None
-    return got is not None and abs(got - gold) < reference.TOLERANCE
-
-
-def _result(item: Item, completion: Completion, faithful: bool = False) -> ItemResult:
-    text = completion.text
-    right = reference.is_right(text, item.answer) if faithful else _is_right(item, text)
-    cut = completion.finish == "length"
-    return ItemResult(
-        id=item.id,
-        verdict="correct" if right else "truncated" if cut else "wrong",
-        value=float(right),
-        answer=completion.text[-ANSWER_SHOWN:],
-        tokens=completion.tokens,
-    )
+    return {each: f"{len(row['answer'].strip().splitlines()) - 1} steps" for each, row in _grader.rows(hidden).items()}

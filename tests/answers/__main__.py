@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from a2rl.sampling import Completion
-from tasks.gsm8k import reference
 from tasks.gsm8k.final_number import final_number
+from tasks.gsm8k.grade import is_right_by_reference
 from tasks.humaneval import grade
 from tasks.humaneval.prepare import prepare
 from tests.answers import Labelled, labelled
@@ -19,7 +19,7 @@ Verdicts = list[bool]
 def numbers(answers: Sequence[Labelled], *, faithful: bool = False) -> Verdicts:
     """Returns the verdicts on answers to GSM8K, with `faithful` those of the reference."""
     if faithful:
-        return [reference.is_right(each.text, f"#### {each.gold:g}") for each in answers]
+        return [is_right_by_reference(each.text, f"#### {each.gold:g}") for each in answers]
     return [final_number(each.text) == each.gold for each in answers]
 
 
