@@ -19,10 +19,12 @@ from a2rl.config.params import load_params
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.models.pretrained import CATALOGUE
+from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.gpu_share import dealt_gpus
 from a2rl.run.owner import owned
 from a2rl.run.records import STAGES
+from a2rl.task_api.data import prepare_data
 
 ON_GPUS = ("baseline", "execute", "grade", "validity")
 
@@ -59,16 +61,16 @@ def _run_stage(arguments: argparse.Namespace, settings: Settings) -> str:
 
 def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
     """Runs a stage that prepares what runs start from."""
-    from stages import data, pretrained, task_baseline, tiny
+    from stages import task_baseline, tiny
 
     if arguments.stage == "data":
-        data.data(arguments.task, arguments.variant, arguments.source, settings)
+        prepare_data(arguments.task, arguments.variant, arguments.source, settings)
         return f"data: {arguments.task} {arguments.variant}"
     if arguments.stage == "corpus":
         tiny.corpus(arguments.task, load_params(settings.root), settings)
         return f"corpus: the pretraining text of {arguments.task}"
     if arguments.stage == "model":
-        return f"model: {pretrained.pretrained(arguments.model, settings)}"
+        return f"model: {PretrainedStore(settings).make_again(CATALOGUE[arguments.model])}"
     if arguments.stage == "tiny":
         sys.stderr.write("tiny: pretraining the base model takes about two minutes\n")
         built = tiny.tiny(load_params(settings.root), settings)

@@ -1,7 +1,7 @@
 """An independent audit of a run or of a bundle: every check, the validity with its evidence, and grading anew."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,25 +113,20 @@ def graded_anew(
         InterruptedByUserError: The user stopped it.
     """
     again: dict[str, Callable[[], Regrade]] = {
-        RESULT: lambda: _regraded_result(run, settings, absent, on_progress),
-        BASE_MODEL: lambda: _regraded_baseline(run, settings, absent, on_progress),
+        RESULT: lambda: regrade(run, settings, on_progress=on_progress),
+        BASE_MODEL: lambda: regrade_baseline(run, settings, on_progress),
     }
-    regrades, problems = _regraded(again) if _has_result(run) else ((), {})
-    return found.model_copy(update={"regrades": regrades, "not_regraded": problems})
-
-
-def _regraded(again: Mapping[str, Callable[[], Regrade]]) -> tuple[tuple[Regrade, ...], dict[str, str]]:
-    """Grades anew what can be; returns the results, and why the others have none."""
     regrades: list[Regrade] = []
     problems: dict[str, str] = {}
-    for what, grade in again.items():
+    for what, grade in again.items() if _has_result(run) else ():
         try:
+            _require_base_model(run, absent)
             regrades.append(grade())
         except InterruptedByUserError:
             raise
         except A2rlError as error:
             problems[what] = str(error)
-    return tuple(regrades), problems
+    return found.model_copy(update={"regrades": tuple(regrades), "not_regraded": problems})
 
 
 def _has_result(run: RunDir) -> bool:
@@ -140,26 +135,6 @@ def _has_result(run: RunDir) -> bool:
     except A2rlError:
         return False  # the check of the records says why
     return record is not None and record.final is not None
-
-
-def _regraded_result(run: RunDir, settings: Settings, absent: Absent, on_progress: OnProgress) -> Regrade:
-    """Grades the checkpoint that counts again.
-
-    Raises:
-        A2rlError: It cannot be graded here.
-    """
-    _require_base_model(run, absent)
-    return regrade(run, settings, on_progress=on_progress)
-
-
-def _regraded_baseline(run: RunDir, settings: Settings, absent: Absent, on_progress: OnProgress) -> Regrade:
-    """Grades the base model again, if what has its name here is that of the run.
-
-    Raises:
-        A2rlError: It cannot be graded here.
-    """
-    _require_base_model(run, absent)
-    return regrade_baseline(run, settings, on_progress)
 
 
 def _require_base_model(run: RunDir, absent: Absent) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.text import Text
 
 from a2rl.agent_systems.definition import agent_ids, find_agent
 from a2rl.agent_systems.installation import Installation
-from a2rl.cli.console import err, out, print_json, print_table
+from a2rl.cli.console import err, out, print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, Source
 from a2rl.cli.progress import byte_bar
 from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError, unknown_name
@@ -22,12 +22,8 @@ from a2rl.core.settings import Settings
 from a2rl.models.base_model import TINY
 from a2rl.models.checkpoint import tensors_of
 from a2rl.models.pretrained import CATALOGUE
-from a2rl.models.pretrained_store import PretrainedStore
+from a2rl.models.pretrained_store import OnProgress, PretrainedStore
 from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, own_task_ids, task_ids
-
-if TYPE_CHECKING:
-    from a2rl.models.pretrained_store import OnProgress
-
 
 agents_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -35,7 +31,7 @@ agents_app = typer.Typer(invoke_without_command=True, context_settings={"help_op
 @agents_app.callback()
 def agents(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List available agent systems; `a2rl agents install ID` installs one.
 
@@ -88,7 +84,7 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
                 Installation(agent, settings).install(lambda text: out.print(text, markup=False))
             except A2rlError as error:
                 failed += 1
-                err.print(f"{agent.id}: {error}", style="red", markup=False, soft_wrap=True)
+                say_aside(f"{agent.id}: {error}", style="red")
     if failed:
         sys.exit(1)
 
@@ -156,11 +152,11 @@ def get(
     if name not in CATALOGUE:
         raise unknown_name("model to get", name, CATALOGUE)
     model, store = CATALOGUE[name], PretrainedStore(settings)
-    out.print(f"{name}: {model.licence.name}, {model.licence.url}", markup=False, soft_wrap=True)
+    say(f"{name}: {model.licence.name}, {model.licence.url}")
     if accept_license:
         store.accept_licence(model)
     fetch([name], settings)
-    out.print(f"{name} is in {store.folder(model)}", markup=False, soft_wrap=True)
+    say(f"{name} is in {store.folder(model)}")
 
 
 def fetch(names: Iterable[str], settings: Settings) -> None:
@@ -179,10 +175,10 @@ def fetch(names: Iterable[str], settings: Settings) -> None:
 
 
 @contextmanager
-def _progress(name: str, total: int) -> Iterator["OnProgress"]:
+def _progress(name: str, total: int) -> Iterator[OnProgress]:
     """Shows a bar on a terminal; elsewhere, one line says what takes so long."""
     if not err.is_terminal:
-        err.print(f"downloading {name} ({_size(total)}), once", markup=False, soft_wrap=True)
+        say_aside(f"downloading {name} ({_size(total)}), once")
     with byte_bar(f"downloading {name}") as on_progress:
         yield on_progress
 
@@ -281,9 +277,9 @@ def new(
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__*"))
     definition = folder / "task.py"
     definition.write_text(definition.read_text(encoding="utf-8").replace("NAME", folder.resolve().name))
-    out.print(f"{folder} has a whole task. Change it, and see whether it keeps its contract:", soft_wrap=True)
-    out.print(f"  a2rl tasks check {folder}", markup=False, soft_wrap=True)
-    out.print(f"  a2rl run --task ./{folder} --agent scripted --budget 2m", markup=False, soft_wrap=True)
+    say(f"{folder} has a whole task. Change it, and see whether it keeps its contract:")
+    say(f"  a2rl tasks check {folder}")
+    say(f"  a2rl run --task ./{folder} --agent scripted --budget 2m")
 
 
 @tasks_app.command()
@@ -307,14 +303,14 @@ def check(
         failed = 0
         for each in looked_at.run():
             mark, style = ("no ", "red") if each.problem else ("yes", "green")
-            out.print(f"{mark}  {each.claim}", style=style, markup=False, soft_wrap=True)
+            say(f"{mark}  {each.claim}", style=style)
             if each.problem:
                 failed += 1
-                out.print(f"     {each.problem}", markup=False, soft_wrap=True)
+                say(f"     {each.problem}")
         if not failed:
-            out.print(f"grading takes {looked_at.costs()}, besides the model", markup=False, soft_wrap=True)
+            say(f"grading takes {looked_at.costs()}, besides the model")
         for line in looked_at.missing():
-            out.print(line, style="dim", markup=False, soft_wrap=True)
+            say(line, style="dim")
     if failed:
         raise A2rlError(f"{failed} of the checks failed: docs/adding-a-task.md explains the contract")
-    out.print(f"{task_id} keeps the contract", markup=False, soft_wrap=True)
+    say(f"{task_id} keeps the contract")

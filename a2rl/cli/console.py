@@ -39,6 +39,16 @@ out = PlainConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH
 err = PlainConsole(stderr=True, highlight=False)
 
 
+def say(text: str | Text, style: str = "") -> None:
+    """Prints a text as it is, without wrapping it."""
+    out.print(text, style=style, soft_wrap=True)
+
+
+def say_aside(text: str | Text, style: str = "") -> None:
+    """Prints a text on stderr, as it is, without wrapping it."""
+    err.print(text, style=style, soft_wrap=True)
+
+
 def print_error(message: str) -> None:
     """Prints a message on stderr, marked as an error."""
     err.print(Text.assemble(("error: ", "bold red"), printable(message)), soft_wrap=True)

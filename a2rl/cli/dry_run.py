@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from rich.text import Text
 
-from a2rl.cli.console import out, print_json, print_table
+from a2rl.cli.console import out, print_json, print_table, say
 from a2rl.config.estimate import LOST_SHARE, Estimate, estimate
 from a2rl.config.params import Params
 from a2rl.config.plan import cells_of, check_cells, plan_runs
@@ -127,7 +127,7 @@ def _show_grid(cells: Sequence[RunSettings]) -> None:
     values = {name: {row[place] for row in seeds} for place, name in enumerate(names)}
     columns = [name for name in names if name in ALWAYS_SHOWN or len(values[name]) > 1]
     common = [f"{name} {next(iter(values[name]))}" for name in names if name not in columns and values[name] != {"-"}]
-    out.print(f"All runs have: {', '.join(common)}.", soft_wrap=True)
+    say(f"All runs have: {', '.join(common)}.")
     titles = [name.removesuffix("_s") for name in columns]
     rows = [[*(row[names.index(name)] for name in columns), ", ".join(each)] for row, each in seeds.items()]
     print_table((*titles, "seeds"), rows, right=("budget",))
@@ -153,7 +153,7 @@ def _show_totals(found: Estimate) -> None:
         gib = "size unknown" if size.bytes is None else f"{size.bytes / GIB:,.2f} GiB, {size.source}"
         rows.append(("base model", f"{size.model}: {gib}"))
     for title, text in rows:
-        out.print(Text.assemble((f"{title:<13}", "bold"), text), soft_wrap=True)
+        say(Text.assemble((f"{title:<13}", "bold"), text))
     out.print()
 
 
@@ -179,12 +179,11 @@ def _show_tasks(found: Estimate) -> None:
     likely = f"gain shown in {POWER:.0%} of runs"
     columns = ("task", "variant", "protocol", "items that decide", "smallest gain", likely)
     print_table(columns, rows, right=columns[3:])
-    out.print(
+    say(
         "Gains are in points over the base model, at 95% confidence, for one submission. Smallest gain: the least that "
         f"gets the verdict 'improved', if no item is lost. Gain shown in {POWER:.0%} of runs: the true gain that gets "
         f"this verdict in {POWER:.0%} of runs, if training loses {LOST_SHARE:.0%} of the items.",
         style="dim",
-        soft_wrap=True,
     )
     if any(each.is_approximate for each in found.tasks):
         out.print("* A guide only: this task compares win rates, not right and wrong answers.", style="dim")
@@ -201,12 +200,11 @@ def _show_seeds(found: Estimate, plans: Sequence[SeedPlan]) -> None:
     }  # fmt: skip
     columns = ("task", "variant", "points between two stacks", "deviation between runs", "seeds for each stack")
     print_table(columns, rows, right=("points between two stacks", "seeds for each stack"))
-    out.print(
+    say(
         f"Seeds for each stack: with so many, a true difference of this size is shown in {POWER:.0%} of cases, at 95% "
         "confidence, on the same items. `a2rl compare` also allows for the choice of the items, which more seeds do "
         "not make smaller. Another difference: --difference.",
         style="dim",
-        soft_wrap=True,
     )
 
 

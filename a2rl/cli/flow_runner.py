@@ -21,13 +21,12 @@ from rich.text import Text
 from a2rl.cli.console import err
 from a2rl.cli.progress import GradingProgress
 from a2rl.cli.results import sandbox_warning
-from a2rl.cli.watching import LiveTable
+from a2rl.cli.watching import LiveTable, Watcher, belongs_to
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
 from a2rl.core.event_log import PeriodicThread
 from a2rl.core.printable import printable
 from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
-from a2rl.results.live import Watcher, belongs_to
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import format_bytes

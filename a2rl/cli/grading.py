@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from a2rl.cli.catalogs import fetch
-from a2rl.cli.console import out, print_json, print_table
+from a2rl.cli.console import out, print_json, print_table, say
 from a2rl.cli.options import Json, Judge, Source, Split, Task, Variant
 from a2rl.cli.progress import progress_bar
 from a2rl.core.errors import A2rlError, UsageError
@@ -99,18 +99,16 @@ def _show_figures(figures: dict[str, Any], as_json: bool) -> None:
 
     for name, value in figures.items():
         if value not in {None, ""}:
-            out.print(f"{name}: {value if isinstance(value, str) else f'{value:.4f}'}", soft_wrap=True, markup=False)
+            say(f"{name}: {value if isinstance(value, str) else f'{value:.4f}'}")
     if as_json:
         print_json(figures)
 
 
 def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = None, sample: str = "") -> None:
 
-    out.print(
+    say(
         f"score {result}  (correct {result.correct}, wrong {result.wrong}, truncated {result.truncated}, "
-        f"errored {result.errored}; {sample or result.total} items in {result.seconds:.1f} s)",
-        soft_wrap=True,
-        markup=False,
+        f"errored {result.errored}; {sample or result.total} items in {result.seconds:.1f} s)"
     )
     if result.groups:
         rows = [
@@ -119,7 +117,7 @@ def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = No
         ]
         print_table(("kind", "score", "items"), rows, right=("score", "items"))
     if result.measures:
-        out.print(", ".join(f"{name} {value:.2f}" for name, value in result.measures.items()), soft_wrap=True)
+        say(", ".join(f"{name} {value:.2f}" for name, value in result.measures.items()))
     if as_json:
         more = {name: value for name, value in (("settings", settings), ("sample", sample)) if value}
         print_json(result.model_dump(mode="json") | more)

@@ -4,15 +4,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, ConfigDict
 
 from a2rl.agent_systems.definition import find_agent
 from a2rl.cli.catalogs import fetch
-from a2rl.cli.console import err, out, print_json, print_table
-from a2rl.cli.options import Json, with_replaced_settings, with_settings
+from a2rl.cli.console import err, print_json, print_table, say, say_aside
+from a2rl.cli.options import Json, RunId, RunIds, Submission, with_replaced_settings, with_settings
 from a2rl.cli.progress import progress_bar
 from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
@@ -25,9 +25,6 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.origin import create_run, require_made_here
 from a2rl.run.spec import RunSpec
 from a2rl.scoring.seeds import DIFFERENCE
-
-if TYPE_CHECKING:
-    from a2rl.grading.regrade import Regrade
 
 
 class RepeatedSubmission(BaseModel):
@@ -161,7 +158,7 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import list_runs, run_object, show_list
 
-    err.print(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}", soft_wrap=True)
+    say_aside(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}")
     _warn(specs, settings)
     fetch([spec.model for spec in specs], settings)
     _check(specs, settings)
@@ -176,7 +173,7 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
 
 
 def resume(
-    run_id: Annotated[list[str], typer.Argument(help="Run ids.")],
+    run_id: RunIds,
     trust: Annotated[
         bool, typer.Option("--trust", help="Continue runs that were made elsewhere, with their settings and your keys.")
     ] = False,
@@ -209,16 +206,16 @@ def resume(
         run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
 
 
-def _report_on_launch(runs: "Sequence[RunDir]", settings: Settings) -> None:
+def _report_on_launch(runs: Sequence[RunDir], settings: Settings) -> None:
     """Writes the report over the runs of this launch, as far as they have come."""
     from a2rl.results.suite.files import write_suite_report
 
     try:
         page = write_suite_report(runs[0].spec.launch, runs, settings)
     except (A2rlError, OSError) as error:  # the runs are what matters; `a2rl report --suite` draws it again
-        err.print(f"the report over all runs could not be written: {error}", style="yellow", soft_wrap=True)
+        say_aside(f"the report over all runs could not be written: {error}", style="yellow")
     else:
-        out.print(f"report over all runs: {page}", soft_wrap=True, markup=False)
+        say(f"report over all runs: {page}")
 
 
 def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
@@ -241,18 +238,12 @@ def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:
         if unknown := price_unknown(spec, agent, settings):
             texts.add(f"{unknown}; to count it, {ADD_PRICE}")
     for text in sorted(texts):
-        err.print(text, style="yellow", soft_wrap=True, markup=False)
-
-
-SHOWN = 20
-"""The number of items that are listed; `--json` has all of them."""
+        say_aside(text, style="yellow")
 
 
 def regrade(
-    run_id: Annotated[str, typer.Argument(help="Run id.")],
-    submission: Annotated[
-        int | None, typer.Argument(min=1, help="Number of a submission; unless given, the one that counts.")
-    ] = None,
+    run_id: RunId,
+    submission: Submission = None,
     as_json: Json = False,
 ) -> None:
     """Grade a checkpoint of a run again, with the run's settings, and compare the results item by item.
@@ -262,20 +253,20 @@ def regrade(
 
     Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2 2`, `a2rl regrade gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.results import find_run
+    from a2rl.cli.results import find_run, show_regrade
     from a2rl.grading.regrade import regrade as grade_again
 
     settings = Settings.load()
     with progress_bar(f"grading {run_id} again") as on_progress:
         found = grade_again(find_run(run_id, settings), settings, submission, on_progress)
-    _show_regrade(found)
+    show_regrade(found)
     if as_json:
         print_json(found.model_dump(mode="json") | {"same": found.is_same})
     if not found.is_same:
         sys.exit(1)
 
 
-def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json = False) -> None:
+def rerun(run_id: RunId, as_json: Json = False) -> None:
     """Start a new run with all settings of an earlier one, and compare their submissions.
 
     The scripted agent submits the same weights on the same machine if the run has a fixed number of steps (--steps).
@@ -303,7 +294,7 @@ def rerun(run_id: Annotated[str, typer.Argument(help="Run id.")], as_json: Json 
         run_flow({"run_ids": [again.id]}, [again.id], settings)
 
 
-def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
+def _show_repetition(first: RunDir, again: RunDir, as_json: bool) -> None:
     from a2rl.cli.launching import repetition
 
     found = repetition(first, again)
@@ -313,7 +304,7 @@ def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
         what = f"neither this run nor {found.run_id} has submissions that could be compared"
     else:
         what = f"this run differs from {found.run_id}"
-    out.print(what, soft_wrap=True, markup=False)
+    say(what)
     rows = [
         (
             str(each.number),
@@ -328,26 +319,6 @@ def _show_repetition(first: "RunDir", again: "RunDir", as_json: bool) -> None:
     if rows:
         print_table(("submission", "weights before", "weights now", "score before", "score now"), rows)
     for change in found.changed:
-        out.print(change, soft_wrap=True, markup=False)
+        say(change)
     if as_json:
         print_json(found.model_dump(mode="json") | {"same": found.is_same})
-
-
-def _show_regrade(found: "Regrade") -> None:
-
-    what = f"submission {found.submission}, {found.before.total} {found.split} items"
-    if found.is_same:
-        out.print(f"the same score, item by item: {found.after} ({what})", soft_wrap=True, markup=False)
-    else:
-        out.print(
-            f"the scores differ: {found.before} before, {found.after} now ({what}); {len(found.differences)} items "
-            "have another result",
-            soft_wrap=True, markup=False,
-        )  # fmt: skip
-        rows = [
-            (each.id, each.before, each.after, f"{each.value_before:g}", f"{each.value_after:g}")
-            for each in found.differences[:SHOWN]
-        ]
-        print_table(("item", "before", "now", "value before", "value now"), rows)
-    if found.other_answers:
-        out.print(f"{found.other_answers} answers have another text", soft_wrap=True, markup=False)

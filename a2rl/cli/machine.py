@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 import a2rl
-from a2rl.cli.console import out, print_json
+from a2rl.cli.console import print_json, say
 from a2rl.cli.options import Json, with_optional_settings
 from a2rl.core.errors import UsageError
 from a2rl.core.files import machine_failure
@@ -35,11 +35,9 @@ def driver(
     from a2rl.mock_llm.scenario import load_scenario
 
     def announce(url: str) -> None:
-        out.print(
+        say(
             f"serving {scenario}; point an agent system to it with one of\n  ANTHROPIC_BASE_URL={url}\n"
-            f"  OPENAI_BASE_URL={url}/v1\n  GOOGLE_GEMINI_BASE_URL={url}",
-            soft_wrap=True,
-            markup=False,
+            f"  OPENAI_BASE_URL={url}/v1\n  GOOGLE_GEMINI_BASE_URL={url}"
         )
 
     serve(load_scenario(scenario), port, log, announce)
@@ -79,9 +77,9 @@ def doctor(*, as_json: Json = False, **given: Any) -> None:
             mark = ("missing  ", "yellow")
         else:
             mark = ("PROBLEM  ", "bold red")
-        out.print(Text.assemble(mark, (f"{finding.what:<14}", "bold"), finding.found), soft_wrap=True)
+        say(Text.assemble(mark, (f"{finding.what:<14}", "bold"), finding.found))
         if finding.mend:
-            out.print(Text(f"{'':23}{finding.mend}", "dim"), soft_wrap=True)
+            say(Text(f"{'':23}{finding.mend}", "dim"))
     if any(not finding.ok and not finding.optional for finding in findings):
         sys.exit(1)
 
@@ -102,7 +100,7 @@ def init(
     if not SHIPPED.is_dir():
         raise UsageError(f"this a2rl belongs to the checkout {SHIPPED.parents[1]}, which is a project: work there")
     make_project(SHIPPED, folder)
-    out.print(f"{folder} is a project of a2rl; continue with: cd {folder} && a2rl doctor", soft_wrap=True)
+    say(f"{folder} is a project of a2rl; continue with: cd {folder} && a2rl doctor")
 
 
 def make_project(shipped: Path, folder: Path) -> None:

@@ -13,6 +13,11 @@ from a2rl.config.suite import SETTINGS, SUITE_SETTINGS, Setting
 from a2rl.run.budget import format_duration
 from a2rl.run.spec import RunSettings
 
+RunId = Annotated[str, typer.Argument(help="Run id.")]
+RunIds = Annotated[list[str], typer.Argument(help="Run ids.")]
+Submission = Annotated[
+    int | None, typer.Argument(min=1, help="Number of a submission; unless given, the one that counts.")
+]
 Task = Annotated[str, typer.Option(help=RunSettings.model_fields["task"].description)]
 Variant = Annotated[str, typer.Option(help="mini: small generated data. full: the real data.")]
 Source = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.text import Text
 
-from a2rl.cli.console import out, print_json, print_table
+from a2rl.cli.console import out, print_json, print_table, say
 from a2rl.core.errors import A2rlError, UsageError, unknown_name
 from a2rl.core.printable import printable, printable_json
 from a2rl.core.settings import Settings
@@ -140,21 +140,21 @@ def sandbox_warning(sandbox: Isolation) -> str:
 def show_run(found: RunDir, as_json: bool) -> None:
     """Prints the result of a run."""
     out.print()
-    out.print(sentence(found), soft_wrap=True)
+    say(sentence(found))
     facts = run_object(found)
     show_validity(read_validity(found))
     ready = found.read("setup", SetupRecord)
     if ready is not None and (warning := sandbox_warning(ready.sandbox)):
-        out.print(warning, style="bold yellow", soft_wrap=True, markup=False)
+        say(warning, style="bold yellow")
     for text in remarks_on(found):
-        out.print(text, style="yellow", soft_wrap=True, markup=False)
+        say(text, style="yellow")
     graded = found.read("grade", GradeRecord)
     if graded is not None and graded.judge is not None:
-        out.print(str(graded.judge), soft_wrap=True, markup=False)
+        say(str(graded.judge))
     undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
-    out.print(f"report: {facts['report'] or undrawn}\nverify: a2rl verify {found.id}", soft_wrap=True, markup=False)
+    say(f"report: {facts['report'] or undrawn}\nverify: a2rl verify {found.id}")
     if late := MLFLOW_NOTE.read(found):
-        out.print(late, style="yellow", soft_wrap=True, markup=False)
+        say(late, style="yellow")
     if as_json:
         print_json(facts)
 
@@ -166,14 +166,14 @@ def show_validity(validity: Validity | None) -> None:
     style = {"void": "bold red", "flagged": "bold yellow"}.get(validity.word, "green")
     out.print(f"The result is {validity.word}." if validity.word != "no result" else "Findings:", style=style)
     for text in validity.why:
-        out.print(f"  {text}", style=style, soft_wrap=True, markup=False)
+        say(f"  {text}", style=style)
 
 
 def show_checks(checks: "Iterable[CheckOutcome]") -> None:
     """Prints one line for each check."""
     for check in checks:
         mark, text = _check_line(check)
-        out.print(Text.assemble(mark, check.what, f": {printable(text)}" if text else ""), soft_wrap=True)
+        say(Text.assemble(mark, check.what, f": {printable(text)}" if text else ""))
 
 
 def _check_line(check: "CheckOutcome") -> tuple[tuple[str, str], str]:
@@ -188,31 +188,35 @@ def show_regrade(found: "Regrade") -> None:
     """Prints how a second grade compares with the first, and the items that differ."""
     what = f"submission {found.submission}" if found.submission else "the base model"
     if found.is_same:
+        mark = ("ok     ", "green")
         text = f"{what} graded anew: {found.after}, the same item by item ({found.after.total} {found.split} items)"
-        out.print(Text.assemble(("ok     ", "green"), printable(text)), soft_wrap=True)
-        return
-    text = f"{what} graded anew: {found.after}, not {found.before}; {len(found.differences)} items differ"
-    out.print(Text.assemble(("DIFFERS ", "bold red"), printable(text)), soft_wrap=True)
+    else:
+        mark = ("DIFFERS ", "bold red")
+        text = f"{what} graded anew: {found.after}, not {found.before}; {len(found.differences)} items differ"
+    say(Text.assemble(mark, printable(text)))
     for each in found.differences[:SHOWN_ITEMS]:
-        out.print(f"        {each.id}: {each.before}, now {each.after}", soft_wrap=True, markup=False)
+        value = "" if each.before != each.after else f" ({each.value_before:g}, now {each.value_after:g})"
+        say(f"        {each.id}: {each.before}, now {each.after}{value}")
+    if found.other_answers:
+        say(f"        {found.other_answers} answers have another text")
 
 
 def show_audit(found: "Audit") -> None:
     """Prints the validity of the result, with each finding and its evidence, and what the audit concludes."""
     for what, why in found.not_regraded.items():
-        out.print(f"not graded anew: {what}: {why}", style="yellow", soft_wrap=True, markup=False)
+        say(f"not graded anew: {what}: {why}", style="yellow")
     if found.left_out:
         gone = ", ".join(found.left_out[:SHOWN_ITEMS]) + (" ..." if len(found.left_out) > SHOWN_ITEMS else "")
         text = printable(f"not here, so the result is flagged at best: {gone}")
-        out.print(text, style="yellow", soft_wrap=True, markup=False)
+        say(text, style="yellow")
     if found.validity is not None:
         for finding in found.validity.findings:
-            out.print(f"{finding.level}: {finding.text} ({finding.id})", soft_wrap=True, markup=False)
+            say(f"{finding.level}: {finding.text} ({finding.id})")
             for each in finding.evidence:
                 place = each.model_dump(mode="json", exclude_defaults=True)
-                out.print(f"    {printable_json(place)}", soft_wrap=True, markup=False)
+                say(f"    {printable_json(place)}")
     word = found.validity.word if found.validity else "not decided"
-    out.print(f"{'sound' if found.sound else 'NOT SOUND'}; validity: {word}", style="bold", soft_wrap=True)
+    say(f"{'sound' if found.sound else 'NOT SOUND'}; validity: {word}", style="bold")
 
 
 ORDERS = ("run", "created", "suite", "task", "agent", "driver", "seed", "gain", "submissions")
@@ -287,7 +291,7 @@ def show_list(found: Iterable[ListedRun]) -> None:
     print_table(titles, [_row(each) for each in listed], right=numbers)
     for each in listed:
         if late := MLFLOW_NOTE.read(each.run):
-            out.print(late, style="yellow", soft_wrap=True, markup=False)
+            say(late, style="yellow")
 
 
 def _listed(run: RunDir) -> ListedRun:

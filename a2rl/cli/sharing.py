@@ -12,19 +12,18 @@ import typer
 
 from a2rl.agent_systems.definition import find_agent
 from a2rl.cli.catalogs import fetch
-from a2rl.cli.console import out, print_error, print_json
-from a2rl.cli.options import Json, Source, Task, Variant
+from a2rl.cli.console import print_error, print_json, say
+from a2rl.cli.options import Json, RunId, Source, Submission, Task, Variant
 from a2rl.cli.progress import progress_bar
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UsageError
 from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
-from a2rl.grading.progress import ignore_progress
+from a2rl.grading.progress import OnProgress, ignore_progress
 from a2rl.llm.keys import register_run_secrets
 from a2rl.run.budget import parse_duration
 
 if TYPE_CHECKING:
     from a2rl.bundle.audit import Audit
-    from a2rl.grading.progress import OnProgress
     from a2rl.results.verify import Trust
 
 
@@ -32,7 +31,7 @@ GIB = 1 << 30
 
 
 def bundle(
-    run_id: Annotated[str, typer.Argument(help="Run id.")],
+    run_id: RunId,
     out_file: Annotated[Path | None, typer.Option("-o", "--out", help="The file; RUN.tar.gz unless given.")] = None,
     with_weights: Annotated[bool, typer.Option(help="Include the kept checkpoints, to grade them anew.")] = False,
 ) -> None:
@@ -49,9 +48,9 @@ def bundle(
     target = out_file or Path(f"{found.id}{SUFFIX}")
     index = pack(found, target, with_weights)
     for path, why in index.left_out.items():
-        out.print(f"left out {path}: {why}", style="yellow", soft_wrap=True, markup=False)
+        say(f"left out {path}: {why}", style="yellow")
     size = target.stat().st_size / (1 << 20)
-    out.print(f"{target}: {len(index.files)} files, {size:.1f} MiB", soft_wrap=True, markup=False)
+    say(f"{target}: {len(index.files)} files, {size:.1f} MiB")
 
 
 def audit(
@@ -130,9 +129,9 @@ def build(
     with progress_bar("auditing") as on_progress:
         found = builder.build(folder, jobs, on_progress)
     for name, why in found.refused.items():
-        out.print(f"refused {name}: {why}", style="yellow", soft_wrap=True, markup=False)
+        say(f"refused {name}: {why}", style="yellow")
     counts = f"{found.shown} shown, {len(found.refused)} refused, {found.audited} audited now"
-    out.print(f"{found.page}: {counts}", soft_wrap=True, markup=False)
+    say(f"{found.page}: {counts}")
     if as_json:
         print_json({**found._asdict(), "page": str(found.page)})
 
@@ -144,7 +143,7 @@ def _audit(
     published: Path | None,
     regrade: bool,
     max_bytes: int,
-    on_progress: "OnProgress",
+    on_progress: OnProgress,
 ) -> "Audit":
     from a2rl.bundle.audit import audit as audited
     from a2rl.bundle.audit import graded_anew
@@ -187,10 +186,8 @@ def export() -> None:
 
 @export_app.command("inspect")
 def inspect_log(
-    run_id: Annotated[str, typer.Argument(help="Run id.")],
-    submission: Annotated[
-        int | None, typer.Argument(min=1, help="Number of a submission; unless given, the one that counts.")
-    ] = None,
+    run_id: RunId,
+    submission: Submission = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file; unless given, a new one here, named by time.")
     ] = None,
@@ -207,11 +204,9 @@ def inspect_log(
     register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
     target = output or Path(inspect_log_name(run))
     samples = write_inspect_log(run, target, submission)
-    out.print(
+    say(
         f"{target}: {samples} samples. It has items of the eval set, which no agent may see.\n"
-        "Open it with `inspect view start --log-dir FOLDER` (the package inspect_ai).",
-        soft_wrap=True,
-        markup=False,
+        "Open it with `inspect view start --log-dir FOLDER` (the package inspect_ai)."
     )
 
 
@@ -241,7 +236,7 @@ def harbor_task(
     fetch([model], settings)
     wanted = HarborTask(task, known_variant(variant), source, model, parse_duration(budget), gpus, solution)
     write_harbor_task(settings, wanted, target)
-    out.print(f"{target}: `harbor lint {target}`, `harbor run -p {target} -a AGENT`", soft_wrap=True, markup=False)
+    say(f"{target}: `harbor lint {target}`, `harbor run -p {target} -a AGENT`")
 
 
 @export_app.command("grade-for-harbor", hidden=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from a2rl.cli.console import out, print_json, print_table
-from a2rl.cli.options import Json
+from a2rl.cli.console import out, print_json, print_table, say
+from a2rl.cli.options import Json, RunId, RunIds, Submission
 from a2rl.config.params import load_params
 from a2rl.core.errors import UsageError
 from a2rl.core.printable import printable
@@ -123,7 +123,7 @@ def _report_on_suites(names: list[str]) -> None:
 
     settings = Settings.load()
     page = write_suite_report(report_name(names), runs_of(names, settings), settings)
-    out.print(str(page), soft_wrap=True)
+    say(str(page))
 
 
 def _report_on_run(run_id: str) -> None:
@@ -141,11 +141,11 @@ def _report_on_run(run_id: str) -> None:
         with owned(found):
             stage_report(found, settings)  # it could not be finished when the run ended
     draw_report(found, settings)
-    out.print(str(found.report), soft_wrap=True)
+    say(str(found.report))
     if params.is_used:
         catch_up(found, Anchor(params, settings.root))
         if late := ANCHOR_NOTE.read(found):
-            out.print(late, style="yellow", soft_wrap=True, markup=False)
+            say(late, style="yellow")
     Tracker(settings).sync(found)
     MLFLOW_NOTE.mark(found, "")
 
@@ -189,15 +189,12 @@ def compare(
         return
     table = tables.comparison("comparison", rows)
     print_table(table.columns, [[cell.text for cell in row] for row in table.rows], right=table.right)
-    out.print(
-        f"Difference: the gain of {rows[0].other} minus that of {rows[0].stack}, in points. A run without a result "
-        "counts as a gain of zero. p is corrected for the number of tasks.",
-        soft_wrap=True, markup=False,
-    )  # fmt: skip
+    say(f"Difference: the gain of {rows[0].other} minus that of {rows[0].stack}, in points. A run without a result "
+        "counts as a gain of zero. p is corrected for the number of tasks.")  # fmt: skip
 
 
 def label(
-    run_id: Annotated[list[str], typer.Argument(help="Run ids.")],
+    run_id: RunIds,
     *,
     judge: Annotated[
         str | None, typer.Option(help="A second rater: a judge of params.yaml, which reads the same code.")
@@ -226,7 +223,7 @@ def label(
         print_json({"kappa": kappa, "runs": {key: each.model_dump(mode="json") for key, each in records.items()}})
 
 
-def _labelled(run: "RunDir", settings: Settings, judge: str | None, max_usd: float) -> "LabelsRecord":
+def _labelled(run: RunDir, settings: Settings, judge: str | None, max_usd: float) -> "LabelsRecord":
     from a2rl.labels.rater import rate
     from a2rl.labels.records import write_labels
 
@@ -254,27 +251,25 @@ def _show_agreement(records: "list[LabelsRecord]") -> float | None:
 def _show_labels(name: str, record: "LabelsRecord") -> None:
     from a2rl.labels.records import in_words
 
-    out.print(f"{name}: {in_words(record.chain)}", soft_wrap=True, markup=False)
+    say(f"{name}: {in_words(record.chain)}")
     for each in record.chain:
         out.print(f"  {each.route} (confidence {each.confidence:.2f})", markup=False)
         for piece in each.evidence[:SHOWN_EVIDENCE]:
             where = f"{piece.file}:{piece.line}" if piece.file else piece.source
             commit = f" in {piece.commit[:8]}" if piece.commit else ""
-            out.print(f"    {where}{commit}: {piece.what}", soft_wrap=True, markup=False)
+            say(f"    {where}{commit}: {piece.what}")
     for failure in record.failures:
         out.print(f"  failure: {failure.kind} (confidence {failure.confidence:.2f})", markup=False)
         for piece in failure.evidence[:SHOWN_EVIDENCE]:
-            out.print(f"    {piece.file or piece.source}: {piece.what}", soft_wrap=True, markup=False)
+            say(f"    {piece.file or piece.source}: {piece.what}")
     if record.second is not None:
         routes = " > ".join(record.second.routes) or f"no answer: {record.second.reason}"
-        out.print(f"  second rater {record.second.model}: {routes}", soft_wrap=True, markup=False)
+        say(f"  second rater {record.second.model}: {routes}")
 
 
 def outputs(
-    run_id: Annotated[str, typer.Argument(help="Run id.")],
-    submission: Annotated[
-        int | None, typer.Argument(min=1, help="Number of a submission; unless given, the one that counts.")
-    ] = None,
+    run_id: RunId,
+    submission: Submission = None,
     item: Annotated[str | None, typer.Option(help="Show all prompts and answers of this item.")] = None,
     base_model: Annotated[bool, typer.Option("--base-model", help="Show those of the base model.")] = False,
     as_json: Json = False,
@@ -292,7 +287,7 @@ def outputs(
         raise UsageError(f"this grade has no item {item!r}: `a2rl outputs {run.id}` lists its items")
     if item is None:
         _list_outputs(found)
-        out.print(f"{len(found)} outputs; --item ID shows one of them, --json all.", style="dim", soft_wrap=True)
+        say(f"{len(found)} outputs; --item ID shows one of them, --json all.", style="dim")
     else:
         for each in found:
             _show_output(each)
@@ -321,11 +316,9 @@ def _show_output(output: "GradedOutput") -> None:
     sample = f", answer {output.sample + 1}" if output.sample else ""
     out.print(f"item {output.item}{sample}: {output.verdict}, {output.tokens} tokens", style="bold", markup=False)
     for turn in output.turns:
-        out.print(
-            printable(_prompt(turn), WHOLE, lines=True), style="dim", soft_wrap=True, markup=False, highlight=False
-        )
+        say(printable(_prompt(turn), WHOLE, lines=True), style="dim")
         cut = " [cut off at the limit of tokens]" if turn.finish == "length" else ""
-        out.print(printable(turn.answer, WHOLE, lines=True) + cut, soft_wrap=True, markup=False, highlight=False)
+        say(printable(turn.answer, WHOLE, lines=True) + cut)
 
 
 def _prompt(turn: "Turn") -> str:

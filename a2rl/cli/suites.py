@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from a2rl.cli.console import err, out, print_json, print_table
-from a2rl.cli.options import Json
+from a2rl.cli.console import print_json, print_table, say, say_aside
+from a2rl.cli.options import Json, RunId
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.budget import format_duration
+from a2rl.run.directory import RunDir
 from a2rl.run.origin import create_run, trust
+from a2rl.run.spec import RunSpec
 
 if TYPE_CHECKING:
     from a2rl.cluster.holding import Cluster
-    from a2rl.run.directory import RunDir
-    from a2rl.run.spec import RunSpec
 
 app = typer.Typer(
     help="See, restart and end the runs that `a2rl bench --pool` has submitted to several machines.",
@@ -59,7 +59,7 @@ def watch(
             if _show(cluster, suite, as_json):
                 return
         except A2rlError as error:  # a service is being restarted
-            err.print(str(error), style="yellow", soft_wrap=True)
+            say_aside(str(error), style="yellow")
         time.sleep(every)
 
 
@@ -84,11 +84,11 @@ def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -
     from flows.submission import cancel as cancel_suite
 
     ended = cancel_suite(Cluster.needed(Settings.load()), suite)
-    out.print(f"runs cancelled: {len(ended)}", soft_wrap=True)
+    say(f"runs cancelled: {len(ended)}")
 
 
 @app.command()
-def reopen(run_id: Annotated[str, typer.Argument(help="Run id.")]) -> None:
+def reopen(run_id: RunId) -> None:
     """Allow a run that was cancelled or given up to be continued, here or by a worker.
 
     Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2`
@@ -132,23 +132,23 @@ def _take_one(pool: str) -> str | None:
 
     with prefect_client() as client:
         flow_run = take_flow_run(client, pool)
-    out.print(f"nothing waits in {pool}" if flow_run is None else f"takes {flow_run.name}", soft_wrap=True)
+    say(f"nothing waits in {pool}" if flow_run is None else f"takes {flow_run.name}")
     return None if flow_run is None else str(flow_run.id)
 
 
-def submit(specs: "Sequence[RunSpec]", pool: str, settings: Settings, as_json: bool) -> None:
+def submit(specs: Sequence[RunSpec], pool: str, settings: Settings, as_json: bool) -> None:
     """Submits runs to a pool and says how to follow them."""
     from flows.pipeline import a2rl
     from flows.submission import submit_runs
 
     ids = submit_runs(specs, pool, a2rl, settings)
     launch = specs[0].launch
-    out.print(f"runs submitted to {pool}: {len(ids)}; follow them with: a2rl suite watch {launch}", soft_wrap=True)
+    say(f"runs submitted to {pool}: {len(ids)}; follow them with: a2rl suite watch {launch}")
     if as_json:
         print_json({"launch": launch, "pool": pool, "runs": ids})
 
 
-def find_or_fetch(run_id: str, settings: Settings) -> "RunDir":
+def find_or_fetch(run_id: str, settings: Settings) -> RunDir:
     """Returns a run of this checkout, or of the store, whose settings are then fetched.
 
     Raises:
@@ -177,10 +177,10 @@ def _reconcile(cluster: "Cluster", suite: str | None) -> None:
 
     acted = reconcile_once(cluster, suite).items()
     for line in _told((run_id, f"{decision.act}: {decision.why}") for run_id, decision in acted):
-        err.print(line, soft_wrap=True)
+        say_aside(line)
 
 
-def _told(about: "Iterable[tuple[str, str]]") -> "Iterator[str]":
+def _told(about: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yields a line for each text about runs, given as run id and text; a machine lacks the same for many runs."""
     runs_by_text: dict[str, list[str]] = {}
     for run_id, text in about:
@@ -210,16 +210,15 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
         (row.run_id, f"waiting: {row.outcome}") for row in rows if state_of_row(row) == "waiting" and row.outcome
     )
     for line in _told(refused):
-        out.print(line, soft_wrap=True)
+        say(line)
     left = "time left unknown" if found.left_s is None else f"about {format_duration(found.left_s)} left"
     spent = "spent" if found.agent_usd is not None else "spent on judges, and an unknown sum on drivers"
     silent = "-" if found.oldest_beat_s is None else format_duration(found.oldest_beat_s)
-    out.print(
+    say(
         f"{found.runs} run{'s' if found.runs > 1 else ''}: "
         f"{found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
         f"{found.failed} failed; budget {format_duration(found.used_s)} of {format_duration(found.budget_s)}, "
         f"${(found.agent_usd or 0.0) + found.judge_usd:.2f} {spent}"
-        + ("" if found.is_over else f"; {left}; longest silence {silent}"),
-        soft_wrap=True,
+        + ("" if found.is_over else f"; {left}; longest silence {silent}")
     )
     return found.is_over

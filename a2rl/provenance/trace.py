@@ -78,11 +78,6 @@ def scaled_delta(rows: Matrix, base: Matrix) -> float:
     return relative_delta(rows * factors[:, None], base)
 
 
-def mean_cosine(rows: Matrix, base: Matrix) -> float:
-    """Returns the mean cosine between rows and the base rows at their places."""
-    return float((unit(rows) * unit(base)).sum(axis=1).mean())
-
-
 def nearest(rows: Matrix, base: Matrix) -> Places:
     """Returns the base row that is nearest to each row, whatever its sign."""
     return np.asarray(np.abs(unit(rows) @ unit(base).T).argmax(axis=1))
@@ -196,16 +191,12 @@ class Trace(NamedTuple):
 
     name: str
     rows: int
-    values: int
-    """The number of numbers in it."""
     kept: float | None
     """The share of its rows whose nearest base row is their own; None for vectors and small matrices."""
     delta: float
     """The length of the difference over the length of the base tensor, in place."""
     scaled_delta: float
     """The same after permutations and scaling were undone."""
-    cosine: float
-    """The mean cosine between rows and base rows, after they were undone."""
     arrangement: Arrangement
     roughness: float | None = None
     """1 if the difference is white noise; more if it was trained."""
@@ -232,11 +223,9 @@ def trace_in_place(name: str, found: Sample, base: Tensor) -> Trace:
     return Trace(
         name=name,
         rows=rows,
-        values=rows * columns,
         kept=share_kept(found.rows, found.base) if is_matrix else None,
         delta=relative_delta(found.rows, found.base),
         scaled_delta=scaled_delta(found.rows, found.base) if is_matrix else relative_delta(found.rows, found.base),
-        cosine=mean_cosine(found.rows, found.base),
         arrangement=Arrangement.IN_PLACE,
         roughness=roughness(found.rows, found.base) if is_matrix else None,
     )
@@ -311,7 +300,6 @@ def _rearranged(trace: Trace, kept: float, rows: Matrix, base: Matrix, how: Arra
     return trace._replace(
         kept=kept,
         scaled_delta=scaled_delta(rows, base),
-        cosine=mean_cosine(rows, base),
         arrangement=how,
         roughness=roughness(rows, base),
     )

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from a2rl.cli.console import PlainConsole
-from a2rl.cli.watching import LiveTable, live_table, sparkline
+from a2rl.cli.watching import LiveRun, LiveTable, Watcher, belongs_to, live_table, sparkline
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.results.live import LiveRun, Watcher, belongs_to
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Graded, SubmissionAccepted
 from a2rl.run.failure import mark_refused
