@@ -108,8 +108,8 @@ def run(*, as_json: Json = False, **given: Any) -> None:
     suite = single_run(given)
     [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)
     _warn([spec], settings)
-    fetch([spec.model], settings)
     _check([spec], settings)
+    fetch([spec.model], settings)
     created = create_run(spec, settings)
     with showing(lambda: show_run(created, as_json)):
         run_flow({"run_ids": [created.id]}, [created.id], settings)
@@ -160,8 +160,8 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
 
     say_aside(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}")
     _warn(specs, settings)
-    fetch([spec.model for spec in specs], settings)
     _check(specs, settings)
+    fetch([spec.model for spec in specs], settings)
     created = [create_run(spec, settings) for spec in specs]
     ids = [each.id for each in created]
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
