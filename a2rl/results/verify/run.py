@@ -1,7 +1,11 @@
-"""All checks of a run, in order, and whom a reader trusts besides the run's own files."""
+"""All checks of a run, in order, and whom a reader trusts besides the run's own files.
+
+The checks of the records are here, too: that each follows from the ledger, the result from the items, and the items
+from the draw. MLflow must show what these say.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +13,13 @@ from a2rl.anchor.signatures import Head, check_signatures, load_public_key
 from a2rl.anchor.signing import SignedHistory
 from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
-from a2rl.core.files import digest_of, read_jsonl, read_text
+from a2rl.core.files import digest_of, read_jsonl, read_model, read_text
 from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeResult
 from a2rl.grading.submission_states import invalid_transition
-from a2rl.results.mlflow.tracking import Tracker
+from a2rl.results.figures import cross_fitted_gain, improvement_of, result_metrics, result_tags, run_params
+from a2rl.results.mlflow.store import short_text
+from a2rl.results.mlflow.tracking import HEAD_TAG, Mirrored, Tracker
 from a2rl.results.verify.check import (
     NOTHING_ABSENT,
     Absent,
@@ -27,11 +34,244 @@ from a2rl.results.verify.check import (
     check_report,
     made,
     require,
+    same,
 )
-from a2rl.results.verify.records import check_draw, check_mlflow, check_records, check_validity
 from a2rl.run.directory import RunDir
-from a2rl.run.events import RunOpened
-from a2rl.run.records import ExecuteRecord
+from a2rl.run.draw import Draw
+from a2rl.run.events import (
+    AgentEnded,
+    BaselineKnown,
+    DrawRevealed,
+    PrivateGraded,
+    RunFailed,
+    RunOpened,
+    SubmissionAccepted,
+    SubmissionRefused,
+    ValidityDecided,
+)
+from a2rl.run.failure import why_no_result
+from a2rl.run.ranking import best_submission, chosen_among
+from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord, judge_record, verdict_of
+from a2rl.scoring.score import TaskScore
+from a2rl.task_api.data import can_draw, drawn_digest
+from a2rl.validity.record import FROM_WORST, STAGE, Validity, ValidityRecord, event_of, may_reveal
+
+
+def check_records(run: RunDir) -> None:
+    """Compares the records of all stages with the ledger, and the result with what follows from the items."""
+    _check_execute(run)
+    record = run.read("grade", GradeRecord)
+    if record is None:
+        return
+    _check_account(run, record)
+    if record.verdict == "failed" and record.final is None:
+        _check_failure(run, record)
+        return
+    best = best_submission(run.ledger)
+    require(record.baseline == _known_baseline(run), "the record's baseline is not the ledger's")
+    require(
+        record.submission_id == (best.submission.submission_id if best else None),
+        "the record names a different best submission than the ledger",
+    )
+    if best:
+        require(
+            record.public is not None and record.public.score == best.score.score,
+            "the record's public score is not the ledger's",
+        )
+    private = run.ledger.events(PrivateGraded)
+    if run.spec.protocol == "strict" and record.final is not None:
+        require(
+            len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
+        )
+    if best and record.final is not None:
+        _check_improvement(run, record)
+
+
+def _check_execute(run: RunDir) -> None:
+    """Compares the account of the agent's work with the events."""
+    record = run.read("execute", ExecuteRecord)
+    if record is None:
+        return
+    ended = run.ledger.events(AgentEnded)
+    require(bool(ended), "the record says how the agent ended, but the ledger does not")
+    require(record.ended == ended[-1].reason, f"the agent ended as {ended[-1].reason}, the record says {record.ended}")
+    same = (record.why, record.responsible) == (ended[-1].why, ended[-1].responsible)
+    require(same, "the record gives another reason for the agent's end than the ledger")
+    accepted = len(run.ledger.events(SubmissionAccepted))
+    require(
+        record.submissions == accepted, f"the record counts {record.submissions} submissions, the ledger {accepted}"
+    )
+    refused = sum(event.count for event in run.ledger.events(SubmissionRefused))
+    require(record.refused == refused, f"the record counts {record.refused} refusals, the ledger {refused}")
+
+
+def _check_failure(run: RunDir, record: GradeRecord) -> None:
+    """Checks that the ledger also says that the run has failed."""
+    executed = run.read("execute", ExecuteRecord)
+    if record.failed_stage is not None:
+        known = any(event.stage == record.failed_stage for event in run.ledger.events(RunFailed))
+        require(known, "the record says that a stage failed, but the ledger does not")
+    else:
+        lacks_score = best_submission(run.ledger) is None
+        excused = executed is not None and why_no_result(run, executed) == record.reason
+        require(excused or lacks_score, "the record says that the run failed, but the ledger has a result")
+
+
+def _check_account(run: RunDir, record: GradeRecord) -> None:
+    if record.judge is None:
+        return
+    known = judge_record(run)
+    require(
+        known is not None and known.use == record.judge.use,
+        f"the record's judge was paid ${record.judge.use.dollars:.4f}, but {run.account.name} says something else",
+    )
+
+
+def _known_baseline(run: RunDir) -> TaskScore | None:
+    known = run.ledger.events(BaselineKnown)
+    if not known:
+        return None
+    return known[0].private if run.spec.protocol == "strict" else known[0].public
+
+
+def _check_improvement(run: RunDir, record: GradeRecord) -> None:
+    """Recomputes the improvement, its interval and the verdict from the items."""
+    accepted = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
+    path = run.items(accepted[record.submission_id or 0], run.spec.final_split)
+    final = read_model(path, GradeResult)
+    difference = improvement_of(run, final.items)
+    found = (difference.points, *difference.ci) if difference else (None, None, None)
+    claimed = (record.improvement, *(record.improvement_ci or (None, None)))
+    require(all(map(same, claimed, found)), "the record's improvement does not follow from the items")
+    require(record.chosen_among == chosen_among(run), "the record counts a different number of submissions")
+    require(
+        same(record.cross_fitted, cross_fitted_gain(run)),
+        "the record's cross-fitted gain does not follow from the items",
+    )
+    require(
+        verdict_of(final.score, difference) == record.verdict, "the record's verdict does not follow from the items"
+    )
+
+
+def check_validity(run: RunDir) -> None:
+    """Checks the validity of a run; one that was not decided passes.
+
+    Raises:
+        IntegrityError: The record was changed, or the validity of a result became better.
+    """
+    record, decided = run.read(STAGE, ValidityRecord), run.ledger.events(ValidityDecided)
+    _check_order(decided)
+    if record is None:
+        return
+    require(bool(decided) and decided[-1] == event_of(record), "the validity in the record is not the ledger's")
+    require(
+        Validity.of(record.validity.findings, record.validity.word != "no result").word == record.validity.word,
+        "the validity in the record does not follow from its findings",
+    )
+    for each in record.validity.findings:
+        same = type(each).of(each.kind, each.level, each.text, *each.evidence)
+        require(same.id == each.id, f"the finding {each.id} was changed after it was made")
+
+
+def _check_order(decided: list[ValidityDecided]) -> None:
+    worst: dict[str, int] = {}
+    for event in decided:
+        rank = [str(word) for word in FROM_WORST].index(event.validity) if event.validity in FROM_WORST else -1
+        require(rank >= 0, f"the ledger has an unknown validity {event.validity!r}")
+        require(rank <= worst.get(event.grade_digest, rank), "the validity of a result became better")
+        worst[event.grade_digest] = rank
+
+
+def check_draw(run: RunDir) -> None:
+    """Checks that the eval set and its halves follow from the draw that the run committed to at its start.
+
+    Raises:
+        IntegrityError: Something does not follow from what the run committed to.
+    """
+    spec, opened = run.spec, run.ledger.events(RunOpened)
+    commitment = opened[0].draw if opened else ""
+    if spec.draw is None or not opened:
+        require(not commitment, "the run committed to a draw, but spec.json has none")
+        return
+    require(spec.draw.commitment == commitment, "the draw in spec.json is not the one that the run committed to")
+    require(spec.split_seed == spec.draw.halves_seed, "the halves do not follow from the draw")
+    _check_revealed(run, spec.draw)
+    if can_draw(spec.task, spec.variant):
+        found = drawn_digest(spec.task, spec.draw.items_seed(spec.task))
+        problem = "the items do not follow from the draw"
+        if (made_by := spec.versions.get("a2rl")) is not None:
+            problem += f" (the run was made by a2rl {made_by}: another version may draw other items)"
+        require(found == opened[0].data_digest, problem)
+
+
+def _check_revealed(run: RunDir, draw: Draw) -> None:
+    revealed = [Draw(seed=event.seed, salt=event.salt) for event in run.ledger.events(DrawRevealed)]
+    if run.record_path("validity").exists():
+        require(bool(revealed) or not may_reveal(run), "the run has ended without revealing its draw")
+    require(all(each == draw for each in revealed), "the draw that the run revealed is not the one it committed to")
+
+
+def check_mlflow(run: RunDir, tracker: Tracker | None) -> None:
+    """Compares all that MLflow shows of a run."""
+    if tracker is None:
+        raise NotCheckedError("MLflow is not here")
+    mirrored = tracker.mirrored(run)
+    require(bool(mirrored), f"MLflow does not have the run: `a2rl report {run.id}` mirrors it again")
+    _check_mirrored_submissions(run, mirrored)
+    _check_params(run, mirrored["result"])
+    record = run.read("grade", GradeRecord)
+    if record is not None:
+        _check_result(run, record, mirrored["result"])
+        head = mirrored["result"].tags.get(HEAD_TAG)
+        require(head == run.ledger.verify(), "the ledger has grown or changed since the run was closed")
+
+
+def _check_mirrored_submissions(run: RunDir, mirrored: Mapping[str, Mirrored]) -> None:
+    grades = run.ledger.grades()
+    for event in run.ledger.events(SubmissionAccepted):
+        grade, name = grades.get(event.weights_digest), f"submission {event.submission_id}"
+        if grade is None:
+            continue
+        shown = mirrored[name] if name in mirrored else Mirrored({}, {}, {})
+        figures = {"score": grade.result.score, "improvement": grade.improvement}
+        if grade.result.ci is not None:
+            figures |= {"score_low": grade.result.ci.low, "score_high": grade.result.ci.high}
+        _check_figures(name, shown, figures)
+        tags = {"a2rl.weights_digest": event.weights_digest, "a2rl.code_revision": event.code_revision or ""}
+        _check_tags(name, shown, tags)
+
+
+def _check_params(run: RunDir, shown: Mirrored) -> None:
+    ready = run.read("setup", SetupRecord)
+    if ready is None:
+        return
+    params = {name: short_text(str(value)) for name, value in run_params(run, ready).items()}
+    for name, value in params.items():
+        found = shown.params.get(name)
+        require(found == value, f"MLflow shows {found} as {name}, the run says {value}")
+    digests = {"a2rl.model_digest": ready.model_digest, "a2rl.data_digest": ready.data_digest}
+    _check_tags("the run", shown, digests)
+
+
+def _check_result(run: RunDir, record: GradeRecord, shown: Mirrored) -> None:
+    executed = run.read("execute", ExecuteRecord)
+    if executed is None and record.failed_stage is None:
+        return
+    always = {"score": record.final.score if record.final else None, "improvement": record.improvement}
+    _check_figures("the result", shown, always | result_metrics(run, record, executed))
+    _check_tags("the result", shown, result_tags(run, record))
+
+
+def _check_figures(what: str, shown: Mirrored, figures: Mapping[str, float | None]) -> None:
+    for name, value in figures.items():
+        found = shown.metrics.get(name)
+        require(same(found, value), f"{what}: MLflow shows {found} as {name}, the run says {value}")
+
+
+def _check_tags(what: str, shown: Mirrored, tags: Mapping[str, str]) -> None:
+    for name, value in tags.items():
+        found = shown.tags.get(name, "")
+        require(found == short_text(value), f"{what}: MLflow shows {found[:100]!r} as {name}, the run says {value!r}")
 
 
 class Trust(NamedTuple):

@@ -5,7 +5,7 @@ import pytest
 
 from a2rl.core.errors import IntegrityError
 from a2rl.core.files import write_model
-from a2rl.results.verify.records import check_draw
+from a2rl.results.verify.run import check_draw
 from a2rl.run.directory import RunDir
 from a2rl.run.draw import Draw
 from a2rl.run.events import DrawRevealed, RunOpened

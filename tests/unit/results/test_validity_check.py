@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from a2rl.core.errors import IntegrityError
-from a2rl.results.verify.records import check_validity
+from a2rl.results.verify.run import check_validity
 from a2rl.run.directory import RunDir
 from a2rl.run.events import ValidityDecided
 from a2rl.validity.record import Checked, Evidence, Finding, decide, lower
