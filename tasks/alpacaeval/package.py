@@ -1,9 +1,8 @@
 """The statistics of the `alpaca-eval` package, without its side effects, also for annotations that were made elsewhere.
 
-`alpaca_eval/__init__.py` (version 0.6.6) reads a `.env` file into the environment and imports clients of several APIs;
-`alpaca_eval.utils` needs `pkg_resources`, which setuptools no longer has. Neither is needed here, so the modules are
-imported without running `__init__.py`. The package downloads nothing: the one file that its statistics would fetch is
-given to them (see `length_control`).
+`alpaca_eval/__init__.py` (version 0.6.6) reads a `.env` file into the environment and imports clients of several APIs,
+which are not needed here, so the modules are imported without running it. The package downloads nothing: the one file
+that its statistics would fetch is given to them (see `length_control`).
 """
 
 import importlib
@@ -51,7 +50,7 @@ def folder() -> Path:
 
 def module(name: str) -> ModuleType:
     """Imports a module of the package, such as `metrics.glm_winrate`."""
-    with _alone(), _pkg_resources():
+    with _alone():
         if NAME not in sys.modules and (spec := importlib.util.find_spec(NAME)) is not None:
             sys.modules[NAME] = importlib.util.module_from_spec(spec)  # empty, so that __init__.py is not run
         return importlib.import_module(f"{NAME}.{name}")
@@ -147,20 +146,6 @@ def _alone() -> Iterator[None]:
                 yield
         finally:
             logging.disable(level)
-
-
-@contextmanager
-def _pkg_resources() -> Iterator[None]:
-    """Provides an empty module during the import: the two functions that use it are not needed here."""
-    name = "pkg_resources"
-    if importlib.util.find_spec(name) is not None:
-        yield
-        return
-    sys.modules[name] = ModuleType(name)
-    try:
-        yield
-    finally:
-        del sys.modules[name]
 
 
 class AnnotationScore(BaseModel):

@@ -7,13 +7,12 @@ full: the 7,473 training and 1,319 test problems, from the hub at a pinned revis
 `train.jsonl` and `test.jsonl`; both are verified by the same digests. mini: generated (see mini.py), without shots.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from a2rl.core import model_text
 from a2rl.core.errors import IntegrityError, UsageError
-from a2rl.core.files import canonical_json, read_jsonl, write_jsonl
+from a2rl.core.files import digest_of, read_jsonl, write_jsonl
 from a2rl.core.hub import download
 from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
@@ -26,9 +25,10 @@ SHOTS = (7364, 1708, 669, 6724)
 """Rows of the training data: the four problems of the reference's prompt. The reference has other solutions for them
 (opencompass gsm8k_gen_1d7fe4.py); ours are the data's, so that the examples show the required format."""
 DIGESTS = {
-    "train": "5208b0c5a0e535bc35cc7fcc6d244fd18d493664891610b8e54b60cf0d936175",
-    "test": "ac313242fd25bcce0152c9ce0f1db012a3b52b37b1d70dc0c5650b2ea835f5fd",
+    "train": "419386f7702aae71e33d2ce12db2170fc893004227b082354443fa5873b378bb",
+    "test": "b6c9d9547ec974d3c064a2f101ebf67e74257536d8c5e22a9758f2893a9e03a4",
 }
+"""Digests of the rows, independent of their file format."""
 
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
@@ -71,7 +71,7 @@ def _real(split: str, source: Path | None) -> list[dict[str, Any]]:
             raise UsageError(f"{source} has no {split}.jsonl: a GSM8K mirror must have train.jsonl and test.jsonl")
         rows = read_jsonl(path)
     rows = [{"question": row["question"], "answer": row["answer"]} for row in rows]
-    if rows_digest(rows) != DIGESTS[split]:
+    if digest_of(rows) != DIGESTS[split]:
         raise IntegrityError(
             f"the {split} data of GSM8K from {source or 'the hub'} differs from the published data: get a clean copy"
         )
@@ -84,8 +84,3 @@ def _from_hub(split: str) -> list[dict[str, Any]]:
     name = next(file for file in TASK.source.files if f"/{split}-" in file)
     frame = pd.read_parquet(download(TASK.source, name))
     return [{"question": row.question, "answer": row.answer} for row in frame.itertuples()]
-
-
-def rows_digest(rows: list[dict[str, Any]]) -> str:
-    """Returns the SHA-256 (hex) of the rows, independent of their file format."""
-    return hashlib.sha256("\n".join(canonical_json(row) for row in rows).encode()).hexdigest()

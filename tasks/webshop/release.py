@@ -22,11 +22,11 @@ import lzma
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import file_digest
@@ -69,49 +69,42 @@ class Listing(NamedTuple):
     human: tuple[Wish, ...] = ()
 
 
-class Tagger(Protocol):
+class Tagger(NamedTuple):
     """Finds nouns in titles."""
 
-    @property
-    def name(self) -> str:
-        """The name that is shown with scores."""
-        ...
-
-    def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        """Yields the nouns of each title in lower case, as often as the title has them."""
-        ...
+    name: str
+    """The name that is shown with scores."""
+    nouns: Callable[[Iterable[str]], Iterator[tuple[str, ...]]]
+    """Yields the nouns of each title in lower case, as often as the title has them."""
 
 
-class ByWord:
-    """The fallback: all words but a list of exceptions."""
+def by_word() -> Tagger:
+    """Returns the fallback: all words but a list of exceptions."""
 
-    name = "words but for a list of others"
-
-    def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        """See `Tagger`."""
+    def nouns(titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
         for title in titles:
             words = (word.lower() for word in _WORD.findall(title))
             yield tuple(word for word in words if word not in _NO_NOUNS and any(map(str.isalpha, word)))
 
+    return Tagger("words but for a list of others", nouns)
 
-class BySpacy:
-    """The original's tagger."""
 
-    def __init__(self) -> None:
-        import spacy
+def by_spacy() -> Tagger:
+    """Returns the original's tagger."""
+    import spacy
 
-        self._nlp: Any = spacy.load(MODEL, disable=["parser", "ner", "lemmatizer"])
-        self.name = f"spaCy {self._nlp.meta['lang']}_{self._nlp.meta['name']} {self._nlp.meta['version']}"
+    model: Any = spacy.load(MODEL, disable=["parser", "ner", "lemmatizer"])
 
-    def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        """See `Tagger`."""
-        for title in self._nlp.pipe(titles):
+    def nouns(titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
+        for title in model.pipe(titles):
             yield tuple(token.text.lower() for token in title if token.pos_ in ("NOUN", "PROPN"))
+
+    return Tagger(f"spaCy {model.meta['lang']}_{model.meta['name']} {model.meta['version']}", nouns)
 
 
 def best_tagger() -> Tagger:
     """Returns spaCy's tagger where its model is installed, else the fallback."""
-    return BySpacy() if find_spec("spacy") and find_spec(MODEL) else ByWord()
+    return by_spacy() if find_spec("spacy") and find_spec(MODEL) else by_word()
 
 
 def read_listings(mirror: Path, tagger: Tagger) -> list[Listing]:

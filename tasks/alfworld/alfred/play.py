@@ -277,15 +277,6 @@ class Play:
             self._hot, self._cool = self._hot & ~bit, self._cool | bit
         return f"You {verb} the {self._name(bit)} using the {receptacle.name}."
 
-    def _heat(self, rest: str) -> str | None:
-        return self._treat("heat", rest)
-
-    def _cool_down(self, rest: str) -> str | None:
-        return self._treat("cool", rest)
-
-    def _wash(self, rest: str) -> str | None:
-        return self._treat("clean", rest)
-
     def _use(self, rest: str) -> str | None:
         bit = self.game.object_of.get(rest, 0) & self.game.able["use"]
         if not any(self._contents[number] & bit for number in self._here):
@@ -312,9 +303,9 @@ _ACTS: dict[str, Callable[[Play, str], str | None]] = {
     "close": Play._close,
     "take": Play._take,
     "move": Play._move,
-    "heat": Play._heat,
-    "cool": Play._cool_down,
-    "clean": Play._wash,
+    "heat": lambda play, rest: play._treat("heat", rest),
+    "cool": lambda play, rest: play._treat("cool", rest),
+    "clean": lambda play, rest: play._treat("clean", rest),
     "use": Play._use,
     "slice": Play._slice,
 }
