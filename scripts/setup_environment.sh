@@ -20,7 +20,7 @@ esac
 
 say() { printf 'setup-%s: %s\n' "$name" "$*"; }
 
-# Read by a2rl/agent_systems/training_python.py, for `a2rl doctor` and the instructions of agents.
+# Read by a2rl/agent_systems/installation.py, for `a2rl doctor` and the instructions of agents.
 leave_out() { # PACKAGE REASON
     say "continued without $1: $2"
     printf '%s: %s\n' "$1" "$2" >>$env/left-out.txt

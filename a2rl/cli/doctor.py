@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.agent_systems.training_python import training_python
+from a2rl.agent_systems.installation import training_python
 from a2rl.code_execution.pool import CodePool
 from a2rl.config.params import load_params
 from a2rl.config.plan import plan_runs

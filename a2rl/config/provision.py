@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.agent_systems.definition import Agent
-from a2rl.agent_systems.training_python import TrainingPython, executable_of, training_python
+from a2rl.agent_systems.installation import TrainingPython, executable_of, training_python
 from a2rl.core.errors import UsageError
 from a2rl.core.secrets import known_secrets
 from a2rl.core.settings import Settings

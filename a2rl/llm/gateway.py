@@ -10,7 +10,7 @@ with Gateway(run, agent, settings) as gateway:
 """
 
 import secrets
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 from a2rl.agent_systems.definition import Agent
@@ -30,7 +30,7 @@ PROXY_LOG = "proxy.jsonl"
 PORTS = {"http": 80, "https": 443}
 
 
-class Gateway(AbstractContextManager["Gateway"]):
+class Gateway(ExitStack):
     """The network access of one attempt; it is open within the context.
 
     Raises:
@@ -38,6 +38,7 @@ class Gateway(AbstractContextManager["Gateway"]):
     """
 
     def __init__(self, run: RunDir, agent: Agent, settings: Settings) -> None:
+        super().__init__()
         self._run, self._agent, self._settings = run, agent, settings
         self._provider = (run.spec.base_url or agent.base_url or "").rstrip("/")
         self.base_url = self._provider
@@ -47,32 +48,30 @@ class Gateway(AbstractContextManager["Gateway"]):
         self.environment: dict[str, str] = {}
         """The agent's variables for keys and for the proxy."""
         self.relay: RelayProcess | None = None
-        self._stack = ExitStack()
         if agent.calls_llm:
             self._host, self._port, self._path = _parts(self._provider)
 
     def __enter__(self) -> "Gateway":
-        with ExitStack() as stack:
-            self._open(stack)
-            self._stack = stack.pop_all()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _open(self, stack: ExitStack) -> None:
+    def _open(self) -> None:
         hosts = {
             endpoint(host) for host in (*self._agent.hosts, *rules().hosts.allowed, *hosts_in(self._run.spec.hosts))
         }
         if self._agent.calls_llm:
-            self._open_llm(stack, hosts)
+            self._open_llm(hosts)
         if hosts:
-            self._open_proxy(stack, [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts])
+            self._open_proxy([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts])
 
-    def _open_llm(self, stack: ExitStack, hosts: set[tuple[str, int]]) -> None:
+    def _open_llm(self, hosts: set[tuple[str, int]]) -> None:
         """Opens the way to the LLM. `hosts`, those of the proxy, gets or loses the LLM's own host."""
         if self._agent.takes_base_url:
-            self._open_relay(stack)
+            self._open_relay()
             hosts.discard((self._host, self._port))
         elif self._host in LOOPBACK:
             self.ports = (self._port,)
@@ -84,20 +83,20 @@ class Gateway(AbstractContextManager["Gateway"]):
     def _keys(self) -> dict[str, str]:
         return self._settings.forwarded(self._agent.needs_one_of)
 
-    def _open_relay(self, stack: ExitStack) -> None:
+    def _open_relay(self) -> None:
         keys = self._keys()
         stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
         params = load_params(self._settings.root)
         rate = SharedRate.of(self._host, params.llm_rates, self._settings)
-        self.relay = stack.enter_context(
+        self.relay = self.enter_context(
             RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, rate, params.prices)
         )
         self.base_url = f"http://127.0.0.1:{self.relay.port}{self._path}"
         self.ports = (self.relay.port,)
         self.environment |= stand_ins
 
-    def _open_proxy(self, stack: ExitStack, hosts: list[str]) -> None:
-        proxy = stack.enter_context(Proxy(hosts, self._run.logs / PROXY_LOG))
+    def _open_proxy(self, hosts: list[str]) -> None:
+        proxy = self.enter_context(Proxy(hosts, self._run.logs / PROXY_LOG))
         self.ports = (*self.ports, proxy.port)
         self.environment |= dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy.url)
         self.environment |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
