@@ -52,16 +52,9 @@ def items_of(hidden: Path) -> list[Item]:
 
 def _items(path: Path) -> list[Item]:
     rows = read_jsonl(path) if path.exists() else []
+    fields = ("prompt", "entry_point", "canonical_solution", "test")
     return [
-        Item(
-            id=row["task_id"],
-            prompt=row["prompt"],
-            entry_point=row["entry_point"],
-            canonical_solution=row["canonical_solution"],
-            test=row["test"],
-            group=row.get("group", ""),
-        )
-        for row in rows
+        Item(id=row["task_id"], group=row.get("group", ""), **{field: row[field] for field in fields}) for row in rows
     ]
 
 
