@@ -27,7 +27,7 @@ from a2rl.execution.preflight import require_ready
 from a2rl.results.mirror import Mirror, Mirrors, left_behind
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
-from a2rl.run.origin import create_run, require_made_here
+from a2rl.run.owner import create_run, require_made_here
 from flows.artifacts import EVERY_S, FlowPage, tags_of
 from flows.policies import benchmark_run, shares_of_cores
 from flows.submission import declare_rates, reason_in_workers_log, require_ready_here, submit_runs

@@ -5,7 +5,7 @@ import time
 from a2rl.contamination.check import length_gaming, text_hits
 from a2rl.contamination.fresh_check import log_probability_gap, twins_gap
 from a2rl.core.settings import Settings
-from a2rl.grading.pruning import prune
+from a2rl.grading.submission_states import prune
 from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
 from a2rl.validity.checks import CheckFunction, RunEvidence, run_checks, run_checks_apart

@@ -25,7 +25,7 @@ from a2rl import __version__
 from a2rl.core.errors import UsageError
 from a2rl.core.files import file_digest, machine_failure, validation_message
 from a2rl.core.secrets import scrub_bytes
-from a2rl.grading.pruning import pruned
+from a2rl.grading.submission_states import pruned
 from a2rl.recording.code_history import export_history
 from a2rl.results.manifest import FILE, files_of
 from a2rl.run.directory import RunDir

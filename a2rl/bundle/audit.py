@@ -11,7 +11,7 @@ from a2rl.bundle.archive import CODE, HIDDEN, INDEX, LEDGER, MAX_BYTES, MAX_LEDG
 from a2rl.core.errors import A2rlError, IntegrityError, InterruptedByUserError, UsageError
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
-from a2rl.grading.progress import OnProgress, ignore_progress
+from a2rl.grading.outputs import OnProgress, ignore_progress
 from a2rl.grading.regrade import Regrade, regrade, regrade_baseline
 from a2rl.models.base_model import model_digest
 from a2rl.recording.code_history import import_history

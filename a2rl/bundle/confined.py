@@ -23,7 +23,7 @@ from a2rl.config.params import load_params
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.core.processes import Child, child_environment, module_command, tied_to_parent
 from a2rl.core.settings import Settings
-from a2rl.grading.progress import OnProgress, Progress, ignore_progress
+from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
 from a2rl.llm.keys import grader_keys, keys_message, receive_keys

@@ -24,7 +24,7 @@ from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import digest_of, file_digest, folder_digest, read_model, write_atomically, write_model
 from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
-from a2rl.grading.progress import OnProgress, Progress, ignore_progress
+from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.results.suite.files import write_site
 from a2rl.results.suite.leaderboard import stack_names
 from a2rl.results.suite.run_summary import RunSummary, Summaries

@@ -19,10 +19,10 @@ from a2rl.config.suite import single_run
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
-from a2rl.run import origin
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
-from a2rl.run.origin import create_run, require_made_here
+from a2rl.run.owner import create_run, require_made_here
+from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
 from a2rl.scoring.seeds import DIFFERENCE
 
@@ -192,8 +192,8 @@ def resume(
     runs = [find_or_fetch(each, settings) for each in dict.fromkeys(run_id)]
     if trust:
         for each in runs:
-            origin.trust(each, settings)
-    origin.require_made_here(runs, settings)
+            trust_run(each, settings)
+    require_made_here(runs, settings)
 
     def show() -> None:
         for each in runs:

@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 from a2rl.cli.console import err
-from a2rl.grading.progress import OnProgress, Progress, read_progress
+from a2rl.grading.outputs import OnProgress, Progress, read_progress
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
-from a2rl.config.generation import parsed, resolved
 from a2rl.config.params import Params, load_params
+from a2rl.config.preset import parsed, resolved
 from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device, planned_for
 from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
 from a2rl.grading.model_process import require_complete
+from a2rl.grading.outputs import OnProgress
 from a2rl.grading.pool import grade_now
-from a2rl.grading.progress import OnProgress
 from a2rl.grading.prompt_check import check_prompts
 from a2rl.models.base_model import resolve_model
 from a2rl.models.finite import require_finite_weights

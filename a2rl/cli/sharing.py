@@ -18,7 +18,7 @@ from a2rl.cli.progress import progress_bar
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UsageError
 from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
-from a2rl.grading.progress import OnProgress, ignore_progress
+from a2rl.grading.outputs import OnProgress, ignore_progress
 from a2rl.llm.keys import register_run_secrets
 from a2rl.run.budget import parse_duration
 

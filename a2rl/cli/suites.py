@@ -15,7 +15,7 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.origin import create_run, trust
+from a2rl.run.owner import create_run, trust
 from a2rl.run.spec import RunSpec
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from a2rl.core.files import file_digest
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.ledger import Row
-from a2rl.run.stored import Stored, mark_stored
+from a2rl.run.names import Stored, mark_stored
 
 TICK_S = 0.3
 STATE_EVERY_S = 20.0

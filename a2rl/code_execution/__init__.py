@@ -6,7 +6,7 @@
 
 An answer can pass only by being right. It runs in a *cell*, a process that does not decide the verdict. The test runs
 in a *tester*, a process that never executes a line of an answer: `check(candidate)` gets a proxy that sends the
-arguments of each call to the cell as JSON, and builds a value from the reply (values.py: exact built-in types, limited
+arguments of each call to the cell as JSON, and builds a value from the reply (exact built-in types, limited
 in size). So the comparison is between values that the tester built, by code that the answer cannot access. Exiting
 early, patching builtins, overriding `__eq__`, forging messages on the socket or reading the stack gains an answer
 nothing: whatever it sends is merely its return value. It sees the arguments of a call, but neither the expected result

@@ -6,6 +6,12 @@ gets a program and a function name on the first line, then one line for each cal
 before the tester has read anything, and does not change: a cell's memory holds the standard library and its own answer,
 nothing else.
 
+Tester and cell send each other plain values as lines of JSON. None, bool, int, float, complex, str, bytes, list, tuple,
+dict, set and frozenset, nested, arrive as equal values of the same types. Whoever wrote a line, `decode` builds nothing
+else: no object of another class, no code. A value of a subclass (a Counter, an IntEnum, a named tuple) is sent as its
+base type, which compares equal; anything else (an iterator, a function, a class) cannot be sent. No library: pickle
+executes code, and JSON and msgpack lose types.
+
 Standard library only: this module is in the memory of every answer.
 """
 
@@ -22,7 +28,6 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.code_execution import values as plain
 from a2rl.linux import landlock, seccomp
 
 PR_SET_PDEATHSIG = 1
@@ -172,7 +177,7 @@ def _serve(descriptor: int) -> None:
             line = lines.readline()
             if not line:
                 return
-            arguments, named = plain.decode(line)
+            arguments, named = decode(line)
             reply = _outcome(lambda: function(*arguments, **named))  # noqa: B023 - called immediately
 
 
@@ -185,9 +190,9 @@ def _load(request: dict[str, str], module: types.ModuleType) -> None:
 def _outcome(work: Any) -> bytes:
     """Returns the result of running a part of the answer, as a line."""
     try:
-        return plain.encode(["value", work()])
+        return encode(["value", work()])
     except BaseException as error:  # noqa: BLE001 - the answer may raise anything, SystemExit included
-        return plain.encode(["raised", f"{type(error).__name__}: {error}"[:200]])
+        return encode(["raised", f"{type(error).__name__}: {error}"[:200]])
 
 
 def _send(descriptor: int, line: bytes) -> None:
@@ -199,3 +204,83 @@ def preload() -> None:
     """Imports the modules in PRELOADED."""
     for name in PRELOADED:
         importlib.import_module(name)
+
+
+MAX_LINE = 1 << 20
+"""Maximum length of a line in bytes."""
+_FAMILIES: tuple[tuple[str, type], ...] = (("t", tuple), ("s", set), ("z", frozenset))
+
+
+class NotPlainError(ValueError):
+    """A value cannot be sent, or a line does not contain a plain value."""
+
+
+def encode(value: Any) -> bytes:
+    """Encodes a value as a line.
+
+    Raises:
+        NotPlainError: The value is too large or too deeply nested, or contains something that is not plain.
+    """
+    try:
+        line = json.dumps(_to_json(value)).encode() + b"\n"
+    except (RecursionError, ValueError) as error:
+        raise NotPlainError(str(error)) from error
+    if len(line) > MAX_LINE:
+        raise NotPlainError("the value is too large")
+    return line
+
+
+def decode(line: bytes) -> Any:
+    """Decodes the value of a line.
+
+    Raises:
+        NotPlainError: The line was not made by `encode`.
+    """
+    try:
+        return json.loads(line, object_hook=_from_json)
+    except (RecursionError, ValueError, TypeError, KeyError) as error:
+        raise NotPlainError(f"not a plain value: {error}") from error
+
+
+def _to_json(value: Any) -> Any:
+    """Converts a value to JSON types; a type that JSON does not have becomes an object with one key."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case list():
+            return [_to_json(each) for each in value]
+        case dict():
+            return {"d": [[_to_json(key), _to_json(each)] for key, each in value.items()]}
+        case _:
+            return _tagged(value)
+
+
+def _tagged(value: Any) -> dict[str, Any]:
+    if isinstance(value, tuple | set | frozenset):
+        mark = next(mark for mark, family in _FAMILIES if isinstance(value, family))
+        return {mark: [_to_json(each) for each in value]}
+    if isinstance(value, bytes):
+        return {"b": value.hex()}
+    if isinstance(value, complex):
+        return {"c": [value.real, value.imag]}
+    raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")
+
+
+def _from_json(found: dict[str, Any]) -> Any:
+    ((mark, inner),) = found.items()
+    for known, family in _FAMILIES:
+        if mark == known:
+            return family(inner)
+    match mark:
+        case "d":
+            return dict(inner)
+        case "b":
+            return bytes.fromhex(inner)
+        case "c":
+            real, imaginary = inner
+            return complex(real, imaginary)
+    raise NotPlainError(f"unknown mark {mark!r}")

@@ -25,8 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from a2rl.code_execution import values as plain
-from a2rl.code_execution.cell import CellLimits, Cells, preload
+from a2rl.code_execution.cell import MAX_LINE, CellLimits, Cells, NotPlainError, decode, encode, preload
 from a2rl.linux import landlock
 
 MARGIN_S = 3
@@ -60,17 +59,17 @@ class RemoteFunction:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the function in the cell; raises AnswerFailedError if it returns no value."""
-        return self._ask(plain.encode([list(arguments), named]))
+        return self._ask(encode([list(arguments), named]))
 
     def _ask(self, line: bytes) -> Any:
         try:
             self._cell.sendall(line)
-            match plain.decode(self._line()):
+            match decode(self._line()):
                 case ["value", value]:
                     return value
                 case ["raised", str(why)]:
                     raise AnswerFailedError(why)
-        except plain.NotPlainError as error:
+        except NotPlainError as error:
             raise AnswerFailedError(str(error)) from error
         except OSError as error:
             raise self._lost("the process ended") from error
@@ -88,7 +87,7 @@ class RemoteFunction:
             if not block:
                 raise self._lost("the process ended")
             self._read += block
-            if len(self._read) > plain.MAX_LINE:
+            if len(self._read) > MAX_LINE:
                 raise AnswerFailedError("returned too much")
         line, _, self._read = self._read.partition(b"\n")
         return line

@@ -14,8 +14,8 @@ from a2rl.models.base_model import local_folder
 from a2rl.models.checkpoint import parameters_in_name
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.disk import most_kept
-from a2rl.run.grading_limits import TYPICAL_SUBMISSIONS
 from a2rl.run.ranking import sample_in_words
+from a2rl.run.rules import TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Protocol, RunSettings
 from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
 from a2rl.scoring.seeds import POWER

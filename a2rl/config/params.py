@@ -7,14 +7,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, ValidationError
 
 from a2rl.anchor.params import AnchorParams
-from a2rl.config.generation import FamilyRule
+from a2rl.config.preset import FamilyRule
 from a2rl.config.suite import Suite
 from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.files import read_text, validation_message
 from a2rl.judge.annotator import annotator_names
 from a2rl.judge.params import JudgeParams
 from a2rl.models.tiny_params import TinyParams
-from a2rl.run.grading_limits import GradingLimits
+from a2rl.run.rules import GradingLimits
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting, VllmParams
 from a2rl.task_api.contract import Task, Variant

@@ -12,9 +12,8 @@ from typing import Any
 from a2rl import __version__
 from a2rl.agent_systems.definition import Agent, find_agent
 from a2rl.agent_systems.installation import Installation
-from a2rl.config.generation import resolved
 from a2rl.config.params import Params
-from a2rl.config.preset import load_preset
+from a2rl.config.preset import load_preset, resolved
 from a2rl.config.provision import provision_of
 from a2rl.config.suite import Suite, replace_settings
 from a2rl.core.errors import UsageError, unknown_name

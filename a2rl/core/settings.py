@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def trusted_runs(self) -> Path:
-        """The file with the digests of the settings of all runs that were made here: see a2rl/run/origin.py."""
+        """The file with the digests of the settings of all runs that were made here: see a2rl/run/owner.py."""
         return self.root / ".trusted-runs"
 
     @property

@@ -18,9 +18,8 @@ from a2rl.agent_systems.transcripts.ending import Responsible, ending
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, SpoiledWorkspaceError
 from a2rl.core.event_log import Background, EventLog
 from a2rl.core.settings import Settings
-from a2rl.execution.compute import TreeLoad
+from a2rl.execution.compute import GpuWatch, TreeLoad
 from a2rl.execution.deadline import TICK_S, Meter, WatchResult, watch
-from a2rl.execution.gpu import GpuWatch
 from a2rl.execution.launch import launch
 from a2rl.execution.messages import AgentMessages
 from a2rl.execution.observer import Observer, TranscriptSummary, read_summary

@@ -15,15 +15,14 @@ from a2rl.config.provision import Provision
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.grading.answers import AT_ONCE, EXAMPLE, SUBMIT
-from a2rl.grading.quota import quota_in_words, usual_s
+from a2rl.grading.submission_states import quota_in_words, usual_s
 from a2rl.models.base_model import reference_name
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
-from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.ranking import sample_note
-from a2rl.run.rules import rules
+from a2rl.run.rules import MAX_WAITING, rules
 from a2rl.run.spec import Mode
 
 MODE_RULES: dict[Mode, str] = {

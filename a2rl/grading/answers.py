@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from a2rl.grading.progress import Progress
-from a2rl.grading.quota import quota_left
+from a2rl.grading.outputs import Progress
+from a2rl.grading.submission_states import quota_left
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
     BaselineKnown,

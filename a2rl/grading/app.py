@@ -46,7 +46,7 @@ from a2rl.grading.service import GradingService, Outcome
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
 from a2rl.grading.throttling import bounded
 from a2rl.run.events import SubmissionClaims, SubmissionReceived
-from a2rl.run.grading_limits import MAX_WAITING
+from a2rl.run.rules import MAX_WAITING
 
 USAGE = (
     f"send JSON with the folder of the checkpoint: {EXAMPLE}, to {SUBMIT}, or to {AT_ONCE} for an answer before it is "

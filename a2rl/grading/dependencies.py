@@ -1,7 +1,7 @@
 """What a grade depends on, besides its settings: the one answer for the key of a stored baseline and for DVC.
 
 The code is found by following imports, also those inside of functions, from what runs a job and from the task's grader.
-Modules and files that are named in a text count as imported: `"a2rl.judge.served_model"`, `.with_name("worker.py")`.
+Modules and files that are named in a text count as imported: `"a2rl.judge.local"`, `.with_name("worker.py")`.
 A change of comments, docstrings or format does not count. Of the machine, the model of GPU counts, or else the kind of
 processor: they round differently, which decides between tokens that tie. The number of threads and the shape of a batch
 may also change the last bits of a number, but they depend on the load of the machine, so no two grades share them.

@@ -18,7 +18,7 @@ from a2rl.linux.resources import GIB
 from a2rl.models.base_model import TINY
 from a2rl.run.gpu_share import GpuShare, require_gpus_for_one
 from a2rl.run.spec import RunSpec
-from a2rl.sampling.engine_memory import EngineMemory
+from a2rl.sampling.engine_params import EngineMemory
 
 
 def devices_of(gpus: Sequence[Gpu], for_one: int = 1) -> list[str]:

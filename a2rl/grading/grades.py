@@ -9,8 +9,8 @@ from a2rl.core.files import file_digest
 from a2rl.grading.answers import KEPT
 from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job
+from a2rl.grading.outputs import Progress, progress_path, read_progress
 from a2rl.grading.pool import GraderPool, GradingError, named_devices
-from a2rl.grading.progress import Progress, progress_path, read_progress
 from a2rl.grading.run_judge import is_judge_unpaid
 from a2rl.grading.throttling import MAX_REASON, bounded
 from a2rl.run.directory import RunDir

@@ -15,15 +15,13 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
-from a2rl.grading.outputs import join_outputs, outputs_path, recorded
-from a2rl.grading.progress import ProgressFile
+from a2rl.grading.outputs import ProgressFile, join_outputs, outputs_path, recorded
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import resolve_model
-from a2rl.run.grading_limits import LONGEST_S, GradingLimits
+from a2rl.run.rules import LONGEST_S, GradingLimits
 from a2rl.sampling import Backend, Sampler, open_sampler
-from a2rl.sampling.engine_memory import EngineMemory
-from a2rl.sampling.engine_params import Dtype, DtypeSetting, VllmParams, computing_type
+from a2rl.sampling.engine_params import Dtype, DtypeSetting, EngineMemory, VllmParams, computing_type
 from a2rl.sampling.generation import GeneratingSampler, Generation
 from a2rl.sampling.vllm_backend import engine_start_of
 from a2rl.sampling.vllm_process import EngineLease, EngineStart

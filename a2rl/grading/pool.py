@@ -18,7 +18,7 @@ from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError, devices_here, lost_gpu
 from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of
-from a2rl.grading.progress import OnProgress, ignore_progress, joint_progress, progress_path
+from a2rl.grading.outputs import OnProgress, ignore_progress, joint_progress, progress_path
 from a2rl.grading.worker_process import OUT_OF_MEMORY, WORKER, StuckError, WorkerProcess
 
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"

@@ -13,7 +13,7 @@ from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError
 from a2rl.grading.job import GradeJob, selected_ids
 from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 from a2rl.run.spec import RunSpec
-from a2rl.sampling import NO_KWARGS, Conversation, Prompt, Sampler, SamplingParams, T, engine_memory
+from a2rl.sampling import NO_KWARGS, Conversation, Prompt, Sampler, SamplingParams, T, engine_params
 from a2rl.task_api.catalog import load_grader, load_task
 from a2rl.task_api.contract import JudgedGrader, Limits
 
@@ -131,7 +131,7 @@ def context_of(spec: RunSpec | GradeJob, model: Path, answer_tokens: int) -> int
     except (OSError, InvalidSubmissionError):
         return None
     sections = [each for each in (config.get("text_config"), config) if isinstance(each, dict)]
-    return engine_memory.context_of(sections, spec.vllm if spec.backend == "vllm" else None, answer_tokens)
+    return engine_params.context_of(sections, spec.vllm if spec.backend == "vllm" else None, answer_tokens)
 
 
 def has_chat_template(model: Path) -> bool:

@@ -33,12 +33,12 @@ from a2rl.grading.submissions import Submissions
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
-from a2rl.run.grading_limits import LONGEST_S
 from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.ledger import Entry
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
+from a2rl.run.names import safe_entries
 from a2rl.run.records import BaselineRecord, SetupRecord
-from a2rl.run.stored import safe_entries
+from a2rl.run.rules import LONGEST_S
 from a2rl.task_api.contract import Split
 
 

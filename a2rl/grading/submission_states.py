@@ -1,23 +1,39 @@
-"""The state of each submission: received, then refused or accepted; accepted, then graded.
+"""What follows from the entries of a run's ledger: the states of submissions, the quota, and what need not be kept.
 
-Every submission ends in exactly one of these states. A request that was too late or named no folder is refused without
-having been received. A submission that could not be graded ends with a grade without a score.
+A submission is received, then refused or accepted; accepted, then graded. Every submission ends in exactly one of these
+states. A request that was too late or named no folder is refused without having been received. A submission that could
+not be graded ends with a grade without a score.
+
+The quota of a run is a number of submissions, and seconds of grading time.
+
+The setting `keep` says which checkpoints are removed; the ledger has an event for each. A checkpoint is needed until it
+is graded. `keep: best` then keeps the best so far. `keep: none` keeps it only until the checks of the stage `validity`
+have looked at its weights. What could not be graded is kept, so that one can see why.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from a2rl.run.budget import format_duration
+from a2rl.run.directory import RunDir
 from a2rl.run.events import (
     AgentEnded,
     AgentStarted,
+    CheckpointPruned,
     Event,
     Graded,
     GradingFailed,
     SubmissionAccepted,
     SubmissionReceived,
     SubmissionRefused,
+    ValidityDecided,
 )
-from a2rl.run.ledger import Entry
+from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ranking import best_among
+from a2rl.run.records import BaselineRecord
+from a2rl.run.spec import RunSpec
 
 
 def is_agent_at_work(entries: Iterable[Entry]) -> bool:
@@ -124,3 +140,131 @@ class _States:
                 return "a checkpoint was graded twice"
             self._graded.add(event.weights_digest)
         return ""
+
+
+class QuotaLeft(NamedTuple):
+    """What is left of the quota."""
+
+    submissions: int
+    seconds: float
+    """Seconds of grading. Negative if the last grade began while time was left but took longer."""
+
+    @property
+    def spent(self) -> str:
+        """The part of the quota that is used up; empty if none is."""
+        if self.submissions <= 0:
+            return "submissions"
+        return "grading time" if self.seconds <= 0 else ""
+
+
+def quota_left(run: RunDir, entries: Iterable[Entry]) -> QuotaLeft:
+    """Returns what is left of the quota of a run with these entries in its ledger.
+
+    Submissions that are being copied count as accepted. The usual grading time is charged for each submission that
+    waits for a grade, so that many simultaneous submissions cannot exceed the quota.
+    """
+    entries, spec = list(entries), run.spec
+    under_way = len(open_receipts(entries))
+    accepted = sum(isinstance(entry.event, SubmissionAccepted) for entry in entries)
+    expected_s = (under_way + len(ungraded(entries))) * usual_s(run, entries)
+    return QuotaLeft(
+        submissions=max(0, spec.submissions_quota - accepted - under_way),
+        seconds=spec.grading_quota_s - graded_s(entries) - expected_s,
+    )
+
+
+def graded_s(entries: Iterable[Entry]) -> float:
+    """Returns the seconds of grading that a run's submissions have used, including failed grades."""
+    seconds = 0.0
+    for event in (entry.event for entry in entries):
+        if isinstance(event, Graded):
+            seconds += event.result.seconds
+        elif isinstance(event, GradingFailed):
+            seconds += event.seconds
+    return seconds
+
+
+def usual_s(run: RunDir, entries: Iterable[Entry]) -> float:
+    """Estimates the seconds of grading per submission: from the base model's grade, or from earlier submissions."""
+    baseline = run.read("baseline", BaselineRecord)
+    if baseline is not None and baseline.graded_s is not None and baseline.total.total:
+        items = baseline.public if run.spec.protocol == "strict" else baseline.total
+        return baseline.graded_s * items.total / baseline.total.total
+    known = [entry.event.result.seconds for entry in entries if isinstance(entry.event, Graded)]
+    return sum(known) / len(known) if known else 0.0
+
+
+def quota_in_words(run: RunDir) -> str:
+    """Describes the quota for the agent."""
+    spec = run.spec
+    return f"{spec.submissions_quota} submissions and {format_duration(spec.grading_quota_s)} of grading"
+
+
+PREFIX = ".pruned-"
+
+
+class _NothingToPruneError(Exception):
+    """All checkpoints are needed."""
+
+
+def pruned(entries: Sequence[Entry]) -> set[str]:
+    """Returns the digests of the checkpoints that were removed."""
+    return {entry.event.weights_digest for entry in entries if isinstance(entry.event, CheckpointPruned)}
+
+
+def unneeded(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
+    """Returns the digests of the checkpoints that can be removed now, in the order of their submission.
+
+    While the result is open, its checkpoint is needed with every setting.
+    """
+    if spec.keep == "all":
+        return []
+    is_open = not any(isinstance(entry.event, ValidityDecided) for entry in entries)
+    grades, gone, waiting = grades_among(entries), pruned(entries), ungraded(entries)
+    best = best_among(entries)
+    kept = {best.submission.weights_digest} if best and (spec.keep == "best" or is_open) else set()
+    accepted = [entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)]
+    return [
+        digest
+        for digest in dict.fromkeys(accepted)
+        if digest not in kept | gone | waiting.keys() and grades[digest].result.score is not None
+    ]
+
+
+def mark_unneeded(run: RunDir) -> None:
+    """Records which checkpoints are removed, and takes them out of their place; `sweep` removes them."""
+    while True:
+        try:
+            run.ledger.append_next(lambda entries: _next(run.spec, entries))
+        except _NothingToPruneError:
+            break
+    for digest in pruned(run.ledger.entries()):
+        if (folder := run.checkpoint(digest)).exists():
+            folder.rename(folder.with_name(f"{PREFIX}{folder.name}"))
+
+
+def sweep(run: RunDir) -> None:
+    """Removes what was taken out of its place."""
+    for folder in run.checkpoints.glob(f"{PREFIX}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prune(run: RunDir) -> None:
+    """Removes all checkpoints that are no longer needed, while no grading service is running."""
+    mark_unneeded(run)
+    sweep(run)
+
+
+def invalid_pruning(spec: RunSpec, entries: Sequence[Entry]) -> str:
+    """Returns the first removal of a checkpoint that was still needed; empty if there is none."""
+    for number, entry in enumerate(entries):
+        event = entry.event
+        if isinstance(event, CheckpointPruned) and event.weights_digest not in unneeded(spec, entries[:number]):
+            return f"entry {entry.seq} removes a checkpoint that the run still needed, or that was not there"
+    return ""
+
+
+def _next(spec: RunSpec, entries: Sequence[Entry]) -> CheckpointPruned:
+    for digest in unneeded(spec, entries):
+        return CheckpointPruned(weights_digest=digest)
+    raise _NothingToPruneError

@@ -19,19 +19,17 @@ from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionEr
 from a2rl.core.settings import Settings
 from a2rl.grading.adapters import AdapterMerger
 from a2rl.grading.frozen_sources import FrozenSources, Source
-from a2rl.grading.pruning import mark_unneeded, pruned, sweep
-from a2rl.grading.quota import quota_left
 from a2rl.grading.submission_checks import KeptCopy, check_apart, copy_submission
-from a2rl.grading.submission_states import is_agent_at_work, open_receipts
+from a2rl.grading.submission_states import is_agent_at_work, mark_unneeded, open_receipts, pruned, quota_left, sweep
 from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, SubmissionQueue, bounded
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
-from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry
 from a2rl.run.records import SetupRecord
+from a2rl.run.rules import MAX_WAITING
 
 MISTAKES, LONGEST_PAUSE_S = 20, 60.0
 """After this many refused copies, each further one delays all submissions. The delay in seconds is a tenth of the

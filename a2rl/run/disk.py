@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.run.grading_limits import MAX_WAITING, TYPICAL_SUBMISSIONS
+from a2rl.run.rules import MAX_WAITING, TYPICAL_SUBMISSIONS
 from a2rl.run.spec import RunSettings
 
 MARGIN = 512 << 20

@@ -1,12 +1,19 @@
-"""What a run directory can have: the names of the files that leave it, in a bundle or a store, and come back.
+"""What leaves a run directory, in a bundle or a store, and comes back: names, and how much is safe in the store.
 
-docs/run-directory.md says what they are. Everything else is left out when a run is packed, and refused when one comes.
+docs/run-directory.md says what the files are. Everything else is left out when a run is packed, and refused when one
+comes. The process that copies a run (a2rl/cluster/replica.py) writes to `stored.json` how much of its ledger is safe.
+The grading service reads it: what it tells an agent is what would survive the loss of this machine.
 """
 
 import re
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict
+
 from a2rl.core.errors import IntegrityError
+from a2rl.core.files import read_model, write_model
+from a2rl.run.directory import RunDir
+from a2rl.run.ledger import Entry
 
 MAX_CHARS = 400
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
@@ -41,3 +48,38 @@ def place_of(name: str, root: Path) -> Path:
     if not (is_run_file(name) or ACCOUNTS.fullmatch(name)):
         raise IntegrityError(f"the copy in the store has a file {name[:MAX_CHARS]!r}, which no run has")
     return root / name
+
+
+FILE = "stored.json"
+
+
+class Stored(BaseModel):
+    """The content of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seq: int
+    """The last entry of the ledger that is stored."""
+    epoch: int
+    """The claim under which this machine works on the run, or last did."""
+    manifest: str
+    """The valid copy that this run directory was made from, or that was made from it; empty if there was none yet."""
+
+
+def read_stored(run: RunDir) -> Stored | None:
+    """Returns how much is stored; None if the run is not copied anywhere."""
+    try:
+        return read_model(run.root / FILE, Stored)
+    except FileNotFoundError:
+        return None
+
+
+def mark_stored(run: RunDir, stored: Stored) -> None:
+    """Notes how much is stored."""
+    write_model(run.root / FILE, stored)
+
+
+def safe_entries(run: RunDir) -> list[Entry]:
+    """Returns the entries of the ledger that are safe: all, if the run is not copied anywhere."""
+    stored, entries = read_stored(run), run.ledger.entries()
+    return entries if stored is None else [entry for entry in entries if entry.seq <= stored.seq]

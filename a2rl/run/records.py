@@ -14,7 +14,7 @@ from a2rl.judge.account import Account, Use
 from a2rl.judge.noise import JudgeNoise, noise_of
 from a2rl.linux.gpus import Hardware
 from a2rl.run.directory import Record, RunDir
-from a2rl.sampling.engine_memory import EngineMemory
+from a2rl.sampling.engine_params import EngineMemory
 from a2rl.sandbox.isolation import Isolation
 from a2rl.scoring.means import Interval
 from a2rl.scoring.paired import Improvement

@@ -9,7 +9,7 @@ from a2rl.core.errors import UsageError
 from a2rl.judge.params import JudgeParams
 from a2rl.run.budget import parse_duration
 from a2rl.run.draw import Draw
-from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS, GradingLimits
+from a2rl.run.rules import DEFAULT_SUBMISSIONS, GradingLimits
 from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting, VllmParams
 from a2rl.sampling.generation import Generation

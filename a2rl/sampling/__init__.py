@@ -33,8 +33,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 from a2rl.core.errors import UsageError
-from a2rl.sampling.engine_memory import EngineMemory
-from a2rl.sampling.engine_params import Dtype, VllmParams
+from a2rl.sampling.engine_params import Dtype, EngineMemory, VllmParams
 
 if TYPE_CHECKING:
     from a2rl.sampling.vllm_process import EngineLease

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from a2rl.core.errors import UsageError
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams
-from a2rl.sampling.engine_memory import EngineMemory
-from a2rl.sampling.engine_params import Dtype, VllmParams
+from a2rl.sampling.engine_params import Dtype, EngineMemory, VllmParams
 from a2rl.sampling.vllm_conversations import Conversations
 from a2rl.sampling.vllm_process import (
     CLOSE_TIMEOUT_S,

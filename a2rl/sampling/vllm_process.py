@@ -19,8 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
-from a2rl.sampling.engine_memory import EngineMemory
-from a2rl.sampling.engine_params import Dtype, VllmParams
+from a2rl.sampling.engine_params import Dtype, EngineMemory, VllmParams
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
 CLOSE_TIMEOUT_S = 10

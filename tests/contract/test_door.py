@@ -32,8 +32,8 @@ from a2rl.grading.throttling import BURST, INTERVAL_S, MAX_PATH, MAX_REASON, Ref
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
-from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS, MAX_WAITING
 from a2rl.run.records import BaselineRecord
+from a2rl.run.rules import DEFAULT_SUBMISSIONS, MAX_WAITING
 from tests.run_maker import FakePool, wait_for
 from tests.small_model import Weight, read_weights, trained_copy, write_raw_safetensors, write_safetensors
 
@@ -631,7 +631,7 @@ def test_the_same_checkpoint_again_costs_no_grading_time(
 
 
 def test_a_run_is_told_its_quotas(new_run: Callable[..., RunDir]) -> None:
-    from a2rl.grading.quota import quota_in_words
+    from a2rl.grading.submission_states import quota_in_words
 
     assert quota_in_words(new_run()) == "100 submissions and 10m of grading"
     assert (

@@ -27,7 +27,7 @@ from a2rl.grading.server_process import GradingServer
 from a2rl.grading.service import GradingService
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionRefused
-from a2rl.run.grading_limits import GradingLimits
+from a2rl.run.rules import GradingLimits
 from tests.contract.test_grading_service import SERVICE, _insist, _processes, _wait_for_grader
 from tests.run_maker import FakePool, wait_for
 from tests.small_model import trained_copy

@@ -32,8 +32,8 @@ from a2rl.grading.submission_states import ungraded
 from a2rl.judge.params import JudgeParams
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed, PrivateGraded, SubmissionAccepted, SubmissionRefused
-from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS
 from a2rl.run.records import GradeRecord, SetupRecord
+from a2rl.run.rules import DEFAULT_SUBMISSIONS
 from a2rl.scoring.score import ItemResult
 from stages.grade import grade
 from tests.run_maker import WAIT_S, FakePool, end_agent, grade_result, item_results, kill, right_answers, wait_for

@@ -24,9 +24,9 @@ from a2rl.grading.submission_states import invalid_transition
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, GradingFailed, SubmissionAccepted, SubmissionReceived
-from a2rl.run.grading_limits import GradingLimits
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import BaselineRecord, ExecuteRecord
+from a2rl.run.rules import GradingLimits
 from stages.grade import grade
 from tests.other_service import SETTINGS
 from tests.run_maker import REPOSITORY, WAIT_S, right_answers, wait_for

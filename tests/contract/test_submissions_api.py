@@ -15,14 +15,14 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.grading import submissions
 from a2rl.grading.app import MAX_KEY, create_app
+from a2rl.grading.outputs import progress_path
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.progress import progress_path
 from a2rl.grading.service import GradingService
 from a2rl.grading.submission_checks import KeptCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
-from a2rl.run.grading_limits import MAX_WAITING
+from a2rl.run.rules import MAX_WAITING
 from tests.run_maker import FakePool, wait_for
 from tests.small_model import trained_copy
 

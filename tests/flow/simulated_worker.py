@@ -21,8 +21,8 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import failed
+from a2rl.run.names import safe_entries
 from a2rl.run.records import ReportRecord
-from a2rl.run.stored import safe_entries
 from flows.submission import prefect_client, take_flow_run
 
 STEPS, LEASE_S, POOL, SUITE = 6, 8.0, "simulated", "simulated"

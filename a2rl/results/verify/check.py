@@ -13,7 +13,7 @@ from a2rl.core.files import file_digest, read_jsonl, read_model
 from a2rl.core.secrets import scrub
 from a2rl.grading.baseline import BaselineKey
 from a2rl.grading.job import GradeResult, ids_of_run, score_items
-from a2rl.grading.pruning import invalid_pruning, pruned
+from a2rl.grading.submission_states import invalid_pruning, pruned
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.recording.code_history import check_history, commits

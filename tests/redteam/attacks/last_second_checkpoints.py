@@ -21,8 +21,7 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.grading.quota import usual_s
-    from a2rl.grading.submission_states import open_receipts, ungraded
+    from a2rl.grading.submission_states import open_receipts, ungraded, usual_s
     from a2rl.run.events import AgentEnded, SubmissionReceived
 
     entries = after.run.ledger.entries()

@@ -8,7 +8,7 @@ from a2rl.cli import progress as module
 from a2rl.cli.console import PlainConsole
 from a2rl.cli.flow_runner import Follower
 from a2rl.cli.progress import EVERY_S, GradingProgress, progress_bar
-from a2rl.grading.progress import Progress
+from a2rl.grading.outputs import Progress
 from a2rl.run.directory import RunDir
 from a2rl.run.events import GradingFailed, SubmissionAccepted
 

@@ -23,8 +23,8 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
+from a2rl.run.names import safe_entries
 from a2rl.run.spec import RunSpec
-from a2rl.run.stored import safe_entries
 from tests.run_maker import spec
 from tests.services import running
 

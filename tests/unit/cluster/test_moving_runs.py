@@ -19,7 +19,7 @@ from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
-from a2rl.run.stored import safe_entries
+from a2rl.run.names import safe_entries
 from tests.run_maker import FakePool, checkout
 from tests.small_model import trained_copy
 

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from a2rl.code_execution import cell as plain
 from a2rl.code_execution import pool as pool_module
-from a2rl.code_execution import values as plain
 from a2rl.code_execution.cell import CellLimits
 from a2rl.code_execution.pool import CodeCase, CodePool, Outcome
 from a2rl.core.errors import InfrastructureError
@@ -60,7 +60,7 @@ HOSTILE = {
     "patched modules": "import json, pickle, marshal, sys\njson.dumps = json.loads = lambda *_: True\n"
     "pickle.loads = marshal.loads = lambda *_: True\nsys.modules['a2rl.code_execution.tester'] = sys\n"
     + RESULT.format("0"),
-    "patched protocol": "import a2rl.code_execution.values as p\np.encode = lambda v: b'[\"value\", true]\\n'\n"
+    "patched protocol": "import a2rl.code_execution.cell as p\np.encode = lambda v: b'[\"value\", true]\\n'\n"
     + RESULT.format("0"),
     "patched stack": "import sys\nf = sys._getframe()\nwhile f:\n    f.f_globals['judge'] = f.f_globals['check'] = "
     "lambda *_: True\n    f = f.f_back\n" + RESULT.format("0"),

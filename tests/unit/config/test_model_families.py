@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from a2rl.config.generation import parsed, resolved
 from a2rl.config.params import load_params
 from a2rl.config.plan import plan_runs
+from a2rl.config.preset import parsed, resolved
 from a2rl.config.suite import make_suite, single_run
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings

@@ -15,7 +15,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.execution import attempt as module
 from a2rl.execution import workspace
-from a2rl.execution.gpu import GpuWatch
+from a2rl.execution.compute import GpuWatch
 from a2rl.execution.launch import launch
 from a2rl.linux.orphans import MARKER, ProcessTrace
 from a2rl.run.directory import RunDir

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pynvml
 import pytest
 
-from a2rl.execution import gpu
-from a2rl.execution.gpu import GpuWatch
+from a2rl.execution import compute
+from a2rl.execution.compute import GpuWatch
 from tests.run_maker import wait_for
 
 POLL_S = 0.01
@@ -103,7 +103,7 @@ def test_each_sample_counts_once_and_keeps_a_process_busy(
     wait_for(lambda: len(nvml.asked_since) > 3)
     assert nvml.asked_since[:2] == [0, 6]
     assert watch.busy_pids() == {12}
-    monkeypatch.setattr(gpu, "BUSY_FOR_S", 0.0)
+    monkeypatch.setattr(compute, "BUSY_FOR_S", 0.0)
     assert watch.busy_pids() == set()
 
 
@@ -148,7 +148,7 @@ def test_a_silent_driver_has_failed_only_for_a_run_with_gpus(
     wait_for(lambda: len(nvml.asked_since) > 4)
     with_gpu.close()
     without.close()
-    monkeypatch.setattr(gpu, "SILENCE_S", 0.0)
+    monkeypatch.setattr(compute, "SILENCE_S", 0.0)
     assert "not answered" in wait_for(lambda: with_gpu.lost)
     assert not without.lost
 

@@ -20,7 +20,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import GpuShare, dealt_gpus
 from a2rl.run.meta import run_meta
 from a2rl.run.records import SetupRecord
-from a2rl.sampling.engine_memory import EngineMemory
+from a2rl.sampling.engine_params import EngineMemory
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.policy import workspace_confinement
 from a2rl.sandbox.process import AgentProcess

@@ -18,8 +18,8 @@ from a2rl.execution.workspace import agent_environment, build_workspace, write_i
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording import tracer
 from a2rl.run.directory import RunDir
-from a2rl.run.grading_limits import MAX_WAITING
 from a2rl.run.meta import RUN_META, run_meta
+from a2rl.run.rules import MAX_WAITING
 from a2rl.sandbox.isolation import Isolation
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.run_maker import spec

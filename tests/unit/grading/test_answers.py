@@ -12,7 +12,7 @@ from a2rl.core.files import read_model
 from a2rl.grading import job as grading
 from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.job import GradeJob, GradeResult, Part, run_job
-from a2rl.grading.progress import progress_path, read_progress
+from a2rl.grading.outputs import progress_path, read_progress
 from a2rl.sampling.generation import Generation
 from a2rl.task_api.catalog import load_grader
 from tests.fake_sampler import FakeSampler

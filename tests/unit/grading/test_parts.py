@@ -7,8 +7,8 @@ import pytest
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of, selected_ids
+from a2rl.grading.outputs import joint_progress
 from a2rl.grading.pool import grade_now
-from a2rl.grading.progress import joint_progress
 from tests.run_maker import grade_result, item_results, make_hidden
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.pruning import invalid_pruning, prune, unneeded
 from a2rl.grading.service import GradingService
+from a2rl.grading.submission_states import invalid_pruning, prune, unneeded
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run

@@ -9,7 +9,7 @@ import pytest
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.disk import MARGIN, check_disk, disk_need, disk_of_runs, weights_bytes
-from a2rl.run.grading_limits import MAX_WAITING, TYPICAL_SUBMISSIONS
+from a2rl.run.rules import MAX_WAITING, TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Keep, RunSettings
 
 GB = 1_000_000_000

@@ -12,7 +12,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
-from a2rl.run.origin import create_run, require_made_here
+from a2rl.run.owner import create_run, require_made_here
 from tests.run_maker import checkout
 
 

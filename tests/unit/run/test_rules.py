@@ -1,8 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from a2rl.run.grading_limits import DEFAULT_SUBMISSIONS
-from a2rl.run.rules import Rules, rules
+from a2rl.run.rules import DEFAULT_SUBMISSIONS, Rules, rules
 from a2rl.validity.record import Finding, weighed
 
 

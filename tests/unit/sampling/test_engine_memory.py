@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from a2rl.core.errors import UsageError
-from a2rl.sampling.engine_memory import EngineMemory
-from a2rl.sampling.engine_params import VllmParams
+from a2rl.sampling.engine_params import EngineMemory, VllmParams
 from a2rl.sampling.vllm_process import engine_request
 
 QWEN = {
