@@ -23,14 +23,13 @@ from a2rl.cluster.copies import (
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import file_digest, machine_failure, write_model
 from a2rl.judge.account import Account
-from a2rl.linux.orphans import end_orphans
+from a2rl.linux.orphans import TRACE, end_orphans
 from a2rl.run.directory import RunDir
 from a2rl.run.names import ACCOUNTS, MAX_CHARS, RUN_ID, place_of, read_stored
 from a2rl.run.owner import LOCK
 
 REPLACED = ".replaced"
 """Below the run directory: the states that this machine had and that were not the valid one."""
-TRACE = "processes.json"
 INCOMING = ".incoming"
 
 

@@ -26,7 +26,7 @@ from a2rl.execution.observer import Observer, TranscriptSummary, read_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
 from a2rl.grading.server_process import GradingServer
-from a2rl.linux.orphans import ProcessTrace, end_orphans, has_orphans
+from a2rl.linux.orphans import TRACE, ProcessTrace, end_orphans, has_orphans
 from a2rl.llm.gateway import PROXY_LOG, Gateway
 from a2rl.llm.relay.request_log import FULL as REQUESTS_FULL
 from a2rl.llm.relay.request_log import RequestLogReader, failed_requests, limit_reached, request_log_path
@@ -36,7 +36,7 @@ from a2rl.run.gpu_share import share_of
 from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.sandbox.agent_log import last_lines
 from a2rl.sandbox.command import AgentCommand
-from a2rl.sandbox.process import TRACE, AgentProcess
+from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.storage import FULL
 
 WORKSPACE_ERRORS = {

@@ -18,6 +18,7 @@ from a2rl.core.settings import Settings
 from a2rl.execution.workspace import agent_environment, write_into_workspace
 from a2rl.grading.server_process import GradingServer
 from a2rl.linux.gpus import driver_nodes
+from a2rl.linux.orphans import TRACE
 from a2rl.linux.placing import linked_originals
 from a2rl.linux.resources import Resources
 from a2rl.llm.gateway import Gateway
@@ -30,7 +31,6 @@ from a2rl.sandbox.command import AgentCommand, Confinement
 from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.namespaces import may_mount
 from a2rl.sandbox.policy import contains_private_data, workspace_confinement
-from a2rl.sandbox.process import TRACE
 from a2rl.sandbox.selection import reselect_sandbox
 from a2rl.sandbox.users import NAME, assign_user, write_user_database
 

@@ -27,6 +27,8 @@ from a2rl.linux.process_tree import Process, all_processes, descendants, read_pr
 
 MARKER = "A2RL_MARKER"
 """An environment variable of the agent and all its descendants."""
+TRACE = "processes.json"
+"""The supervisor's trace, in the folder of a run's logs."""
 TIMEOUT_S = 8.0
 MAX_ENVIRONMENT = 1 << 20
 MAX_SEEN = 5000

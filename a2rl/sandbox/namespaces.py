@@ -240,8 +240,14 @@ def run_as_init(agent: int, telling: int) -> NoReturn:
 def drop_capabilities() -> None:
     """Drops all capabilities and the ways to regain them: from now on, root has no privileges."""
     drop_inheritable_capabilities()
+    set_capabilities(0)
+
+
+def set_capabilities(kept: int) -> None:
+    """Leaves the calling thread only some of its capabilities; `kept` is their bit mask, below 32."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    check(LIBC.syscall(_CAPSET[os.uname().machine], header, bytes(24)), "capabilities cannot be dropped")
+    sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
+    check(LIBC.syscall(_CAPSET[os.uname().machine], header, sets), "capabilities cannot be dropped")
 
 
 def drop_inheritable_capabilities() -> None:

@@ -23,20 +23,10 @@ from a2rl.sandbox.command import AgentCommand, AgentExit, LineWriter
 
 END_TIMEOUT_S = 20.0
 """How long the supervisor may take to end an agent. After that, its guard takes over and gets TAKE_OVER_S."""
-
-
 PIPE_BYTES = 1 << 20
 """Pipe size, large enough that a command with a long environment can be written at once."""
-
-
 START_S = 2.0
-
-
 TAKE_OVER_S = 15.0
-
-
-TRACE = "processes.json"
-"""The supervisor's trace, in the folder of a run's logs; `end_orphans` needs it."""
 
 
 class AgentProcess:

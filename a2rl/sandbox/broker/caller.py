@@ -28,11 +28,10 @@ from typing import NamedTuple
 
 from a2rl.linux.landlock import LIBC, check
 from a2rl.linux.untrusted_folder import openat2
+from a2rl.sandbox.namespaces import set_capabilities
 
 _PIDFD_GETFD = 438
-_CAPSET = {"x86_64": 126, "aarch64": 91}
 _SETGROUPS, _SETFSUID, _SETFSGID = ({"x86_64": x, "aarch64": arm} for x, arm in ((116, 159), (122, 151), (123, 152)))
-_CAPABILITY_VERSION_3 = 0x20080522
 _CAP_SYS_PTRACE, _CAP_SYS_NICE = 1 << 19, 1 << 23
 MAX_PATH = 4096
 AT_FDCWD = -100
@@ -177,8 +176,7 @@ def act_as(thread: int) -> None:
         if LIBC.syscall(call[machine], ctypes.c_uint(0xFFFFFFFF)) != identity:
             raise OSError(errno.EPERM, "the broker cannot take on the agent's user")
     kept = int(_status(threading.get_native_id())[b"CapPrm"], 16) & (_CAP_SYS_PTRACE | _CAP_SYS_NICE)
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    check(LIBC.syscall(_CAPSET[machine], header, struct.pack("=6I", kept, kept, 0, 0, 0, 0)))
+    set_capabilities(kept)
 
 
 def _status(process: int) -> dict[bytes, bytes]:

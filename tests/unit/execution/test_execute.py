@@ -17,12 +17,12 @@ from a2rl.execution import attempt as module
 from a2rl.execution import workspace
 from a2rl.execution.compute import GpuWatch
 from a2rl.execution.launch import launch
-from a2rl.linux.orphans import MARKER, ProcessTrace
+from a2rl.linux.orphans import MARKER, TRACE, ProcessTrace
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
 from a2rl.run.gpu_share import dealt_gpus
 from a2rl.sandbox.command import AgentCommand, AgentExit
-from a2rl.sandbox.process import TRACE, AgentProcess
+from a2rl.sandbox.process import AgentProcess
 from a2rl.scoring.score import summarise
 from stages import execute as stage
 from stages.execute import execute
