@@ -1,8 +1,8 @@
 """Plays many episodes at once with a model that is being trained: the rollouts of online RL.
 
 Tasks hand this file to agents as it is, next to `decoder` (batched generation that keeps every episode's key-value
-cache), `rollout_workers.py` (rollouts in several processes) and a `rollout.py` that defines an episode of the task. An
-episode is one growing text: the environment's opening, a turn of the model, the environment's answer, and so on.
+cache), `rollout_workers.py` (rollouts in several processes) and a class that is an episode of the task. An episode is
+one growing text: the environment's opening, a turn of the model, the environment's answer, and so on.
 
     episodes = play(model, tokenizer, [Room(game) for game in games], max_steps=30, temperature=1.0)
     print(sum(episode.reward for episode in episodes) / len(episodes))
