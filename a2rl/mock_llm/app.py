@@ -6,7 +6,6 @@ POST /v1beta/models/MODEL:generateContent|streamGenerateContent|countTokens    G
 GET  /health
 """
 
-import asyncio
 import socket
 import time
 from collections.abc import Callable
@@ -20,14 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2rl.core.errors import UsageError
 from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_responses
-from a2rl.mock_llm.dialogue import Dialect, Json, LlmRequest, Reply
+from a2rl.mock_llm.dialogue import Dialect, Json, LlmRequest
 from a2rl.mock_llm.play import Player, ScenarioStep, count_tokens
-from a2rl.mock_llm.scenario import Fault, Scenario, Usage
+from a2rl.mock_llm.scenario import Scenario, Usage
 
 NOTHING = Usage(input_tokens=0, output_tokens=0)
 WHY = {401: "invalid API key", 429: "too many requests", 500: "internal error", 529: "overloaded"}
-CLIENT_CLOSED_REQUEST = 499
-"""Logged if the client did not wait for its answer."""
 HOST = "127.0.0.1"
 
 
@@ -69,7 +66,7 @@ class Driver:
         self._player = Player(scenario)
         self._log = log
 
-    async def answer(self, dialect: Dialect, request: Request, body: Json) -> Response:
+    def answer(self, dialect: Dialect, request: Request, body: Json) -> Response:
         """Answers a request for the next turn."""
         asked = _read(dialect, body)
         if asked is None:
@@ -77,15 +74,12 @@ class Driver:
         if not self._may(request):
             return self._refuse(dialect, 401, WHY[401], asked)
         step = self._player.step(asked)
-        fault = self._player.fault(asked, step) or Fault()
-        if fault.hang_s:
-            await asyncio.sleep(fault.hang_s)
-            if await request.is_disconnected():
-                return self._refuse(dialect, CLIENT_CLOSED_REQUEST, "the client has disconnected", asked, step)
-        if fault.status:
+        if (fault := self._player.fault(asked, step)) is not None:
             return self._refuse(dialect, fault.status, WHY[fault.status], asked, step)
-        self._note(dialect, asked, step, 200, NOTHING if fault.garbage else step.reply.usage)
-        return _response(dialect, asked, step.reply, fault.garbage)
+        self._note(dialect, asked, step, 200, step.reply.usage)
+        if not asked.stream:
+            return JSONResponse(dialect.whole(asked, step.reply))
+        return Response("".join(dialect.events(asked, step.reply)), media_type="text/event-stream")
 
     def count(self, dialect: Dialect, body: Json, name: str) -> Response:
         """Answers a request that only counts tokens."""
@@ -165,7 +159,7 @@ def create_app(scenario: Scenario, log: Path | None = None) -> FastAPI:
 
     @app.post("/v1/messages")
     async def messages(request: Request, body: Body) -> Response:
-        return await driver.answer(anthropic_messages, request, body)
+        return driver.answer(anthropic_messages, request, body)
 
     @app.post("/v1/messages/count_tokens")
     async def count_messages(body: Body) -> Response:
@@ -173,17 +167,17 @@ def create_app(scenario: Scenario, log: Path | None = None) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request, body: Body) -> Response:
-        return await driver.answer(openai_chat, request, body)
+        return driver.answer(openai_chat, request, body)
 
     @app.post("/v1/responses")
     async def responses(request: Request, body: Body) -> Response:
-        return await driver.answer(openai_responses, request, body)
+        return driver.answer(openai_responses, request, body)
 
     @app.post("/v1beta/models/{model}:{method}")
     async def generate(request: Request, body: Body, model: str, method: str) -> Response:
         if method == "countTokens":
             return driver.count(gemini, {"model": model, **body}, "totalTokens")
-        return await driver.answer(gemini, request, {**body, "model": model, "stream": method.startswith("stream")})
+        return driver.answer(gemini, request, {**body, "model": model, "stream": method.startswith("stream")})
 
     return app
 
@@ -193,18 +187,6 @@ def _read(dialect: Dialect, body: Json) -> LlmRequest | None:
         return dialect.read(body)
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError):
         return None
-
-
-def _response(dialect: Dialect, asked: LlmRequest, reply: Reply, garbage: bool) -> Response:
-    if not asked.stream:
-        response = JSONResponse(dialect.whole(asked, reply))
-        return Response(_half(bytes(response.body).decode()), media_type="application/json") if garbage else response
-    text = "".join(dialect.events(asked, reply))
-    return Response(_half(text) if garbage else text, media_type="text/event-stream")
-
-
-def _half(text: str) -> str:
-    return text[: len(text) // 2]
 
 
 def serve(scenario: Scenario, port: int, log: Path | None, announce: Callable[[str], None]) -> None:

@@ -51,12 +51,8 @@ class Usage(Strict):
 class Fault(Strict):
     """A fault of the driver before it answers a turn."""
 
-    status: Literal[401, 429, 500, 529] | None = None
+    status: Literal[401, 429, 500, 529]
     """Answer with this error status, in the protocol's format."""
-    garbage: bool = False
-    """Answer with status 200 and an incomplete body."""
-    hang_s: float = Field(default=0.0, ge=0)
-    """The number of seconds to wait first."""
     times: int | Literal["always"] = 1
     """How many requests for this turn of a conversation fail; later retries succeed."""
 
