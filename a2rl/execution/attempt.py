@@ -5,6 +5,7 @@ end.
 """
 
 import errno
+import json
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,19 +22,19 @@ from a2rl.core.settings import Settings
 from a2rl.execution.compute import GpuWatch, TreeLoad
 from a2rl.execution.deadline import TICK_S, Meter, WatchResult, watch
 from a2rl.execution.launch import launch
-from a2rl.execution.messages import AgentMessages
 from a2rl.execution.observer import Observer, TranscriptSummary, read_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
+from a2rl.grading.answers import RUN_META, RUN_META_MODE, run_meta
 from a2rl.grading.server_process import GradingServer
 from a2rl.linux.orphans import TRACE, ProcessTrace, end_orphans, has_orphans
 from a2rl.llm.gateway import PROXY_LOG, Gateway
 from a2rl.llm.relay.request_log import FULL as REQUESTS_FULL
 from a2rl.llm.relay.request_log import RequestLogReader, failed_requests, limit_reached, request_log_path
+from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, RunInterrupted
 from a2rl.run.gpu_share import share_of
-from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.sandbox.agent_log import last_lines
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.process import AgentProcess
@@ -44,6 +45,57 @@ WORKSPACE_ERRORS = {
 }  # fmt: skip
 """System errors caused by folders that an agent has locked, removed or replaced. A full or broken disk causes other
 errors."""
+
+
+WARN_AT = (0.8, 0.95)
+"""Shares of the attempt's time after which the agent is warned."""
+
+
+class AgentMessages:
+    """Messages to agent systems that accept them while they work: the prompt, then warnings about the remaining time.
+
+    It does nothing for agents that accept none: they get their prompt on the command line and can ask `/time`. A
+    message that arrives while a tool runs is read together with the tool's result. After an answer, the agent system
+    waits for further messages, so its input is closed at its first answer.
+
+    Args:
+        agent: The agent's definition.
+        send: A function that sends a line to the agent.
+        end: A function that closes the agent's input.
+        prompt: The first message.
+        time_s: The time of the attempt, in seconds.
+    """
+
+    def __init__(
+        self, agent: Agent, send: Callable[[str], None], end: Callable[[], None], prompt: str, time_s: float
+    ) -> None:
+        self._takes_messages = agent.messages is not None
+        self._send = send
+        self._end = end
+        self._time_s = time_s
+        self._unsent = [prompt]
+        self._due_warnings = list(WARN_AT)
+        self._is_over = False
+
+    def update(self, left_s: float, has_answered: bool) -> None:
+        """Sends the messages that are due; call it often, it returns at once."""
+        if not self._takes_messages or self._is_over:
+            return
+        while self._unsent:
+            self._send_text(self._unsent.pop())
+        if has_answered:
+            self._is_over = True
+            self._end()
+            return
+        while self._due_warnings and left_s <= (1 - self._due_warnings[0]) * self._time_s:
+            share, left = self._due_warnings.pop(0), format_duration(max(0.0, left_s))
+            self._send_text(
+                f"{share:.0%} of your time has passed: you have {left} left, then everything you have started is "
+                "killed. Work that is not submitted by then is lost."
+            )
+
+    def _send_text(self, text: str) -> None:
+        self._send(json.dumps({"type": "user", "message": {"role": "user", "content": text}}))
 
 
 class UsageLimits:

@@ -8,6 +8,7 @@ It is a separate process because the agent can make its files slow or harmful to
 the clock must not wait for that, and the run must not fail. The process may be killed at any time.
 """
 
+import json
 import os
 import resource
 import subprocess
@@ -27,7 +28,6 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import Background, log_failure
 from a2rl.core.processes import Child, child_environment, module_command
 from a2rl.core.settings import Settings
-from a2rl.execution.messages import AnswerListener
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import keys_message, receive_keys
 from a2rl.recording.recorder import Recorder
@@ -45,6 +45,8 @@ POLL_INTERVAL_S = 0.5
 MAX_MEMORY_BYTES = 6 << 30
 """The limit of the address space. A transcript that needs more is not read."""
 ANSWERED = "answered"
+MAX_READ_BYTES = 4 << 20
+MAX_LINE_BYTES = 16 << 20
 
 
 class TranscriptSummary(BaseModel):
@@ -159,6 +161,46 @@ class Observer:
 
     def _note(self, problem: str) -> None:
         log_failure(pipeline_log(self._run), "the observer", InfrastructureError(problem))
+
+
+class AnswerListener:
+    """Finds the end of an answer in an agent's output, of which it reads a limited amount at a time.
+
+    Args:
+        transcript: The file with the output; None if there is nothing to listen to.
+    """
+
+    def __init__(self, transcript: Path | None) -> None:
+        self._transcript = transcript
+        self._read = 0
+        self._line = b""
+
+    def has_heard_an_answer(self) -> bool:
+        """Reads new output and says whether an answer has ended in it."""
+        if self._transcript is None:
+            return False
+        try:
+            with self._transcript.open("rb") as file:
+                file.seek(self._read)
+                new = file.read(MAX_READ_BYTES)
+        except FileNotFoundError:
+            return False
+        self._read += len(new)
+        *whole, self._line = (self._line + new).split(b"\n")
+        if len(self._line) > MAX_LINE_BYTES:  # an event that ends an answer is never this long
+            self._line = b""
+        return any(_ends_an_answer(line) for line in whole)
+
+
+def _ends_an_answer(line: bytes) -> bool:
+    """Says whether a line of Claude Code's output is the event that ends an answer."""
+    if b'"result"' not in line or len(line) > MAX_LINE_BYTES:
+        return False
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(event, dict) and event.get("type") == "result"
 
 
 def main() -> None:

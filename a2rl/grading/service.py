@@ -14,12 +14,15 @@ from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
 from a2rl.grading.answers import (
+    RUN_META,
+    RUN_META_MODE,
     History,
     SubmissionList,
     SubmissionStatus,
     SubmitAnswer,
     TimeAnswer,
     Work,
+    run_meta,
     submission_status,
     submit_answer,
     time_answer,
@@ -35,7 +38,6 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.ledger import Entry
-from a2rl.run.meta import RUN_META, RUN_META_MODE, run_meta
 from a2rl.run.names import safe_entries
 from a2rl.run.records import BaselineRecord, SetupRecord
 from a2rl.run.rules import LONGEST_S

@@ -264,7 +264,7 @@ def test_an_agent_that_takes_messages_is_warned_of_its_deadline(
     work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is warned twice, and told when no more will come."""
-    monkeypatch.setattr("a2rl.execution.messages.WARN_AT", (0.1, 0.2))
+    monkeypatch.setattr("a2rl.execution.attempt.WARN_AT", (0.1, 0.2))
     run = work("", budget_s=10.0)
     folder = checkout.root / "agents" / "fake"
     definition = [line for line in DEFINITION.splitlines() if not line.startswith(("start:", "resume:"))]

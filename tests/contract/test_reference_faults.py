@@ -23,6 +23,7 @@ from a2rl.core.files import digest_of
 from a2rl.core.processes import child_environment
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import agent_environment, build_workspace
+from a2rl.grading.answers import RUN_META, run_meta
 from a2rl.grading.app import create_app
 from a2rl.grading.baseline import StoredBaseline, load_or_grade
 from a2rl.grading.dependencies import baseline_key
@@ -33,7 +34,6 @@ from a2rl.grading.service import GradingService, grade_job
 from a2rl.models.base_model import model_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted
-from a2rl.run.meta import RUN_META, run_meta
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.process import AgentProcess
 from a2rl.scoring.score import ItemResult, summarise

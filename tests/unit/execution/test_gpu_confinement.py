@@ -13,12 +13,12 @@ from a2rl.core.settings import Settings
 from a2rl.execution import launch
 from a2rl.execution.launch import confinement_of
 from a2rl.execution.workspace import agent_environment
+from a2rl.grading.answers import run_meta
 from a2rl.grading.devices import describe_gpus
 from a2rl.grading.service import grade_job
 from a2rl.linux.gpus import driver_nodes
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import GpuShare, dealt_gpus
-from a2rl.run.meta import run_meta
 from a2rl.run.records import SetupRecord
 from a2rl.sampling.engine_params import EngineMemory
 from a2rl.sandbox.command import AgentCommand

@@ -13,8 +13,8 @@ import pytest
 from a2rl.agent_systems.definition import Agent, TranscriptSource
 from a2rl.core.settings import Settings
 from a2rl.execution import observer as observer_module
-from a2rl.execution.messages import AgentMessages, AnswerListener
-from a2rl.execution.observer import MAX_RESTARTS, Observer, TranscriptSummary, read_summary
+from a2rl.execution.attempt import AgentMessages
+from a2rl.execution.observer import MAX_RESTARTS, AnswerListener, Observer, TranscriptSummary, read_summary
 from a2rl.run.directory import RunDir
 from tests.run_maker import kill, wait_for
 

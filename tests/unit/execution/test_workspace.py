@@ -15,10 +15,10 @@ from a2rl.core.errors import A2rlError, InfrastructureError, SpoiledWorkspaceErr
 from a2rl.core.settings import Settings
 from a2rl.execution.launch import confinement_of
 from a2rl.execution.workspace import agent_environment, build_workspace, write_into_workspace
+from a2rl.grading.answers import RUN_META, run_meta
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording import tracer
 from a2rl.run.directory import RunDir
-from a2rl.run.meta import RUN_META, run_meta
 from a2rl.run.rules import MAX_WAITING
 from a2rl.sandbox.isolation import Isolation
 from tests.as_nobody import as_nobody, folder_of_nobody

@@ -142,7 +142,7 @@ READINGS = {
 
 
 @pytest.mark.parametrize("how", READINGS)
-def test_a_check_that_the_machine_ends_is_tried_again_and_is_no_refusal(
+def test_a_check_that_the_machine_ends_is_tried_again(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     reading, kind = READINGS[how]
