@@ -301,7 +301,7 @@ def remarks_on(run: RunDir) -> list[str]:
     """Returns what a reader of a result should know beside it, as sentences: why the agent ended, if there is more to
     say than that it did, and why submissions were refused."""
     executed = run.read("execute", ExecuteRecord)
-    texts = [f"The agent ended ({executed.ended}): {executed.why}."] if executed and executed.why else []
+    texts = [f"The agent ended ({executed.ended}): {executed.why.rstrip('.')}."] if executed and executed.why else []
     for each in run.ledger.events(SubmissionRefused)[-SHOWN_REFUSALS:]:
         more = f", {each.count} times" if each.count > 1 else ""
         texts.append(f"Refused: {each.model_path}{more}: {each.reason}.")
