@@ -136,12 +136,12 @@ def test_a_scaffold_of_one_provider_gets_that_providers_drivers(repository: Path
 def test_smoke_and_full_bench_are_what_they_were(repository: Path) -> None:
     suites = load_params(repository).suites
     assert cells(suites["smoke"], "task", "agent", "budget_s", "seed") == [
-        ("gsm8k", "scripted", 110, 0),
-        ("humaneval", "scripted", 90, 0),
-        ("alpacaeval", "scripted", 90, 0),
-        ("alfworld", "scripted", 240, 0),
-        ("webshop", "scripted", 150, 0),
-        ("deepsearchqa", "scripted", 150, 0),
+        ("gsm8k", "scripted", 80, 0),
+        ("humaneval", "scripted", 60, 0),
+        ("alpacaeval", "scripted", 60, 0),
+        ("alfworld", "scripted", 170, 0),
+        ("webshop", "scripted", 110, 0),
+        ("deepsearchqa", "scripted", 100, 0),
     ]
     assert len(suites["full-bench"].cells()) == 6 * 3 * 2
     assert {cell.budget_s for cell in suites["full-bench"].cells() if cell.task == "alfworld"} == {240}
