@@ -86,7 +86,7 @@ def doctor(*, as_json: Json = False, **given: Any) -> None:
 
 SHIPPED = Path(a2rl.__file__).resolve().parent / "project"
 """What an installed package has of the application (setup.py); a checkout has it at its own root."""
-ON_OUR_CODE = re.compile(r"^ +- a2rl/.*\n", re.MULTILINE)
+ON_OUR_CODE = re.compile(r"^ +deps:\n(?: +- a2rl/.*\n)+(?! +- )|^ +- a2rl/.*\n", re.MULTILINE)
 """The dependencies of DVC's stages on files of a2rl. A project has no such files: it stays with one version of a2rl."""
 
 

@@ -551,15 +551,28 @@ def test_refused_submissions_have_a_quota_of_time(
     assert door_of_run.has_room
 
 
-def test_a_refused_submission_does_not_wait_for_copies_of_others(run: RunDir, settings: Settings, v1: str) -> None:
+def test_a_submission_does_not_wait_for_the_check_of_another(
+    run: RunDir, base_model: Path, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a check reads is hostile, so it may take its whole time."""
     door_of_run = submissions.Submissions(run)
     run.checkpoints.mkdir()
-    (run.workspace / v1 / "config.json").write_text("{")
-    received = door_of_run.receive(v1)
-    with door_of_run._copy_lock, ThreadPoolExecutor(1) as threads:
-        refusal = threads.submit(door_of_run.accept, received)
-        with pytest.raises(InvalidSubmissionError, match="not valid JSON"):
-            refusal.result(60)
+    trained_copy(base_model, run.workspace / "output/v2", seed=7)
+    reached, proceed = threading.Event(), threading.Event()
+
+    def check(*_: object) -> None:
+        if not reached.is_set():
+            reached.set()
+            assert proceed.wait(60)
+
+    monkeypatch.setattr(submissions, "check_apart", check)
+    first, second = door_of_run.receive(v1), door_of_run.receive("output/v2")
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(door_of_run.accept, first)
+        assert reached.wait(60)
+        door_of_run.accept(second)
+        proceed.set()
+        slow.result(60)
 
 
 def test_an_allowance_comes_back_with_time() -> None:
