@@ -171,7 +171,7 @@ def test_a_checkout_is_a_project_so_it_makes_none(tmp_path: Path) -> None:
 @pytest.mark.network
 @pytest.mark.timeout(3600)
 def test_in_an_empty_environment_a_run_can_be_verified(wheel: Path, repository: Path, tmp_path: Path) -> None:
-    """The packages come from an index, and the model `tiny` is built for the run."""
+    """The packages come from an index."""
     programs = tmp_path / "venv" / "bin"
     environ = {"PATH": "/usr/bin:/bin", "COLUMNS": "200"} | {
         name: value for name, value in os.environ.items() if name == "HOME" or name.startswith("PIP_")
