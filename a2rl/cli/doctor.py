@@ -3,7 +3,6 @@
 import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.agent_systems.installation import training_python
@@ -13,7 +12,7 @@ from a2rl.config.plan import plan_runs
 from a2rl.config.suite import single_run
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.core.urls import proxy_for
+from a2rl.core.urls import proxy_for, require_certificates
 from a2rl.execution.preflight import examine_runs
 from a2rl.execution.preflight_probes import vllm_build
 from a2rl.linux import landlock
@@ -90,13 +89,11 @@ def _network(settings: Settings) -> Diagnosis:
     }
     proxies = {what: proxy_for(url) for what, url in urls.items()}
     ways = [f"{what}: {f'through {each.hostname}' if each else 'directly'}" for what, each in proxies.items()]
-    trusted = settings.environ.get("SSL_CERT_FILE", "")
-    found = "; ".join([*ways, *([f"certificates: {trusted}"] if trusted else [])])
-    if trusted and not Path(trusted).is_file():
-        return Diagnosis(
-            "network", False, False, found, "SSL_CERT_FILE or REQUESTS_CA_BUNDLE names no file: correct it"
-        )
-    return Diagnosis("network", True, False, found)
+    try:
+        trusted = require_certificates(settings.environ)
+    except UsageError as error:
+        return Diagnosis("network", False, False, "; ".join(ways), str(error))
+    return Diagnosis("network", True, False, "; ".join([*ways, *([f"certificates: {trusted}"] if trusted else [])]))
 
 
 def _git() -> Diagnosis:

@@ -1,5 +1,7 @@
 """Checks of URLs and hosts that users give."""
 
+import ssl
+from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -27,6 +29,23 @@ def proxy_for(url: str) -> SplitResult | None:
     if not proxy or proxy_bypass(parts.netloc):
         return None
     return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def require_certificates(environ: Mapping[str, str]) -> str:
+    """Returns the user's file of certificates, which every connection needs; empty if there is none.
+
+    Raises:
+        UsageError: It cannot be used.
+    """
+    file = environ.get("SSL_CERT_FILE", "")
+    try:
+        ssl.create_default_context(cafile=file or None)
+    except OSError as error:
+        raise UsageError(
+            f"SSL_CERT_FILE or REQUESTS_CA_BUNDLE is {file}, which has no certificates ({error.strerror or error}): "
+            "correct or unset it"
+        ) from error
+    return file
 
 
 def refuse_credentials(url: str, name: str) -> None:

@@ -19,6 +19,7 @@ from a2rl.config.params import load_params
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
+from a2rl.core.urls import require_certificates
 from a2rl.execution.launch import definition_of
 from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox, check_program, check_python
 from a2rl.judge.params import JudgeConfig
@@ -264,6 +265,7 @@ def _anchor(spec: RunSpec, here: ThisMachine) -> str:
 
 
 CHECKS = (
+    Check("certificates", lambda _: "", lambda _, here: require_certificates(here.settings.environ)),
     Check("sandbox", lambda spec: spec.sandbox, _sandbox),
     Check("base model", lambda spec: spec.model, _model),
     Check("data", lambda spec: (spec.task, spec.variant, spec.source), _data),

@@ -9,8 +9,10 @@ import httpx
 import pytest
 import requests
 
+from a2rl.core.errors import UsageError
 from a2rl.core.processes import child_environment
 from a2rl.core.settings import WAY_OUT, Settings
+from a2rl.core.urls import require_certificates
 
 DEAD = "http://127.0.0.1:9"
 
@@ -56,3 +58,11 @@ def test_children_get_the_proxy_and_the_certificates(monkeypatch: pytest.MonkeyP
     child = child_environment(Settings.load(repository))
     assert (child["HTTPS_PROXY"], "127.0.0.1" in child["no_proxy"]) == (DEAD, True)
     assert child["SSL_CERT_FILE"] == child["REQUESTS_CA_BUNDLE"] == "/etc/company.pem"
+
+
+@pytest.mark.parametrize("name", ["empty.pem", "missing.pem"])
+def test_a_file_without_certificates_is_named_with_a_remedy(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty.pem").touch()
+    with pytest.raises(UsageError, match=f"{name}, which has no certificates .*: correct or unset it"):
+        require_certificates({"SSL_CERT_FILE": str(tmp_path / name)})
+    assert require_certificates({}) == ""
