@@ -30,9 +30,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(VENV)/bin/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo "$(VENV) has no \
 	Python 3.11: remove it, and name one with make PYTHON=..."; exit 1; }
 	@$(VENV)/bin/python -c 'import pip' 2>/dev/null || $(VENV)/bin/python -m ensurepip >/dev/null # `uv venv` leaves it out
-	@$(PIP) --no-deps -r requirements.lock
+	@$(PIP) --no-deps -r requirements.lock --editable .
 	@$(PIP) --constraint requirements.lock torch
-	@$(PIP) --no-deps --editable .
 	@touch $@
 
 # The original engine of ALFWorld has to be compiled, which takes a minute or two.

@@ -31,7 +31,7 @@ def resolve_model(name: str, settings: Settings, on_progress: OnProgress = ignor
     elif name == TINY:
         folder = settings.models / TINY
         if not folder.is_dir():
-            raise UsageError("models/tiny is missing: `git checkout models/tiny` brings it back")
+            raise UsageError("models/tiny is missing: `git checkout models/tiny`, or a new project, has it")
     elif (gguf := gguf_file(name)) is not None:
         folder = converted(gguf, settings)
     elif _is_path(name):

@@ -95,12 +95,13 @@ def leave_network() -> None:
 
 def lacking_for_another_user() -> list[str]:
     """Returns which capabilities root lacks here, of those that processes of another user require of it."""
-    return [name for name, number in _FOR_ANOTHER_USER.items() if not _has_capability(number)]
+    own = _capabilities()
+    return [name for name, number in _FOR_ANOTHER_USER.items() if not own >> number & 1]
 
 
 def may_mount() -> bool:
     """Whether this process has the privilege to mount, which `make_reachable` needs."""
-    return _has_capability(_CAP_SYS_ADMIN)
+    return bool(_capabilities() >> _CAP_SYS_ADMIN & 1)
 
 
 def _make_read_only_all_but(paths: Iterable[str]) -> None:
@@ -259,11 +260,12 @@ def drop_inheritable_capabilities() -> None:
         capability += 1
 
 
-def _has_capability(number: int) -> bool:
+def _capabilities() -> int:
+    """Returns the effective capabilities of this process, one bit for each."""
     for line in Path("/proc/self/status").read_bytes().splitlines():
         if line.startswith(b"CapEff:"):
-            return bool(int(line.split()[1], 16) >> number & 1)
-    return False
+            return int(line.split()[1], 16)
+    return 0
 
 
 def try_all(user: int) -> None:
