@@ -43,8 +43,6 @@ MAX_TEXT = 5000
 """The length in characters of a tag or a parameter that all of MLflow's stores accept."""
 CREATE_TIMEOUT_S = 120
 """How long to wait for another process that creates the database. Two that create it at once would both fail."""
-DIGEST_CHARS = 12
-"""The length of a data set's digest that MLflow shows whole; it accepts 36."""
 MAX_PARAMS = 100
 """The number of parameters that MLflow accepts in one request."""
 MAX_METRICS = 900
@@ -90,18 +88,6 @@ class Point(NamedTuple):
     at: float
     """Wall-clock time in Unix seconds."""
     step: int = 0
-
-
-class DataSet(NamedTuple):
-    """Data that a run used."""
-
-    name: str
-    digest: str
-    source: str
-    """The folder."""
-    context: str
-    """What for, such as `training`."""
-    profile: Mapping[str, float]
 
 
 class MlflowStore:
@@ -250,23 +236,6 @@ class MlflowStore:
         while metrics or known or labels:
             self.client.log_batch(run_id, metrics=metrics[:MAX_METRICS], params=known, tags=labels)
             metrics, known, labels = metrics[MAX_METRICS:], [], []
-
-    def log_data(self, run_id: str, data: Sequence[DataSet]) -> None:
-        """Logs data sets as inputs of an MLflow run. One request."""
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        inputs = [
-            DatasetInput(
-                Dataset(each.name, each.digest[:DIGEST_CHARS], "local", json.dumps({"uri": each.source}),
-                        profile=json.dumps(each.profile)),
-                [InputTag("mlflow.data.context", each.context)],
-            )
-            for each in data
-        ]  # fmt: skip
-        try:
-            self.client.log_inputs(run_id, inputs)
-        except Exception:  # noqa: BLE001 - of any type, when another run adds the same data set at the same moment
-            self.client.log_inputs(run_id, inputs)
 
     def save(self, artifacts: str, *files: Path) -> None:
         """Copies files to the artifacts of an MLflow run, whose URI it has given. One request for each file."""

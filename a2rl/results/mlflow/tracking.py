@@ -33,14 +33,13 @@ from a2rl.results.figures import (
     scored_submissions,
 )
 from a2rl.results.manifest import changed_files, read_manifest
-from a2rl.results.mlflow.models import best_checkpoint, data_of, log_model, register
 from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, results_url, run_url
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, sum_known
 
-HEAD_TAG, MODEL_TAG, LAUNCH_TAG = "a2rl.ledger_head", "a2rl.model", "a2rl.launch_id"
+HEAD_TAG, LAUNCH_TAG = "a2rl.ledger_head", "a2rl.launch_id"
 LOCK_TIMEOUT_S = 30
 TABLE = "items.json"
 SHOWN_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
@@ -177,8 +176,6 @@ class Tracker:
         ready = run.read("setup", SetupRecord)
         if ready is None or known.is_described:
             return
-        if data := data_of(run.spec, ready, self._settings.data(run.spec.task, run.spec.variant)):
-            self.store.log_data(known.id, data)
         self.store.save(known.artifacts, run.root / "spec.json")
         self.store.log(known.id, params=run_params(run, ready), tags=run_tags(run, ready))
         known.is_described = True
@@ -226,20 +223,12 @@ class Tracker:
         metrics = result_metrics(run, result, executed)
         if known.result == (metrics, tags):
             return
-        self._register_best(run, known, result, entries)
         self.store.log(known.id, [Point(name, value, at) for name, value in metrics.items()], tags=tags)
         self.store.end(known.id, at, failed=result.verdict == "failed")
         known.tags |= tags
         known.result = (metrics, tags)
         if known.launch:
             _sync_launch(self.store, run.spec.suite, known.launch, at)
-
-    def _register_best(self, run: RunDir, known: _Known, result: GradeRecord, entries: list[Entry]) -> None:
-        if (best := best_checkpoint(run, result, entries)) is not None:
-            if (model := known.tags.get(MODEL_TAG)) is None:
-                model = known.tags[MODEL_TAG] = log_model(self.store, run.spec.suite, known.id, best)
-                self.store.log(known.id, tags={MODEL_TAG: model})
-            register(self.store, known.id, model, best)
 
     @staticmethod
     def _is_complete(known: _Known, name: str) -> bool:

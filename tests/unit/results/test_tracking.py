@@ -60,7 +60,7 @@ def test_a_crash_between_two_calls_doubles_nothing(
     tracker: Tracker, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(run, 2)
-    for method in ("log_data", "save", "create", "end", "log"):
+    for method in ("save", "create", "end", "log"):
         with monkeypatch.context() as patch:
             patch.setattr(tracker.store, method, lambda *_, **__: 1 / 0)
             with pytest.raises(TrackingError):
