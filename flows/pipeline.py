@@ -7,12 +7,13 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from prefect import flow, tags
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 
@@ -26,9 +27,13 @@ from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
 from a2rl.results.mirror import Mirror, Mirrors, left_behind
 from a2rl.results.mlflow.tracking import Tracker
+from a2rl.results.suite.leaderboard import boards
+from a2rl.results.suite.run_summary import summaries
+from a2rl.results.suite.tables import runs as table_of_runs
+from a2rl.results.suite.tables import standings
+from a2rl.results.table import table_lines
 from a2rl.run.directory import RunDir
 from a2rl.run.owner import create_run, require_made_here
-from flows.artifacts import EVERY_S, FlowPage, tags_of
 from flows.policies import benchmark_run, shares_of_cores
 from flows.submission import declare_rates, reason_in_workers_log, require_ready_here, submit_runs
 
@@ -121,26 +126,36 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
     with stop_runs_on_exit():
         for run in runs:
             cores = slots.get()
-            with tags(*tags_of(run)):
-                futures[run.id] = benchmark_run.submit(run, settings, mirror, cores, side_by_side, len(runs) == 1)
+            futures[run.id] = benchmark_run.submit(run, settings, mirror, cores, side_by_side, len(runs) == 1)
             futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     mirror.close()
+    with suppress(Exception):  # the runs have their results, whatever happens to Prefect's page
+        show_results(runs, tracker)
     return outcomes
 
 
 def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> Mirrors:
-    """Returns what follows the runs: MLflow, Prefect's page of this flow run, and the anchor if the settings name
-    one."""
-    mlflow, page, ours = Mirror(tracker.sync, tracker.store.alive_at), FlowPage(runs, tracker), {run.id for run in runs}
+    """Returns what follows the runs: MLflow, and the anchor if the settings name one."""
+    mlflow, ours = Mirror(tracker.sync, tracker.store.alive_at), {run.id for run in runs}
     mlflow.catch_up(run for run in left_behind(settings.runs) if run.id not in ours)
-    followers = [mlflow, Mirror(page.update, mark=lambda *_: None, every_s=EVERY_S, last=page.finish)]
+    followers = [mlflow]
     params = load_params(settings.root).anchor
     if params.is_used:
         anchor = Anchor(params, settings.root)
         # Each of its attempts has a time limit, so it is waited for at the end as if it answered.
         followers.append(Mirror(anchor.update, time.monotonic, mark=ANCHOR_NOTE.mark))
     return Mirrors(*followers)
+
+
+def show_results(runs: Sequence[RunDir], tracker: Tracker) -> None:
+    """Adds the leaderboard of the runs, and a link to MLflow, to the artifacts of this flow run in Prefect."""
+    found, _ = summaries(runs)
+    tables = [table for board in boards(found) for table in (standings(board), table_of_runs(board))]
+    texts = ["\n".join(table_lines(table)) for table in tables]
+    if page := tracker.results_page(runs[0]):
+        texts.append(f"[All runs in MLflow]({page})")
+    create_markdown_artifact("\n\n".join(texts), "leaderboard", _sync=True)  # type: ignore[call-arg]
 
 
 @contextmanager

@@ -8,7 +8,6 @@ Only the newest state of a run is mirrored, so there is no queue that could grow
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 
 from a2rl.anchor.follower import BehindNote
@@ -35,8 +34,6 @@ class Mirror:
         alive_at: Returns when MLflow last answered, by the monotonic clock.
         pause_s: The pauses after one failure, after two, and after more, in seconds.
         mark: Notes for a run what its mirror lacks; an empty text removes the note.
-        every_s: After how many seconds a run that is looked at is mirrored again, even if its ledger has not grown.
-        last: Called once, in the thread, when the mirror was closed and nothing is left to mirror.
     """
 
     def __init__(
@@ -45,14 +42,10 @@ class Mirror:
         alive_at: Callable[[], float] = lambda: 0.0,
         pause_s: tuple[float, ...] = PAUSE_S,
         mark: Callable[[RunDir, str], None] = MLFLOW_NOTE.mark,
-        every_s: float = float("inf"),
-        last: Callable[[], None] | None = None,
     ) -> None:
-        self._sync, self._alive_at, self._pause_s = sync, alive_at, pause_s
-        self._mark, self._every_s, self._last = mark, every_s, last or (lambda: None)
+        self._sync, self._alive_at, self._pause_s, self._mark = sync, alive_at, pause_s, mark
         self._changed: dict[str, RunDir] = {}
         self._left_behind: list[RunDir] = []
-        self._asked_at: dict[str, float] = {}
         self._current: RunDir | None = None
         self._seen: dict[str, int] = {}
         self._failures = 0
@@ -62,17 +55,14 @@ class Mirror:
         threading.Thread(target=self._work, name="mirror", daemon=True).start()
 
     def look(self, run: RunDir) -> None:
-        """Mirrors a run soon if its ledger has grown, or if the last time is long ago; returns at once."""
-        entries = run.ledger.entries(after=self._seen.get(run.id, 0))
-        if entries:
+        """Mirrors a run soon if its ledger has grown; returns at once."""
+        if entries := run.ledger.entries(after=self._seen.get(run.id, 0)):
             self._seen[run.id] = entries[-1].seq
-        if entries or time.monotonic() - self._asked_at.setdefault(run.id, time.monotonic()) >= self._every_s:
             self.changed(run)
 
     def changed(self, run: RunDir) -> None:
         """Mirrors a run soon; returns at once."""
         with self._state:
-            self._asked_at[run.id] = time.monotonic()
             self._changed[run.id] = run
             self._state.notify_all()
 
@@ -98,7 +88,7 @@ class Mirror:
 
     def _work(self) -> None:
         while (run := self._next()) is not None:
-            problem = self._try(partial(self._sync, run))
+            problem = self._try(run)
             self._mark(run, problem)
             with self._state:
                 self._current = None
@@ -107,7 +97,6 @@ class Mirror:
                     self._changed.setdefault(run.id, run)
                     pause_s = self._pause_s[min(self._failures, len(self._pause_s)) - 1]
                     self._state.wait_for(lambda: self._is_closing, pause_s)
-        self._try(self._last)
         self._done.set()
 
     def _next(self) -> RunDir | None:
@@ -120,10 +109,10 @@ class Mirror:
                 self._current = None if self._is_closing else self._left_behind.pop(0)
             return self._current
 
-    def _try(self, mirror: Callable[[], None]) -> str:
-        """Mirrors something; returns what went wrong, empty if nothing did."""
+    def _try(self, run: RunDir) -> str:
+        """Mirrors a run; returns what went wrong, empty if nothing did."""
         try:
-            mirror()
+            self._sync(run)
         except A2rlError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - MLflow raises many types, and none of them may end this thread

@@ -296,11 +296,6 @@ def quiet_mlflow() -> Iterator[None]:
     yield
 
 
-def run_url(server: str, experiment: str, run_id: str) -> str:
-    """Returns the page of an MLflow run."""
-    return f"{server}/#/experiments/{experiment}/runs/{run_id}?{TRAINING}"
-
-
 def results_url(server: str, experiment: str) -> str:
     """Returns the page with the results of an experiment."""
     return f"{server}/#/experiments/{experiment}/runs?{TRAINING}&viewStateShareKey={VIEW_KEY}"

@@ -33,7 +33,7 @@ from a2rl.results.figures import (
     scored_submissions,
 )
 from a2rl.results.manifest import changed_files, read_manifest
-from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, results_url, run_url
+from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, results_url
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry
@@ -119,11 +119,6 @@ class Tracker:
                 return {}
             children = self.store.children(run.spec.suite, parent.info.run_id)
             return {name: _mirrored(each) for name, each in {"result": parent, **children}.items()}
-
-    def page(self, run: RunDir) -> str:
-        """Returns the URL of a run that this tracker has mirrored; empty if it has not. No request."""
-        known = self._known.get(run.id)
-        return run_url(self.store.server, known.experiment, known.id) if known else ""
 
     def results_page(self, run: RunDir) -> str:
         """Returns the URL of all runs of its suite; empty if this tracker has not mirrored it. No request."""

@@ -73,7 +73,7 @@ def test_what_an_outage_left_behind_is_whole_when_mlflow_is_back(settings: Setti
     later = Tracker(tracking(settings, proxy.url))
     mirror = Mirror(later.sync)
     mirror.catch_up([run])
-    wait_for(lambda: later.page(run))
+    wait_for(lambda: later.results_page(run))
     mirror.close()
     assert MLFLOW_NOTE.read(run) == ""
     assert set(later.mirrored(run)) == {"result", "baseline", "submission 1", "submission 2", "submission 3"}
