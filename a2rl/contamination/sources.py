@@ -49,7 +49,7 @@ def given_texts(visible: Path) -> list[str]:
 
 def _texts(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
-        lines = file.read(MAX_GIVEN_BYTES).decode("utf-8", "replace").splitlines()
+        lines = file.read(MAX_GIVEN_BYTES).decode("utf-8", "replace").split("\n")
     for line in lines:
         text = plain_text(line)
         if len(text) > 2:
@@ -143,7 +143,7 @@ def read_and_gone(run: RunDir) -> list[str]:
 
 def pieces(file: str, content: bytes) -> Iterator[Piece]:
     """Yields the lines of a text."""
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+    for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), start=1):
         if len(line) > 2:
             for start in range(0, len(line), LINE_CHARS):
                 yield Piece(file, number, line[start : start + LINE_CHARS + LINE_CHARS // 8])

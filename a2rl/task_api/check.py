@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError
-from a2rl.core.files import folder_digest
+from a2rl.core.files import folder_digest, read_jsonl
 from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins
 from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer, KindsGrader, Variant
@@ -115,11 +115,10 @@ def questions(folder: Path) -> set[str]:
     """Returns the questions in a folder's data; all texts of rows without a question; for games, the rooms."""
     found = {json.loads(path.read_text())["pddl_problem"] for path in folder.rglob("*.tw-pddl")}
     for path in folder.rglob("*.jsonl"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+        for row in read_jsonl(path):
             texts = [row[key] for key in QUESTIONS if key in row] or [*row.values()]
             long = {text for text in texts if isinstance(text, str) and len(text) >= SHORTEST_TEXT}
-            found |= long or {line}
+            found |= long or {json.dumps(row, sort_keys=True)}
     return found
 
 

@@ -2,7 +2,8 @@
 
 - `Sft` and `Grpo` are TRL's trainers with a loss that is computed for the learned tokens only. The output layer is a
   large part of the work on a small model, and most tokens (prompts, what an environment says) are not learned. Texts of
-  a batch go through the model packed, without padding, as many at a time as fit into memory.
+  a batch go through the model packed, without padding, as many at a time as fit into memory; what they all begin with,
+  such as worked examples or the prompt of a group, goes through it once.
 - `TrainUntil` ends training in time, and warms up and decays the learning rate by the clock.
 - `load` and `save` keep weights in float32 while the model computes in bfloat16, where the processor or GPU is fast at
   that: an update of a weight in bfloat16 is mostly rounded away. Where memory is too small for that, they use LoRA.
@@ -36,7 +37,7 @@ IGNORED_LABEL = -100
 """The label of tokens that are not to be learned, as PyTorch and TRL have it."""
 BYTES_PER_WEIGHT = 16
 """Memory for a trained weight: itself, its gradient and two moments of Adam, in float32."""
-FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 1024
+FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 2048
 """Limits of the tokens that go through the model at once. With more, a processor is not faster."""
 MOST_TOKENS_SMALL = 320
 """The same for a very small model: attention between texts that do not see each other would be much of its work."""
@@ -165,17 +166,32 @@ class LearnedTokens:
                 return torch.tensor(float(loss), device=self.accelerator.device, requires_grad=True)
 
     def backward(self, model: Any, part: list[Text], scale: torch.Tensor) -> float:
-        """Adds the gradient of some texts, which stand one behind the other in a single row, and returns their loss.
+        """Adds the gradient of some texts, and returns their loss.
 
-        transformers sees by the positions where a text begins, and keeps texts apart. So no padding is computed, and
-        logits only before the tokens that are learned.
+        What all texts begin with stands first in a single row, and the rest of each text behind it. No padding is
+        computed, and logits only before the tokens that are learned.
         """
-        device = self.accelerator.device
-        tokens, weights = (torch.cat(column).to(device) for column in zip(*part, strict=True))
-        positions = torch.cat([torch.arange(len(text.tokens), device=device) for text in part])
-        learned = ((weights != 0) & (positions > 0)).nonzero().squeeze(1)
+        device, config = self.accelerator.device, self.accelerator.unwrap_model(model).config.get_text_config()
+        longest = max(len(text.tokens) for text in part)
+        windows = longest > (getattr(config, "sliding_window", None) or longest)  # transformers makes masks with these
+        begins = 0 if windows else shared_tokens(part)
+        pieces = [Text(part[0].tokens[:begins], part[0].weights[:begins])]
+        pieces += [Text(text.tokens[begins:], text.weights[begins:]) for text in part]
+        tokens, weights = (torch.cat(column).to(device) for column in zip(*pieces, strict=True))
+        lengths = torch.tensor([len(piece.tokens) for piece in pieces], device=device)
+        piece = torch.arange(len(pieces), device=device).repeat_interleave(lengths)
+        first = (lengths.cumsum(0) - lengths)[piece]
+        order = torch.arange(len(tokens), device=device)
+        positions = order - first + begins * (piece > 0)
+        before = torch.where((order == first) & (piece > 0), begins, order) - 1
+        learned = ((weights != 0) & (before >= 0)).nonzero().squeeze(1)
+        sees = (order[:, None] >= order) & ((piece[:, None] == piece) | (piece == 0))
         output = model(
-            input_ids=tokens[None], position_ids=positions[None], use_cache=False, logits_to_keep=learned - 1
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            attention_mask=None if windows else sees[None, None],
+            use_cache=False,
+            logits_to_keep=before[learned],
         )
         losses = torch.nn.functional.cross_entropy(output.logits[0].float(), tokens[learned], reduction="none")
         loss = (weights[learned] * losses).sum() * scale
@@ -184,15 +200,25 @@ class LearnedTokens:
 
 
 def parts(texts: list[Text], tokens: int) -> Iterable[list[Text]]:
-    """Yields texts with at most so many tokens together; a longer text is alone."""
+    """Yields texts with at most so many tokens together; a longer text is alone. Those that begin alike are together,
+    and what all texts of a part begin with counts once."""
     part: list[Text] = []
-    for text in texts:
-        if part and sum(len(each.tokens) for each in [*part, text]) > tokens:
+    for text in sorted(texts, key=lambda text: text.tokens.tolist()):
+        more = [*part, text]
+        if part and sum(len(each.tokens) for each in more) - len(part) * shared_tokens(more) > tokens:
             yield part
-            part = []
-        part.append(text)
+            more = [text]
+        part = more
     if part:
         yield part
+
+
+def shared_tokens(texts: list[Text]) -> int:
+    """Returns how many tokens, none of them learned, all texts begin with."""
+    shortest = min(len(text.tokens) for text in texts)
+    tokens, weights = (torch.stack([each[:shortest] for each in column]) for column in zip(*texts, strict=True))
+    same = (tokens == tokens[0]).all(0) & (weights == 0).all(0)
+    return int(same.int().cumprod(0).sum())
 
 
 def tokens_that_fit(model: Any) -> int:

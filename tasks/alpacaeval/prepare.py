@@ -172,7 +172,7 @@ def _training_rows(source: Path | None) -> list[dict[str, str]] | None:
     elif (path := _in_mirror(source, TRAINING_NAMES)) is None:
         return None
     elif ".jsonl" in path.suffixes:
-        rows = [json.loads(line) for line in _text_of(path).splitlines()]
+        rows = [json.loads(line) for line in io.StringIO(_text_of(path))]
     else:
         rows = read_json(path)
     found = [_training_row(row["instruction"], row.get("input", ""), row["output"]) for row in rows[:TRAIN_ROWS]]

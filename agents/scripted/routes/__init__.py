@@ -3,6 +3,7 @@ module `routes.<task>` of its own is learned by `routes.rows`."""
 
 import importlib
 import importlib.util
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,6 +88,12 @@ class BaseRoute:
     def kind(self, name: str) -> str:
         """Returns the kind of an item; items of a kind are about equally difficult."""
         return ""
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Reads a *.jsonl file. Texts may contain what `str.splitlines` takes for the end of a line."""
+    with file.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 def load_route(task: str, setting: Setting) -> BaseRoute:

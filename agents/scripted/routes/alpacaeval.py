@@ -5,11 +5,10 @@ the agent cannot call, so the reward is an approximation: the overlap of words w
 for repetition.
 """
 
-import json
 import random
 from typing import Any
 
-from routes import BaseRoute, Example, Part, Setting
+from routes import BaseRoute, Example, Part, Setting, rows_of
 
 
 class Route(BaseRoute):
@@ -19,8 +18,7 @@ class Route(BaseRoute):
         from episodes import Until
         from prompts import STOP
 
-        rows = (setting.data / "train.jsonl").read_text().splitlines()
-        self.rows = {str(number): json.loads(row) for number, row in enumerate(rows)}
+        self.rows = {str(number): row for number, row in enumerate(rows_of(setting.data / "train.jsonl"))}
         self.names = list(self.rows)
         random.Random(setting.seed).shuffle(self.names)
         self.chat = setting.chat

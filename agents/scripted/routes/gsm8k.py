@@ -1,10 +1,9 @@
 """Imitate worked solutions, or the model's own right ones; then a reward of 1 for the right number."""
 
-import json
 import random
 from typing import Any
 
-from routes import BaseRoute, Example, Part, Setting
+from routes import BaseRoute, Example, Part, Setting, rows_of
 
 
 class Route(BaseRoute):
@@ -14,9 +13,8 @@ class Route(BaseRoute):
         from episodes import Until
         from prompts import shots_that_fit
 
-        rows, shots = ((setting.data / name).read_text().splitlines() for name in ("train.jsonl", "shots.jsonl"))
-        self.rows = {str(number): json.loads(row) for number, row in enumerate(rows)}
-        shown = [json.loads(row) for row in shots]
+        rows, shown = (rows_of(setting.data / name) for name in ("train.jsonl", "shots.jsonl"))
+        self.rows = {str(number): row for number, row in enumerate(rows)}
         questions = [row["question"] for row in self.rows.values() if row not in shown]
         new_tokens = setting.meta["max_new_tokens"]
         self.chat = setting.chat

@@ -1,12 +1,11 @@
 """Imitate the reference solutions, or the model's own right ones; then a reward of 1 for a program that passes."""
 
-import json
 import random
 from typing import Any
 
 from program_tests import TestRunner
 
-from routes import BaseRoute, Example, Part, Setting
+from routes import BaseRoute, Example, Part, Setting, rows_of
 
 
 class Route(BaseRoute):
@@ -16,8 +15,7 @@ class Route(BaseRoute):
         from episodes import Until
         from program import STOPS
 
-        rows = [json.loads(line) for line in (setting.data / "train.jsonl").read_text().splitlines()]
-        self.rows = {row["task_id"]: row for row in rows}
+        self.rows = {row["task_id"]: row for row in rows_of(setting.data / "train.jsonl")}
         self.names = list(self.rows)
         random.Random(setting.seed).shuffle(self.names)
         self.chat, self.tests = setting.chat, TestRunner()

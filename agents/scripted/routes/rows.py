@@ -3,11 +3,10 @@
 A task that has no route of its own is learned so; see a2rl/task_api/rows.py for what `items.py` says.
 """
 
-import json
 import random
 from typing import Any
 
-from routes import BaseRoute, Example, Part, Setting
+from routes import BaseRoute, Example, Part, Setting, rows_of
 
 
 class Route(BaseRoute):
@@ -18,8 +17,7 @@ class Route(BaseRoute):
         from episodes import LINES, Until
         from rows import is_interactive, stops
 
-        lines = (setting.data / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        self.rows = {str(number): json.loads(line) for number, line in enumerate(lines)}
+        self.rows = {str(number): row for number, row in enumerate(rows_of(setting.data / "train.jsonl"))}
         self.names = list(self.rows)
         random.Random(setting.seed).shuffle(self.names)
         self.items, self.chat, self.interactive = items, setting.chat, is_interactive(items)

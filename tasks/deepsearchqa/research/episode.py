@@ -23,6 +23,7 @@ innermost outwards. It uses the text of the episode only, so that it can also co
 writes a space after a bracket, which has no effect except that words have the same tokens there as elsewhere.
 """
 
+import io
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -93,7 +94,7 @@ class Question(NamedTuple):
 
 def read_questions(path: Path) -> list[Question]:
     """Reads the questions of a *.jsonl file with the columns of the data set."""
-    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    rows = map(json.loads, io.StringIO(path.read_text(encoding="utf-8")))
     return [Question(row["problem"], row["answer_type"], row["answer"], row["problem_category"]) for row in rows]
 
 

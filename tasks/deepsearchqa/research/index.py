@@ -7,6 +7,7 @@ installed there; BM25 takes thirty lines of numpy.
     index.search("seat of Balco", count=3)    # [Hit("Balco", "The seat of Balco is Dorton."), ...]
 """
 
+import io
 import json
 import math
 import re
@@ -53,7 +54,7 @@ def read_pages(folder: Path) -> Iterator[Page]:
         if path.suffix in (".txt", ".md"):
             yield Page(path.stem, path.read_text(encoding="utf-8"))
         elif path.suffix == ".jsonl":
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            for number, line in enumerate(io.StringIO(path.read_text(encoding="utf-8")), start=1):
                 try:
                     row = json.loads(line)
                     yield Page(str(row["title"]), str(row["text"]))

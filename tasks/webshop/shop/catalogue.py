@@ -5,6 +5,7 @@ shop = Shop(Path("shop"))
 page = [shop.card(hit.number) for hit in shop.results("red cotton shirt", page=1).hits]
 """
 
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -116,7 +117,7 @@ def _row(record: Product | Goal) -> str:
 
 def read_goals(path: Path) -> list[Goal]:
     """Reads a file of goals."""
-    return [Goal.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Goal.from_json(line) for line in io.StringIO(path.read_text(encoding="utf-8"))]
 
 
 def stock(products: Iterable[Product], folder: Path) -> None:

@@ -52,6 +52,18 @@ alike(theirs, gradient(ours, batch))
 ours.tokens_at_once = 9  # two texts do not fit
 alike(theirs, gradient(ours, batch))
 
+# Texts that begin alike, also where one of them ends or learns early.
+batch["input_ids"][:, :4] = batch["input_ids"][0, :4]
+batch["labels"][:, :4] = -100
+batch["labels"][:, 4] = batch["input_ids"][:, 4]
+for seen in (2, 4):
+    batch["labels"][1, seen:4] = batch["input_ids"][1, seen:4]
+    theirs = gradient(trainer(SFTTrainer), batch)
+    ours.tokens_at_once = None
+    alike(theirs, gradient(ours, batch))
+    ours.tokens_at_once = 4 + 8 - 4 + 6 - 4
+    alike(theirs, gradient(ours, batch))
+
 refused = []
 backward = ours.backward
 def small_memory(model, part, scale):
@@ -138,6 +150,19 @@ print("all is well")
 """
 
 
+ROWS = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from routes import rows_of
+
+rows = [{"question": "two\u2028lines\x85or\x0bmore"}, {"question": "one"}]
+Path("train.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\\n" for row in rows), encoding="utf-8")
+assert rows_of(Path("train.jsonl")) == rows
+print("all is well")
+"""
+
+
 def run(folder: Path, script: str, *arguments: object) -> str:
     command = [sys.executable, "-c", script, *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
@@ -161,3 +186,7 @@ def test_a_turn_is_compared_with_others_in_the_same_state(tmp_path: Path, reposi
 
 def test_alfworld_plays_mostly_the_kinds_that_are_sometimes_won(tmp_path: Path, repository: Path) -> None:
     assert run(tmp_path, SCHEDULE, repository / "agents" / "scripted") == "all is well"
+
+
+def test_rows_may_contain_unicode_line_separators(tmp_path: Path, repository: Path) -> None:
+    assert run(tmp_path, ROWS, repository / "agents" / "scripted") == "all is well"
