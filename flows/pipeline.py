@@ -35,7 +35,7 @@ from a2rl.results.table import table_lines
 from a2rl.run.directory import RunDir
 from a2rl.run.owner import create_run, require_made_here
 from flows.policies import benchmark_run, shares_of_cores
-from flows.submission import declare_rates, reason_in_workers_log, require_ready_here, submit_runs
+from flows.submission import reason_in_workers_log, require_ready_here, submit_runs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -93,7 +93,6 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
     settings = Settings.load()
     params = load_params(settings.root)
     chosen = choose_suite(params, suite, **given)
-    declare_rates(params.llm_rates)
     if run_ids is None:
         specs = plan_runs(chosen, suite, params, settings)
         if pool:

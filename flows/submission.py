@@ -11,7 +11,7 @@ import random
 import re
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -44,14 +44,12 @@ from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
-from a2rl.llm.relay.process import limit_name
 from a2rl.run.spec import RunSpec
 
 FLOW, ENTRYPOINT = "a2rl", "flows.pipeline.a2rl"
 PULL_STEPS: list[dict[str, dict[str, str]]] = [{"a2rl.core.settings.enter_checkout": {}}]
 ASK_S = 30.0
 """How long to ask for a flow run while some wait, but none is given: the pool may also be paused."""
-MINUTE_S = 60.0
 
 
 def submit_runs(specs: Sequence[RunSpec], pool: str, flow: Flow[..., Any], settings: Settings) -> list[str]:
@@ -191,23 +189,6 @@ def reason_in_workers_log() -> Iterator[None]:
         with suppress(OSError):
             os.write(log, f"{flow_run.name}: {reason}\n".encode())
         raise
-
-
-def declare_rates(rates: Mapping[str, int]) -> None:
-    """Makes a limit for each host, or changes it: the requests of a minute at once, and then evenly.
-
-    Args:
-        rates: Requests per minute, by host.
-
-    Raises:
-        InfrastructureError: The Prefect server does not answer.
-        UsageError: A host is not valid.
-    """
-    if not rates:
-        return
-    with prefect_client() as client:
-        for host, per_minute in rates.items():
-            client.upsert_global_concurrency_limit_by_name(limit_name(host), per_minute, per_minute / MINUTE_S)
 
 
 MOST_ATTEMPTS = 3

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from a2rl.anchor.params import AnchorParams
 from a2rl.config.preset import FamilyRule
@@ -69,8 +69,6 @@ class Params(_Section):
     """Judges by name."""
     anchor: AnchorParams = AnchorParams()
     """Who signs the heads of ledgers, and where they are published."""
-    llm_rates: dict[str, PositiveInt] = {}
-    """Requests per minute that all runs together send to a provider's host."""
     prices: dict[str, TokenPrices] = {}
     """Prices of drivers by name, for those that the package genai-prices does not know or that cost something else."""
     suites: dict[str, Suite]

@@ -150,16 +150,6 @@ class Settings:
         return self.environ.get("A2RL_CLAIMS", "")
 
     @property
-    def prefect_api(self) -> str:
-        """The URL of the Prefect server's API; empty: none."""
-        return self.environ.get("PREFECT_API_URL", "")
-
-    @property
-    def prefect_auth(self) -> str:
-        """`user:password` of the Prefect server, if it wants one."""
-        return self.environ.get("PREFECT_API_AUTH_STRING", "")
-
-    @property
     def judgements(self) -> Path:
         """The cache of paid judge answers, shared by all runs."""
         return self.root / "data" / "judgements.db"

@@ -20,7 +20,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.settings import LOOPBACK, Settings
 from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.llm.proxy import Proxy
-from a2rl.llm.relay.process import RelayProcess, SharedRate
+from a2rl.llm.relay.process import RelayProcess
 from a2rl.run.directory import RunDir
 from a2rl.run.rules import rules
 
@@ -86,10 +86,9 @@ class Gateway(ExitStack):
     def _open_relay(self) -> None:
         keys = self._keys()
         stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
-        params = load_params(self._settings.root)
-        rate = SharedRate.of(self._host, params.llm_rates, self._settings)
+        prices = load_params(self._settings.root).prices
         self.relay = self.enter_context(
-            RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, rate, params.prices)
+            RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, prices)
         )
         self.base_url = f"http://127.0.0.1:{self.relay.port}{self._path}"
         self.ports = (self.relay.port,)

@@ -176,8 +176,6 @@ class Relay:
             self._check_limits()
             body = await _body(receive) if scope["method"] == "POST" else b""
             request = self._request(scope, path, body, exchange)
-            if self._settings.rate is not None:
-                await self._settings.rate.wait(self._http)
             await asyncio.wait_for(self._pass_on(request, send, exchange), ANSWER_S)
         except TimeoutError as error:
             raise RequestRejectedError(504, "the request, or its answer, took too long") from error

@@ -1,23 +1,14 @@
-"""The relay's process, which is restarted when it is killed, and the rate of its requests.
+"""The relay's process, which is restarted when it is killed."""
 
-The rate to a provider that all runs of all machines share is a limit with slot decay in Prefect. The flow makes the
-limit (flows/submission.py); the relay asks for a slot before each request, over Prefect's HTTP API. It never holds a
-run up for long: after MOST_S, or if Prefect does not answer, the request is sent all the same, and the provider's own
-limit decides.
-"""
-
-import asyncio
 import socket
-import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
 from a2rl.config.params import TokenPrices
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
 from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
@@ -26,73 +17,8 @@ from a2rl.llm.relay.request_log import request_log_path
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.rules import rules
 
-MOST_S = 60.0
-"""How long one request waits for a slot."""
-ASK_S = 5.0
-"""How long Prefect may take to answer."""
-LEAST_S = 0.05
-LOCKED = 423
-"""The status with which Prefect says that no slot is free."""
 LOOPBACK = "127.0.0.1"
 END_TIMEOUT_S = 8.0
-
-
-class SharedRate(BaseModel):
-    """Where slots are asked for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    api: str
-    """The URL of Prefect's API."""
-    auth: str = ""
-    """`user:password`, if the server wants one."""
-    name: str
-    """The name of the limit."""
-
-    @classmethod
-    def of(cls, host: str, rates: dict[str, int], settings: Settings) -> "SharedRate | None":
-        """Returns the rate for a provider's host; None if there is none, or no Prefect server."""
-        if host not in rates or not settings.prefect_api:
-            return None
-        return cls(api=settings.prefect_api.rstrip("/"), auth=settings.prefect_auth, name=limit_name(host))
-
-    async def wait(self, http: httpx.AsyncClient, most_s: float = MOST_S) -> bool:
-        """Waits for a slot. Returns whether it got one; the request may be sent either way."""
-        deadline = time.monotonic() + most_s
-        user, _, password = self.auth.partition(":")
-        auth = httpx.BasicAuth(user, password) if self.auth else httpx.Auth()
-        body = {"names": [self.name], "slots": 1, "mode": "rate_limit"}
-        while (left_s := deadline - time.monotonic()) > 0:
-            try:
-                answer = await http.post(
-                    f"{self.api}/v2/concurrency_limits/increment",
-                    json=body,
-                    auth=auth,
-                    timeout=ASK_S,
-                )
-            except httpx.HTTPError:
-                return False
-            if answer.status_code != LOCKED:
-                return answer.is_success
-            await asyncio.sleep(min(_seconds(answer.headers.get("retry-after", "")), left_s))
-        return False
-
-
-def _seconds(header: str) -> float:
-    with suppress(ValueError):
-        return max(LEAST_S, float(header))
-    return 1.0
-
-
-def limit_name(host: str) -> str:
-    """Returns the name of the limit in Prefect.
-
-    Raises:
-        UsageError: It is not a valid host name.
-    """
-    if not host or set(host) & set("/%&<> "):
-        raise UsageError(f"llm_rates: {host!r} is not a valid host; write, for example, api.anthropic.com")
-    return f"a2rl-llm-{host}"
 
 
 class RelaySettings(BaseModel):
@@ -115,8 +41,6 @@ class RelaySettings(BaseModel):
     """The limit on tokens; once it is used up, nothing is forwarded."""
     max_cost_usd: float | None = None
     """The same for the cost. Models without a known price are then refused."""
-    rate: SharedRate | None = None
-    """The rate that all runs share; None: as fast as the agent asks."""
 
 
 class RelayProcess(AbstractContextManager["RelayProcess"]):
@@ -131,7 +55,6 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
         base_url: The URL of the provider's API.
         keys: The API keys by name.
         stand_ins: The agent's stand-in for each key, by the name of the key.
-        rate: The rate of requests that all runs share, if there is one.
         prices: The prices of params.yaml, by model.
     """
 
@@ -142,7 +65,6 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
         base_url: str,
         keys: Mapping[str, str],
         stand_ins: Mapping[str, str],
-        rate: SharedRate | None = None,
         prices: Mapping[str, TokenPrices] | None = None,
     ) -> None:
         self._run, self._settings = run, settings
@@ -155,7 +77,6 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
             allowed=rules().provider.allowed,
             max_tokens=run.spec.max_tokens,
             max_cost_usd=run.spec.max_cost_usd,
-            rate=rate,
         )
 
     @property
