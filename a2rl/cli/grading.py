@@ -54,31 +54,22 @@ def grade(
 
 def score(
     task: Task,
-    outputs: Annotated[Path | None, typer.Option(help="JSON Lines of {id, completion}.")] = None,
-    annotations: Annotated[
-        Path | None, typer.Option(help="Instead: a judge's annotations, .json or .json.xz (alpacaeval).")
-    ] = None,
+    outputs: Annotated[Path, typer.Option(help="JSON Lines of {id, completion}.")],
     variant: Variant = "mini",
     source: Source = None,
     split: Split = "all",
     judge: Judge = None,
     as_json: Json = False,
 ) -> None:
-    """Score completions that were generated elsewhere, or a judge's annotations of them.
+    """Score completions that were generated elsewhere.
 
     The ids are those of the task's data. For gsm8k they are the row numbers of the test file, from 0.
 
-    Examples: `a2rl score --task gsm8k --variant full --source ~/gsm8k --outputs completions.jsonl`,
-    `a2rl score --task alpacaeval --annotations annotations.json --json`
+    Example: `a2rl score --task gsm8k --variant full --source ~/gsm8k --outputs completions.jsonl`
     """
-    from a2rl.cli.scoring import score_annotations, score_file
+    from a2rl.cli.scoring import score_file
 
-    if (outputs is None) == (annotations is None):
-        raise UsageError("give either --outputs or --annotations")
-    if annotations is not None:
-        _show_figures(score_annotations(Settings.load(), task, annotations, source), as_json)
-    elif outputs is not None:
-        _show_score(score_file(Settings.load(), task, outputs, variant, source, split, judge), as_json)
+    _show_score(score_file(Settings.load(), task, outputs, variant, source, split, judge), as_json)
 
 
 def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> None:
@@ -93,15 +84,6 @@ def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> Non
     nearest = load_task(task, settings.root).nearest(known_variant(variant))
     folder = prepare_data(task, nearest, source, settings)
     out.print(f"{folder}/visible for the agent, {folder}/hidden for the grader")
-
-
-def _show_figures(figures: dict[str, Any], as_json: bool) -> None:
-
-    for name, value in figures.items():
-        if value not in {None, ""}:
-            say(f"{name}: {value if isinstance(value, str) else f'{value:.4f}'}")
-    if as_json:
-        print_json(figures)
 
 
 def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = None, sample: str = "") -> None:

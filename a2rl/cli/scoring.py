@@ -28,7 +28,7 @@ from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
 from a2rl.task_api.catalog import find_task, load_grader, load_task
 from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Task, Variant
-from a2rl.task_api.data import about, ensure_data, hidden_digest, require_folder
+from a2rl.task_api.data import about, ensure_data, hidden_digest
 
 
 class CheckpointScore(NamedTuple):
@@ -226,21 +226,6 @@ def score_file(
     else:
         items = cast(JudgedGrader, grader).score_outputs(completions, hidden, ids, judge_of(judging, settings))
     return score_items(task, hidden, items, time.monotonic() - started)
-
-
-def score_annotations(settings: Settings, task: str, annotations: Path, source: Path | None) -> dict[str, Any]:
-    """Computes the statistics of annotations that a judge made elsewhere, with the task's `score_annotations`.
-
-    Raises:
-        UsageError: The task does not support annotations, or the file contains none.
-    """
-    load_task(task, settings.root)
-    score = getattr(load_grader(task), "score_annotations", None)
-    if score is None:
-        raise UsageError(f"{task} does not support annotations: give completions with --outputs")
-    require_folder(source)
-    figures: dict[str, Any] = score(annotations, source, settings).model_dump(mode="json")
-    return figures
 
 
 def _read_completions(path: Path) -> dict[str, str]:

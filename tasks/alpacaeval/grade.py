@@ -31,7 +31,6 @@ from a2rl.task_api.contract import Limits, Options, OwnJudge
 from tasks.alpacaeval import package
 from tasks.alpacaeval.annotator import RULE_ANNOTATOR, TRIAL, Pair, question
 from tasks.alpacaeval.package import LengthControl, NotComputableError
-from tasks.alpacaeval.package import score_annotations as score_annotations  # noqa: PLC0414 - is one of its functions
 from tasks.alpacaeval.prepare import CALIBRATION
 from tasks.alpacaeval.prompts import STOP, prompt
 

@@ -1,7 +1,6 @@
 """Tests AlpacaEval's grader: from answers to preferences to win rates, with the package's statistics."""
 
 import csv
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -11,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from a2rl.cli.commands import app
-from a2rl.core.errors import IntegrityError, UsageError
-from a2rl.core.files import read_jsonl, write_jsonl
-from a2rl.core.settings import Settings
+from a2rl.core.errors import IntegrityError
+from a2rl.core.files import write_jsonl
 from a2rl.grading.job import score_items
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
@@ -24,7 +21,7 @@ from a2rl.task_api.contract import Limits
 from tasks.alpacaeval import grade as grader
 from tasks.alpacaeval import package
 from tasks.alpacaeval.package import NotComputableError
-from tasks.alpacaeval.prepare import CALIBRATION, calibration, prepare, read_json
+from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
 from tasks.alpacaeval.prompts import prompt
 from tests.fake_judge import FakeJudge, fake_judge
 from tests.fake_sampler import FakeSampler
@@ -205,14 +202,10 @@ def annotations_of(shared_data: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_annotations_give_the_published_figures(
-    shared_data: Path, settings: Settings, tmp_path: Path, name: str
-) -> None:
-    score = grader.score_annotations(annotations_of(shared_data, name), tmp_path, settings)
-    assert score.win_rate == pytest.approx(PUBLISHED[name][0], abs=5e-5)
-    assert score.win_rate_se == pytest.approx(PUBLISHED[name][1], abs=1e-3)
-    assert score.length_controlled_winrate is None
-    assert CALIBRATION in score.reason
+def test_published_annotations_give_the_published_figures(shared_data: Path, name: str) -> None:
+    found = package.win_rate(read_json(annotations_of(shared_data, name)))
+    assert found["win_rate"] == pytest.approx(PUBLISHED[name][0], abs=5e-5)
+    assert found["standard_error"] == pytest.approx(PUBLISHED[name][1], abs=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -230,146 +223,23 @@ def test_length_control_is_the_packages_own_on_the_same_inputs(shared_data: Path
     assert kept.__module__.startswith("huggingface_hub")
 
 
-def test_a_calibration_that_is_not_the_published_one_is_refused(
-    shared_data: Path, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_calibration_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:
     generated_calibration(tmp_path / CALIBRATION, 805)
     with pytest.raises(IntegrityError, match="not the published"):
         calibration(tmp_path)
-    score = grader.score_annotations(annotations_of(shared_data, "alpaca-7b"), tmp_path, settings)
-    assert score.length_controlled_winrate is None
-    assert "not the published" in score.reason
 
 
 @pytest.mark.network
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_length_control_gives_the_published_figures(
-    shared_data: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    score = grader.score_annotations(annotations_of(shared_data, name), None, settings)
-    assert score.length_controlled_winrate == pytest.approx(PUBLISHED[name][2], abs=0.05)
+    found = package.length_control(read_json(annotations_of(shared_data, name)), calibration(None))
+    assert found.rate == pytest.approx(PUBLISHED[name][2], abs=0.05)
 
 
-def test_annotations_with_a_failed_judgement_leave_it_out(tmp_path: Path, settings: Settings) -> None:
+def test_a_failed_judgement_is_left_out_and_a_preference_of_0_is_a_tie() -> None:
     row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y"}
-    path = tmp_path / "annotations.json"
-    path.write_text(json.dumps([row | {"preference": each} for each in (1.0, 2.0, None, 1.5)]))
-    assert grader.score_annotations(path, tmp_path, settings).win_rate == 50
-    path.write_text(json.dumps([row | {"preference": None}]))
-    score = grader.score_annotations(path, tmp_path, settings)
-    assert (score.win_rate, score.reason.startswith("no preference")) == (None, True)
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"preference": float("nan")}, "annotation 1 ('Do it.'): the preference is nan, not a number from 1 to 2"),
-        ({"preference": float("inf")}, "the preference is inf"),
-        ({"preference": 1e308}, "the preference is 1e+308"),
-        ({"preference": 10**400}, "the preference is a huge number"),
-        ({"preference": 0.5}, "the preference is 0.5"),
-        ({"preference": True}, "the preference is True"),
-        ({"preference": "1.5"}, "the preference is '1.5'"),
-        ({"output_2": None}, "output_2 is not a text"),
-        ({"generator_2": "z"}, "annotations of 2 models as generator_2"),
-        ({"index": 805}, "the index is 805"),
-        ({"index": 0.5}, "the index is 0.5, not a whole number"),
-        ({"index": 3}, "an index in some annotations only"),
-    ],
-)
-def test_an_impossible_number_is_refused_and_its_source_named(
-    tmp_path: Path, settings: Settings, changes: dict[str, Any], problem: str
-) -> None:
-    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y", "instruction": "Do it."}
-    path = tmp_path / "annotations.json"
-    path.write_text(json.dumps([row | {"preference": 1.5}, row | {"preference": 1.5} | changes]))
-    with pytest.raises(UsageError) as error:
-        grader.score_annotations(path, tmp_path, settings)
-    assert problem in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_two_annotations_of_one_instruction_are_refused(tmp_path: Path, settings: Settings) -> None:
-    row = {"preference": 1, "output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y", "index": 7}
-    path = tmp_path / "annotations.json"
-    path.write_text(json.dumps([row, row]))
-    with pytest.raises(UsageError, match="two annotations with the index 7"):
-        grader.score_annotations(path, tmp_path, settings)
-
-
-def test_a_preference_of_0_is_a_tie(tmp_path: Path, settings: Settings) -> None:
-    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y"}
-    path = tmp_path / "annotations.json"
-    path.write_text(json.dumps([row | {"preference": each} for each in (0, 1, 2)]))
-    assert grader.score_annotations(path, tmp_path, settings).win_rate == 50
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "", "{}", "[]", "[1]", '[{"preference": 1}]', '{"a": [}'])
-def test_what_holds_no_annotations_is_refused(tmp_path: Path, settings: Settings, text: str) -> None:
-    path = tmp_path / "annotations.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=str(path)):
-        grader.score_annotations(path, tmp_path, settings)
-
-
-def test_the_command_prints_exactly_the_four_figures(shared_data: Path, tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    path = annotations_of(shared_data, "alpaca-7b")
-    command = ["score", "--task", "alpacaeval", "--annotations", str(path), "--source", str(tmp_path), "--json"]
-    printed = json.loads(CliRunner().invoke(app, command).stdout.splitlines()[-1])
-    assert list(printed) == ["win_rate", "win_rate_se", "length_controlled_winrate", "reason"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--task", "gsm8k", "--annotations", "x.json"], "does not support annotations"),
-        (["--task", "alpacaeval"], "either --outputs or --annotations"),
-        (["--task", "alpacaeval", "--annotations", "x.json", "--outputs", "y.jsonl"], "either"),
-        (["--task", "alpacaeval", "--annotations", "no-such.json"], "file not found"),
-    ],
-)
-def test_the_command_says_what_is_wrong(arguments: list[str], problem: str) -> None:
-    from typer.testing import CliRunner
-
-    error = CliRunner().invoke(app, ["score", *arguments]).exception
-    assert isinstance(error, UsageError)
-    assert problem in str(error)
-
-
-def test_a_mirror_without_training_data_only_serves_grading(shared_data: Path, tmp_path: Path) -> None:
-    from a2rl.task_api.data import require_complete
-
-    visible, hidden = tmp_path / "visible", tmp_path / "hidden"
-    visible.mkdir()
-    hidden.mkdir()
-    prepare("full", shared_data / "alpaca_eval", visible, hidden)
-    assert len(grader.item_ids(hidden)) == 805
-    assert not (visible / "train.jsonl").exists()
-    with pytest.raises(UsageError, match="no training data"):
-        require_complete(tmp_path)
-
-
-def test_a_whole_mirror_is_split_into_visible_and_hidden_parts(shared_data: Path, tmp_path: Path) -> None:
-    mirror, visible, hidden = (tmp_path / name for name in ("mirror", "visible", "hidden"))
-    for folder in (mirror, visible, hidden):
-        folder.mkdir()
-    outputs = "gpt4_1106_preview_outputs.json.xz"
-    (mirror / outputs).write_bytes((shared_data / "alpaca_eval" / outputs).read_bytes())
-    row = {"instruction": "Add.", "input": "1, 2", "output": "3", "text": "..."}
-    (mirror / "alpaca_data.json").write_text(json.dumps([row] * 2100))
-    prepare("full", mirror, visible, hidden)
-    row = {"instruction": "Add.", "input": "1, 2", "output": "3", "question": "Add.\n\n1, 2", "answer": "3"}
-    assert read_jsonl(visible / "train.jsonl") == [row] * 2000
-    (mirror / outputs).rename(mirror / "elsewhere")
-    with pytest.raises(UsageError, match="gpt4_1106_preview_outputs"):
-        prepare("full", mirror, visible, hidden)
-
-
-def test_reference_outputs_that_were_changed_are_refused(tmp_path: Path) -> None:
-    rows = [{"instruction": "Add.", "output": "3", "dataset": "koala"}]
-    (tmp_path / "alpaca_eval_gpt4_baseline.json").write_text(json.dumps(rows))
-    with pytest.raises(IntegrityError, match="published outputs"):
-        prepare("full", tmp_path, tmp_path, tmp_path)
+    for preferences in ((1.0, 2.0, None, 1.5), (0, 1, 2)):
+        assert package.win_rate([row | {"preference": each} for each in preferences])["win_rate"] == 50
