@@ -13,13 +13,13 @@ import tests.bench
 from a2rl.core.settings import Settings
 from tests.bench.measured import Row
 
-ON_REQUEST = {"real-model"}
+ON_REQUEST = {"real-model", "training-speed"}
 """Measurements that take long, or download something: only made when they are named."""
 
 
 def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
     """Returns the measurements by name, in the order in which they are made."""
-    from tests.bench import decoding, grading, machine, records, submissions, tasks
+    from tests.bench import decoding, grading, machine, records, submissions, tasks, training
 
     return {
         "workers": grading.workers,
@@ -40,6 +40,7 @@ def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
         "text-search": records.text_search,
         "suite-report": records.suite_report,
         "real-model": decoding.real_model,
+        "training-speed": training.training_speed,
     }
 
 

@@ -1,0 +1,117 @@
+"""Training: the scripted agent's passes beside TRL's own and plain PyTorch, on the same texts of real models."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from a2rl.core.files import read_jsonl
+from a2rl.core.settings import Settings
+from a2rl.models.base_model import resolve_model
+from a2rl.task_api.data import ensure_data
+from tasks.gsm8k.prompts import prompt, solution
+from tests.bench.measured import Row, mirror_of, seconds
+
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
+TEXTS = 4
+"""Texts of a batch, which are also the rollouts of a group."""
+REPEATED = 2
+"""Passes of each kind; the faster one counts."""
+
+
+def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
+    """Times a pass forward and back over worked problems of gsm8k with four examples, as SFT, and over the rollouts of
+    one prompt, as GRPO. Needs the models; they are downloaded if they are not there."""
+    sys.path.insert(0, str(settings.root / "agents" / "scripted"))
+    agent = importlib.import_module("training")
+    from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+    visible = ensure_data("gsm8k", "full", mirror_of("gsm8k", settings), settings) / "visible"
+    shots, rows = (read_jsonl(visible / name) for name in ("shots.jsonl", "train.jsonl"))
+    for name in MODELS:
+        trained = agent.load(resolve_model(name, settings))
+        model, tokenizer = trained.model, trained.tokenizer
+
+        def asked(row: dict[str, Any], tokenizer: Any = tokenizer) -> list[int]:
+            chat = prompt(row["question"], shots, chat=True)
+            return list(tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
+
+        prompts = [asked(row) for row in rows[10 : 10 + TEXTS]]
+        answers = [[*tokenizer(solution(row))["input_ids"], tokenizer.eos_token_id] for row in rows[10 : 10 + TEXTS]]
+        texts = [before + after for before, after in zip(prompts, answers, strict=True)]
+        labels = [[-100] * len(before) + after for before, after in zip(prompts, answers, strict=True)]
+        batch = {
+            "input_ids": _padded(texts, 0),
+            "attention_mask": _padded([[1] * len(text) for text in texts], 0),
+            "labels": _padded(labels, -100),
+        }
+        common: dict[str, Any] = {"output_dir": str(folder), "report_to": [], "use_cpu": True, "bf16": False}
+        given: dict[str, Any] = {"model": model, "processing_class": tokenizer}
+        config = SFTConfig(dataset_kwargs={"skip_prepare_dataset": True}, **common)
+        data = _dataset([{"input_ids": texts[0], "labels": labels[0]}])
+        theirs, ours = (kind(args=config, train_dataset=data, **given) for kind in (SFTTrainer, agent.Sft))
+        learned = sum(map(len, answers))
+        plain = _fastest(model, _plain_loss, model, batch)
+        by_trl = _fastest(model, _loss, theirs, batch)
+        by_us = _fastest(model, _loss, ours, batch)
+        tokens = sum(map(len, texts))
+        yield Row(f"{name}: a pass of SFT over {tokens} tokens, {learned} of them learned", f"{by_us:.1f} s")
+        yield Row("the same: plain PyTorch / the agent", f"{plain / by_us:.1f}x")
+        yield Row("the same: TRL's SFTTrainer / the agent", f"{by_trl / by_us:.1f}x")
+
+        group = {
+            "prompt_ids": torch.tensor([prompts[0]] * TEXTS),
+            "prompt_mask": torch.ones(TEXTS, len(prompts[0]), dtype=torch.long),
+            "completion_ids": _padded(answers, 0),
+            "completion_mask": _padded([[1] * len(answer) for answer in answers], 0),
+            "advantages": torch.tensor([1.0, -1.0] * (TEXTS // 2)),
+            "num_items_in_batch": torch.tensor(learned),
+        }
+        rewards = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
+        grpo = GRPOConfig(temperature=1.0, per_device_train_batch_size=TEXTS, num_generations=TEXTS, beta=0.0, **common)
+        prompted = _dataset([{"prompt": "a"}])
+        theirs, ours = (
+            kind(args=grpo, train_dataset=prompted, **given, **rewards) for kind in (GRPOTrainer, agent.Grpo)
+        )
+        by_trl = _fastest(model, _loss, theirs, group)
+        by_us = _fastest(model, _loss, ours, group)
+        yield Row(f"{name}: a pass of GRPO over {TEXTS} rollouts of one prompt", f"{by_us:.1f} s")
+        yield Row("the same: TRL's GRPOTrainer / the agent", f"{by_trl / by_us:.1f}x")
+
+
+def _padded(rows: list[list[int]], value: int) -> torch.Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([row + [value] * (longest - len(row)) for row in rows])
+
+
+def _dataset(rows: list[dict[str, Any]]) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_list(rows)
+
+
+def _loss(trainer: Any, batch: dict[str, Any]) -> torch.Tensor:
+    trainer.current_gradient_accumulation_steps = 1
+    loss: torch.Tensor = trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=None)
+    return loss
+
+
+def _plain_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    loss: torch.Tensor = model(**batch).loss
+    return loss
+
+
+def _fastest(model: Any, loss: Callable[..., torch.Tensor], *given: Any) -> float:
+    """Returns the seconds of a pass, computed as the agent does."""
+    computes_in_bfloat16 = importlib.import_module("training").computes_in_bfloat16
+
+    def forward_and_back() -> None:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=computes_in_bfloat16(model.num_parameters())):
+            value = loss(*given)
+        torch.autograd.backward(value)
+
+    return min(seconds(forward_and_back) for _ in range(REPEATED))
