@@ -108,6 +108,18 @@ class Failure(BaseModel):
     evidence: tuple[Evidence, ...] = ()
 
 
+class SecondRating(BaseModel):
+    """The route as an LLM sees it, which reads the same code."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    routes: tuple[Route, ...]
+    reason: str = ""
+    """Why there are none; empty if there are."""
+    dollars: float = 0.0
+
+
 class ProgramRun(BaseModel):
     """The time of a program that trained or sampled, in seconds of the budget clock."""
 
@@ -123,8 +135,6 @@ class ProgramRun(BaseModel):
 class LabelsRecord(Record):
     """What a run did and why it failed, as far as its records show."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")  # bundles of an earlier version have an LLM's rating
-
     version: int = VERSION
     chain: tuple[RouteLabel, ...]
     """The route to the submission that counts; without one, that of the last code."""
@@ -135,6 +145,7 @@ class LabelsRecord(Record):
     """What the time line of activities shows of the agent's programs."""
     failures: tuple[Failure, ...] = ()
     """Empty if the model improved."""
+    second: SecondRating | None = None
     reason: str = ""
     """Why the run could not be labelled; empty if it was."""
 
@@ -154,12 +165,20 @@ def labels_object(run: RunDir) -> dict[str, object] | None:
         "confidence": min((label.confidence for label in found.chain), default=None),
         "training_type": found.training_type,
         "failures": [failure.kind for failure in found.failures],
+        "second_route": list(found.second.routes) if found.second and found.second.routes else None,
     }
 
 
 def write_labels(run: RunDir, settings: Settings) -> LabelsRecord:
-    """Computes the labels and writes the record; a run that cannot be labelled has the label unknown."""
-    return run.write("labels", _computed(run, settings))
+    """Computes the labels and writes the record. It never fails: a run that cannot be labelled has the label unknown.
+
+    A second rating that an earlier record has is kept.
+    """
+    record = _computed(run, settings)
+    known = labels_of(run)
+    if known is not None and known.second is not None:
+        record = record.model_copy(update={"second": known.second})
+    return run.write("labels", record)
 
 
 def _computed(run: RunDir, settings: Settings) -> LabelsRecord:

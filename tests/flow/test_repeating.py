@@ -39,4 +39,4 @@ def test_a_rerun_of_a_deterministic_agent_submits_equal_weights(checkout: Checko
 
 def test_every_run_has_labels_when_it_ends(checkout: Checkout, run_id: str) -> None:
     assert Path(checkout.root / "runs" / run_id / "records" / "labels.json").is_file()
-    assert checkout.json("label", run_id)[run_id]["reason"] == ""
+    assert checkout.json("label", run_id)["runs"][run_id]["reason"] == ""

@@ -13,7 +13,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.labels.code_walk import Program, spots_in
-from a2rl.labels.records import in_words, labels_of, write_labels
+from a2rl.labels.records import LabelsRecord, SecondRating, in_words, labels_of, write_labels
 from a2rl.labels.run_labels import chain_of, label_run, read_phases
 from a2rl.recording.code_history import snapshot_code
 from a2rl.recording.code_reading import code_at, states
@@ -161,6 +161,14 @@ def test_the_record_is_in_the_json_outputs_and_the_summary(scene: Scene) -> None
     assert labels_of(scene.run) == record
     assert run_object(scene.run)["labels"]["route"] == ["SFT"]
     assert summary_of(scene.run).route == ("SFT",)
+
+
+def test_a_second_rating_survives_a_new_computation(scene: Scene) -> None:
+    end_agent(scene.run)
+    second = SecondRating(model="m", routes=("DPO",))
+    known = LabelsRecord(seconds=0, chain=(), training_type="unknown", second=second)
+    scene.run.write("labels", known)
+    assert write_labels(scene.run, scene.settings).second == second
 
 
 def test_the_code_history_is_read_without_large_or_binary_files(scene: Scene) -> None:
