@@ -23,7 +23,6 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)))
 COLUMNS = 3
 LEGEND_ROW = 0.22
 """The height of a row of names above the panels, in inches."""
-Row = dict[str, Any]
 
 
 class Figure(NamedTuple):
@@ -35,8 +34,6 @@ class Figure(NamedTuple):
     caption: str
     svg: str
     pdf: bytes
-    rows: list[Row]
-    """The values that are drawn."""
 
     @property
     def inline(self) -> str:
@@ -81,7 +78,7 @@ def new(width: float, height: float) -> "Drawing":
     return Drawing(figsize=(width, height))
 
 
-def finish(drawing: "Drawing", name: str, title: str, caption: str, rows: list[Row]) -> Figure:
+def finish(drawing: "Drawing", name: str, title: str, caption: str) -> Figure:
     """Writes a drawing as SVG and as PDF."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -93,7 +90,7 @@ def finish(drawing: "Drawing", name: str, title: str, caption: str, rows: list[R
     canvas.print_svg(svg, metadata={"Date": None})
     canvas = FigureCanvasPdf(drawing)
     canvas.print_pdf(pdf, metadata={"CreationDate": None})
-    return Figure(name, title, caption, svg.getvalue(), pdf.getvalue(), rows)
+    return Figure(name, title, caption, svg.getvalue(), pdf.getvalue())
 
 
 def panels(board: Board, style: Style, x_label: str, y_label: str) -> "tuple[Drawing, dict[str, Axes]]":

@@ -1,14 +1,13 @@
-"""The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG, PDF and CSV as files."""
+"""The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG and PDF as files."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from a2rl.config.estimate import likely_gain
 from a2rl.results.suite.drawing import (
     THEME,
     Bar,
     Figure,
-    Row,
     Style,
     draw_bars,
     finish,
@@ -18,10 +17,8 @@ from a2rl.results.suite.drawing import (
     styles,
     width_of,
 )
-from a2rl.results.suite.leaderboard import MARKS, Board, Cell, mean_over
-from a2rl.results.suite.run_summary import RunSummary, Try
-from a2rl.run.records import sum_known
-from a2rl.task_api.contract import Task
+from a2rl.results.suite.leaderboard import MARKS, Board, Cell
+from a2rl.results.suite.run_summary import RunSummary
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,116 +30,62 @@ if TYPE_CHECKING:
 
 THIN_LINES = 12
 """The lines of single runs are drawn up to this number of runs of a stack."""
-BEYOND = 1.05
-"""An axis goes so much beyond the last submission, so that its step can be seen."""
 GRID = 60
 """Points at which the median over runs is computed."""
-Place = Callable[[RunSummary, Try], float | None]
 
 
-class Scale(NamedTuple):
-    """What the best score is drawn over."""
-
-    name: str
-    label: str
-    place: Place
-    """Returns where a submission stands; None if that is unknown."""
-    note: str = ""
-    end: float | None = None
-    """The end of the axis; None: that of the last submission."""
-
-
-def _over_time(run: RunSummary, each: Try) -> float:
-    return min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"]))
+def draw_figures(board: Board) -> Iterator[Figure]:
+    """Draws the best score over time, and the gains with their intervals and as stacks by tasks."""
+    style = styles(board)
+    if any(run.tries for cell in board.cells for run in cell.runs):
+        yield _progress(board, style)
+    if board.cells:
+        yield _forest(board, style)
+    if len(board.standings) > 1 and len(board.tasks) > 1:
+        yield _heatmap(board)
 
 
-def _over_submissions(run: RunSummary, each: Try) -> float:
-    return float(each.number)
-
-
-def _over_tokens(run: RunSummary, each: Try) -> float | None:
-    return None if each.tokens is None else each.tokens / 1e6
-
-
-SCALES = (
-    Scale("time", "charged time, share of the budget", _over_time, end=100.0),
-    Scale("submissions", "submissions", _over_submissions),
-    Scale(
-        "tokens", "charged tokens, millions", _over_tokens,
-        " Tokens are those of the agent's requests that the relay measured; runs without them are left out.",
-    ),
-)  # fmt: skip
-
-
-def draw_progress(board: Board, style: Style) -> Iterator[Figure]:
-    """Draws the best score over each scale on which any submission has a place."""
-    for scale in SCALES:
-        if any(scale.place(run, each) is not None for cell in board.cells for run in cell.runs for each in run.tries):
-            yield _draw(board, style, scale)
-
-
-def _draw(board: Board, style: Style, scale: Scale) -> Figure:
+def _progress(board: Board, style: Style) -> Figure:
+    """Draws the best score of each stack over time."""
     from matplotlib.ticker import MaxNLocator
 
-    drawing, axes = panels(board, style, scale.label, "best public score so far")
-    rows: list[Row] = []
+    drawing, axes = panels(board, style, "charged time, share of the budget", "best public score so far")
     for task, axis in axes.items():
-        cells = [(cell, _placed(cell, scale)) for cell in board.cells if cell.task == task]
-        ends = [place for _, runs in cells for each in runs for place in each.places]
-        end = scale.end or BEYOND * (max(ends, default=1.0) or 1.0)
-        for cell, runs in cells:
-            rows += _draw_cell(axis, cell, runs, style[cell.stack], end) if runs else []
-        baselines = [run.public_baseline for cell, _ in cells for run in cell.runs if run.public_baseline is not None]
+        cells = [cell for cell in board.cells if cell.task == task]
+        for cell in cells:
+            _draw_cell(axis, cell, style[cell.stack])
+        baselines = [run.public_baseline for cell in cells for run in cell.runs if run.public_baseline is not None]
         if baselines:
             axis.axhline(baselines[0], color=THEME["soft"], linewidth=1, linestyle=(0, (2, 2)))
-        axis.set(title=task, ylim=(0, 100), xlim=(0, end))
+        axis.set(title=task, ylim=(0, 100), xlim=(0, 100))
         axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_major_locator(MaxNLocator(5, integer=scale.name != "tokens"))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     caption = (
         "The best score that each agent had been told, by task. Thick: the median over runs; the band holds the middle "
-        f"half of the runs; thin: single runs; dotted: the base model.{scale.note}"
+        "half of the runs; thin: single runs; dotted: the base model."
     )
-    return finish(drawing, f"best-over-{scale.name}", f"Best score over {scale.name}", caption, rows)
+    return finish(drawing, "best-over-time", "Best score over time", caption)
 
 
-class _Placed(NamedTuple):
-    """A run, and where each of its submissions stands."""
-
-    run: RunSummary
-    places: list[float]
-
-
-def _placed(cell: Cell, scale: Scale) -> list[_Placed]:
-    """Returns the runs all of whose submissions have a place; a run without submissions stays at the base model."""
-    found = [
-        _Placed(run, [place for each in run.tries if (place := scale.place(run, each)) is not None])
-        for run in cell.runs
-    ]
-    return [each for each in found if len(each.places) == len(each.run.tries)]
-
-
-def _draw_cell(axis: "Axes", cell: Cell, runs: Sequence[_Placed], look: dict[str, Any], end: float) -> list[Row]:
+def _draw_cell(axis: "Axes", cell: Cell, look: dict[str, Any]) -> None:
     import numpy as np
 
-    grid = np.linspace(0, end, GRID)
-    curves = np.array([_best_so_far(run, places, grid) for run, places in runs])
+    grid = np.linspace(0, 100, GRID)
+    curves = np.array([_best_so_far(run, grid) for run in cell.runs])
     low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
-    if 1 < len(runs) <= THIN_LINES:
+    if 1 < len(curves) <= THIN_LINES:
         for curve in curves:
             axis.step(grid, curve, where="post", linewidth=0.6, alpha=0.5, color=look["color"])
-    if len(runs) > 1:
+    if len(curves) > 1:
         axis.fill_between(grid, low, high, step="post", alpha=0.14, color=look["color"], linewidth=0)
     axis.step(grid, middle, where="post", linewidth=2, **look)
-    return [
-        {"task": cell.task, "stack": cell.stack, "at": round(float(at), 3), "median": m, "lower": a, "upper": b}
-        for at, a, m, b in zip(grid, low.tolist(), middle.tolist(), high.tolist(), strict=True)
-    ]
 
 
-def _best_so_far(run: RunSummary, places: Sequence[float], grid: "Points") -> "Points":
-    """Returns the best score up to each point of the grid; before the first submission, the base model's."""
+def _best_so_far(run: RunSummary, grid: "Points") -> "Points":
+    """Returns the best score up to each share of the budget; before the first submission, the base model's."""
     import numpy as np
 
+    places = [min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"])) for each in run.tries]
     ordered = sorted(zip(places, (each.score for each in run.tries), strict=True))
     best = np.maximum.accumulate([run.public_baseline or 0.0, *(score for _, score in ordered)])
     return best[np.searchsorted([at for at, _ in ordered], grid, side="right")]
@@ -150,22 +93,6 @@ def _best_so_far(run: RunSummary, places: Sequence[float], grid: "Points") -> "P
 
 MOST_REVERSALS = 5
 """Rank reversals that are named below the heatmap; `report.json` has all."""
-Cost = Callable[[RunSummary], float | None]
-
-
-def draw_figures(board: Board, tasks: Mapping[str, Task]) -> Iterator[Figure]:
-    """Draws what a board has values for. `tasks` are the tasks of this checkout, by id."""
-    style = styles(board)
-    yield from draw_progress(board, style)
-    if board.cells:
-        yield _forest(board, style)
-    yield from draw_costs(board, style)
-    if len(board.standings) > 1 and len(board.tasks) > 1:
-        yield _heatmap(board)
-    if bars := list(_structures(board, [tasks[each] for each in board.tasks if each in tasks])):
-        yield _by_structure(bars, style)
-    if any(len(cell.runs) > 1 for cell in board.cells):
-        yield _expected_best(board, style)
 
 
 def _forest(board: Board, style: Style) -> Figure:
@@ -178,20 +105,11 @@ def _forest(board: Board, style: Style) -> Figure:
         bars += [
             Bar(task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci, smallest) for cell in cells
         ]
-    rows: list[Row] = [
-        {
-            "task": bar.task, "stack": bar.stack, "runs": len(cell.runs), "gain": bar.value, "low": bar.low,
-            "high": bar.high, "likely_detected_gain": bar.mark,
-        }
-        for bar in bars
-        for cell in board.cells
-        if (cell.task, cell.stack) == (bar.task, bar.stack)
-    ]  # fmt: skip
     caption = (
         "Mean gain with its 95% interval over runs and items; in brackets, the number of runs. Dotted: the true gain "
         "that a single run calls improved in 80% of cases."
     )
-    return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption, rows)
+    return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption)
 
 
 def _heatmap(board: Board) -> Figure:
@@ -202,16 +120,12 @@ def _heatmap(board: Board) -> Figure:
     stacks = [each.stack for each in board.standings]
     values = np.full((len(stacks), len(board.tasks)), np.nan)
     drawing = new(9.2, 0.42 * len(stacks) + 1.0)
-    axis, rows = drawing.subplots(), []
+    axis = drawing.subplots()
     margins(drawing, left=min(5.0, width_of(stacks)), right=0.2, bottom=0.4, top=0.15)
     for cell in board.cells:
         place = stacks.index(cell.stack), board.tasks.index(cell.task)
         values[place] = cell.gain
         axis.text(place[1], place[0], f"{cell.gain:+.1f}{cell.marks}", ha="center", va="center", fontsize=10)
-        rows.append(
-            {"task": cell.task, "stack": cell.stack, "gain": cell.gain, "best": cell.is_best, "worst": cell.is_worst,
-             "reversed": cell.is_reversed}
-        )  # fmt: skip
     colours = LinearSegmentedColormap.from_list("gain", ["#f9706666", "#98a2b322", "#47cd8966"])
     largest = float(np.nanmax(np.abs(values))) or 1.0
     edges = np.arange(len(board.tasks) + 1) - 0.5, np.arange(len(stacks) + 1) - 0.5
@@ -225,132 +139,4 @@ def _heatmap(board: Board) -> Figure:
     reversals = "; ".join(map(str, board.reversals[:MOST_REVERSALS])) or "none"
     more = f" and {len(board.reversals) - MOST_REVERSALS} more" if len(board.reversals) > MOST_REVERSALS else ""
     caption = f"Mean gain in points. {MARKS} Rank reversals: {reversals}{more}."
-    return finish(drawing, "stack-by-task", "Stacks and tasks", caption, rows)
-
-
-def _structures(board: Board, tasks: Sequence[Task]) -> Iterator[Bar]:
-    """Yields the mean gain of each stack on the tasks with each value of a structural dimension.
-
-    A dimension that does not tell the tasks apart is left out, and so is a stack without runs of all tasks of a value.
-    """
-    for dimension in tasks[0].structure if tasks else ():
-        groups: dict[str, list[str]] = {}
-        for task in tasks:
-            groups.setdefault(task.structure[dimension], []).append(task.id)
-        for value, members in groups.items() if len(groups) > 1 else ():
-            for standing in board.standings:
-                if all(task in standing.cells for task in members):
-                    mean, ci = mean_over([standing.cells[task] for task in members])
-                    group = f"{dimension}: {value} ({', '.join(members)})"
-                    yield Bar(group, standing.stack, standing.stack, mean, *ci)
-
-
-def _by_structure(bars: Sequence[Bar], style: Style) -> Figure:
-    rows: list[Row] = [
-        {"structure": bar.task, "stack": bar.stack, "gain": bar.value, "low": bar.low, "high": bar.high} for bar in bars
-    ]
-    caption = (
-        "Mean gain over the tasks of a kind, with 95% intervals, by how models are asked, how answers are graded and "
-        "what a single one can earn. Stacks without runs of all tasks of a kind are left out of it."
-    )
-    drawing = draw_bars(bars, style, "gain over the base model, points")
-    return finish(drawing, "by-structure", "Gains by the structure of the tasks", caption, rows)
-
-
-def _expected_best(board: Board, style: Style) -> Figure:
-    """Draws the expected best gain of several runs."""
-    from matplotlib.ticker import MaxNLocator
-
-    drawing, axes = panels(board, style, "number of runs", "expected best gain, points")
-    rows: list[Row] = []
-    for cell in board.cells:
-        best = cell.expected_best
-        axis = axes[cell.task]
-        axis.plot(range(1, len(best) + 1), best, linewidth=2, marker="o", markersize=4, **style[cell.stack])
-        rows += [{"task": cell.task, "stack": cell.stack, "k": k, "gain": gain} for k, gain in enumerate(best, 1)]
-    for task, axis in axes.items():
-        axis.set(title=task)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    caption = "The gain to expect of the best of several runs: the mean over all choices of so many of the runs."
-    return finish(drawing, "expected-best", "Best of several runs", caption, rows)
-
-
-def draw_costs(board: Board, style: Style) -> Iterator[Figure]:
-    """Draws what is known of the costs and of the sizes of the base models."""
-    dollar = "Dollars are what the driver's tokens cost at list prices; time and electricity are not in them."
-    hour = "GPU-hours are the agent's time, multiplied by the number of GPUs of the run."
-    costs: tuple[tuple[str, str, Cost, str], ...] = (
-        ("dollar", "dollar", lambda run: run.cost_usd, dollar),
-        ("gpu-hour", "GPU-hour", lambda run: run.gpu_hours, hour),
-    )
-    for name, unit, cost, note in costs:
-        if bars := [bar for task in board.tasks for cell in board.cells if (bar := _bar(cell, task, cost)) is not None]:
-            yield _per_cost(bars, style, name, unit, note)
-    if any(len(points) > 1 for points in _by_size(board).values()):
-        yield _scaling(board, style)
-
-
-def _bar(cell: Cell, task: str, cost: Cost) -> Bar | None:
-    """Returns the mean gain divided by the mean cost; None for another task, or without the cost of every run."""
-    total = sum_known(cost(run) for run in cell.runs)
-    if cell.task != task or not total:
-        return None
-    each = total / len(cell.runs)
-    label = f"{cell.stack} ({each:.3g})"
-    return Bar(task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
-
-
-def _per_cost(bars: list[Bar], style: Style, name: str, unit: str, note: str) -> Figure:
-    rows: list[Row] = [
-        {"task": bar.task, "stack": bar.stack, f"points_per_{name.replace('-', '_')}": bar.value, "low": bar.low,
-         "high": bar.high}
-        for bar in bars
-    ]  # fmt: skip
-    caption = (
-        f"Mean gain divided by the mean number of {unit}s of a run, which is in brackets; the 95% interval is that of "
-        f"the gain. Stacks with a run of unknown cost are left out. {note}"
-    )
-    drawing = draw_bars(bars, style, f"points per {unit}")
-    return finish(drawing, f"gain-per-{name}", f"Gain per {unit}", caption, rows)
-
-
-def _by_size(board: Board) -> dict[tuple[str, str], list[tuple[int, Cell]]]:
-    """Returns the cells by task and stack without its model, each with the parameters of its model, smallest first."""
-    found: dict[tuple[str, str], list[tuple[int, Cell]]] = {}
-    for cell in board.cells:
-        size, model = cell.runs[0].parameters, str(cell.runs[0].settings["model"])
-        if size is not None:
-            family = " · ".join(part for part in cell.stack.split(" · ") if part != model)
-            found.setdefault((cell.task, family), []).append((size, cell))
-    return {key: sorted(points, key=lambda point: point[0]) for key, points in found.items()}
-
-
-def _scaling(board: Board, style: Style) -> Figure:
-    """Draws the mean gain over the size of the base model, with a line for each stack whose models differ."""
-    families: Style = {}
-    for (_, family), points in _by_size(board).items():
-        families.setdefault(family, style[points[0][1].stack])
-    x_label, y_label = "parameters of the base model, billions", "gain over the base model, points"
-    drawing, axes = panels(board, families, x_label, y_label)
-    rows: list[Row] = []
-    for (task, family), points in _by_size(board).items():
-        look = families[family]
-        sizes, gains = [size / 1e9 for size, _ in points], [cell.gain for _, cell in points]
-        axes[task].plot(sizes, gains, linewidth=2, marker="o", markersize=4, **look)
-        for size, (_, cell) in zip(sizes, points, strict=True):
-            axes[task].plot([size, size], [cell.ci.low, cell.ci.high], linewidth=1, color=look["color"])
-        rows += [
-            {"task": task, "stack": family, "model": cell.runs[0].settings["model"], "parameters": size,
-             "gain": cell.gain, "low": cell.ci.low, "high": cell.ci.high}
-            for size, cell in points
-        ]  # fmt: skip
-    for task, axis in axes.items():
-        axis.axhline(0, color=THEME["soft"], linewidth=1)
-        axis.set(title=task, xscale="log")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter("")
-    caption = (
-        "Mean gain over the size of the base model, with 95% intervals. Models whose size is neither in their files "
-        "nor in their name are left out."
-    )
-    return finish(drawing, "scaling", "Gain over model size", caption, rows)
+    return finish(drawing, "stack-by-task", "Stacks and tasks", caption)

@@ -28,13 +28,12 @@ from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
 from a2rl.scoring.means import Interval
-from a2rl.task_api.catalog import load_task, own_task_ids, task_ids
 
 COLUMNS = (
     "run_id", "bundle", "signed_by", "graded_anew", "launch", "suite", "variant", "task", "stack", "agent", "driver",
     "mode", "protocol", "model", "seed",
     "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
-    "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", *RunMetrics.model_fields, "reason",
+    "agent_s", "tokens", "cost_usd", *RunMetrics.model_fields, "reason",
 )  # fmt: skip
 
 
@@ -155,12 +154,10 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
         raise UsageError("there is no run to report on")
     folder = settings.reports / name
     links = {run.id: os.path.relpath(run.report, folder) for run in runs}
-    return write_site(folder, name, found, links, settings)
+    return write_site(folder, name, found, links)
 
 
-def write_site(
-    folder: Path, name: str, found: Summaries, links: Mapping[str, str], settings: Settings, feed: str = ""
-) -> Path:
+def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, str], feed: str = "") -> Path:
     """Writes a report over runs, whose pages may be anywhere.
 
     Args:
@@ -174,10 +171,8 @@ def write_site(
         The path of the page.
     """
     shown = boards(found.runs)
-    known = [*task_ids(settings.root), *own_task_ids(settings.root)]
-    tasks = {task: load_task(task, settings.root) for task in known}
     with _summaries_not_collected():
-        figures = {board.variant: list(draw_figures(board, tasks)) for board in shown}
+        figures = {board.variant: list(draw_figures(board)) for board in shown}
     for variant, drawn in figures.items():
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)
@@ -245,8 +240,6 @@ def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:
 def _write_figure(folder: Path, figure: Figure) -> None:
     write_atomically(folder / f"{figure.name}.svg", figure.svg)
     folder.joinpath(f"{figure.name}.pdf").write_bytes(figure.pdf)
-    if figure.rows:
-        _write_csv(folder / f"{figure.name}.csv", list(figure.rows[0]), figure.rows)
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
