@@ -17,7 +17,7 @@ from a2rl.results.suite.drawing import (
     styles,
     width_of,
 )
-from a2rl.results.suite.leaderboard import MARKS, Board, Cell
+from a2rl.results.suite.leaderboard import MARK, Board, Cell
 from a2rl.results.suite.run_summary import RunSummary
 
 if TYPE_CHECKING:
@@ -91,10 +91,6 @@ def _best_so_far(run: RunSummary, grid: "Points") -> "Points":
     return best[np.searchsorted([at for at, _ in ordered], grid, side="right")]
 
 
-MOST_REVERSALS = 5
-"""Rank reversals that are named below the heatmap; `report.json` has all."""
-
-
 def _forest(board: Board, style: Style) -> Figure:
     """Draws every mean gain with its interval, beside the gain that a single run could show."""
     bars = []
@@ -125,7 +121,7 @@ def _heatmap(board: Board) -> Figure:
     for cell in board.cells:
         place = stacks.index(cell.stack), board.tasks.index(cell.task)
         values[place] = cell.gain
-        axis.text(place[1], place[0], f"{cell.gain:+.1f}{cell.marks}", ha="center", va="center", fontsize=10)
+        axis.text(place[1], place[0], f"{cell.gain:+.1f}{cell.mark}", ha="center", va="center", fontsize=10)
     colours = LinearSegmentedColormap.from_list("gain", ["#f9706666", "#98a2b322", "#47cd8966"])
     largest = float(np.nanmax(np.abs(values))) or 1.0
     edges = np.arange(len(board.tasks) + 1) - 0.5, np.arange(len(stacks) + 1) - 0.5
@@ -136,7 +132,5 @@ def _heatmap(board: Board) -> Figure:
     axis.tick_params(length=0)
     for spine in axis.spines.values():
         spine.set_visible(False)
-    reversals = "; ".join(map(str, board.reversals[:MOST_REVERSALS])) or "none"
-    more = f" and {len(board.reversals) - MOST_REVERSALS} more" if len(board.reversals) > MOST_REVERSALS else ""
-    caption = f"Mean gain in points. {MARKS} Rank reversals: {reversals}{more}."
+    caption = f"Mean gain in points. {MARK}"
     return finish(drawing, "stack-by-task", "Stacks and tasks", caption)

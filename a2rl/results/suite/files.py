@@ -23,7 +23,7 @@ from a2rl.results.figures import RunMetrics
 from a2rl.results.suite import tables
 from a2rl.results.suite.drawing import Figure
 from a2rl.results.suite.figures import draw_figures
-from a2rl.results.suite.leaderboard import MARKS, Board, boards
+from a2rl.results.suite.leaderboard import MARK, Board, boards
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
@@ -54,23 +54,7 @@ class CellRow(BaseModel):
     gain: float
     ci: Interval
     verdicts: dict[str, int]
-    expected_best: tuple[float, ...]
     is_best: bool
-    is_worst: bool
-    is_reversed: bool
-
-
-class ReversalRow(BaseModel):
-    """Two stacks whose order on one task is not that on another, in report.json."""
-
-    model_config = ConfigDict(frozen=True)
-
-    variant: str
-    stack: str
-    other: str
-    better_on: str
-    """The task on which `stack` is better."""
-    worse_on: str
 
 
 class StandingRow(BaseModel):
@@ -84,7 +68,6 @@ class StandingRow(BaseModel):
     without_result: int
     mean_gain: float
     ci: Interval
-    iqm: float
     agent_hours: float
     tokens: int | None
     cost_usd: float | None
@@ -101,7 +84,6 @@ class SuiteReport(BaseModel):
     name: str
     standings: tuple[StandingRow, ...]
     cells: tuple[CellRow, ...]
-    reversals: tuple[ReversalRow, ...]
     unfinished: tuple[str, ...]
     unreadable: dict[str, str]
     """Run id -> why the run is not in the report."""
@@ -179,7 +161,7 @@ def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, st
     write_model(folder / "report.json", report_of(name, shown, found.unreadable))
     _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
     page = load_template("a2rl.results.suite").render(
-        name=name, boards=shown, figures=figures, marks=MARKS, feed=feed, links=links, tables=tables,
+        name=name, boards=shown, figures=figures, mark=MARK, feed=feed, links=links, tables=tables,
         left_out=tables.left_out(found.unreadable), drawn_at=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
@@ -201,7 +183,7 @@ def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> 
     standings = [
         StandingRow(
             variant=board.variant, stack=each.stack, runs=each.runs, without_result=each.without_result,
-            mean_gain=each.mean, ci=each.ci, iqm=each.iqm, agent_hours=each.agent_s / 3600, tokens=each.tokens,
+            mean_gain=each.mean, ci=each.ci, agent_hours=each.agent_s / 3600, tokens=each.tokens,
             cost_usd=each.cost_usd, points_per_hour=each.points_per_hour, points_per_dollar=each.points_per_dollar,
         )
         for board in shown
@@ -211,16 +193,14 @@ def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> 
         CellRow(
             variant=board.variant, stack=cell.stack, task=cell.task, runs=tuple(run.run_id for run in cell.runs),
             gain=cell.gain, ci=cell.ci, verdicts={str(key): count for key, count in cell.verdicts.items()},
-            expected_best=tuple(cell.expected_best), is_best=cell.is_best,
-            is_worst=cell.is_worst, is_reversed=cell.is_reversed,
+            is_best=cell.is_best,
         )
         for board in shown
         for cell in board.cells
     ]  # fmt: skip
     unfinished = tuple(run.run_id for board in shown for run in board.unfinished)
-    crossed = (ReversalRow(variant=board.variant, **each._asdict()) for board in shown for each in board.reversals)
     return SuiteReport(
-        name=name, standings=tuple(standings), cells=tuple(cells), reversals=tuple(crossed), unfinished=unfinished,
+        name=name, standings=tuple(standings), cells=tuple(cells), unfinished=unfinished,
         unreadable=unreadable,
     )  # fmt: skip
 
