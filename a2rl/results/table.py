@@ -9,7 +9,7 @@ it: only the scripts of the template run.
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template, select_autoescape
@@ -75,21 +75,20 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 """What Markdown, tables, HTML or a site that shows it could take for markup, links or mentions."""
 
 
-def plain(text: object) -> str:
+def plain(text: str) -> str:
     """Returns a text in one line in which nothing is markup."""
-    return SPECIAL.sub(r"\\\1", printable(scrub(str(text)), MAX_TEXT))
+    return SPECIAL.sub(r"\\\1", printable(scrub(text), MAX_TEXT))
 
 
 def table_lines(table: Table) -> Iterator[str]:
     """Yields the lines of a table, in which nothing is markup."""
-    yield row_in_markdown(*table.columns)
+    yield _row(table.columns)
     yield f"|{'|'.join('---:' if column in table.right else '---' for column in table.columns)}|"
-    yield from (row_in_markdown(*(cell.text for cell in row)) for row in table.rows)
+    yield from (_row(cell.text for cell in row) for row in table.rows)
 
 
-def row_in_markdown(*cells: object) -> str:
-    """Returns a row of a table in which nothing is markup."""
-    return f"| {' | '.join(plain(cell) for cell in cells)} |"
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(plain, cells))} |"
 
 
 SHARED = "a2rl.results.report"

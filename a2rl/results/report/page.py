@@ -1,5 +1,4 @@
-"""Writes the report of a run from its ledger, records and grades: a self-contained page, and the same as JSON and
-Markdown.
+"""Writes the report of a run from its ledger, records and grades: a self-contained page, and the same as JSON.
 
 `python -P -m a2rl.results.report.page RUN` is the process that does it. It is a separate one because the report shows
 what the agent wrote: `draw_report` limits it.
@@ -7,7 +6,6 @@ what the agent wrote: `draw_report` limits it.
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_message, receive_keys, register_run_secrets
 from a2rl.recording.trajectory import COLUMNS, read_summary
 from a2rl.results.comparability import comparability
-from a2rl.results.report.data import RunReport, Submitted, gather, need_baseline, story, verdict_in_words
+from a2rl.results.report.data import RunReport, gather, need_baseline, story, verdict_in_words
 from a2rl.results.report.tables import (
     draw,
     examples_of,
@@ -32,15 +30,14 @@ from a2rl.results.report.tables import (
     usage_figures,
 )
 from a2rl.results.report.work import code_changes, read_steps, time_line
-from a2rl.results.table import interval, load_template, plain, points, row_in_markdown
+from a2rl.results.table import load_template
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 from a2rl.run.ranking import sample_note, selection_note
-from a2rl.run.records import VERDICTS, ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.task_api.catalog import load_task
-from a2rl.task_api.contract import Task
 from a2rl.validity.record import read_validity
 
 TIMEOUT_S, MAX_CPU_S = 100.0, 25
@@ -65,7 +62,7 @@ def draw_report(run: RunDir, settings: Settings) -> None:
 
 
 def write_report(run: RunDir, settings: Settings) -> None:
-    """Writes `index.html`, `report.json` and `report.md` in the run's folder `report`; existing ones are replaced.
+    """Writes `index.html` and `report.json` in the run's folder `report`; existing ones are replaced.
 
     Raises:
         UsageError: The run has no baseline yet.
@@ -90,7 +87,6 @@ def report_files(run: RunDir, settings: Settings) -> dict[str, str]:
     return {
         run.report.name: page,
         "report.json": report.model_dump_json(indent=2) + "\n",
-        "report.md": as_markdown(report, load_task(report.task, settings.root)),
     }
 
 
@@ -149,68 +145,6 @@ def _work(run: RunDir, entries: list[Entry], settings: Settings) -> dict[str, An
         "time_line": time_line(run, entries, steps),
         "marks": steps.marks[:MAX_MARKS] if steps else [],
     }
-
-
-def as_markdown(report: RunReport, task: Task) -> str:
-    """Returns the report. Everything that an agent may have written is shown as it is, never as markup."""
-    return "\n".join(_lines(report, task)) + "\n"
-
-
-def _lines(report: RunReport, task: Task) -> Iterator[str]:
-    settings = report.settings
-    yield f"# {plain(task.title)}: {plain(report.agent)}"
-    yield ""
-    facts = [settings["variant"], settings["mode"], f"{settings['protocol']} protocol", f"seed {settings['seed']}",
-             f"base model {settings['model']}", f"driver {settings['driver'] or 'none'}",
-             f"budget {format_duration(report.budget_s)}"]  # fmt: skip
-    yield plain(", ".join(map(str, facts)))
-    yield ""
-    yield "| base model | result | gain | 95% interval | verdict | validity |"
-    yield "|---:|---:|---:|---|---|---|"
-    verdict = VERDICTS[report.verdict] if report.verdict else "the run is not finished"
-    why = f" ({report.reason})" if report.reason else ""
-    yield row_in_markdown(
-        points(report.baseline.score), points(report.final.score if report.final else None),
-        points(report.improvement, "+"), interval(report.improvement_ci, "+"), f"{verdict}{why}",
-        report.validity or "not decided",
-    )  # fmt: skip
-    yield ""
-    for sentence in (*report.story, *_notes(report)):
-        yield f"- {plain(sentence)}"
-    yield ""
-    yield "## Submissions"
-    yield ""
-    if report.submissions:
-        yield "| # | after | checkpoint | score | 95% interval | gain | |"
-        yield "|---:|---|---|---:|---|---:|---|"
-    else:
-        yield "None."
-    for each in report.submissions:
-        yield _submission(each)
-    yield ""
-    yield f"Run {plain(report.run_id)}, ledger {report.ledger_head[:16]}. `a2rl verify` checks it."
-
-
-def _notes(report: RunReport) -> Iterator[str]:
-    for reason in report.not_valid_because:
-        yield f"The result is {report.validity}: {reason}"
-    if report.selection:
-        yield f"The result is the {report.selection}."
-    if report.sample:
-        yield f"Every score is that of a {report.sample} items of the eval set."
-    if report.settings["variant"] == "mini":
-        yield "Mini data: these figures show that the pipeline works. Never compare them with published scores."
-        return
-    for reason in report.not_comparable_because:
-        yield f"Not comparable with the published figures: {reason}."
-
-
-def _submission(each: Submitted) -> str:
-    note = "the result" if each.is_result else each.reason or ("" if each.outcome == "graded" else each.outcome)
-    return row_in_markdown(
-        each.number or "-", format_duration(each.elapsed_s), each.model_path, points(each.score),
-        interval(each.ci), points(each.gain, "+"), note,
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import html
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +13,11 @@ from a2rl.agent_systems.transcripts.atif import Agent, Observation, ObservationR
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
 from a2rl.results.report.data import RunReport
-from a2rl.results.report.page import as_markdown, write_report
+from a2rl.results.report.page import write_report
 from a2rl.results.report.work import MAX_LINES, MAX_STEPS
-from a2rl.results.table import plain
+from a2rl.results.table import Cell, Table, plain, table_lines
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
-from a2rl.task_api.catalog import load_task
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
 
@@ -167,23 +165,15 @@ def test_the_data_of_the_report_agrees_with_the_page(settings: Settings) -> None
     assert run.ledger.events(AgentStarted)
 
 
-def test_the_markdown_has_every_submission_and_no_agent_markup(settings: Settings) -> None:
-    run = simulate_run(settings, 1, submissions=2)
-    write_report(run, settings)
-    path = run.report.parent / "report.json"
-    report = RunReport.model_validate_json(path.read_text())
+def test_a_table_in_markdown_has_no_markup_of_an_agent() -> None:
     evil = "[x](http://evil) | <b> @all `code`\n# title"
-    hostile = report.model_copy(
-        update={"submissions": tuple(each.model_copy(update={"model_path": evil}) for each in report.submissions)}
-    )
-    text = as_markdown(hostile, load_task("gsm8k", settings.root))
-    rows = [line for line in text.splitlines() if "evil" in line]
-    assert len(rows) == 2
-    assert all(row.count(" | ") == 6 for row in rows)
-    assert r"\[x\]\(http\:" in rows[0]
-    assert "\n# title" not in text
+    table = Table("runs", ("run", "gain"), ((Cell(evil), Cell("+1.0")),), right=("gain",))
+    *_, row = lines = list(table_lines(table))
+    assert len(lines) == 3
+    assert row.count(" | ") == 1
+    assert r"\[x\]\(http\:" in row
+    assert "\n" not in row
     assert plain("a_b") == r"a\_b"
-    assert json.loads(path.read_text())["run_id"] == run.id
 
 
 def test_a_page_runs_only_its_own_script_and_loads_nothing(settings: Settings) -> None:
