@@ -24,7 +24,6 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.owner import create_run, require_made_here
 from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
-from a2rl.scoring.seeds import DIFFERENCE
 
 
 class RepeatedSubmission(BaseModel):
@@ -122,9 +121,6 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: print the runs, what they take and what they can show.")
     ] = False,
-    difference: Annotated[
-        float, typer.Option(min=0.1, help="With --dry-run: points between two stacks for which seeds are counted.")
-    ] = DIFFERENCE,
     pool: Annotated[
         str | None,
         typer.Option(help="Only submit the runs: the workers of this Prefect work pool do them (docs/cluster.md)."),
@@ -146,7 +142,7 @@ def bench(
     params = load_params(settings.root)
     chosen = choose_suite(params, suite, **given)
     if dry_run:
-        show_dry_run(suite, chosen, params, settings, difference, as_json)
+        show_dry_run(suite, chosen, params, settings, as_json)
     elif pool is not None:
         submit(plan_runs(chosen, suite, params, settings), pool, settings, as_json)
     else:

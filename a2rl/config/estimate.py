@@ -18,11 +18,12 @@ from a2rl.run.ranking import sample_in_words
 from a2rl.run.rules import TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Protocol, RunSettings
 from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
-from a2rl.scoring.seeds import POWER
 from a2rl.task_api.catalog import load_task
 from a2rl.task_api.contract import Task, Variant
 
 HOUR_S = 3600
+POWER = 0.8
+"""The probability with which a gain is to be shown."""
 LOST_SHARE = 0.05
 """The share of the items that the base model answers correctly and the trained model does not. This is an assumption:
 training that helps also does some harm, which makes a gain harder to show."""

@@ -98,9 +98,6 @@ def test_a_dry_run_starts_nothing_and_needs_no_agent_or_model(
     assert (found["runs"], found["agent_hours"], len(found["grid"])) == (5, 60, 5)
     assert {run["driver"] for run in found["grid"]} == {"claude-opus-4-6", "gpt-5.4", "gemini-2.5-flash"}
     assert found["tasks"][0]["items"] == 1319
-    assert found["tasks"][0]["seeds"] == {
-        "difference": 10, "deviation": 10, "deviation_from": "assumed", "seeds": 17,
-    }  # fmt: skip
 
 
 def test_a_dry_run_refuses_what_a_run_would_refuse(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
