@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from a2rl.cli.console import out, print_json, print_table, say
-from a2rl.config.estimate import LOST_SHARE, POWER, Estimate, estimate
+from a2rl.config.estimate import Estimate, estimate
 from a2rl.config.params import Params
 from a2rl.config.plan import cells_of, check_cells, plan_runs
 from a2rl.config.suite import SETTINGS, Suite
@@ -108,17 +108,14 @@ def _show_tasks(found: Estimate) -> None:
             each.protocol,
             f"{each.items}, {each.sample}" if each.sample else str(each.items),
             _points(each.smallest_gain),
-            _points(each.likely_gain),
         )
         for each in found.tasks
     ]
-    likely = f"gain shown in {POWER:.0%} of runs"
-    columns = ("task", "variant", "protocol", "items that decide", "smallest gain", likely)
+    columns = ("task", "variant", "protocol", "items that decide", "smallest gain")
     print_table(columns, rows, right=columns[3:])
     say(
-        "Gains are in points over the base model, at 95% confidence, for one submission. Smallest gain: the least that "
-        f"gets the verdict 'improved', if no item is lost. Gain shown in {POWER:.0%} of runs: the true gain that gets "
-        f"this verdict in {POWER:.0%} of runs, if training loses {LOST_SHARE:.0%} of the items.",
+        "Smallest gain: the points over the base model that get the verdict 'improved' at 95% confidence, for one "
+        "submission, if no item is lost.",
         style="dim",
     )
     if any(each.is_approximate for each in found.tasks):

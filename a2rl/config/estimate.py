@@ -17,18 +17,12 @@ from a2rl.run.disk import most_kept
 from a2rl.run.ranking import sample_in_words
 from a2rl.run.rules import TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Protocol, RunSettings
-from a2rl.scoring.paired import LEVEL, difference_interval, sign_test
+from a2rl.scoring.paired import LEVEL, difference_interval
 from a2rl.task_api.catalog import load_task
 from a2rl.task_api.contract import Task, Variant
 
 HOUR_S = 3600
-POWER = 0.8
-"""The probability with which a gain is to be shown."""
-LOST_SHARE = 0.05
-"""The share of the items that the base model answers correctly and the trained model does not. This is an assumption:
-training that helps also does some harm, which makes a gain harder to show."""
 BYTES_PER_PARAMETER = 2
-PRECISION_POINTS = 1e-3
 
 SizeSource = Literal["on this machine", "by its name", "unknown"]
 DISK_EXPLAINED = (
@@ -63,11 +57,8 @@ class TaskResolution(_Figures):
     """The remark for a sample of the eval set; empty for all of it."""
     smallest_gain: float | None
     """The smallest gain with the verdict `improved`, if no item is lost. None: there are too few items for any gain."""
-    likely_gain: float | None
-    """The smallest true gain that gets the verdict `improved` with a probability of `POWER`, if the trained model loses
-    `LOST_SHARE` of the items."""
     is_approximate: bool
-    """Whether the task compares other values than right and wrong answers. These figures are then only a guide."""
+    """Whether the task compares other values than right and wrong answers. This figure is then only a guide."""
 
 
 class Estimate(_Figures):
@@ -184,7 +175,6 @@ def resolution(task: Task, variant: Variant, protocol: Protocol, limit: int | No
         items=items,
         sample=sample_in_words(limit, whole),
         smallest_gain=smallest_gain(items),
-        likely_gain=likely_gain(items),
         is_approximate=task.level == 2,
     )
 
@@ -200,54 +190,3 @@ def smallest_gain(items: int) -> float | None:
         if difference_interval(differences, LEVEL).low > 0:
             return 100 * gained / items
     return None
-
-
-@lru_cache
-def likely_gain(items: int, lost_share: float = LOST_SHARE, power: float = POWER) -> float | None:
-    """Returns the smallest true gain in points that the test distinguishes from chance with a given probability.
-
-    It is None if there is no such gain.
-
-    Args:
-        items: The number of items that decide.
-        lost_share: The share of the items that the base model answers correctly and the trained model does not.
-        power: The probability.
-    """
-    low, high = 0.0, 100 * (1 - 2 * lost_share)
-    if probability_of_improved(items, high, lost_share) < power:
-        return None
-    while high - low > PRECISION_POINTS:
-        middle = (low + high) / 2
-        if probability_of_improved(items, middle, lost_share) < power:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def probability_of_improved(items: int, gain: float, lost_share: float = LOST_SHARE) -> float:
-    """Returns the probability of the verdict `improved` for a true gain in points.
-
-    Each item is independent of the others. It is gained with probability gain/100 + lost_share, lost with probability
-    lost_share, and otherwise unchanged.
-    """
-    import numpy as np
-    from scipy.stats import binom
-
-    gained_share = gain / 100 + lost_share
-    changed = np.arange(items + 1)
-    needed = np.array(_gains_needed(items))
-    improved = binom.sf(needed - 1, changed, gained_share / (gained_share + lost_share))
-    return float(np.sum(binom.pmf(changed, items, gained_share + lost_share) * improved))
-
-
-@lru_cache
-def _gains_needed(most: int) -> tuple[int, ...]:
-    """Returns for 0, 1, ... changed items how many of them must be gained for the sign test to find an improvement."""
-    needed = [1]
-    for changed in range(1, most + 1):
-        gained = max(needed[-1], changed // 2 + 1)
-        while gained <= changed and sign_test(gained, changed - gained) > 1 - LEVEL:
-            gained += 1
-        needed.append(gained)
-    return tuple(needed)

@@ -148,8 +148,6 @@ class Bar(NamedTuple):
     value: float
     low: float
     high: float
-    mark: float | None = None
-    """A dotted line across all bars of the task."""
 
 
 def draw_bars(bars: Sequence[Bar], style: Style, label: str) -> "Drawing":
@@ -160,15 +158,12 @@ def draw_bars(bars: Sequence[Bar], style: Style, label: str) -> "Drawing":
     margins(drawing, left=min(5.0, width_of([*tasks, *(bar.label for bar in bars)])), right=0.2, bottom=0.55, top=0.1)
     for task in tasks:
         labels.append((at, task, True))
-        top, of_task = at, [bar for bar in bars if bar.task == task]
-        for bar in of_task:
+        for bar in [each for each in bars if each.task == task]:
             at += 1
             look = style[bar.stack]["color"]
             axis.plot([bar.low, bar.high], [at, at], color=look, linewidth=2, solid_capstyle="butt")
             axis.plot([bar.value], [at], "o", color=look, markersize=5.5)
             labels.append((at, bar.label, False))
-        if (mark := of_task[0].mark) is not None:
-            axis.plot([mark] * 2, [top + 0.5, at + 0.5], color=THEME["soft"], linewidth=1, linestyle=(0, (1, 1.5)))
         at += 1
     axis.axvline(0, color=THEME["soft"], linewidth=1)
     axis.set_yticks([each[0] for each in labels], [each[1] for each in labels])

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from a2rl.config.estimate import likely_gain
 from a2rl.results.suite.drawing import (
     THEME,
     Bar,
@@ -92,19 +91,14 @@ def _best_so_far(run: RunSummary, grid: "Points") -> "Points":
 
 
 def _forest(board: Board, style: Style) -> Figure:
-    """Draws every mean gain with its interval, beside the gain that a single run could show."""
-    bars = []
-    for task in board.tasks:
-        cells = [cell for cell in board.cells if cell.task == task]
-        items = max(len(run.gains) for cell in cells for run in cell.runs)
-        smallest = likely_gain(items) if items else None
-        bars += [
-            Bar(task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci, smallest) for cell in cells
-        ]
-    caption = (
-        "Mean gain with its 95% interval over runs and items; in brackets, the number of runs. Dotted: the true gain "
-        "that a single run calls improved in 80% of cases."
-    )
+    """Draws every mean gain with its interval, by task."""
+    bars = [
+        Bar(task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci)
+        for task in board.tasks
+        for cell in board.cells
+        if cell.task == task
+    ]
+    caption = "Mean gain with its 95% interval over runs and items; in brackets, the number of runs."
     return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption)
 
 
