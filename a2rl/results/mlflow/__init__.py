@@ -1,4 +1,4 @@
-"""What MLflow has of launches and runs, brought up to date from the ledger and the records by `tracking`.
+"""What MLflow has of runs, brought up to date from the ledger and the records by `tracking`.
 
 Only this package imports mlflow.
 """

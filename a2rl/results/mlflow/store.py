@@ -54,7 +54,7 @@ LOCAL_UI = "http://127.0.0.1:5000"
 _CONNECT_LOCK = threading.Lock()
 VIEW_KEY = "a2rl-results"
 """Names the saved view `Results`, a tag of the experiment in the form in which MLflow's pages save views. It lists the
-runs without launches and submissions, by their gain; its charts draw the scores over the seconds of the budget."""
+runs without their submissions, by their gain; its charts draw the scores over the seconds of the budget."""
 VIEW_COLUMNS = (
     "params.`agent`", "params.`driver`", "params.`task`", "params.`mode`", "metrics.`score`", "metrics.`gain`",
     "tags.`verdict`", "tags.`validity`",

@@ -1,10 +1,9 @@
-"""Mirrors the ledger in MLflow: a launch contains its runs, and a run its baseline and its submissions.
+"""Mirrors the ledger in MLflow: a run contains its baseline and its submissions.
 
 The ledger is authoritative. `sync` brings MLflow up to date with it. It may be called at any time and repeatedly, also
 by several processes: entries that exist are left unchanged, and repeated metrics have the time stored in the ledger, so
 that a crash between two requests neither loses nor duplicates anything. A tracker remembers what MLflow has of a run,
-so a submission costs the same few requests however many there were before. The figures of a launch follow from those of
-its runs, so whoever writes them last is right.
+so a submission costs the same few requests however many there were before.
 """
 
 import json
@@ -14,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import IntegrityError
@@ -37,9 +35,9 @@ from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point,
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, sum_known
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 
-HEAD_TAG, LAUNCH_TAG = "a2rl.ledger_head", "a2rl.launch_id"
+HEAD_TAG = "a2rl.ledger_head"
 LOCK_TIMEOUT_S = 30
 TABLE = "items.json"
 SHOWN_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
@@ -70,7 +68,6 @@ class _Known:
     experiment: str
     id: str
     artifacts: str
-    launch: str
     tags: dict[str, str]
     children: dict[str, _Child]
     is_described: bool
@@ -90,7 +87,6 @@ class Tracker:
         self._settings = settings
         self._name = secrets.token_hex(8)
         self._known: dict[str, _Known] = {}
-        self._launches: dict[str, str] = {}
 
     def sync(self, run: RunDir) -> None:
         """Brings MLflow up to date with the run's ledger and records.
@@ -144,28 +140,18 @@ class Tracker:
         if found is None:
             return None
         children = {name: _child(each) for name, each in self.store.children(suite, found.info.run_id).items()}
-        return self._new(run, found, children, found.data.tags.get("mlflow.parentRunId", ""))
+        return self._new(run, found, children)
 
     def _create(self, run: RunDir, entries: Sequence[Entry]) -> _Known:
-        launch = self._launch(run, entries)
-        tags = {RUN_ID_TAG: run.id, "a2rl.directory": str(run.root)}
-        if launch:
-            tags |= {"a2rl.launch": run.spec.launch, "mlflow.parentRunId": launch}
+        tags = {RUN_ID_TAG: run.id, "a2rl.directory": str(run.root), "a2rl.launch": run.spec.launch}
         found = self.store.create(run.spec.suite, run.id, _begun(run, entries), tags)
-        return self._new(run, found, {}, launch)
+        return self._new(run, found, {})
 
-    def _new(self, run: RunDir, found: Any, children: dict[str, _Child], launch: str) -> _Known:
+    def _new(self, run: RunDir, found: Any, children: dict[str, _Child]) -> _Known:
         return _Known(
-            self.store.experiment(run.spec.suite), found.info.run_id, found.info.artifact_uri, launch,
+            self.store.experiment(run.spec.suite), found.info.run_id, found.info.artifact_uri,
             dict(found.data.tags), children, is_described="task" in found.data.params,
         )  # fmt: skip
-
-    def _launch(self, run: RunDir, entries: Sequence[Entry]) -> str:
-        launch = run.spec.launch
-        if launch not in self._launches:
-            lock = self._settings.mlruns / ".launches.lock"
-            self._launches[launch] = _launch_of(self.store, run.spec.suite, launch, _begun(run, entries), lock)
-        return self._launches[launch]
 
     def _describe(self, run: RunDir, known: _Known) -> None:
         ready = run.read("setup", SetupRecord)
@@ -222,8 +208,6 @@ class Tracker:
         self.store.end(known.id, at, failed=result.verdict == "failed")
         known.tags |= tags
         known.result = (metrics, tags)
-        if known.launch:
-            _sync_launch(self.store, run.spec.suite, known.launch, at)
 
     @staticmethod
     def _is_complete(known: _Known, name: str) -> bool:
@@ -314,37 +298,3 @@ def _mirrored(found: Any) -> Mirrored:
 
 def _child(found: Any) -> _Child:
     return _Child(found.info.run_id, found.info.artifact_uri, found.info.status in ("FINISHED", "FAILED"))
-
-
-def _launch_of(store: MlflowStore, suite: str, launch: str, at: float, lock: Path) -> str:
-    """Returns the MLflow run of a launch, which is created on first use; empty if it has no name. Two requests."""
-    if not launch:
-        return ""
-    meanwhile = "another process makes the run of a launch in MLflow"
-    with file_lock(lock, meanwhile, LOCK_TIMEOUT_S, heeds_stop=False):
-        found = store.find(LAUNCH_TAG, launch, suite)
-        if found is None:
-            tags = {LAUNCH_TAG: launch}
-            found = store.create(suite, f"{suite} {launch}", at, tags)
-    return str(found.info.run_id)
-
-
-def _sync_launch(store: MlflowStore, suite: str, launch: str, at: float) -> None:
-    """Brings the figures of a launch up to date, after one of its runs has ended. Three requests."""
-    runs = list(store.children(suite, launch).values())
-    ended = [each for each in runs if each.info.status in ("FINISHED", "FAILED")]
-    gains = [gain for each in ended if (gain := each.data.metrics.get("gain")) is not None]
-    improved = sum(each.data.tags.get("verdict") == "improved" for each in ended)
-    figures: dict[str, float] = {"runs": len(runs), "runs_ended": len(ended), "runs_improved": improved}
-    figures |= {"gain": fmean(gains)} if gains else {}
-    figures |= _cost(ended)
-    tags = {"verdict": f"{improved} of {len(runs)} improved"}
-    store.log(launch, [Point(name, value, at, len(ended)) for name, value in figures.items()], tags=tags)
-    store.end(launch, at)
-
-
-def _cost(runs: list[Any]) -> dict[str, float]:
-    """Returns the cost of all runs that had a driver; nothing if that of one of them is unknown."""
-    driven = [each.data.metrics for each in runs if "tokens" in each.data.metrics]
-    cost = sum_known(each.get("cost_usd") for each in driven)
-    return {"cost_usd": cost} if driven and cost is not None else {}

@@ -80,15 +80,10 @@ def test_what_an_outage_left_behind_is_whole_when_mlflow_is_back(settings: Setti
     proxy.close()
 
 
-def test_a_server_gets_a_run_under_its_launch(settings: Settings, server: str) -> None:
-    tracker = Tracker(tracking(settings, server))
-    worse = simulate_run(settings, 1, skill=0.3, suite="kept")
-    better = simulate_run(settings, 2, skill=0.9, suite="kept")
-    for each in (better, worse):
-        tracker.sync(each)
-    client = tracker.store.client
-    parent = tracker.store.find("a2rl.run_id", better.id, "kept")
-    launch = client.get_run(parent.data.tags["mlflow.parentRunId"])
-    assert launch.data.metrics["runs_ended"] == 2
-    children = tracker.store.children("kept", parent.info.run_id)
+def test_a_server_gets_runs_with_their_launch_and_checkpoints(settings: Settings, server: str) -> None:
+    tracker, run = Tracker(tracking(settings, server)), simulate_run(settings, 1, suite="kept")
+    tracker.sync(run)
+    found = tracker.store.find("a2rl.launch", run.spec.launch, "kept")
+    assert found.data.tags["a2rl.run_id"] == run.id
+    children = tracker.store.children("kept", found.info.run_id)
     assert str(settings.runs) in children["submission 1"].data.tags["a2rl.checkpoint"]
