@@ -37,7 +37,7 @@ IGNORED_LABEL = -100
 """The label of tokens that are not to be learned, as PyTorch and TRL have it."""
 BYTES_PER_WEIGHT = 16
 """Memory for a trained weight: itself, its gradient and two moments of Adam, in float32."""
-FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 2048
+FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 1024
 """Limits of the tokens that go through the model at once. With more, a processor is not faster."""
 MOST_TOKENS_SMALL = 320
 """The same for a very small model: attention between texts that do not see each other would be much of its work."""
@@ -200,12 +200,12 @@ class LearnedTokens:
 
 
 def parts(texts: list[Text], tokens: int) -> Iterable[list[Text]]:
-    """Yields texts with at most so many tokens together; a longer text is alone. Those that begin alike are together,
-    and what all texts of a part begin with counts once."""
+    """Yields texts with at most so many tokens together, of which those that all begin with do not count; a longer text
+    is alone. Texts that begin alike are together."""
     part: list[Text] = []
     for text in sorted(texts, key=lambda text: text.tokens.tolist()):
         more = [*part, text]
-        if part and sum(len(each.tokens) for each in more) - len(part) * shared_tokens(more) > tokens:
+        if part and sum(len(each.tokens) for each in more) - len(more) * shared_tokens(more) > tokens:
             yield part
             more = [text]
         part = more
