@@ -5,10 +5,12 @@ so that the next build audits only what is new. All is audited again when the co
 """
 
 import time
+import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,8 +31,11 @@ from a2rl.results.suite.run_summary import RunSummary, Summaries
 
 FOLDERS, KINDS = ("agents", "tasks"), ("**/*.py", "**/*.html", "**/*.css", "**/*.yaml")
 """What decides what an audit finds, besides the package itself: folders of the project, and files in all of them."""
+FEED = "feed.xml"
 MOST_STACKS = 60
 """The most stacks that are ranked, those with the most runs: every pair of them is compared."""
+MOST_NEWS = 100
+"""The most entries of the feed, the newest ones."""
 MAX_NUMBER, MAX_TEXT, MAX_VALUES = 1e12, 500, 200_000
 """The largest number and text, and the most values, that a leaderboard takes from a run."""
 TOO_LARGE = "the run has a number or a text that is too large for a leaderboard, or too many of them"
@@ -206,7 +211,9 @@ class Builder:
                 path.unlink()
         runs = [self._summary(each) for each in shown]
         links = {run.run_id: _page_of(run.bundle) for run, each in zip(runs, shown, strict=True) if each.has_page}
-        return write_site(self._site, "Leaderboard", Summaries(runs, refused), links)
+        newest = sorted(zip(shown, runs, strict=True), key=lambda pair: -pair[0].added_at)[:MOST_NEWS]
+        write_atomically(self._site / FEED, _feed([(run, each.added_at) for each, run in newest], links))
+        return write_site(self._site, "Leaderboard", Summaries(runs, refused), links, FEED)
 
 
 def _page_of(digest: str) -> str:
@@ -240,3 +247,30 @@ def _too_many_stacks(runs: Mapping[str, RunSummary]) -> dict[str, str]:
     ranked = {stack for stack, _ in Counter(names.values()).most_common(MOST_STACKS)}
     why = f"the leaderboard ranks the {MOST_STACKS} stacks with the most runs"
     return {bundle: why for bundle, run in runs.items() if names[run.run_id] not in ranked}
+
+
+def _feed(news: Iterable[tuple[RunSummary, float]], links: Mapping[str, str]) -> str:
+    """Returns an Atom feed (RFC 4287) of runs, the newest first."""
+    news = list(news)
+    feed = ET.Element("feed", xmlns="http://www.w3.org/2005/Atom")
+    _add(feed, "title", "Leaderboard of a2rl")
+    _add(feed, "id", "urn:a2rl:leaderboard")
+    _add(feed, "updated", _date(max((at for _, at in news), default=0.0)))
+    for run, at in news:
+        entry = ET.SubElement(feed, "entry")
+        who = " with ".join(str(run.settings[name]) for name in ("agent", "driver") if run.settings[name])
+        _add(entry, "title", f"{run.task}: {who}, {run.gain:+.1f} points, {run.validity or 'not decided'}")
+        _add(entry, "id", f"urn:sha256:{run.bundle}")
+        _add(entry, "updated", _date(at))
+        ET.SubElement(ET.SubElement(entry, "author"), "name").text = printable(run.signed_by)
+        _add(entry, "summary", f"Run {run.run_id}")
+        ET.SubElement(entry, "link", href=links.get(run.run_id, "index.html"))
+    return ET.tostring(feed, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add(parent: ET.Element, name: str, text: str) -> None:
+    ET.SubElement(parent, name).text = printable(text)
+
+
+def _date(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

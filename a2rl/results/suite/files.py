@@ -139,7 +139,7 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     return write_site(folder, name, found, links)
 
 
-def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, str]) -> Path:
+def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, str], feed: str = "") -> Path:
     """Writes a report over runs, whose pages may be anywhere.
 
     Args:
@@ -147,6 +147,7 @@ def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, st
         name: The title.
         found: The runs, and why others are left out.
         links: The page of each run that has one, relative to the folder, by run id.
+        feed: The name of a file with a feed, in the folder; empty for none.
 
     Returns:
         The path of the page.
@@ -160,7 +161,7 @@ def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, st
     write_model(folder / "report.json", report_of(name, shown, found.unreadable))
     _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
     page = load_template("a2rl.results.suite").render(
-        name=name, boards=shown, figures=figures, mark=MARK, links=links, tables=tables,
+        name=name, boards=shown, figures=figures, mark=MARK, feed=feed, links=links, tables=tables,
         left_out=tables.left_out(found.unreadable), drawn_at=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     write_atomically(folder / "index.html", page)

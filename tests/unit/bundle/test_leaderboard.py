@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.signing_key import make_key, public_path
 from tests.simulated_runs import STACKS, TASKS, simulate_run
 
 MARKUP = "<img src=x onerror=alert(1)>"
+ATOM = {"a": "http://www.w3.org/2005/Atom"}
 
 
 class Given:
@@ -127,11 +129,13 @@ def test_the_table_says_who_signed_and_links_to_the_runs_page(given: Given, tmp_
         assert "Score over time" in (built.page.parent / "runs" / f"{row['bundle']}.html").read_text()
 
 
-def test_names_are_text_on_every_page(given: Given, tmp_path: Path) -> None:
+def test_names_are_text_on_every_page_and_in_the_feed(given: Given, tmp_path: Path) -> None:
     built = given.build(tmp_path, given.marked)
     pages = [built.page, *(built.page.parent / "runs").iterdir()]
     assert len(pages) == 2
     assert not [page for page in pages if "<img" in page.read_text()]
+    [entry] = ET.parse(built.page.parent / "feed.xml").findall("a:entry", ATOM)
+    assert MARKUP in entry.findtext("a:title", "", ATOM)
 
 
 def test_a_run_id_is_that_of_the_bundle_that_a_known_key_signed(given: Given, tmp_path: Path) -> None:
@@ -240,7 +244,7 @@ class Simulated:
         return folder
 
 
-def test_hundreds_of_runs_are_ranked_and_compared(tmp_path: Path) -> None:
+def test_hundreds_of_runs_are_ranked_compared_and_announced(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     auditor = Simulated(tmp_path / "checkout")
     bundles = auditor.bundles(tmp_path / "bundles", 200)
@@ -249,6 +253,8 @@ def test_hundreds_of_runs_are_ranked_and_compared(tmp_path: Path) -> None:
     page = built.page.read_text()
     assert page.count('href="runs/') == 200
     assert 'id="comparisons-mini"' in page
+    entries = ET.parse(tmp_path / "site" / "feed.xml").findall("a:entry", ATOM)
+    assert len(entries) == 100
     report = json.loads((tmp_path / "site" / "report.json").read_text())
     assert {each["stack"] for each in report["standings"]} == {" · ".join(stack) for stack in STACKS}
 
