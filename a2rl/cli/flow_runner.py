@@ -21,6 +21,7 @@ from rich.text import Text
 from a2rl.cli.console import err
 from a2rl.cli.progress import GradingProgress
 from a2rl.cli.results import sandbox_warning
+from a2rl.cli.watching import LiveTable, Watcher, belongs_to
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
 from a2rl.core.event_log import PeriodicThread
 from a2rl.core.printable import printable
@@ -179,7 +180,8 @@ def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings)
 
             wait_until_ready()
             status.stop()
-            with Follower(settings.runs, err, set(run_ids)):
+            watcher = Watcher(settings.runs, belongs_to(run_ids))
+            with Follower(settings.runs, err, set(run_ids)), LiveTable(watcher.look, err):
                 a2rl(**parameters)
     except (KeyboardInterrupt, InterruptedByUserError) as error:
         raise InterruptedByUserError(

@@ -291,6 +291,8 @@ def rerun(run_id: RunId, as_json: Json = False) -> None:
 
 
 def _show_repetition(first: RunDir, again: RunDir, as_json: bool) -> None:
+    from a2rl.cli.launching import repetition
+
     found = repetition(first, again)
     if found.is_same:
         what = f"the same weights and scores in all {len(found.submissions)} submissions as {found.run_id}"

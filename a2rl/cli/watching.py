@@ -1,11 +1,12 @@
 """`a2rl watch`: how far runs have come, in the terminal: clock, scores so far and spend.
 
-Each look reads only what is new.
+`a2rl bench` shows the same below its lines. Each look reads only what is new.
 """
 
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -17,6 +18,7 @@ from rich.text import Text
 from a2rl.cli.console import out, print_json
 from a2rl.cli.options import Json
 from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.event_log import PeriodicThread
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
 from a2rl.run.budget import format_duration
@@ -182,8 +184,11 @@ def _order(run: LiveRun) -> int:
 
 
 EVERY_S = 1.0
+BLOCKS = "▁▂▃▄▅▆▇█"
+MOST_BLOCKS = 16
+"""The last scores of a run that are drawn."""
 OTHER_LINES = 8
-"""Lines of the terminal that are left free."""
+"""Lines of the terminal that are left free for what else is printed."""
 COLOURS = {"running": "green", "failed": "red", "refused": "red", "damaged": "red"}
 
 
@@ -201,6 +206,8 @@ def watch(
 
     Example: `a2rl watch smoke`
     """
+    from a2rl.cli.watching import Watcher, belongs_to
+
     is_meant = belongs_to(names or ())
     watcher = Watcher(Settings.load().runs, lambda run: is_meant(run) and (bool(names) or not _has_result(run)))
     found = watcher.look()
@@ -229,11 +236,41 @@ def _follow(look: Callable[[], list[LiveRun]], console: Console, every: float) -
             live.update(live_table(found, console.height), refresh=True)
 
 
+class LiveTable:
+    """Shows runs at the bottom of a terminal while other lines are printed above; does nothing without a terminal.
+
+    Args:
+        look: Returns the runs.
+        console: The console that also prints the other lines.
+    """
+
+    def __init__(self, look: Callable[[], list[LiveRun]], console: Console) -> None:
+        self._look, self._console = look, console
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._thread = PeriodicThread("showing the runs", self._show, lambda: EVERY_S)
+
+    def __enter__(self) -> "LiveTable":
+        if self._console.is_terminal:
+            self._live.start()
+            self._thread.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._thread.__exit__(kind, error, trace)
+            self._live.stop()
+
+    def _show(self) -> None:
+        self._live.update(live_table(self._look(), self._console.height), refresh=True)
+
+
 def live_table(runs: Sequence[LiveRun], height: int | None = None) -> RenderableType:
     """Returns the table of runs. If the terminal has this height, those at the end are only counted."""
     most = len(runs) if height is None else max(1, height - OTHER_LINES)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("run", "state", "clock", "base", "best", "subm.", "tokens", "spend", "gain"):
+    for title in ("run", "state", "clock", "base", "best", "scores", "subm.", "tokens", "spend", "gain"):
         is_number = title in {"base", "best", "subm.", "tokens", "spend", "gain"}
         table.add_column(title, justify="right" if is_number else "left", no_wrap=title != "run", overflow="fold")
     for run in runs[:most]:
@@ -252,11 +289,22 @@ def _cells(run: LiveRun) -> tuple[Text | str, ...]:
         clock if run.elapsed_s else "-",
         _number(run.baseline, ".1f"),
         _number(run.best, ".1f"),
+        sparkline(run.scores, run.baseline),
         str(run.submissions),
         "-" if run.tokens is None else f"{run.tokens:,}",
         "-" if run.cost_usd is None else f"${run.cost_usd:.2f}",
         _number(run.gain, "+.1f"),
     )
+
+
+def sparkline(scores: Sequence[float], baseline: float | None) -> str:
+    """Returns the scores as small bars, from the lowest score (or the base model's) to the highest one."""
+    shown = scores[-MOST_BLOCKS:]
+    if not shown:
+        return ""
+    low, high = min(*shown, baseline if baseline is not None else shown[0]), max(shown)
+    steps = len(BLOCKS) - 1
+    return "".join(BLOCKS[round(steps * (each - low) / (high - low)) if high > low else 0] for each in shown)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.cli.console import PlainConsole
-from a2rl.cli.watching import LiveRun, Watcher, belongs_to, live_table
+from a2rl.cli.watching import LiveRun, LiveTable, Watcher, belongs_to, live_table, sparkline
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
@@ -97,3 +97,32 @@ def test_an_id_cannot_draw_on_the_terminal(settings: Settings) -> None:
     hostile = run._replace(spec=run.spec.model_copy(update={"run_id": "a\x1b[2J[red]b"}))
     assert "\x1b" not in shown([hostile])
     assert "[red]" in shown([hostile])
+
+
+def test_the_small_chart_scales_the_last_scores_from_low_to_high() -> None:
+    assert sparkline((), None) == ""
+    assert sparkline((10.0, 20.0), 0.0) == "▅█"
+    assert sparkline((5.0, 5.0), 5.0) == "▁▁"
+    assert len(sparkline([float(each) for each in range(50)], 0.0)) == 16
+
+
+def test_the_table_fits_the_terminal_and_is_gone_at_the_end(settings: Settings) -> None:
+    simulate_run(settings, 1)
+    watcher = Watcher(settings.runs, belongs_to(()))
+    console = PlainConsole(file=io.StringIO(), width=160, height=30, force_terminal=True)
+    with LiveTable(watcher.look, console) as table:
+        table._show()
+        console.print("a line above")
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "1 of 1 runs have ended" in text
+    assert "a line above" in text
+    assert text.endswith("\x1b[2K"), "the table is erased"
+
+
+def test_without_a_terminal_nothing_is_drawn(settings: Settings) -> None:
+    console = PlainConsole(file=io.StringIO(), width=160)
+    with LiveTable(Watcher(settings.runs, belongs_to(())).look, console):
+        pass
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""
