@@ -7,10 +7,10 @@ from a2rl.core.settings import Settings
 from a2rl.grading.baseline import load_or_grade
 from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.devices import devices_of
+from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.outputs import keep_copy, outputs_path
 from a2rl.grading.pool import grade_now
-from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.gpu_share import check_gpus

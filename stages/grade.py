@@ -6,10 +6,9 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import file_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import devices_of
-from a2rl.grading.grades import judge_failed
+from a2rl.grading.grades import grade_job, judge_failed
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
-from a2rl.grading.service import grade_job
 from a2rl.grading.submission_states import prune
 from a2rl.results.figures import cross_fitted_gain, improvement_of
 from a2rl.run.directory import RunDir

@@ -17,7 +17,8 @@ from transformers import AutoConfig
 from transformers.utils import logging
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import check_base_model, weights_digest
 from a2rl.sampling import SamplingParams, open_sampler
 from tests.model_families import FAMILIES, FORMERLY_REFUSED
@@ -56,7 +57,7 @@ class Bench:
         """Submits a folder of the workspace; returns the grader's copy."""
         self._count += 1
         kept = self._folder / f"kept-{self._count}"
-        digest = copy_submission(self.workspace, path, kept, self.base, complete=self.complete).digest
+        digest = copy_submission(Source(self.workspace, path), kept, Requirements(self.base, self.complete)).digest
         assert weights_digest(kept) == digest
         return kept
 

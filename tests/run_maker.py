@@ -22,6 +22,8 @@ from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
 from a2rl.grading.outputs import Output, Turn, outputs_path
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
+from a2rl.grading.submission_queue import PendingSubmission
+from a2rl.grading.submissions import SubmitRequest
 from a2rl.judge.params import JudgeParams
 from a2rl.models.base_model import SMALL_FILES, model_digest
 from a2rl.models.checkpoint import weights_digest
@@ -248,12 +250,19 @@ class Finished(NamedTuple):
     settings: Settings
 
 
+def submit_checkpoint(service: GradingService, model_path: str) -> PendingSubmission:
+    """Does all of a service's work on a submission in this thread, up to the pool."""
+    pending = service.submissions.receive(SubmitRequest(model_path))
+    service.work(pending)
+    return pending
+
+
 def finish(run: RunDir, settings: Settings, base_model: Path, judged: bool = True) -> None:
     """Finishes a run with three submissions, which a fake grader grades; unless `judged`, it ends with the grade."""
     service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
     for seed in (1, 2, 3):
         trained_copy(base_model, run.workspace / "output" / f"v{seed}", seed)
-        service.submit(f"output/v{seed}")
+        submit_checkpoint(service, f"output/v{seed}")
     end_agent(run)
     if run.spec.protocol == "strict":
         grade_private(run)

@@ -249,13 +249,14 @@ def grade_for_harbor(
 ) -> None:
     """Grade a checkpoint in Harbor's verifier: the share of the score, 0 to 1, or 0 for what cannot be graded."""
     from a2rl.cli.scoring import GradeRequest, grade_checkpoint
-    from a2rl.grading.submission_checks import copy_submission
+    from a2rl.grading.submission_checks import Requirements, copy_submission
+    from a2rl.grading.submitted_files import Source
 
     settings, rewards = Settings.load(), {"reward": 0.0, "valid": 0.0}
     with tempfile.TemporaryDirectory() as scratch:
         model = Path(scratch, "model")
         try:
-            copy_submission(submitted.parent, submitted.name, model, base_model)
+            copy_submission(Source(submitted.parent, submitted.name), model, Requirements(base_model))
         except InvalidSubmissionError as error:
             print_error(str(error))
         else:

@@ -20,9 +20,9 @@ from a2rl.contamination.sources import item_texts
 from a2rl.core.files import canonical_json
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import devices_of
+from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.grading.pool import grade_now
-from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import check_gpus
 from a2rl.task_api.catalog import load_preparer, load_twins

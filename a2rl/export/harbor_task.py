@@ -19,7 +19,8 @@ from a2rl import __version__
 from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.core.files import machine_failure
 from a2rl.core.settings import Settings
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from a2rl.models.base_model import model_name, resolve_model
 from a2rl.run.budget import format_duration
 from a2rl.task_api.catalog import REASONING_GYM, find_task, load_task, task_folder
@@ -102,7 +103,8 @@ def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> N
         if wanted.solution is not None:
             _copy(wanted.solution, target / "solution" / "checkpoint")
             with tempfile.TemporaryDirectory() as scratch:
-                copy_submission(target / "solution", "checkpoint", Path(scratch, "copy"), base)
+                source = Source(target / "solution", "checkpoint")
+                copy_submission(source, Path(scratch, "copy"), Requirements(base))
     except InvalidSubmissionError as error:
         shutil.rmtree(target)
         raise UsageError(f"--solution {wanted.solution} cannot be graded: {error}") from error

@@ -42,10 +42,11 @@ from a2rl.grading.answers import (
 from a2rl.grading.devices import AgentGpu
 from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
 from a2rl.grading.pool import named_devices
-from a2rl.grading.service import GradingService, Outcome
-from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
+from a2rl.grading.service import GradingService
+from a2rl.grading.submission_queue import Outcome
+from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError, SubmitRequest
 from a2rl.grading.throttling import bounded
-from a2rl.run.events import SubmissionClaims, SubmissionReceived
+from a2rl.run.events import SubmissionClaims
 from a2rl.run.rules import MAX_WAITING
 
 USAGE = (
@@ -159,25 +160,26 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
     async def submit(submission: Submission, request: Request, wait: bool = True) -> SubmitAnswer | JSONResponse:
         path = submission.model_path
         try:
-            gpu, key = _gpu_of(submission, gpus), _key_of(request)
+            asked = SubmitRequest(
+                path, gpu=_gpu_of(submission, gpus), key=_key_of(request), claims=_claims_of(submission)
+            )
         except _BadRequestError as bad:
             reason = str(bad)
             await _in(quick, lambda: service.submissions.refuse_unreceived(path, reason))
             return problem(400, reason, more=bad.more)
-        claims = _claims_of(submission)
         try:  # a request that waits for a grade gets its receipt at once, and queues afterwards
-            received = await _in(quick, lambda: service.submissions.receive(path, key, gpu, queues=wait, claims=claims))
+            pending = await _in(quick, lambda: service.submit(asked, queues=wait))
         except SubmissionDeferredError:
             raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
-        outcome = service.start(received)
+        receipt = pending.received.receipt
         if not wait:
-            status = await _safe_status(service, received, request, quick)
-            where = {"Location": f"/submissions/{received.receipt}"}
+            status = await _safe_status(service, receipt, request, quick)
+            where = {"Location": f"/submissions/{receipt}"}
             return JSONResponse(status.model_dump(mode="json"), status_code=202, headers=where)
         # Other requests may wait for the same submission.
-        done: asyncio.Future[Outcome] = asyncio.wrap_future(outcome)
+        done: asyncio.Future[Outcome] = asyncio.wrap_future(pending.outcome)
         accepted, grade = await asyncio.shield(done)
-        await _safe_status(service, received, request, quick, SETTLED)
+        await _safe_status(service, receipt, request, quick, SETTLED)
         return await _in(quick, lambda: service.answer(accepted, grade))
 
 
@@ -277,14 +279,14 @@ def _gpu_of(submission: Submission, gpus: list[str]) -> str:
 
 async def _safe_status(
     service: GradingService,
-    received: SubmissionReceived,
+    receipt: int,
     request: Request,
     quick: Executor,
     states: Collection[str] = STATES,
 ) -> SubmissionStatus:
     """Waits until a state of a submission would survive the loss of this machine, if the run is copied to a store."""
     while True:
-        status = await _in(quick, lambda: service.status(received.receipt))
+        status = await _in(quick, lambda: service.status(receipt))
         if status is not None and status.state in states:
             return status
         await asyncio.sleep(SAFE_POLL_INTERVAL_S)

@@ -7,7 +7,7 @@ in place is refused.
 
     sources = FrozenSources(run.checkpoints)
     sources.freeze(3, run.workspace, "output/v1")
-    workspace, path = sources.find(3) or (run.workspace, "output/v1")
+    source = sources.find(3, run.workspace, "output/v1")
 """
 
 import json
@@ -15,13 +15,12 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InvalidSubmissionError
-from a2rl.grading.submitted_files import SubmittedFiles
+from a2rl.grading.submitted_files import Source, SubmittedFiles
 from a2rl.linux.placing import clone_file
 from a2rl.linux.untrusted_folder import FileId, file_id
 
@@ -29,13 +28,6 @@ PREFIX, MAKING = ".received-", ".receiving-"
 STATES = "states.json"
 """The sizes and times of linked files when they were frozen."""
 MODIFIED = "was changed after it was submitted; leave a submission as it is until it is graded, or save to a new folder"
-
-
-class Source(NamedTuple):
-    """Where to copy a submission from, as `SubmittedFiles` takes it."""
-
-    root: Path
-    path: str
 
 
 class FrozenSources:
@@ -50,15 +42,11 @@ class FrozenSources:
         self._folder = folder
         self._lock = threading.Lock()
         self._links: Counter[FileId] = Counter()
+        """How many names the agent's files have in the grader's folder."""
         for leftover in folder.glob(f"{MAKING}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         for kept in folder.glob(f"{PREFIX}*"):
             self._links.update(_files(kept))
-
-    @property
-    def links(self) -> Mapping[FileId, int]:
-        """How many names the agent's files have in the grader's folder."""
-        return self._links
 
     def freeze(self, receipt: int, workspace: Path, model_path: str) -> None:
         """Freezes a submission. What cannot be frozen is copied from the agent's folder, which says what is wrong."""
@@ -67,7 +55,7 @@ class FrozenSources:
         with self._lock:
             try:
                 making.mkdir(parents=True)
-                with SubmittedFiles(workspace, model_path, self._links) as files:
+                with SubmittedFiles(Source(workspace, model_path, self._links)) as files:
                     for each in files.opened:
                         noted[file_id(each.status)] += 1
                         self._links[file_id(each.status)] += 1  # before it has a second name, which others may see
@@ -81,19 +69,19 @@ class FrozenSources:
                 shutil.rmtree(making, ignore_errors=True)
             self._links.subtract(noted)
 
-    def find(self, receipt: int) -> Source | None:
-        """Returns the frozen source of a submission; None if it could not be frozen.
+    def find(self, receipt: int, workspace: Path, model_path: str) -> Source:
+        """Returns the frozen source of a submission, or the agent's own folder if it could not be frozen.
 
         Raises:
             InvalidSubmissionError: The agent has changed a file in place.
         """
         folder = self._folder / f"{PREFIX}{receipt}"
         if not folder.is_dir():
-            return None
+            return Source(workspace, model_path, self._links)
         for name, state in json.loads((folder / STATES).read_bytes()).items():
             if _state((folder / name).stat()) != state:
                 raise InvalidSubmissionError(f"{name} {MODIFIED}")
-        return Source(self._folder, folder.name)
+        return Source(self._folder, folder.name, self._links)
 
     def release(self, receipt: int) -> None:
         """Removes the frozen source of a submission that was copied or refused."""

@@ -3,52 +3,90 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
 from a2rl.core.files import file_digest
 from a2rl.grading.answers import KEPT
 from a2rl.grading.devices import DeviceLostError
-from a2rl.grading.job import GradeJob, GradeResult, ids_of_job
+from a2rl.grading.job import EngineChoice, GradeJob, GradeResult, ids_of_job
 from a2rl.grading.outputs import Progress, progress_path, read_progress
 from a2rl.grading.pool import GraderPool, GradingError, named_devices
-from a2rl.grading.run_judge import is_judge_unpaid
+from a2rl.grading.run_judge import is_judge_unpaid, judge_allowance_usd, require_known
 from a2rl.grading.throttling import MAX_REASON, bounded
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, GradingFailed
+from a2rl.run.inputs import base_model_of, hidden_of
+from a2rl.run.records import BaselineRecord, SetupRecord
+from a2rl.run.rules import LONGEST_S
 from a2rl.scoring.score import TaskScore
+from a2rl.task_api.contract import Split
+
+
+def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) -> GradeJob:
+    """Returns the job that grades a model folder for a run.
+
+    Raises:
+        UsageError: The run has a judge that is not one of this checkout's own.
+    """
+    spec, setup, base = run.spec, run.need("setup", SetupRecord), run.read("baseline", BaselineRecord)
+    if spec.judge is not None:
+        require_known(spec.judge, root)
+    limits = spec.grading_limits
+    engine = EngineChoice.of(spec.backend, spec.dtype, spec.vllm, base_model_of(run))
+    return GradeJob(
+        root=root,
+        task=spec.task,
+        variant=spec.variant,
+        hidden=hidden_of(run),
+        model=model,
+        split=split,
+        split_seed=spec.split_seed,
+        limit=spec.limit,
+        generation=spec.generation,
+        backend=engine.backend,
+        dtype=engine.dtype,
+        vllm=engine.vllm,
+        memory=setup.memory,
+        exact=spec.exact,
+        options=spec.options,
+        judge=spec.judge,
+        account=run.account if spec.judge else None,
+        judge_usd=judge_allowance_usd(run, split),
+        judged_for=result.stem,
+        judge_sample=spec.judge_sample if base else 0,  # the baseline is shared with runs that measure no noise
+        result=result,
+        log=run.logs / "grader.log",
+        time_limit_s=limits.time_limit_s(base.graded_s, spec.budget_s) if base else LONGEST_S,
+        silence_s=limits.silence_s,
+        memory_wait_s=limits.memory_wait_s,
+    )
 
 
 class Grades:
     """Grades the checkpoints of one run on the split that its agent is told about; thread-safe."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        pool: GraderPool,
-        job_of: Callable[[str], GradeJob],
-        on_lost: Callable[[str, str], None],
-        on_graded: Callable[[str], None],
-    ) -> None:
+    def __init__(self, run: RunDir, root: Path, pool: GraderPool, on_graded: Callable[[], None]) -> None:
         """Grades nothing yet.
 
         Args:
             run: The run.
+            root: The checkout.
             pool: The pool that grades.
-            job_of: Returns the job that grades the checkpoint with a digest.
-            on_lost: Called with the digest and the reason if a device is lost after the agent's end.
-            on_graded: Called with the digest after each new grade.
+            on_graded: Called after each new grade.
         """
-        self._run, self._pool, self._job_of = run, pool, job_of
-        self._on_lost, self._on_graded = on_lost, on_graded
+        self._run, self._root, self._pool, self._on_graded = run, root, pool, on_graded
         self._public = run.spec.public_split
         self._lock = threading.RLock()
-        self._graded: dict[str, Future[Graded]] = {}
+        self._waiting: dict[str, Future[Graded]] = {}
         """The checkpoints that wait for a grade, by digest."""
+        self.lost: dict[str, str] = {}
+        """Why checkpoints cannot be graded for now whose device was lost after the agent's end, by digest."""
 
     def waiting(self) -> frozenset[str]:
         """Returns the digests of the checkpoints that wait for a grade."""
         with self._lock:
-            return frozenset(self._graded)
+            return frozenset(self._waiting)
 
     def progress(self) -> dict[str, Progress]:
         """Returns how far the grades are that have begun, by the digest of the checkpoint."""
@@ -56,7 +94,7 @@ class Grades:
         known = {digest: read_progress(file) for digest, file in files.items()}
         return {digest: progress for digest, progress in known.items() if progress is not None}
 
-    def of(self, digest: str, gpu: str = "") -> "Future[Graded]":
+    def grade(self, digest: str, gpu: str = "") -> "Future[Graded]":
         """Returns the grade of a checkpoint, which is graded once however often it is submitted.
 
         Args:
@@ -64,21 +102,22 @@ class Grades:
             gpu: The GPUs of which one grades it, separated by commas; empty: any.
         """
         with self._lock:
-            if digest in self._graded:
-                return self._graded[digest]
+            if digest in self._waiting:
+                return self._waiting[digest]
             outcome: Future[Graded] = Future()
             known = self._run.ledger.grades().get(digest)
             if known is not None:
                 outcome.set_result(known)
                 return outcome
-            self._graded[digest] = outcome
+            self._waiting[digest] = outcome
         try:
-            job = self._job_of(digest)
+            run, split = self._run, self._public
+            job = grade_job(run, self._root, run.checkpoint(digest), split, run.items(digest, split))
             progress_path(job.result).unlink(missing_ok=True)  # of an earlier service that was killed
             graded = self._pool.submit(job, named_devices(gpu))
             graded.add_done_callback(lambda done: self._settle(job, digest, done, outcome))
         except BaseException:
-            self._graded.pop(digest, None)  # so that the next request tries again instead of waiting for this one
+            self._waiting.pop(digest, None)  # so that the next request tries again instead of waiting for this one
             raise
         return outcome
 
@@ -87,22 +126,23 @@ class Grades:
         try:
             graded = self._record(job, digest, done)
         except A2rlError as failure:
-            self._graded.pop(digest, None)
+            self._waiting.pop(digest, None)
             outcome.set_exception(failure)
         except Exception as failure:  # noqa: BLE001 - in a callback, an exception would be lost and requests would hang
-            self._graded.pop(digest, None)
+            self._waiting.pop(digest, None)
             outcome.set_exception(InfrastructureError(f"the grade could not be recorded: {failure!r}; submit again"))
         else:
-            self._graded.pop(digest, None)  # the grade is in the ledger now
+            self._waiting.pop(digest, None)  # the grade is in the ledger now
+            self.lost.pop(digest, None)
             outcome.set_result(graded)
-            self._on_graded(digest)
+            self._on_graded()
 
     def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
         error, running = done.exception(), self._run.clock.read_state().running_since is not None
         if isinstance(error, InterruptedByUserError):
             raise error  # the service is ending; the next service grades the checkpoint
         if isinstance(error, DeviceLostError) and not running:
-            self._on_lost(digest, str(error))  # what the machine has lost is no verdict on the checkpoint
+            self.lost[digest] = str(error)  # what the machine has lost is no verdict on the checkpoint
             raise error
         if running and error is None and judge_failed(job, done.result()):
             error = GradingError(done.result().score.reason, done.result().score.seconds)

@@ -18,10 +18,10 @@ from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import read_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device, planned_for
+from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
 from a2rl.grading.outputs import OnProgress, ignore_progress
 from a2rl.grading.pool import grade_now
-from a2rl.grading.service import grade_job
 from a2rl.grading.submission_checks import as_graded
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest

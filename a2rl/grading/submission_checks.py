@@ -29,15 +29,13 @@ from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.grading.adapters import read_adapter
 from a2rl.grading.other_formats import ADAPTER_CONFIG
-from a2rl.grading.submitted_files import ADAPTER_RECIPE, CHECKED, SubmittedFiles
+from a2rl.grading.submitted_files import ADAPTER_RECIPE, CHECKED, Source, SubmittedFiles
 from a2rl.linux.placing import place_file
-from a2rl.linux.untrusted_folder import NO_LINKS, FileId
 from a2rl.models.arithmetic import first_difference
 from a2rl.models.caps import CHECK_S, MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZER_SIZES, Caps, read_json
 from a2rl.models.checkpoint import (
     BYTES,
     INDEX,
-    Tensor,
     TensorDigests,
     digest_of_tensors,
     known_digest,
@@ -67,27 +65,26 @@ class KeptCopy(NamedTuple):
     """The adapter that was merged, in words; empty if the weights were submitted whole."""
 
 
-Check = Callable[[Path, Path, Mapping[str, Any]], None]
-"""Checks a folder against the base model (the second) and its complete configuration; see `check_files`."""
+Check = Callable[[Path, "Requirements"], None]
+"""Checks a folder; see `check_files`."""
 Merge = Callable[[Path, Path, Path], str]
 """Merges an adapter (the first folder) of the base model (the second) into the third folder; see `AdapterMerger`."""
 
 
-def check_files(folder: Path, base_model: Path, complete: Mapping[str, Any]) -> None:
+def check_files(folder: Path, required: "Requirements") -> None:
     """Checks all but the numbers of a submission, as `SubmittedFiles` copies it.
 
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
     """
-    base = tensors_of(base_model)
     if (folder / f"submitted.{ADAPTER_CONFIG}").exists():
-        _check_tokenizer(folder / "submitted.tokenizer.json", base_model / "tokenizer.json")
-        read_adapter(folder, base)
+        _check_tokenizer(folder / "submitted.tokenizer.json", required.base_model / "tokenizer.json")
+        read_adapter(folder, tensors_of(required.base_model))
     else:
-        _check(folder, base_model, base, complete)
+        _check(folder, required)
 
 
-def check_apart(settings: Settings, folder: Path, base_model: Path, complete: Mapping[str, Any]) -> None:
+def check_apart(settings: Settings, folder: Path, required: "Requirements") -> None:
     """Does `check_files` in a process that ends after a while, whatever the files hold. Raises the same errors.
 
     What has passed is read again in this process.
@@ -97,8 +94,8 @@ def check_apart(settings: Settings, folder: Path, base_model: Path, complete: Ma
     """
     for _ in range(ATTEMPTS):
         read = read_apart(
-            __name__, [str(folder), str(base_model)], settings, json.dumps(dict(complete)), PATIENCE * CHECK_S,
-            cpu_s=CHECK_S,
+            __name__, [str(folder), str(required.base_model)], settings, json.dumps(dict(required.complete_config)),
+            PATIENCE * CHECK_S, cpu_s=CHECK_S,
         )  # fmt: skip
         if not read.is_machines:
             break
@@ -112,16 +109,24 @@ def check_apart(settings: Settings, folder: Path, base_model: Path, complete: Ma
         raise InvalidSubmissionError(read.output.decode())
 
 
+class Requirements(NamedTuple):
+    """What the submissions of a run must be like, and how that is found out."""
+
+    base_model: Path
+    """The folder of the base model, from which they must descend."""
+    complete_config: Mapping[str, Any] = NOTHING
+    """Its configuration with all defaults; empty if it is not known."""
+    merge: Merge | None = None
+    """Merges a LoRA adapter; None: adapters are refused."""
+    check: Check = check_files
+    """Checks all but the numbers: `check_files`, or `check_apart` with its settings."""
+
+
 def copy_submission(
-    workspace: Path,
-    model_path: str,
+    source: Source,
     target: Path,
-    base_model: Path,
-    links: Mapping[FileId, int] = NO_LINKS,
-    complete: Mapping[str, Any] = NOTHING,
-    merge: Merge | None = None,
-    check: Check = check_files,
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    required: Requirements,
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> KeptCopy:
     """Copies the weights of a submission into `target` and adds the base model's other files.
 
@@ -131,41 +136,37 @@ def copy_submission(
     caps and a limit on its time (a2rl/models/caps.py).
 
     Args:
-        workspace: The agent's workspace; the submission must be inside it.
-        model_path: The folder as the agent named it, absolute or relative to the workspace.
+        source: Where it is.
         target: A new folder.
-        base_model: The folder of the base model.
-        links: How many further names we ourselves have given to the agent's files.
-        complete: The base model's configuration with all defaults; empty if it is not known.
-        merge: Merges a LoRA adapter; None: adapters are refused.
-        check: Checks all but the numbers: `check_files`, or `check_apart` with its settings.
-        turn: Entered while this takes disk space on which others must not count: for the copy, and for the merge.
+        required: What it must be like.
+        alone: Entered while this takes disk space on which others must not count: for the copy, and for the merge.
 
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
         InfrastructureError: This machine cannot copy or merge it, for example because the disk is full.
     """
+    base_model, merge = required.base_model, required.merge
     try:
         base = tensors_of(base_model)
         target.mkdir(parents=True)
-        with SubmittedFiles(workspace, model_path, links) as files:
+        with SubmittedFiles(source) as files:
             tokenizer = base_model / "tokenizer.json"
             size = tokenizer.stat().st_size if tokenizer.exists() else MAX_JSON_BYTES
             files.check_sizes(largest_size(base), TOKENIZER_SIZES * size + (1 << 20))
             if files.are_adapter and merge is None:
                 raise InvalidSubmissionError(ADAPTER_RECIPE)
             copy = target / "adapter" if files.are_adapter else target
-            with turn():
+            with alone():
                 copy.mkdir(exist_ok=True)
                 digests = files.copy(copy, Caps.of(len(base), are_adapter=files.are_adapter).header_bytes)
-        check(copy, base_model, complete)  # nobody waits for this
+        required.check(copy, required)  # others do not wait for this
         if merge is None or not files.are_adapter:
-            return keep(target, base_model, complete, digests)
-        with turn():
+            return keep(target, required, digests)
+        with alone():
             about = merge(copy, base_model, target)
         shutil.rmtree(copy)
         set_aside(target)
-        return keep(target, base_model, complete)._replace(adapter=about)
+        return keep(target, required)._replace(adapter=about)
     except OSError as error:
         raise InfrastructureError(
             f"the grader could not copy the submission: {error.strerror or error}; submit again later"
@@ -179,36 +180,32 @@ def set_aside(saved: Path) -> None:
             (saved / name).rename(saved / f"submitted.{name}")
 
 
-def keep(
-    copy: Path, base_model: Path, complete: Mapping[str, Any] = NOTHING, known: TensorDigests = NO_DIGESTS
-) -> KeptCopy:
+def keep(copy: Path, required: Requirements, known: TensorDigests = NO_DIGESTS) -> KeptCopy:
     """Checks the copy of a submission against the base model and gives it the base model's other files.
 
     Args:
         copy: The copy, with `submitted.config.json`.
-        base_model: The folder of the base model.
-        complete: The base model's configuration with all defaults; empty if it is not known.
+        required: What it must be like.
         known: Digests of tensors that were read while they were copied, and have finite numbers only.
 
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
     """
-    weights, config = _check(copy, base_model, tensors_of(base_model), complete)
+    weights, config = _check(copy, required)
     digests = {
         name: known_digest(tensor, known) or tensor_digest(name, tensor, require_finite)
         for name, tensor in weights.tensors.items()
     }
     _drop_tied_head(weights, digests)
     keep_only(copy, weights.tensors)
-    _take_from_base(copy, base_model, config)
+    _take_from_base(copy, required.base_model, config)
     return KeptCopy(digest_of_tensors(weights.tensors, digests))
 
 
-def _check(
-    copy: Path, base_model: Path, base: Mapping[str, Tensor], complete: Mapping[str, Any]
-) -> tuple[Weights, dict[str, Any]]:
+def _check(copy: Path, required: Requirements) -> tuple[Weights, dict[str, Any]]:
     """Checks all but the numbers of a submission; returns its weights and the base model's configuration."""
-    config = read_json(base_model / "config.json", "config.json", MAX_CONFIG_BYTES)
+    base_model, complete = required.base_model, required.complete_config
+    base, config = tensors_of(base_model), read_json(base_model / "config.json", "config.json", MAX_CONFIG_BYTES)
     _check_config(read_json(copy / "submitted.config.json", "config.json", MAX_CONFIG_BYTES), config, complete)
     _check_tokenizer(copy / "submitted.tokenizer.json", base_model / "tokenizer.json")
     if (copy / f"submitted.{INDEX}").exists():
@@ -353,6 +350,6 @@ def _take_from_base(copy: Path, base_model: Path, config: Mapping[str, Any]) -> 
 
 if __name__ == "__main__":
     try:
-        check_files(Path(sys.argv[1]), Path(sys.argv[2]), json.load(sys.stdin))
+        check_files(Path(sys.argv[1]), Requirements(Path(sys.argv[2]), json.load(sys.stdin)))
     except InvalidSubmissionError as refusal:
         sys.stdout.buffer.write(str(refusal).encode("utf-8", "backslashreplace"))

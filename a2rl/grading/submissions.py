@@ -14,30 +14,23 @@ import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
-from a2rl.core.settings import Settings
 from a2rl.grading.adapters import AdapterMerger
-from a2rl.grading.frozen_sources import FrozenSources, Source
-from a2rl.grading.submission_checks import KeptCopy, check_apart, copy_submission
+from a2rl.grading.frozen_sources import FrozenSources
+from a2rl.grading.submission_checks import KeptCopy, Requirements, check_apart, copy_submission
+from a2rl.grading.submission_queue import PendingSubmission, SubmissionQueue
 from a2rl.grading.submission_states import is_agent_at_work, mark_unneeded, open_receipts, pruned, quota_left, sweep
-from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, SubmissionQueue, bounded
+from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, bounded
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
-from a2rl.run.inputs import base_model_of
+from a2rl.run.inputs import base_model_of, settings_of
 from a2rl.run.ledger import Entry
 from a2rl.run.records import SetupRecord
-from a2rl.run.rules import MAX_WAITING
 
-MISTAKES, LONGEST_PAUSE_S = 20, 60.0
-"""After this many refused copies, each further one delays all submissions. The delay in seconds is a tenth of the
-number of refused copies, up to the longest pause. The reason is that each refused copy costs the grader some work and
-two events."""
-REFUSED_S = 600.0
-"""The seconds that refused submissions may take in all. After that, each one delays all submissions by as long as it
-took, up to the longest pause, so that they take at most half of the grader's time."""
 AGENTS_ERRORS = {
     errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
     errno.EINVAL, errno.ENXIO, errno.EXDEV, errno.ESTALE, errno.EFBIG, errno.EOVERFLOW, errno.ETXTBSY, errno.EBUSY,
@@ -50,7 +43,17 @@ MAX_CRASHES = 2
 AGAIN = "the grading service was restarted while it copied this, and it cannot be copied again: "
 
 
-NO_CLAIMS = SubmissionClaims()
+class SubmitRequest(NamedTuple):
+    """What a request to submit says."""
+
+    model_path: str
+    """The folder as the agent named it."""
+    key: str = ""
+    """The idempotency key, if it has one."""
+    gpu: str = ""
+    """The GPUs that the agent asks for, separated by commas; empty: any."""
+    claims: SubmissionClaims = SubmissionClaims()
+    """What the agent says of the submission."""
 
 
 class BudgetSpentError(InvalidSubmissionError):
@@ -77,96 +80,60 @@ class Submissions:
     """Receives, copies and accepts the submissions of a run. Thread-safe."""
 
     def __init__(self, run: RunDir, now: Callable[[], float] = time.monotonic) -> None:
-        self._run = run
-        self._settings = Settings(run.checkout, Settings.load(run.checkout).environ)
+        self._run, self._now = run, now
+        self._settings = settings_of(run)
         self._lock = threading.Lock()
-        self._copy_lock = threading.Lock()
-        """One copy at a time: two would each count on the same free disk space."""
-        self._busy: set[int] = set()
-        """Receipts that this process is working on, or that wait for their turn."""
-        self.copying: set[int] = set()
-        """The receipts of the submissions that are copied or checked now."""
+        """Held while something is written to the ledger that the queue or a checkpoint's folder must agree with."""
         self._sources = FrozenSources(run.checkpoints)
-        self._queue = SubmissionQueue(MAX_WAITING, now)
-        self._now, self._mistakes, self._refused_s = now, 0, 0.0
+        self.queue = SubmissionQueue(now)
         self.refusals = Refusals(run.ledger, now)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another submission would be copied at once."""
-        return len(self._busy) < MAX_WAITING and not self._queue.are_paused
-
-    def receive(
-        self,
-        model_path: str,
-        key: str = "",
-        gpu: str = "",
-        *,
-        queues: bool = False,
-        claims: SubmissionClaims = NO_CLAIMS,
-    ) -> SubmissionReceived:
+    def receive(self, request: SubmitRequest, *, queues: bool = False) -> PendingSubmission:
         """Gives a submission its receipt and freezes its files.
 
         Args:
-            model_path: The folder as the agent named it.
-            key: The request's idempotency key, if it has one. If a request with this key was received before, its
-                receipt is returned.
-            gpu: The GPUs that the agent asks for, separated by commas; empty: any.
+            request: The request. If one with its key was received before, this is the same submission.
             queues: Whether it is received although it has to wait for its turn.
-            claims: What the agent says of it.
 
         Raises:
             SubmissionDeferredError: It has to wait, and does not queue.
             InvalidSubmissionError: It is refused; this is recorded.
         """
         try:
-            if (known := _known(self._run.ledger.entries() if key else [], key, model_path, gpu)) is not None:
-                return known
-            received = self._receive(model_path, key, gpu, queues, claims)
+            if (known := _known(request, self._run.ledger.entries() if request.key else [])) is not None:
+                return self.queue.add(known)
+            pending = self._receive(request, queues)
         except InvalidSubmissionError as refusal:
-            self.refuse_unreceived(model_path, str(refusal))
+            self.refuse_unreceived(request.model_path, str(refusal))
             raise
         except _RepeatedError as repeated:
-            return repeated.received
-        self._sources.freeze(received.receipt, self._run.workspace, received.model_path)
-        return received
+            return self.queue.add(repeated.received)
+        self._sources.freeze(pending.received.receipt, self._run.workspace, request.model_path)
+        return pending
 
-    def _receive(
-        self, model_path: str, key: str, gpu: str, queues: bool, claims: SubmissionClaims
-    ) -> SubmissionReceived:
+    def _receive(self, request: SubmitRequest, queues: bool) -> PendingSubmission:
         with self._lock:
-            if not (queues or self.has_room):
+            if not (queues or self.queue.has_room):
                 raise SubmissionDeferredError("others are being graded")
-            self._check_path(model_path)
-            received = self._run.ledger.append_next(
-                lambda entries: self._receipt(model_path, key, gpu, entries).model_copy(update={"claims": claims})
-            )
-            self._busy.add(received.receipt)
-            return received
+            self._check_path(request.model_path)
+            return self.queue.add(self._run.ledger.append_next(lambda entries: self._receipt(request, entries)))
 
     def refuse_unreceived(self, model_path: str, reason: str) -> None:
         """Records a refusal without a receipt."""
         self.refusals.note(self._run.clock.elapsed_s(), model_path, reason)
 
-    def claim_unfinished(self) -> list[SubmissionReceived]:
-        """Claims for this process the submissions that an earlier service, or a failed copy, left unfinished."""
+    def claim_unfinished(self) -> list[PendingSubmission]:
+        """Adds to the queue the submissions that an earlier service, or a failed copy, left unfinished."""
         with self._lock:
-            unfinished = open_receipts(self._run.ledger.entries())
-            left = [each for each in unfinished if each.receipt not in self._busy]
-            self._busy.update(each.receipt for each in left)
-            self._sources.keep_only({each.receipt for each in unfinished} | self._busy)
-            return left
+            unfinished, pending = open_receipts(self._run.ledger.entries()), self.queue.receipts()
+            self._sources.keep_only({each.receipt for each in unfinished} | pending)
+            return [self.queue.add(each) for each in unfinished if each.receipt not in pending]
 
-    def release(self, received: SubmissionReceived) -> None:
-        """Ends the work of this process on a submission, which makes room for another."""
-        self._busy.discard(received.receipt)
-        self._queue.end(received.receipt)
-
-    def accept(self, received: SubmissionReceived, *, again: bool = False) -> SubmissionAccepted:
-        """Copies and checks a received submission, when it is its turn.
+    def accept(self, pending: PendingSubmission, *, again: bool = False) -> SubmissionAccepted:
+        """Copies and checks a submission when it is its turn; one that was accepted before is not copied again.
 
         Args:
-            received: The submission's receipt.
+            pending: The submission.
             again: Whether an earlier service has tried before.
 
         Raises:
@@ -174,14 +141,40 @@ class Submissions:
             InfrastructureError: The grader's machine failed. While the agent is running and can submit again, this is
                 recorded as a refusal, too; after its end, the receipt stays open for another try.
         """
-        self._queue.take(received.receipt)
-        began = self._now()
-        try:
-            accepted = self._accept(received)
+        received = pending.received
+        if (accepted := self._accepted_before(received)) is None:
+            self.queue.wait_for_turn(pending)
+            accepted = self._copy_or_refuse(pending, again)
             self._sources.release(received.receipt)
-            return accepted
+        self.queue.accept(pending)
+        return accepted
+
+    def prune(self) -> None:
+        """Removes checkpoints that the run no longer needs."""
+        with self._lock:
+            mark_unneeded(self._run)
+        sweep(self._run)
+
+    def _accepted_before(self, received: SubmissionReceived) -> SubmissionAccepted | None:
+        """Returns how a submission was accepted; None if it is open.
+
+        Raises:
+            InvalidSubmissionError: It was refused.
+        """
+        for event in (entry.event for entry in self._run.ledger.entries()):
+            if isinstance(event, SubmissionAccepted) and event.receipt == received.receipt:
+                return event
+            if isinstance(event, SubmissionRefused) and event.receipt == received.receipt:
+                raise InvalidSubmissionError(event.reason)
+        return None
+
+    def _copy_or_refuse(self, pending: PendingSubmission, again: bool) -> SubmissionAccepted:
+        received, began = pending.received, self._now()
+        try:
+            return self._keep(pending)
         except InvalidSubmissionError as refusal:
-            self._note_mistake(self._now() - began)
+            if is_agent_at_work(self._run.ledger.entries()):
+                self.queue.note_mistake(self._now() - began)
             reason = f"{AGAIN if again else ''}{refusal}"
             self._refuse(received, reason)
             raise InvalidSubmissionError(bounded(reason, MAX_REASON)) from refusal
@@ -191,24 +184,6 @@ class Submissions:
             raise
         except _AlreadyResolvedError as error:
             raise InfrastructureError("another grading service has accepted or refused this submission") from error
-
-    def prune(self) -> None:
-        """Removes checkpoints that the run no longer needs."""
-        with self._lock:
-            mark_unneeded(self._run)
-        sweep(self._run)
-
-    def end_pause(self) -> None:
-        """Ends a delay; after the agent's end, it would only delay the end of the run."""
-        self._queue.pause(0.0)
-
-    def _note_mistake(self, seconds: float) -> None:
-        with self._lock:
-            self._mistakes, self._refused_s = self._mistakes + 1, self._refused_s + seconds
-            pause_s = self._mistakes / 10 if self._mistakes > MISTAKES else 0.0
-            pause_s += seconds if self._refused_s > REFUSED_S else 0.0
-        if pause_s and is_agent_at_work(self._run.ledger.entries()):
-            self._queue.pause(min(LONGEST_PAUSE_S, pause_s))
 
     def _check_path(self, model_path: str) -> None:
         """Refuses the most frequent mistakes of agents before they cost anything."""
@@ -224,9 +199,9 @@ class Submissions:
                     f"there is no folder {model_path}; save the checkpoint first, then submit its folder"
                 ) from error
 
-    def _receipt(self, model_path: str, key: str, gpu: str, entries: list[Entry]) -> SubmissionReceived:
+    def _receipt(self, request: SubmitRequest, entries: list[Entry]) -> SubmissionReceived:
         """Checks deadline and quotas and returns the next receipt."""
-        if (known := _known(entries, key, model_path, gpu)) is not None:
+        if (known := _known(request, entries)) is not None:
             raise _RepeatedError(known)
         clock = self._run.clock
         if not any(isinstance(entry.event, AgentStarted) for entry in entries):
@@ -239,15 +214,15 @@ class Submissions:
         if left.spent:
             raise BudgetSpentError(f"the quota of {spec.grading_quota_s:.0f} s of grading is used up")
         given = sum(isinstance(entry.event, SubmissionReceived) for entry in entries)
-        return SubmissionReceived(
-            receipt=given + 1, elapsed_s=clock.elapsed_s(), model_path=model_path, key=key, gpu=gpu
-        )
+        return SubmissionReceived(receipt=given + 1, elapsed_s=clock.elapsed_s(), **request._asdict())
 
-    def _accept(self, received: SubmissionReceived) -> SubmissionAccepted:
+    def _keep(self, pending: PendingSubmission) -> SubmissionAccepted:
+        """Copies a submission and records that it is accepted."""
+        received = pending.received
         incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
         try:
             with self._crash_mark(received):
-                copied = self._copy(received, incoming)
+                copied = self._copy(pending, incoming)
             revision = self._snapshot(received)
             with self._lock:
                 kept = self._run.checkpoint(copied.digest)
@@ -261,15 +236,7 @@ class Submissions:
         except Exception as error:  # the submission is hostile input: any error must end in a refusal or a retry
             raise InfrastructureError(f"the grader could not copy the submission: {error!r}; submit again") from error
         finally:
-            self.copying.discard(received.receipt)
             shutil.rmtree(incoming, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _turn(self, received: SubmissionReceived) -> Iterator[None]:
-        """Waits until no other submission is copied or merged."""
-        with self._copy_lock:
-            self.copying.add(received.receipt)
-            yield
 
     @contextlib.contextmanager
     def _crash_mark(self, received: SubmissionReceived) -> Iterator[None]:
@@ -286,15 +253,17 @@ class Submissions:
         finally:
             marks.unlink(missing_ok=True)
 
-    def _copy(self, received: SubmissionReceived, target: Path) -> KeptCopy:
-        base_model = base_model_of(self._run)
+    def _copy(self, pending: PendingSubmission, target: Path) -> KeptCopy:
+        received, base_model = pending.received, base_model_of(self._run)
         try:
-            source = self._sources.find(received.receipt) or Source(self._run.workspace, received.model_path)
-            complete = self._run.need("setup", SetupRecord).complete_config
-            merge = AdapterMerger(self._settings) if self._run.spec.merge_adapters else None
-            links, check = self._sources.links, partial(check_apart, self._settings)
-            turn = partial(self._turn, received)
-            return copy_submission(source.root, source.path, target, base_model, links, complete, merge, check, turn)
+            source = self._sources.find(received.receipt, self._run.workspace, received.model_path)
+            required = Requirements(
+                base_model,
+                self._run.need("setup", SetupRecord).complete_config,
+                AdapterMerger(self._settings) if self._run.spec.merge_adapters else None,
+                partial(check_apart, self._settings),
+            )
+            return copy_submission(source, target, required, partial(self.queue.copying, pending))
         except OSError as error:
             if not self._is_agents_error(error, base_model):  # for example, the base model's folder was removed
                 raise
@@ -336,15 +305,15 @@ class Submissions:
             self._run.ledger.append_next(choose)
 
 
-def _known(entries: list[Entry], key: str, model_path: str, gpu: str) -> SubmissionReceived | None:
-    """Returns the submission that was received with an idempotency key; None if there is none.
+def _known(request: SubmitRequest, entries: list[Entry]) -> SubmissionReceived | None:
+    """Returns the submission that was received with the key of a request; None if there is none.
 
     Raises:
         InvalidSubmissionError: The key belongs to a different submission.
     """
-    events = [entry.event for entry in entries if key and isinstance(entry.event, SubmissionReceived)]
-    known = next((event for event in events if event.key == key), None)
-    if known is not None and (known.model_path, known.gpu) != (model_path, gpu):
+    events = [entry.event for entry in entries if request.key and isinstance(entry.event, SubmissionReceived)]
+    known = next((event for event in events if event.key == request.key), None)
+    if known is not None and (known.model_path, known.gpu) != (request.model_path, request.gpu):
         raise InvalidSubmissionError(
             f"this Idempotency-Key belongs to another submission, that of {bounded(known.model_path, 200)}; use a new "
             "key for each submission"

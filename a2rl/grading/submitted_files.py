@@ -1,6 +1,6 @@
 """The files of a submission: found in the agent's workspace, opened once, and copied from the open files.
 
-with SubmittedFiles(run.workspace, "output/v1") as files:
+with SubmittedFiles(Source(run.workspace, "output/v1")) as files:
     files.check_sizes(limit)
     files.copy(target)
 """
@@ -63,6 +63,17 @@ NOT_REAL = "is a link or cannot be read; submit real files"
 _ROOM = threading.Lock()
 
 
+class Source(NamedTuple):
+    """Where a submission is copied from."""
+
+    root: Path
+    """The agent's workspace, or the folder with what was frozen of it; the submission must be inside."""
+    path: str
+    """The folder as the agent named it, absolute or relative to the root."""
+    links: Mapping[FileId, int] = NO_LINKS
+    """How many further names we ourselves have given to the agent's files."""
+
+
 class OpenFile(NamedTuple):
     """An open file, and its state when it was opened."""
 
@@ -87,18 +98,12 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         OSError: This machine cannot open them.
     """
 
-    def __init__(self, workspace: Path, model_path: str, links: Mapping[FileId, int] = NO_LINKS) -> None:
-        """Opens the files.
-
-        Args:
-            workspace: The agent's workspace.
-            model_path: The folder as the agent named it.
-            links: How many further names we ourselves have given to files.
-        """
-        self._stack, self._links = ExitStack(), links
+    def __init__(self, source: Source) -> None:
+        """Opens the files."""
+        self._stack, self._links = ExitStack(), source.links
         try:
-            with _open_folder(workspace, model_path) as folder:
-                self._files = [self._open(folder, name) for name in _names_that_count(folder, model_path, links)]
+            with _open_folder(source) as folder:
+                self._files = [self._open(folder, name) for name in _names_that_count(folder, source)]
         except BaseException:
             self._stack.close()
             raise
@@ -219,14 +224,14 @@ def _copy(opened: OpenFile, copy: FileCopy, hasher: TensorHasher) -> None:
         raise InvalidSubmissionError(f"{opened.name} {CHANGED}")
 
 
-def _open_folder(workspace: Path, model_path: str) -> UntrustedFolder:
-    if not model_path or "\0" in model_path:
+def _open_folder(source: Source) -> UntrustedFolder:
+    if not source.path or "\0" in source.path:
         raise InvalidSubmissionError(
             '"model_path" is empty; give the folder of the checkpoint, for example "output/v1"'
         )
-    root = os.path.realpath(workspace)
-    path = os.path.relpath(os.path.join(root, model_path), root)  # noqa: PTH118 - hostile text
-    shown = model_path[:SHOWN_CHARS]
+    root = os.path.realpath(source.root)
+    path = os.path.relpath(os.path.join(root, source.path), root)  # noqa: PTH118 - hostile text
+    shown = source.path[:SHOWN_CHARS]
     if path == "." or path.split("/")[0] == "..":
         raise InvalidSubmissionError(f"{shown} is outside the workspace; save checkpoints below $OUTPUT_DIR")
     with UntrustedFolder.at(Path(root)) as opened:
@@ -256,7 +261,7 @@ def _is_folder(workspace: UntrustedFolder, parts: Iterable[str]) -> bool:
     return True
 
 
-def _names_that_count(folder: UntrustedFolder, path: str, links: Mapping[FileId, int]) -> list[str]:
+def _names_that_count(folder: UntrustedFolder, source: Source) -> list[str]:
     try:
         names = set(folder.names(MAX_FILES_IN_FOLDER + 1))
     except PermissionError as error:
@@ -264,12 +269,12 @@ def _names_that_count(folder: UntrustedFolder, path: str, links: Mapping[FileId,
     if ADAPTER_CONFIG in names or ADAPTER_WEIGHTS in names:
         return _files_of_adapter(names)
     if not any(name.endswith(".safetensors") for name in names):
-        raise InvalidSubmissionError(what_is_there_instead(folder, names, path))
+        raise InvalidSubmissionError(what_is_there_instead(folder, names, source.path))
     if "config.json" not in names:
         raise InvalidSubmissionError(
             "the folder has no config.json; save the whole model with model.save_pretrained(path)"
         )
-    weights = _files_of_index(folder, names, links) if INDEX in names else files_that_count(names)
+    weights = _files_of_index(folder, names, source.links) if INDEX in names else files_that_count(names)
     if odd := [name for name in weights if not name.isprintable()]:
         raise InvalidSubmissionError(f"the name of the file {odd[0]!r} cannot be shown; save the model again")
     if len(names) > MAX_FILES_IN_FOLDER or len(weights) > MAX_FILES:

@@ -1,5 +1,5 @@
-"""Keeps an agent from overloading the grader: few submissions are worked on at a time, in the order of their receipts
-(`SubmissionQueue`), and of very many refused ones, one event per interval is recorded (`Refusals`)."""
+"""Keeps an agent from overloading the grader: a limit on the rate of requests (`TokenBucket`), and of very many refused
+ones, one event per interval is recorded (`Refusals`)."""
 
 import threading
 import time
@@ -14,7 +14,6 @@ INTERVAL_S = 60.0
 """After that, one event is recorded per interval."""
 MAX_PATH, MAX_REASON = 500, 1000
 """The number of characters of an agent's text that are kept."""
-POLL_INTERVAL_S = 0.1
 
 
 def bounded(text: str, limit: int) -> str:
@@ -91,51 +90,3 @@ class Refusals:
                 return
             self._last, self._count = None, 0
         self._ledger.append(event.model_copy(update={"count": count}))
-
-
-class SubmissionQueue:
-    """Received submissions that wait for their turn, by their receipts: numbers, of which smaller ones come first.
-
-    Thread-safe.
-    """
-
-    def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
-        """Starts without receipts.
-
-        Args:
-            most: The number of receipts that have their turn at the same time.
-            now: The clock of the pauses.
-        """
-        self._most, self._now = most, now
-        self._changed = threading.Condition()
-        self._waiting: set[int] = set()
-        self._taken: set[int] = set()
-        self._paused_until = 0.0
-
-    @property
-    def are_paused(self) -> bool:
-        """Whether no turns are given now."""
-        return self._now() < self._paused_until
-
-    def pause(self, seconds: float) -> None:
-        """Gives no turns for a while."""
-        self._paused_until = self._now() + seconds
-
-    def take(self, receipt: int) -> None:
-        """Returns when it is the receipt's turn."""
-        with self._changed:
-            self._waiting.add(receipt)
-            while not self._is_next(receipt):
-                self._changed.wait(POLL_INTERVAL_S if self.are_paused else None)
-            self._waiting.discard(receipt)
-            self._taken.add(receipt)
-            self._changed.notify_all()
-
-    def end(self, receipt: int) -> None:
-        """Ends the turn of a receipt."""
-        with self._changed:
-            self._taken.discard(receipt)
-            self._changed.notify_all()
-
-    def _is_next(self, receipt: int) -> bool:
-        return len(self._taken) < self._most and not self.are_paused and receipt == min(self._waiting)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from tests.bench.measured import Row
 
 BASE_TENSORS = 100_000
@@ -60,7 +61,7 @@ def _check(workspace: Path, base_model: Path) -> Check:
     """Copies and checks a submission."""
     started, outcome = time.process_time(), "accepted"
     try:
-        copy_submission(workspace, "v1", workspace / "kept", base_model, merge=_merge)
+        copy_submission(Source(workspace, "v1"), workspace / "kept", Requirements(base_model, merge=_merge))
     except InvalidSubmissionError as refusal:
         outcome = str(refusal)
     seconds = time.process_time() - started

@@ -18,24 +18,27 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError, InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading import frozen_sources, submissions
+from a2rl.grading import frozen_sources, submission_queue, submissions
 from a2rl.grading import http_limits as door
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.grading.submission_checks import KeptCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition, open_receipts, ungraded
-from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError
+from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError, SubmitRequest
+from a2rl.grading.submitted_files import Source
 from a2rl.grading.throttling import BURST, INTERVAL_S, MAX_PATH, MAX_REASON, Refusals, TokenBucket
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.records import BaselineRecord
 from a2rl.run.rules import DEFAULT_SUBMISSIONS, MAX_WAITING
-from tests.run_maker import FakePool, wait_for
+from tests.run_maker import FakePool, submit_checkpoint, wait_for
 from tests.small_model import Weight, read_weights, trained_copy, write_raw_safetensors, write_safetensors
+
+V1, V2 = SubmitRequest("output/v1"), SubmitRequest("output/v2", key="2")
 
 
 def service_of(run: RunDir, settings: Settings, pool: FakePool | None = None) -> GradingService:
@@ -124,7 +127,7 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
         def receive(_: int) -> bool:
             begin.wait()
             try:
-                service.submissions.release(service.submissions.receive(v1))
+                service.submissions.queue.end(service.submissions.receive(V1), InterruptedByUserError())
             except (BudgetSpentError, SubmissionDeferredError):  # or there is no room for another one
                 return False
             return True
@@ -139,7 +142,7 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
 
 
 def test_a_copy_cut_off_by_the_services_death_is_made_again(run: RunDir, settings: Settings, v1: str) -> None:
-    service_of(run, settings).submissions.receive(v1)  # and then it is killed
+    service_of(run, settings).submissions.receive(V1)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
     end_agent_at_work(run)
     service_of(run, settings)
@@ -151,7 +154,7 @@ def test_a_copy_cut_off_by_the_services_death_is_made_again(run: RunDir, setting
 
 
 def test_a_folder_removed_after_the_receipt_is_still_copied(run: RunDir, settings: Settings, v1: str) -> None:
-    service_of(run, settings).submissions.receive(v1)  # and then it is killed
+    service_of(run, settings).submissions.receive(V1)  # and then it is killed
     digest = weights_digest(run.workspace / v1)
     shutil.rmtree(run.workspace / v1)
     end_agent_at_work(run)
@@ -165,22 +168,22 @@ def test_what_replaces_a_folder_after_the_receipt_does_not_count(
     run: RunDir, settings: Settings, v1: str, base_model: Path
 ) -> None:
     service = service_of(run, settings)
-    received, digest = service.submissions.receive(v1), weights_digest(run.workspace / v1)
+    pending, digest = service.submissions.receive(V1), weights_digest(run.workspace / v1)
     shutil.rmtree(run.workspace / v1)
     trained_copy(base_model, run.workspace / v1, seed=5)
-    assert service.accept(received)[0].weights_digest == digest != weights_digest(run.workspace / v1)
-    assert service.submit(v1)[0].weights_digest == weights_digest(run.workspace / v1)
+    assert service.submissions.accept(pending).weights_digest == digest != weights_digest(run.workspace / v1)
+    assert service.submit(V1).outcome.result(60).accepted.weights_digest == weights_digest(run.workspace / v1)
 
 
 def test_a_file_overwritten_in_place_after_receipt_is_refused(run: RunDir, settings: Settings, v1: str) -> None:
     service = service_of(run, settings)
-    received = service.submissions.receive(v1)
+    pending = service.submissions.receive(V1)
     with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(b"abcd")
     with pytest.raises(InvalidSubmissionError, match=r"was changed after it was submitted.*save to a new folder"):
-        service.accept(received)
-    assert service.submit(v1)[0].submission_id == 1, "the changed folder is a new submission"
+        service.submissions.accept(pending)
+    assert service.submit(V1).outcome.result(60).accepted.submission_id == 1, "the changed folder is a new submission"
 
 
 def test_where_files_can_be_cloned_even_that_does_not_matter(
@@ -192,15 +195,15 @@ def test_where_files_can_be_cloned_even_that_does_not_matter(
 
     service, digest = service_of(run, settings), weights_digest(run.workspace / v1)
     monkeypatch.setattr(frozen_sources, "clone_file", clone)
-    received = service.submissions.receive(v1)
+    pending = service.submissions.receive(V1)
     with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(b"abcd")
-    assert service.accept(received)[0].weights_digest == digest
+    assert service.submissions.accept(pending).weights_digest == digest
 
 
 def test_a_submission_that_was_not_frozen_and_is_gone_is_refused(run: RunDir, settings: Settings, v1: str) -> None:
-    service_of(run, settings).submissions.receive(v1)
+    service_of(run, settings).submissions.receive(V1)
     shutil.rmtree(run.checkpoints / ".received-1")  # the service was killed before it could
     (run.workspace / v1 / "model.safetensors").unlink()
     end_agent_at_work(run)
@@ -213,13 +216,13 @@ def test_a_submission_that_was_not_frozen_and_is_gone_is_refused(run: RunDir, se
 
 def test_a_second_name_of_ours_does_not_hide_one_of_the_agents(run: RunDir, settings: Settings, v1: str) -> None:
     service = service_of(run, settings)
-    received = [service.submissions.receive(v1), service.submissions.receive(v1)]
-    assert {service.accept(each)[0].submission_id for each in received} == {1, 2}
-    third = service.submissions.receive(v1)
+    pending = [service.submissions.receive(V1), service.submissions.receive(V1)]
+    assert {service.submissions.accept(each).submission_id for each in pending} == {1, 2}
+    third = service.submissions.receive(V1)
     (run.workspace / "output" / "second-name").hardlink_to(run.workspace / v1 / "model.safetensors")
     assert client_of(service).post("/submit", json={"model_path": v1}).status_code == 422
     with pytest.raises(InvalidSubmissionError, match="second name"):
-        service.accept(third)
+        service.submissions.accept(third)
     assert not list(run.checkpoints.glob(".received-*"))
 
 
@@ -227,11 +230,19 @@ def test_two_services_that_copy_one_submission_accept_it_once(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = service_of(run, settings)
-    received = old.submissions.receive(v1)
-    service_of(run, settings)
-    wait_for(lambda: run.ledger.events(Graded))
-    with pytest.raises(InfrastructureError):
-        old.accept(received)
+    pending = old.submissions.receive(V1)
+
+    def copy_after_another(*arguments: Any) -> KeptCopy:
+        monkeypatch.undo()
+        copy = copy_submission(*arguments)
+        service_of(run, settings)
+        wait_for(lambda: run.ledger.events(Graded))
+        return copy
+
+    monkeypatch.setattr(submissions, "copy_submission", copy_after_another)
+    with pytest.raises(InfrastructureError, match="another grading service"):
+        old.submissions.accept(pending)
+    assert old.submissions.accept(pending).submission_id == 1, "now the ledger says so"
     assert len(run.ledger.events(SubmissionAccepted)) == 1
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
@@ -240,7 +251,7 @@ def test_a_full_disk_loses_nothing_after_the_agents_end(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stage is told of it."""
-    service_of(run, settings).submissions.receive(v1)
+    service_of(run, settings).submissions.receive(V1)
     end_agent_at_work(run)
     with monkeypatch.context() as full:
         full.setattr(submissions, "copy_submission", raising(InfrastructureError("the grader's disk is full")))
@@ -256,19 +267,19 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
 ) -> None:
     trained_copy(base_model, run.workspace / "output" / "v2", seed=2)
     first = service_of(run, settings)
-    received = [first.submissions.receive(path) for path in (v1, "output/v2")]
+    received = [first.submissions.receive(each).received for each in (V1, V2)]
     end_agent_at_work(run)
     full = {f"-{received[0].receipt}"}
 
-    def copy(workspace: Path, model_path: str, *others: Any) -> KeptCopy:
-        if any(model_path.endswith(receipt) for receipt in full):
+    def copy(source: Source, *others: Any) -> KeptCopy:
+        if any(source.path.endswith(receipt) for receipt in full):
             raise InfrastructureError("the grader's disk is full")
-        return copy_submission(workspace, model_path, *others)
+        return copy_submission(source, *others)
 
     monkeypatch.setattr(submissions, "copy_submission", copy)
     service = service_of(run, settings)
     wait_for(lambda: run.ledger.events(Graded))
-    service.start(received[1], again=True).result(30)  # as when its client asks again
+    service.submit(V2).outcome.result(30)  # as when its client asks again
     assert "disk is full" in wait_for(lambda: service.problem)
     full.clear()
     service.finish()
@@ -279,13 +290,13 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
 def test_a_submission_that_keeps_killing_the_service_is_refused(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received = service_of(run, settings).submissions.receive(v1)
+    received = service_of(run, settings).submissions.receive(V1).received
     marks = run.checkpoints / f".attempts-{received.receipt}"
     marks.write_bytes(b"." * submissions.MAX_CRASHES)
     service_of(run, settings)  # it has one more attempt, which succeeds
     wait_for(lambda: run.ledger.events(Graded))
     assert not marks.exists()
-    received = service_of(run, settings).submissions.receive(v1)
+    received = service_of(run, settings).submissions.receive(V1).received
     marks = run.checkpoints / f".attempts-{received.receipt}"
     marks.write_bytes(b"." * (submissions.MAX_CRASHES + 1))
     service_of(run, settings)
@@ -301,8 +312,8 @@ def test_copies_are_made_one_at_a_time(
     copy: Callable[..., KeptCopy] = copy_submission
 
     @contextmanager
-    def counted(turn: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-        with turn():
+    def counted(alone: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        with alone():
             copying[0] += 1
             most[0] = max(most[0], copying[0])
             time.sleep(0.05)
@@ -314,7 +325,7 @@ def test_copies_are_made_one_at_a_time(
 
     monkeypatch.setattr(submissions, "copy_submission", copied)
     with ThreadPoolExecutor(4) as threads:
-        assert len(list(threads.map(lambda _: service.submit(v1), range(4)))) == 4
+        assert len(list(threads.map(lambda _: service.submit(V1, queues=True).outcome.result(60), range(4)))) == 4
     assert most == [1]
 
 
@@ -444,9 +455,9 @@ def test_an_unexpected_error_ends_the_wait_for_a_grade(
     monkeypatch.setattr("a2rl.grading.grades.file_digest", raising(ValueError("nobody thought of this")))
     pool = FakePool(at_once=False)
     service = service_of(run, settings, pool)
-    _, graded = service.submit(v1)
+    pending = submit_checkpoint(service, v1)
     pool.grade_all()
-    assert isinstance(graded.exception(5), InfrastructureError)
+    assert isinstance(pending.outcome.exception(5), InfrastructureError)
     monkeypatch.undo()
     service.finish()
     pool.grade_all()
@@ -509,17 +520,17 @@ def test_repeated_broken_checkpoints_make_the_agent_wait_longer(
     door_of_run = submissions.Submissions(run, lambda: now[0])
     run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
-    for _ in range(submissions.MISTAKES + 10):
-        while not door_of_run.has_room:
+    for _ in range(submission_queue.MISTAKES + 10):
+        while not door_of_run.queue.has_room:
             with pytest.raises(SubmissionDeferredError):
-                door_of_run.receive(v1)
+                door_of_run.receive(V1)
             now[0] += 0.1
-        received = door_of_run.receive(v1)
-        with pytest.raises(InvalidSubmissionError):
-            door_of_run.accept(received)
-        door_of_run.release(received)
+        pending = door_of_run.receive(V1)
+        with pytest.raises(InvalidSubmissionError) as refusal:
+            door_of_run.accept(pending)
+        door_of_run.queue.end(pending, refusal.value)
     assert now[0] - 100.0 == pytest.approx(sum(number / 10 for number in range(21, 30)), abs=2.0)
-    assert len(run.ledger.events(SubmissionReceived)) == submissions.MISTAKES + 10
+    assert len(run.ledger.events(SubmissionReceived)) == submission_queue.MISTAKES + 10
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
@@ -532,23 +543,23 @@ def test_refused_submissions_have_a_quota_of_time(
     run.checkpoints.mkdir()
 
     def slow(*_: object) -> None:
-        now[0] += submissions.REFUSED_S / 10
+        now[0] += submission_queue.REFUSED_S / 10
         raise InvalidSubmissionError("it has numbers that are not finite")
 
     monkeypatch.setattr(submissions, "copy_submission", slow)
     had_room = []
     for number in range(12):
-        received = door_of_run.receive(v1, queues=True)
+        pending = door_of_run.receive(V1, queues=True)
         if is_over and number == 11:
             end_agent_at_work(run)
-        with pytest.raises(InvalidSubmissionError, match="not finite"):
-            door_of_run.accept(received)
-        door_of_run.release(received)
-        had_room.append(door_of_run.has_room)
-        now[0] += submissions.LONGEST_PAUSE_S if number == 10 else 0.0
+        with pytest.raises(InvalidSubmissionError, match="not finite") as refusal:
+            door_of_run.accept(pending)
+        door_of_run.queue.end(pending, refusal.value)
+        had_room.append(door_of_run.queue.has_room)
+        now[0] += submission_queue.LONGEST_PAUSE_S if number == 10 else 0.0
     assert had_room == [True] * 10 + [False, is_over], "ten cost nothing, and after the agent's end there is no pause"
-    door_of_run.end_pause()
-    assert door_of_run.has_room
+    door_of_run.queue.end_pause()
+    assert door_of_run.queue.has_room
 
 
 def test_a_submission_does_not_wait_for_the_check_of_another(
@@ -566,7 +577,7 @@ def test_a_submission_does_not_wait_for_the_check_of_another(
             assert proceed.wait(60)
 
     monkeypatch.setattr(submissions, "check_apart", check)
-    first, second = door_of_run.receive(v1), door_of_run.receive("output/v2")
+    first, second = door_of_run.receive(V1), door_of_run.receive(V2)
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(door_of_run.accept, first)
         assert reached.wait(60)
@@ -628,9 +639,9 @@ def test_grading_time_is_counted_before_it_is_spent(
         trained_copy(base_model, run.workspace / "output" / f"v{number}", seed=number + 1)
     service = service_of(run, settings, FakePool(at_once=False))
     for number in range(2):
-        service.submit(f"output/v{number}")
+        submit_checkpoint(service, f"output/v{number}")
     with pytest.raises(BudgetSpentError, match="quota of 10 s of grading"):
-        service.submit("output/v2")
+        submit_checkpoint(service, "output/v2")
 
 
 def test_the_same_checkpoint_again_costs_no_grading_time(

@@ -29,7 +29,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionRefused
 from a2rl.run.rules import GradingLimits
 from tests.contract.test_grading_service import SERVICE, _insist, _processes, _wait_for_grader
-from tests.run_maker import FakePool, wait_for
+from tests.run_maker import FakePool, submit_checkpoint, wait_for
 from tests.small_model import trained_copy
 
 SHORT_S = 0.4
@@ -296,7 +296,7 @@ class NoService(GradingServer):
 
 def test_draining_ends_even_with_a_service_that_does_nothing(run: RunDir, settings: Settings, base_model: Path) -> None:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
-    GradingService(run, settings.root, cast(GraderPool, FakePool(at_once=False))).submit("output/v1")
+    submit_checkpoint(GradingService(run, settings.root, cast(GraderPool, FakePool(at_once=False))), "output/v1")
     end_agent(run)
     service = NoService(run, settings)
     with service as server:

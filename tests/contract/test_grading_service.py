@@ -23,11 +23,12 @@ from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.app import create_app
 from a2rl.grading.devices import DeviceLostError
+from a2rl.grading.grades import grade_job
 from a2rl.grading.http_limits import MAX_BODY_BYTES
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer
-from a2rl.grading.service import GradingService, grade_job
+from a2rl.grading.service import GradingService
 from a2rl.grading.submission_states import ungraded
 from a2rl.judge.params import JudgeParams
 from a2rl.run.directory import RunDir
@@ -36,7 +37,17 @@ from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.run.rules import DEFAULT_SUBMISSIONS
 from a2rl.scoring.score import ItemResult
 from stages.grade import grade
-from tests.run_maker import WAIT_S, FakePool, end_agent, grade_result, item_results, kill, right_answers, wait_for
+from tests.run_maker import (
+    WAIT_S,
+    FakePool,
+    end_agent,
+    grade_result,
+    item_results,
+    kill,
+    right_answers,
+    submit_checkpoint,
+    wait_for,
+)
 from tests.small_model import trained_copy
 
 # autorl_bench's answer to POST /submit, and four keys that we added
@@ -398,9 +409,9 @@ class ForgetfulPool(FakePool):
 def test_a_grade_that_cannot_be_recorded_is_a_failure(run: RunDir, settings: Settings, v1: str) -> None:
     """Nobody waits for it without end."""
     pool = ForgetfulPool(at_once=False)
-    _, graded = GradingService(run, settings.root, cast(GraderPool, pool)).submit(v1)
+    pending = submit_checkpoint(GradingService(run, settings.root, cast(GraderPool, pool)), v1)
     pool.grade_all()
-    assert isinstance(graded.exception(timeout=5), InfrastructureError)
+    assert isinstance(pending.outcome.exception(timeout=5), InfrastructureError)
     assert run.ledger.events(Graded) == []
 
 
@@ -408,7 +419,7 @@ def test_a_restarted_service_grades_what_was_accepted_once(run: RunDir, settings
     paths, dead = checkpoints(run, base_model, 3), FakePool(at_once=False)
     service = GradingService(run, settings.root, cast(GraderPool, dead))
     for path in [*paths, paths[0]]:
-        service.submit(path)  # and then it is killed
+        submit_checkpoint(service, path)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
     assert len(ungraded(run.ledger.entries())) == 3
     alive = FakePool()
@@ -425,7 +436,7 @@ def test_a_restarted_service_grades_what_was_accepted_once(run: RunDir, settings
 
 def test_two_services_that_grade_one_submission_record_it_once(run: RunDir, settings: Settings, v1: str) -> None:
     old, new = FakePool(at_once=False), FakePool(at_once=False)
-    GradingService(run, settings.root, cast(GraderPool, old)).submit(v1)
+    submit_checkpoint(GradingService(run, settings.root, cast(GraderPool, old)), v1)
     GradingService(run, settings.root, cast(GraderPool, new))
     new.grade_all()
     old.grade_all()
@@ -438,9 +449,10 @@ def test_what_is_graded_is_the_copy_as_it_was_when_submitted(
     pool = FakePool(at_once=False)
     service = GradingService(run, settings.root, cast(GraderPool, pool))
     expected = right_answers(run.workspace / v1, 4)
-    accepted, _ = service.submit(v1)
+    submit_checkpoint(service, v1)
     trained_copy(base_model, run.workspace / v1, seed=9)
     pool.grade_all()
+    [accepted] = run.ledger.events(SubmissionAccepted)
     assert pool.jobs[0].model == run.checkpoint(accepted.weights_digest)
     assert run.ledger.events(Graded)[0].result.correct == expected
 
@@ -477,7 +489,7 @@ def test_a_gpu_lost_after_the_agents_end_is_a_machine_problem(run: RunDir, setti
             return future
 
     service = GradingService(run, settings.root, cast(GraderPool, LostPool()))
-    service.submit(v1)
+    submit_checkpoint(service, v1)
     end_agent(run)
     service.finish()
     assert service.problem == "GPU GPU-1 has disappeared"

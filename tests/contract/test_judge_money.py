@@ -12,10 +12,11 @@ from a2rl.cli.results import run_object, show_run
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.grading.app import create_app
+from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeJob, GradeResult, run_job
 from a2rl.grading.pool import GraderPool, GradingError
 from a2rl.grading.run_judge import is_judge_unpaid, judge_allowance_usd
-from a2rl.grading.service import GradingService, grade_job
+from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account, SpendLimitError
 from a2rl.judge.client import DOLLARS
 from a2rl.judge.noise import noise_measures

@@ -27,10 +27,11 @@ from a2rl.grading.answers import RUN_META, run_meta
 from a2rl.grading.app import create_app
 from a2rl.grading.baseline import StoredBaseline, load_or_grade
 from a2rl.grading.dependencies import baseline_key
+from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeJob, GradeResult
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.server_process import GradingServer
-from a2rl.grading.service import GradingService, grade_job
+from a2rl.grading.service import GradingService
 from a2rl.models.base_model import model_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted
@@ -40,7 +41,16 @@ from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.contract import Limits
 from tasks.gsm8k import grade as gsm8k
 from tests.fake_sampler import FakeSampler
-from tests.run_maker import FakePool, alive, grade_result, item_results, make_hidden, right_answers, wait_for
+from tests.run_maker import (
+    FakePool,
+    alive,
+    grade_result,
+    item_results,
+    make_hidden,
+    right_answers,
+    submit_checkpoint,
+    wait_for,
+)
 from tests.small_model import edit_json, trained_copy
 
 
@@ -133,12 +143,12 @@ def test_no_code_of_a_submission_is_ever_run(run: RunDir, settings: Settings, v1
     folder = run.workspace / v1
     (folder / "modeling_mine.py").write_text("raise SystemExit('remote code ran')")
     (folder / "chat_template.jinja").write_text("The answer is 42.")
-    accepted, _ = service_of(run, settings).submit(v1)
+    accepted = submit_checkpoint(service_of(run, settings), v1).outcome.result(60).accepted
     names = {path.name for path in run.checkpoint(accepted.weights_digest).iterdir()}
     assert not {name for name in names if name.endswith((".py", ".jinja", ".bin", ".pkl"))}
     edit_json(folder / "config.json", auto_map={"AutoModelForCausalLM": "modeling_mine.Model"})
     with pytest.raises(InvalidSubmissionError, match="the grader never runs"):
-        service_of(run, settings).submit(v1)
+        submit_checkpoint(service_of(run, settings), v1).outcome.result(60)
 
 
 def test_remote_code_and_pickles_are_switched_on_nowhere(repository: Path) -> None:
@@ -204,7 +214,7 @@ def test_one_clock_is_told_to_the_agent_enforced_and_served(run: RunDir, setting
 
 def test_a_submission_that_is_graded_at_the_deadline_counts(run: RunDir, settings: Settings, v1: str) -> None:
     pool = FakePool(at_once=False)
-    service_of(run, settings, pool).submit(v1)
+    submit_checkpoint(service_of(run, settings, pool), v1)
     run.clock.stop()
     pool.grade_all()
     assert run.ledger.events(Graded)[0].result.score is not None
@@ -265,7 +275,7 @@ def test_all_items_are_generated_in_one_batch(tmp_path: Path) -> None:
 def test_the_grader_writes_the_diary_of_a_run(run: RunDir, settings: Settings, v1: str) -> None:
     """It has the code, tokens, seed and intervals."""
     (run.workspace / "code" / "train.py").write_text("print('training')")
-    service_of(run, settings).submit(v1)
+    submit_checkpoint(service_of(run, settings), v1)
     [accepted], [graded] = run.ledger.events(SubmissionAccepted), run.ledger.events(Graded)
     assert accepted.code_revision
     assert (run.code / "train.py").read_text() == "print('training')"

@@ -55,8 +55,8 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     go_on = threading.Event()
 
     def copy(*arguments: Any) -> KeptCopy:
-        *others, turn = arguments
-        with turn():
+        *others, alone = arguments
+        with alone():
             assert go_on.wait(60)
             return copy_submission(*others)
 

@@ -20,7 +20,7 @@ from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
 from a2rl.run.names import safe_entries
-from tests.run_maker import FakePool, checkout
+from tests.run_maker import FakePool, checkout, submit_checkpoint
 from tests.small_model import trained_copy
 
 
@@ -44,9 +44,7 @@ def submit(run: RunDir, base_model: Path) -> SubmissionAccepted:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
     (run.workspace / "code" / "train.py").write_text("print('hello')\n")
     service = GradingService(run, run.checkout, FakePool())  # type: ignore[arg-type]
-    accepted, graded = service.submit("output/v1")
-    graded.result(timeout=60)
-    return accepted
+    return submit_checkpoint(service, "output/v1").outcome.result(60).accepted
 
 
 def copy_by_hand(run: RunDir, cluster: Cluster, owner: str = "first:1:a") -> Replica:

@@ -24,7 +24,7 @@ from a2rl.validity.checks import RunEvidence
 from a2rl.validity.record import Finding
 from stages.grade import grade
 from tasks.gsm8k.prepare import draw
-from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run, spec
+from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run, spec, submit_checkpoint
 from tests.small_model import CHAT_TEMPLATE, build_base_model, edit_json
 
 ITEMS, STEPS, BATCH = 80, 100, 10
@@ -89,7 +89,8 @@ def run_on_a_draw(settings: Settings, base: Path) -> RunDir:
 
 def judged(run: RunDir, settings: Settings, trained: Path) -> list[Finding]:
     """Submits a checkpoint, calls its result an improvement, and returns what the check finds."""
-    GradingService(run, settings.root, cast(GraderPool, FakePool())).submit(str(trained.relative_to(run.workspace)))
+    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    submit_checkpoint(service, str(trained.relative_to(run.workspace)))
     end_agent(run)
     grade_private(run)
     record = grade(run, settings)

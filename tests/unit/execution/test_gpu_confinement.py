@@ -15,7 +15,7 @@ from a2rl.execution.launch import confinement_of
 from a2rl.execution.workspace import agent_environment
 from a2rl.grading.answers import run_meta
 from a2rl.grading.devices import describe_gpus
-from a2rl.grading.service import grade_job
+from a2rl.grading.grades import grade_job
 from a2rl.linux.gpus import driver_nodes
 from a2rl.run.directory import RunDir
 from a2rl.run.gpu_share import GpuShare, dealt_gpus

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import weights_digest
 from tests.small_model import trained_copy
 
@@ -30,7 +31,7 @@ def submit(workspace: Path, base_model: Path, tmp_path: Path) -> Callable[[str],
 
     def copy(model_path: str) -> Path:
         target = tmp_path / f"kept-{next(number)}"
-        copy_submission(workspace, model_path, target, base_model)
+        copy_submission(Source(workspace, model_path), target, Requirements(base_model))
         return target
 
     return copy

@@ -18,7 +18,7 @@ from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.events import SubmissionAccepted, SubmissionRefused
 from stages.grade import grade
-from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run
+from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run, submit_checkpoint
 from tests.small_model import trained_copy
 from tests.unit.grading.test_adapters import write_adapter
 
@@ -52,8 +52,8 @@ def test_a_merged_adapter_is_graded_kept_and_verified(
     run = make_run(settings, base_model)
     service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
     write_adapter(run.workspace / "output" / "v1")
-    accepted, graded = service.submit("output/v1")
-    assert graded.result().weights_digest == accepted.weights_digest
+    accepted, graded = submit_checkpoint(service, "output/v1").outcome.result(60)
+    assert graded.weights_digest == accepted.weights_digest
     assert [event.adapter for event in run.ledger.events(SubmissionAccepted)] == ["LoRA adapter of rank 2 on 2 layers"]
     shutil.rmtree(run.workspace / "output" / "v1")
     assert weights_digest(run.checkpoint(accepted.weights_digest)) == accepted.weights_digest
@@ -71,7 +71,7 @@ def test_a_run_without_merging_refuses_adapters(settings: Settings, base_model: 
     service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
     write_adapter(run.workspace / "output" / "v1")
     with pytest.raises(InvalidSubmissionError, match=r"LoRA adapter; the grader needs.*merge_and_unload"):
-        service.submit("output/v1")
+        submit_checkpoint(service, "output/v1").outcome.result(60)
     assert len(run.ledger.events(SubmissionRefused)) == 1
     assert not list(run.checkpoints.glob(".incoming-*"))
 

@@ -11,7 +11,8 @@ import pytest
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
 from a2rl.grading.adapters import AdapterMerger, _number, check_adapter
-from a2rl.grading.submission_checks import KeptCopy, copy_submission
+from a2rl.grading.submission_checks import KeptCopy, Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import weights_digest
 from tests.run_maker import checkout
 from tests.small_model import HEAD, HEADS, HIDDEN, INNER, Weight, build_base_model, edit_json, write_safetensors
@@ -68,7 +69,8 @@ def submit(workspace: Path, base_model: Path, tmp_path: Path) -> Callable[[], Ke
         shutil.copytree(base, target, dirs_exist_ok=True)
         return str(check_adapter(folder, base))
 
-    return lambda: copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=check_only)
+    source, required = Source(workspace, "output/v1"), Requirements(base_model, merge=check_only)
+    return lambda: copy_submission(source, tmp_path / "kept", required)
 
 
 def _huge_rank(folder: Path) -> None:
@@ -205,7 +207,7 @@ def test_without_merging_an_adapter_is_refused_with_the_recipe(
     adapter: Path, workspace: Path, base_model: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidSubmissionError, match=r"LoRA adapter.*merge_and_unload"):
-        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model)
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base_model))
 
 
 # Real adapters, merged by a process of its own.
@@ -249,7 +251,7 @@ def test_the_merged_model_is_what_peft_makes_of_the_adapter(
 ) -> None:
     real_adapter(base_model, workspace / "output" / "v1", tmp_path / "merged", **KINDS[kind])
     merge = AdapterMerger(settings)
-    kept = copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=merge)
+    kept = copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base_model, merge=merge))
     assert kept.digest == weights_digest(tmp_path / "merged") == weights_digest(tmp_path / "kept")
     assert kept.digest != weights_digest(base_model)
     assert "on 3 layers" in kept.adapter
@@ -264,8 +266,9 @@ def test_an_adapter_of_another_model_is_refused(
     build_base_model(tmp_path / "other")
     weights = {name.replace("layers.0", "layers.7"): weight for name, weight in tensors().items()}
     write_adapter(workspace / "output" / "v1", weights)
+    required = Requirements(base_model, merge=AdapterMerger(settings))
     with pytest.raises(InvalidSubmissionError, match=r"has no layer model\.layers\.7.*merge it yourself"):
-        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=AdapterMerger(settings))
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", required)
 
 
 def test_patterns_take_time_by_their_number_not_by_layers() -> None:

@@ -12,8 +12,8 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.grading.baseline import load_or_grade
 from a2rl.grading.dependencies import baseline_key
+from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, selected_ids
-from a2rl.grading.service import grade_job
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
 from tests.run_maker import grade_result, item_results

@@ -3,7 +3,7 @@
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.processes import Reading
 from a2rl.core.settings import Settings
 from a2rl.grading import submission_checks
-from a2rl.grading.submission_checks import Check, check_apart, check_files, copy_submission
-from a2rl.grading.submitted_files import SubmittedFiles
+from a2rl.grading.submission_checks import Check, Requirements, check_apart, check_files, copy_submission
+from a2rl.grading.submitted_files import Source, SubmittedFiles
 from a2rl.models import checkpoint
 from a2rl.models.caps import MAX_JSON_VALUES, Caps, parse_json
 from a2rl.models.checkpoint import tensors_of
@@ -83,9 +83,9 @@ class Turns:
 
 
 def check_while_others_go_on(turns: Turns) -> Check:
-    def check(folder: Path, base_model: Path, complete: Mapping[str, Any]) -> None:
+    def check(folder: Path, required: Requirements) -> None:
         assert not turns.is_taken, "others had to wait for the check"
-        check_files(folder, base_model, complete)
+        check_files(folder, required)
 
     return check
 
@@ -99,7 +99,7 @@ def test_what_headers_and_json_say_is_refused_while_others_go_on(
     turns = Turns()
     check = check_while_others_go_on(turns)
     with pytest.raises(InvalidSubmissionError, match=says):
-        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, check=check, turn=turns)
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base_model, check=check), turns)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_files_that_are_too_large_are_refused_before_the_copy(
     spoil = BAD[flaw][0] if flaw in BAD else lambda folder: os.truncate(folder / "model.safetensors", 1 << 40)
     spoil(submission)
     with pytest.raises(InvalidSubmissionError, match=says):
-        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model)
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base_model))
 
 
 def test_headers_that_are_too_long_together_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_check_that_the_machine_ends_is_tried_again(
 
     monkeypatch.setattr(submission_checks, "read_apart", read)
     with pytest.raises(kind, match=reading.problem):
-        check_apart(settings, base_model, base_model, {})
+        check_apart(settings, base_model, Requirements(base_model))
     assert len(tries) == (submission_checks.ATTEMPTS if reading.is_machines else 1)
 
 
@@ -162,11 +162,11 @@ def test_a_check_apart_accepts_and_refuses(
     submission: Path, workspace: Path, base_model: Path, settings: Settings, tmp_path: Path
 ) -> None:
     check = partial(check_apart, settings)
-    copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, check=check)
+    copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base_model, check=check))
     spoil, says = BAD["an extra tensor"]
     spoil(submission)
     with pytest.raises(InvalidSubmissionError, match=says):
-        copy_submission(workspace, "output/v1", tmp_path / "bad", base_model, check=check)
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "bad", Requirements(base_model, check=check))
 
 
 def test_json_with_too_many_values_is_not_read() -> None:
@@ -192,4 +192,4 @@ def test_an_adapter_beyond_the_caps_is_refused_before_the_merge(
         raise AssertionError("it was merged")
 
     with pytest.raises(InvalidSubmissionError, match=says):
-        copy_submission(workspace, "output/v1", tmp_path / "kept", base_model, merge=merge)
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base_model, merge=merge))

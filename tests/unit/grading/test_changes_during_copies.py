@@ -14,8 +14,8 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.grading import submitted_files
-from a2rl.grading.submission_checks import copy_submission
-from a2rl.grading.submitted_files import FREE_DISK_MARGIN
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import FREE_DISK_MARGIN, Source
 from a2rl.linux import untrusted_folder
 from a2rl.linux.untrusted_folder import copy_open_file
 from a2rl.models.checkpoint import weights_digest
@@ -111,7 +111,7 @@ def test_copies_side_by_side_do_not_count_on_the_same_room(
     def one(number: int) -> str:
         together.wait()
         try:
-            copy_submission(workspace, "output/v1", kept / f"{number}", base_model)
+            copy_submission(Source(workspace, "output/v1"), kept / f"{number}", Requirements(base_model))
         except InfrastructureError as error:
             return str(error)
         return "copied"

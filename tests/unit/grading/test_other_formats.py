@@ -16,7 +16,8 @@ import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.grading.adapters import check_adapter
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from tests.small_model import read_weights, write_safetensors
 
 
@@ -29,7 +30,7 @@ def refusal_of(workspace: Path, base_model: Path, path: str) -> str:
     target = workspace.parent / "kept"
     shutil.rmtree(target, ignore_errors=True)
     with pytest.raises(InvalidSubmissionError) as refused:
-        copy_submission(workspace, path, target, base_model, merge=check_only)
+        copy_submission(Source(workspace, path), target, Requirements(base_model, merge=check_only))
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -37,7 +38,7 @@ def refusal_of(workspace: Path, base_model: Path, path: str) -> str:
 def accepted(workspace: Path, base_model: Path, path: str) -> str:
     target = workspace.parent / "kept"
     shutil.rmtree(target, ignore_errors=True)
-    return copy_submission(workspace, path, target, base_model).digest
+    return copy_submission(Source(workspace, path), target, Requirements(base_model)).digest
 
 
 def mend(workspace: Path, base_model: Path, told: str) -> str:

@@ -20,7 +20,16 @@ from a2rl.run.spec import Keep, Protocol
 from a2rl.validity.record import read_validity
 from stages.grade import grade
 from stages.validity import validity
-from tests.run_maker import FakePool, checkout, end_agent, finish, grade_private, make_run, prepare_mlflow
+from tests.run_maker import (
+    FakePool,
+    checkout,
+    end_agent,
+    finish,
+    grade_private,
+    make_run,
+    prepare_mlflow,
+    submit_checkpoint,
+)
 from tests.small_model import build_base_model, trained_copy
 
 SUBMISSIONS = 6
@@ -44,7 +53,7 @@ class Scene:
         service = self.service()
         for seed in seeds:
             trained_copy(self.base_model, self.run.workspace / "output" / f"v{seed}", seed)
-            service.submit(f"output/v{seed}")
+            submit_checkpoint(service, f"output/v{seed}")
 
     def problems(self) -> list[str]:
         return [f"{each.what}: {each.problem}" for each in verify_run(self.run, Tracker(self.settings)) if each.problem]
@@ -170,8 +179,8 @@ def test_a_pruned_checkpoint_submitted_again_keeps_its_grade(tmp_path: Path) -> 
     removed = next(event for event in scene.run.ledger.events(SubmissionAccepted)
                    if not scene.run.checkpoint(event.weights_digest).exists())  # fmt: skip
     jobs = len(scene.pool.jobs)
-    accepted, graded = scene.service().submit(removed.model_path)
-    assert graded.result(5).weights_digest == accepted.weights_digest == removed.weights_digest
+    accepted, grade = submit_checkpoint(scene.service(), removed.model_path).outcome.result(5)
+    assert grade.weights_digest == accepted.weights_digest == removed.weights_digest
     assert len(scene.pool.jobs) == jobs
     assert len(kept(scene.run)) == 1
     assert scene.problems() == ["MLflow shows what the ledger says: MLflow does not have the run: "

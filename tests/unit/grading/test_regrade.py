@@ -7,10 +7,10 @@ import pytest
 
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import read_model, write_model
+from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
 from a2rl.grading.regrade import regrade
-from a2rl.grading.service import grade_job
 from a2rl.run.events import SubmissionAccepted
 from a2rl.scoring.score import summarise
 from tests.run_maker import Finished, finished_run

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError, UsageError
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import check_base_model, tensors_in, tensors_of, weights_digest
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.small_model import Weight, edit_json, random_weights, read_weights, trained_copy, write_safetensors
@@ -132,10 +133,10 @@ def test_only_custom_code_that_the_base_model_has_may_be_named(
     code = {"AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}
     edit_json(base / "config.json", auto_map=code)
     edit_json(submission / "config.json", auto_map=code)
-    copy_submission(workspace, "output/v1", tmp_path / "kept", base)
+    copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base))
     edit_json(submission / "config.json", auto_map={"AutoModelForCausalLM": "mine.Model"})
     with pytest.raises(InvalidSubmissionError, match="auto_map"):
-        copy_submission(workspace, "output/v1", tmp_path / "kept-2", base)
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "kept-2", Requirements(base))
 
 
 def test_a_tied_base_model_with_a_head_takes_both_kinds(
@@ -144,9 +145,9 @@ def test_a_tied_base_model_with_a_head_takes_both_kinds(
     """These are submissions with a head and without one."""
     base = shutil.copytree(base_model, tmp_path / "with-head")
     rewrite(base, **{"lm_head.weight": read_weights(base)["model.embed_tokens.weight"]})
-    without = copy_submission(workspace, "output/v1", tmp_path / "kept-1", base).digest
+    without = copy_submission(Source(workspace, "output/v1"), tmp_path / "kept-1", Requirements(base)).digest
     rewrite(submission, **{"lm_head.weight": read_weights(submission)["model.embed_tokens.weight"]})
-    assert copy_submission(workspace, "output/v1", tmp_path / "kept-2", base).digest == without
+    assert copy_submission(Source(workspace, "output/v1"), tmp_path / "kept-2", Requirements(base)).digest == without
 
 
 def test_a_base_model_with_an_index_and_a_whole_file_is_refused(base_model: Path, tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_a_hub_tokenizer_that_was_saved_again_is_the_same(
     tokenizer["model"]["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
     del tokenizer["model"]["ignore_merges"]
     (hub / "tokenizer.json").write_text(json.dumps(tokenizer))
-    copy_submission(workspace, "output/v1", tmp_path / "kept", hub)
+    copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(hub))
     assert (tmp_path / "kept" / "tokenizer.json").read_bytes() == (hub / "tokenizer.json").read_bytes()
 
 
@@ -245,7 +246,7 @@ def test_a_hub_config_that_was_saved_again_is_the_same(
     hub = shutil.copytree(base_model, tmp_path / "hub")
     edit_json(hub / "config.json", sliding_window=32768, use_sliding_window=False)
     edit_json(submission / "config.json", sliding_window=None, use_sliding_window=False)
-    copy_submission(workspace, "output/v1", tmp_path / "kept", hub)
+    copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(hub))
 
 
 def test_the_base_model_itself_passes_its_own_check(base_model: Path) -> None:
@@ -272,7 +273,7 @@ def test_withdrawn_permissions_are_a_refusal_as_an_ordinary_user(name: str, base
     def work() -> None:
         (root / name).chmod(0)
         with pytest.raises(InvalidSubmissionError, match="permissions"):
-            copy_submission(root, "output/v1", root.parent / "kept", root.parent / "base")
+            copy_submission(Source(root, "output/v1"), root.parent / "kept", Requirements(root.parent / "base"))
         (root / name).chmod(0o700)
 
     with folder_of_nobody() as parent:

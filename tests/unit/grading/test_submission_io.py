@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from a2rl.grading import submitted_files
-from a2rl.grading.submission_checks import copy_submission
+from a2rl.grading.submission_checks import Requirements, copy_submission
+from a2rl.grading.submitted_files import Source
 from a2rl.linux.placing import FICLONE, clone_file
 from a2rl.models.checkpoint import weights_digest
 from tests.small_model import enlarge, trained_copy
@@ -37,7 +38,7 @@ def measure(base_model: Path, tmp_path: Path, size: int) -> Bytes:
     enlarge(base, size, zeros=True)
     enlarge(submission, size)
     before = bytes_so_far()
-    digest = copy_submission(tmp_path / "workspace", "v1", tmp_path / "kept", base).digest
+    digest = copy_submission(Source(tmp_path / "workspace", "v1"), tmp_path / "kept", Requirements(base)).digest
     after = bytes_so_far()
     assert weights_digest(tmp_path / "kept") == weights_digest(submission) == digest
     return Bytes(after.read - before.read, after.written - before.written)

@@ -22,7 +22,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from stages.grade import grade
 from tests.labels.traced_programs import programs
-from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run
+from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run, submit_checkpoint
 from tests.small_model import build_base_model, trained_copy
 
 SFT = "import trl\ntrl.SFTTrainer('models/base').train()\n"
@@ -65,7 +65,7 @@ class Scene:
             shutil.copytree(self.base, target)
         else:
             trained_copy(self.base, target, seed)
-        self._service.submit(f"output/v{seed}")
+        submit_checkpoint(self._service, f"output/v{seed}")
 
     def finish(self) -> None:
         end_agent(self.run)

@@ -12,7 +12,7 @@ from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
-from tests.run_maker import FakePool, checkout, make_run, spec
+from tests.run_maker import FakePool, checkout, make_run, spec, submit_checkpoint
 from tests.small_model import build_base_model, trained_copy
 
 
@@ -29,7 +29,7 @@ class Twins:
         service = GradingService(run, self.settings.root, cast(GraderPool, FakePool()))
         for seed in seeds:
             trained_copy(self.base, run.workspace / "output" / f"v{seed}", seed)
-            service.submit(f"output/v{seed}")
+            submit_checkpoint(service, f"output/v{seed}")
 
 
 @pytest.fixture

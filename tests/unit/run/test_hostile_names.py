@@ -30,7 +30,7 @@ from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
 from stages.grade import grade
-from tests.run_maker import FakePool, checkout, end_agent, grade_private, grade_result, make_run
+from tests.run_maker import FakePool, checkout, end_agent, grade_private, grade_result, make_run, submit_checkpoint
 from tests.small_model import build_base_model, trained_copy
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\r\u202egpj\u2066\u200b\ufeff\u2028\U000e0041" + "a" + "\u0301" * 60
@@ -60,9 +60,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, Settings]:
     service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
     for seed, name in enumerate((NAME, "plain"), start=1):
         trained_copy(base_model, run.workspace / "output" / name, seed)
-        service.submit(f"output/{name}")
+        submit_checkpoint(service, f"output/{name}")
     with pytest.raises(InvalidSubmissionError):
-        service.submit(f"nowhere/{NAME}")
+        submit_checkpoint(service, f"nowhere/{NAME}")
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=1, reason="crashed", exit_code=1, why=f"it said {NAME}"))
     end_agent(run)
     grade_private(run)

@@ -14,7 +14,7 @@ from a2rl.run.events import SubmissionAccepted, SubmissionRefused
 from a2rl.run.inputs import base_model_of, check_inputs, hidden_of, place_in
 from a2rl.run.records import SetupRecord
 from stages.grade import grade
-from tests.run_maker import FakePool, end_agent, make_run
+from tests.run_maker import FakePool, end_agent, make_run, submit_checkpoint
 from tests.small_model import trained_copy
 
 
@@ -46,9 +46,10 @@ def test_a_run_goes_on_in_a_checkout_that_was_moved(here: RunDir, settings: Sett
     assert found.base_model == tmp_path / "elsewhere" / "models" / "small"
     assert found.hidden.is_relative_to(tmp_path / "elsewhere")
     trained_copy(found.base_model, run.workspace / "output" / "v1", seed=1)
-    accepted, graded = GradingService(run, run.checkout, FakePool()).submit("output/v1")  # type: ignore[arg-type]
+    service = GradingService(run, run.checkout, FakePool())  # type: ignore[arg-type]
+    accepted, grade = submit_checkpoint(service, "output/v1").outcome.result(10)
     assert accepted.submission_id == 1
-    assert graded.result(10).result.score is not None
+    assert grade.result.score is not None
 
 
 def test_a_missing_base_model_refuses_no_submission(here: RunDir, settings: Settings) -> None:
@@ -56,7 +57,7 @@ def test_a_missing_base_model_refuses_no_submission(here: RunDir, settings: Sett
     trained_copy(settings.models / "small", here.workspace / "output" / "v1", seed=1)
     shutil.rmtree(settings.models)
     with pytest.raises(InfrastructureError, match=r"base model of run .* put it back there"):
-        service.submit("output/v1")
+        submit_checkpoint(service, "output/v1").outcome.result(10)
     assert not here.ledger.events(SubmissionAccepted)
     assert not [event for event in here.ledger.events(SubmissionRefused) if "put it back there" not in event.reason]
     end_agent(here)
@@ -80,7 +81,7 @@ def test_the_agents_copy_of_the_base_model_may_serve_if_equal(here: RunDir, sett
 def test_hidden_data_that_is_not_there_is_no_result(here: RunDir, settings: Settings, damage: str) -> None:
     trained_copy(settings.models / "small", here.workspace / "output" / "v1", seed=1)
     service = GradingService(here, settings.root, FakePool())  # type: ignore[arg-type]
-    service.submit("output/v1")[1].result(10)
+    submit_checkpoint(service, "output/v1").outcome.result(10)
     end_agent(here)
     hidden = hidden_of(here)
     if damage == "missing":
