@@ -6,11 +6,9 @@ from a2rl.core.files import digest_of, file_digest, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.baseline import load_or_grade
 from a2rl.grading.dependencies import baseline_key
-from a2rl.grading.devices import devices_of
-from a2rl.grading.grades import grade_job
-from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
+from a2rl.grading.grades import grade_job, grade_on_all_gpus
+from a2rl.grading.job import GradeResult, ids_of_run, score_items
 from a2rl.grading.outputs import keep_copy, outputs_path
-from a2rl.grading.pool import grade_now
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.gpu_share import check_gpus
@@ -31,14 +29,11 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     started, spec, ready = time.monotonic(), run.spec, run.need("setup", SetupRecord)
     base_model, hidden = check_inputs(run)
     job = grade_job(run, settings.root, base_model, "all", run.grades / "baseline-graded.json")
-    gpus = check_gpus(run, settings).all
-
-    def grade(job: GradeJob) -> GradeResult:
-        return grade_now(job, settings, devices=devices_of(gpus, spec.gpus_for_one))
-
-    models = [gpu.name for gpu in gpus]
+    models = [gpu.name for gpu in check_gpus(run, settings).all]
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings, models)
-    items, reused, seconds, outputs = load_or_grade(job, depends_on, settings, grade)
+    items, reused, seconds, outputs = load_or_grade(
+        job, depends_on, settings, lambda job: grade_on_all_gpus(job, run, settings)
+    )
     if outputs is not None:
         keep_copy(outputs, outputs_path(run.baseline_items))
     total = score_items(spec.task, hidden, items)

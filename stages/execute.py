@@ -51,7 +51,7 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
         server.wait_until_ready()
         attempts = Attempts(run, agent, settings, server, observe)
         while (context := _next_start(attempts)) is not None:
-            attempts.start(context)
+            attempts.run_once(context)
         server.drain()
     keep_summary(run)
     return run.write("execute", _record(attempts, time.monotonic() - started))

@@ -5,16 +5,13 @@ import time
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import file_digest
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import devices_of
-from a2rl.grading.grades import grade_job, judge_failed
+from a2rl.grading.grades import grade_job, grade_on_all_gpus, judge_failed
 from a2rl.grading.job import GradeResult
-from a2rl.grading.pool import grade_now
 from a2rl.grading.submission_states import prune
 from a2rl.results.figures import cross_fitted_gain, improvement_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import PrivateGraded
 from a2rl.run.failure import failed, why_no_result
-from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import check_inputs
 from a2rl.run.ranking import best_submission, chosen_among
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, judge_record, verdict_of
@@ -76,7 +73,7 @@ def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:
     """Grades the submission on the final items. An existing grade is reused."""
     split = run.spec.final_split
     job = grade_job(run, settings.root, run.checkpoint(digest), split, run.items(digest, split))
-    result = grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all, run.spec.gpus_for_one))
+    result = grade_on_all_gpus(job, run, settings)
     if judge_failed(job, result):
         job.result.unlink()
         raise InfrastructureError(

@@ -19,12 +19,9 @@ from numpy.typing import NDArray
 from a2rl.contamination.sources import item_texts
 from a2rl.core.files import canonical_json
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import devices_of
-from a2rl.grading.grades import grade_job
+from a2rl.grading.grades import grade_job, grade_on_all_gpus
 from a2rl.grading.job import GradeResult, selected_ids
-from a2rl.grading.pool import grade_now
 from a2rl.run.directory import RunDir
-from a2rl.run.gpu_share import check_gpus
 from a2rl.task_api.catalog import load_preparer, load_twins
 from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer
 
@@ -117,7 +114,7 @@ def grade_twins(run: RunDir, settings: Settings, model: Path, twins: Twins, item
     job = grade_job(run, settings.root, model, "all", result).model_copy(
         update={"hidden": twins.hidden, "limit": _limit(run.spec.task, twins, items)}
     )
-    return grade_now(job, settings, devices=devices_of(check_gpus(run, settings).all))
+    return grade_on_all_gpus(job, run, settings)
 
 
 ROUNDS, BATCH = 20_000, 500

@@ -1,6 +1,6 @@
 """One attempt: a start of the agent, from its command line to the ledger entry that says how it ended.
 
-`Attempts.start` does all of it: it prepares the command, starts the clock, supervises the processes and records the
+`Attempts.run_once` does all of it: it prepares the command, starts the clock, supervises the processes and records the
 end.
 """
 
@@ -19,9 +19,9 @@ from a2rl.agent_systems.transcripts.ending import Responsible, ending
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, SpoiledWorkspaceError
 from a2rl.core.event_log import Background, EventLog
 from a2rl.core.settings import Settings
+from a2rl.execution.command import Attempt, agent_command
 from a2rl.execution.compute import GpuWatch, TreeLoad
-from a2rl.execution.deadline import TICK_S, Meter, WatchResult, watch
-from a2rl.execution.launch import launch
+from a2rl.execution.deadline import TICK_S, RemainingTime, WatchResult, watch
 from a2rl.execution.observer import Observer, TranscriptSummary, read_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
@@ -130,15 +130,6 @@ class AttemptEnd(NamedTuple):
     responsible: Responsible = "unknown"
 
 
-class Shares(NamedTuple):
-    """The time of an attempt, in seconds."""
-
-    run_s: float
-    """What is left of the run's budget."""
-    attempt_s: float
-    """The attempt's share of it."""
-
-
 @dataclass(frozen=True)
 class Attempts:
     """Runs the attempts of one run, one at a time.
@@ -154,35 +145,30 @@ class Attempts:
     observe: Callable[[RunDir], None]
     _summaries: dict[int, TranscriptSummary] = field(default_factory=dict)
 
-    def start(self, context: StartContext) -> None:
+    def run_once(self, context: StartContext) -> None:
         """Runs the agent once and records in the ledger how it ended.
 
         Raises:
             InterruptedByUserError: The user stopped the pipeline; the agent has ended, and the ledger says so.
             A2rlError: The machine failed; the attempt is closed as lost, and a further call continues the run.
         """
-        run = self.run
-        attempt = len(run.ledger.events(AgentStarted)) + 1
-        started = AgentStarted(attempt=attempt, elapsed_s=run.clock.elapsed_s(), trial=context.trial)
-        shares = self._shares(context)
+        run, attempt = self.run, self._next_attempt(context)
+        started = AgentStarted(attempt=attempt.number, elapsed_s=run.clock.elapsed_s(), trial=context.trial)
         with Gateway(run, self.agent, self.settings) as gateway:
-            prompt = ""
-            if self.agent.calls_llm:
-                prompt = render_prompt(run, self.agent, shares.attempt_s, context)
-            command = self._prepare(gateway, attempt, prompt, context.session, shares)
+            command = self._prepare(gateway, attempt)
             if isinstance(command, AttemptEnd):
                 run.ledger.append(started)
-                close_attempt(run, attempt, command)
+                close_attempt(run, attempt.number, command)
                 return
             run.clock.start()
             run.ledger.append(started)
             try:
-                end = self._run_processes(command, attempt, prompt, shares)
+                end = self._run_processes(command, attempt)
             except BaseException as error:  # including KeyboardInterrupt: the attempt must be closed in any case
-                _close_after(run, attempt, error)
+                _close_after(run, attempt.number, error)
                 raise
         run.clock.stop()
-        close_attempt(run, attempt, end)
+        close_attempt(run, attempt.number, end)
 
     def summary(self, attempt: int) -> TranscriptSummary:
         """Returns the summary of an attempt's transcript, which is read once."""
@@ -190,64 +176,69 @@ class Attempts:
             self._summaries[attempt] = read_summary(self.run, self.agent, self.settings, attempt)
         return self._summaries[attempt]
 
-    def _shares(self, context: StartContext) -> Shares:
+    def _next_attempt(self, context: StartContext) -> Attempt:
         """Divides the remaining time evenly among the trials. Time that a trial does not use goes to the next ones."""
         left_s = self.run.clock.remaining_s()
-        return Shares(left_s, left_s / (self.run.spec.trials - context.trial + 1))
+        time_s = left_s / (self.run.spec.trials - context.trial + 1)
+        return Attempt(
+            number=len(self.run.ledger.events(AgentStarted)) + 1,
+            prompt=render_prompt(self.run, self.agent, time_s, context) if self.agent.calls_llm else "",
+            session=context.session,
+            time_s=time_s,
+            reserved_s=left_s - time_s,
+        )
 
-    def _prepare(
-        self, gateway: Gateway, attempt: int, prompt: str, session: str | None, shares: Shares
-    ) -> AgentCommand | AttemptEnd:
+    def _prepare(self, gateway: Gateway, attempt: Attempt) -> AgentCommand | AttemptEnd:
         """Returns the command of the start, or the end of the attempt if the agent cannot be started."""
         run = self.run
         if missing := Installation(self.agent, self.settings).missing(run.spec.base_url):
             return AttemptEnd("unavailable", why="; ".join(missing), responsible="machine")
         try:
             write_into_workspace(run, {RUN_META: run_meta(run)}, RUN_META_MODE)
-            return launch(run, self.agent, self.settings, self.server, gateway, attempt, prompt, session)
+            return agent_command(run, self.agent, self.settings, self.server, gateway, attempt)
         except (A2rlError, OSError) as error:
             # In a later attempt, the agent itself may have made its workspace unusable; that is a result.
             is_agents_doing = isinstance(error, SpoiledWorkspaceError) or _errno_of(error) in WORKSPACE_ERRORS
-            if attempt == 1 or not is_agents_doing:
+            if attempt.number == 1 or not is_agents_doing:
                 raise
             why = f"it has made its own folder unusable: {error}"
             return AttemptEnd("unavailable", why=why, responsible="agent")
 
-    def _run_processes(self, command: AgentCommand, attempt: int, prompt: str, shares: Shares) -> AttemptEnd:
+    def _run_processes(self, command: AgentCommand, attempt: Attempt) -> AttemptEnd:
         """Runs the agent's processes from start to end, while the observer watches."""
         log = self.run.agent_log
         log_start = log.stat().st_size if log.exists() else 0
         with ExitStack() as stack:
             process = stack.enter_context(AgentProcess(command, self.settings))
-            observer = stack.enter_context(Observer(self.run, self.settings, attempt, process.root))
+            observer = stack.enter_context(Observer(self.run, self.settings, attempt.number, process.root))
             # The agent always ends before the observer, so that the observer sees the final state of its files.
             stack.callback(_stop_if_running, process)
             limits = UsageLimits(self.run)
-            result = self._supervise(process, observer, limits, prompt, shares)
-        return self._end_of(result, attempt, limits.reached, log_start)
+            result = self._supervise(process, observer, limits, attempt)
+        return self._end_of(result, attempt.number, limits.reached, log_start)
 
     def _supervise(
-        self, process: AgentProcess, observer: Observer, limits: UsageLimits, prompt: str, shares: Shares
+        self, process: AgentProcess, observer: Observer, limits: UsageLimits, attempt: Attempt
     ) -> WatchResult:
         """Enforces deadline and quota in this thread. Everything that may take time runs in other threads."""
         run, log = self.run, pipeline_log(self.run)
         gpus = GpuWatch([gpu.uuid for gpu in share_of(run, self.settings).all])
         load = TreeLoad(process.root, lambda: _control_groups(run), gpus.busy_pids)
-        meter = Meter(run, load, reserved_s=shares.run_s - shares.attempt_s)
-        messages = AgentMessages(self.agent, process.send, process.end_input, prompt, shares.attempt_s)
+        remaining = RemainingTime(run, load, attempt.reserved_s)
+        messages = AgentMessages(self.agent, process.send, process.end_input, attempt.prompt, attempt.time_s)
 
         def on_tick() -> None:
             self.server.keep_alive()
             observer.keep_alive()
             if gpus.lost:  # whatever the agent does without it is not its result
                 raise InfrastructureError(f"{gpus.lost}; `a2rl resume {run.id}` continues on the GPUs that are left")
-            messages.update(meter.left_s(), observer.has_heard_an_answer)
+            messages.update(remaining.left_s(), observer.has_heard_an_answer)
 
         with ExitStack() as stack:
             stack.callback(gpus.close)
-            stack.enter_context(Background("the clock", meter.update, _random_pause_s, log))
+            stack.enter_context(Background("the clock", remaining.update, _random_pause_s, log))
             stack.enter_context(Background("mirroring", lambda: self.observe(run), _random_pause_s, log))
-            return watch(process, meter.left_s, limits.are_reached, on_tick)
+            return watch(process, remaining.left_s, limits.are_reached, on_tick)
 
     def _end_of(self, result: WatchResult, attempt: int, limit: str, log_start: int) -> AttemptEnd:
         """Records surviving processes and says how the attempt ended."""

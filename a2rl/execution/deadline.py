@@ -1,9 +1,9 @@
-"""The deadline of an agent: the time that is left, with refunds (`Meter`), and the loop that ends it (`watch`).
+"""The deadline of an agent: the time that is left, with refunds (`RemainingTime`), and the loop that ends it (`watch`).
 
-`Meter.left_s` only uses figures in memory, so that the deadline is never delayed by a disk that the agent keeps busy,
-or by a ledger or a process table that it has made long. `Meter.update` does the slow work; it is called in another
-thread. Both are called about twice a second. If neither was called for `STANDSTILL_S`, the pipeline stood still, as
-when a virtual machine is paused. This time is not the agent's if the agent stood still too.
+`RemainingTime.left_s` only uses figures in memory, so that the deadline is never delayed by a disk that the agent keeps
+busy, or by a ledger or a process table that it has made long. `RemainingTime.update` does the slow work; it is called
+in another thread. Both are called about twice a second. If neither was called for `STANDSTILL_S`, the pipeline stood
+still, as when a virtual machine is paused. This time is not the agent's if the agent stood still too.
 
 Time is refunded in which a submission waited for its grade and the agent did not compute (`Refund`). It is processed
 tick by tick. Idle time is kept for a while after it has passed, because a submission counts from when it was received,
@@ -85,8 +85,8 @@ class Refund:
         self._idle = left
 
 
-class Meter:
-    """Meters one attempt, from when the run's clock was started.
+class RemainingTime:
+    """The time that is left to one attempt, from when the run's clock was started.
 
     Args:
         run: A run whose clock is running.

@@ -20,7 +20,7 @@ from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_certificates
-from a2rl.execution.launch import definition_of
+from a2rl.execution.command import definition_of
 from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox, check_program, check_python
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus

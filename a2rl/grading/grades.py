@@ -7,15 +7,17 @@ from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
 from a2rl.core.files import file_digest
+from a2rl.core.settings import Settings
 from a2rl.grading.answers import KEPT
-from a2rl.grading.devices import DeviceLostError
+from a2rl.grading.devices import DeviceLostError, devices_of
 from a2rl.grading.job import EngineChoice, GradeJob, GradeResult, ids_of_job
 from a2rl.grading.outputs import Progress, progress_path, read_progress
-from a2rl.grading.pool import GraderPool, GradingError, named_devices
+from a2rl.grading.pool import GraderPool, GradingError, grade_now, named_devices
 from a2rl.grading.run_judge import is_judge_unpaid, judge_allowance_usd, require_known
 from a2rl.grading.throttling import MAX_REASON, bounded
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, GradingFailed
+from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import base_model_of, hidden_of
 from a2rl.run.records import BaselineRecord, SetupRecord
 from a2rl.run.rules import LONGEST_S
@@ -61,6 +63,17 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         silence_s=limits.silence_s,
         memory_wait_s=limits.memory_wait_s,
     )
+
+
+def grade_on_all_gpus(job: GradeJob, run: RunDir, settings: Settings) -> GradeResult:
+    """Runs a job on all GPUs of a run, while no service uses them, and waits for the result; see `grade_now`.
+
+    Raises:
+        InfrastructureError: A GPU has disappeared, or the job cannot be graded on this machine.
+        InterruptedByUserError: The user stopped the pipeline meanwhile.
+    """
+    devices = devices_of(check_gpus(run, settings).all, run.spec.gpus_for_one)
+    return grade_now(job, settings, devices=devices)
 
 
 class Grades:

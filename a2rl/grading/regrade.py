@@ -11,6 +11,7 @@ run. Judgements that the run has paid for are in the cache and are not asked for
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,7 +20,7 @@ from a2rl.core.files import read_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device, planned_for
 from a2rl.grading.grades import grade_job
-from a2rl.grading.job import GradeJob, GradeResult, ids_of_run, score_items
+from a2rl.grading.job import GradeResult, ids_of_run, score_items
 from a2rl.grading.outputs import OnProgress, ignore_progress
 from a2rl.grading.pool import grade_now
 from a2rl.grading.submission_checks import as_graded
@@ -69,6 +70,18 @@ class Regrade(BaseModel):
         return not self.differences and self.before.score == self.after.score
 
 
+class _FirstGrade(NamedTuple):
+    """A grade of a run, and the weights that got it."""
+
+    submission: int
+    """Its number; 0 is the base model."""
+    weights_digest: str
+    weights: Path
+    """The folder with the weights."""
+    split: Split
+    result: GradeResult
+
+
 def regrade(
     run: RunDir, settings: Settings, submission: int | None = None, on_progress: OnProgress = ignore_progress
 ) -> Regrade:
@@ -87,20 +100,15 @@ def regrade(
         InfrastructureError: It cannot be graded on this machine now.
     """
     chosen, split = choose_grade(run, submission)
-    before = _first_grade(run, chosen, split)
+    result = _first_result(run, chosen, split)
     base, checkpoint = check_inputs(run).base_model, _kept(run, chosen)
     if base.resolve().is_relative_to(run.root.resolve()):
         raise UsageError(
             f"the base model {run.spec.model} is only in the run's own folder, whose files decide nothing: get it"
             f"{how_to_get(run.spec.model)} first"
         )
-    with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
-        first = grade_job(run, settings.root, checkpoint, split, run.items(chosen.weights_digest, split))
-        model = as_graded(checkpoint, base, Path(scratch, "model"))
-        job = _elsewhere(first, run, Path(scratch)).model_copy(update={"model": model})
-        with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:
-            after = grade_now(planned_for(device, job, base), settings, on_progress, [device])
-    return compare(run.id, chosen, split, before, after)
+    first = _FirstGrade(chosen.submission_id, chosen.weights_digest, checkpoint, split, result)
+    return _again(run, settings, first, base, on_progress)
 
 
 def regrade_baseline(run: RunDir, settings: Settings, on_progress: OnProgress = ignore_progress) -> Regrade:
@@ -117,27 +125,31 @@ def regrade_baseline(run: RunDir, settings: Settings, on_progress: OnProgress = 
         raise IntegrityError(f"the model in {base} is not the one that run {run.id} started with")
     items = {item.id: item for item in read_model(run.baseline_items, GradeResult).items}
     chosen = [items[each] for each in ids_of_run(run.spec, hidden, split) if each in items]
-    score = score_items(run.spec.task, hidden, chosen)
-    with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as scratch:
-        job = _elsewhere(grade_job(run, settings.root, base, split, Path(scratch) / "grade.json"), run, Path(scratch))
-        with held_device(run.spec.model, settings) as device:
-            after = grade_now(planned_for(device, job, base), settings, on_progress, [device])
-    which = SubmissionAccepted(
-        submission_id=0, elapsed_s=0.0, model_path="", weights_digest=ready.model_digest, code_revision=None, receipt=0
-    )
-    return compare(run.id, which, split, GradeResult(score=score, items=tuple(chosen)), after)
+    result = GradeResult(score=score_items(run.spec.task, hidden, chosen), items=tuple(chosen))
+    first = _FirstGrade(0, ready.model_digest, base, split, result)
+    return _again(run, settings, first, base, on_progress)
 
 
-def compare(run_id: str, chosen: SubmissionAccepted, split: Split, before: GradeResult, after: GradeResult) -> Regrade:
-    """Compares two grades of a submission on the same items."""
+def _again(run: RunDir, settings: Settings, first: _FirstGrade, base: Path, on_progress: OnProgress) -> Regrade:
+    """Grades the same weights with the base model's other files. Nothing is written to the run or charged to it."""
+    before = first.result
+    with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as name:
+        scratch = Path(name)
+        model = as_graded(first.weights, base, scratch / "model") if first.submission else base
+        job = grade_job(run, settings.root, model, first.split, scratch / "grade.json")
+        account = scratch / "account.db" if job.account else None
+        changes = {"log": scratch / "grader.log", "account": account, "judge_usd": run.spec.max_judge_usd}
+        with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:
+            planned = planned_for(device, job.model_copy(update=changes), base)
+            after = grade_now(planned, settings, on_progress, [device])
     if [item.id for item in before.items] != [item.id for item in after.items]:
-        raise IntegrityError(f"run {run_id} was graded on other items than those of its settings")
+        raise IntegrityError(f"run {run.id} was graded on other items than those of its settings")
     pairs = list(zip(before.items, after.items, strict=True))
     return Regrade(
-        run_id=run_id,
-        submission=chosen.submission_id,
-        weights_digest=chosen.weights_digest,
-        split=split,
+        run_id=run.id,
+        submission=first.submission,
+        weights_digest=first.weights_digest,
+        split=first.split,
         before=before.score,
         after=after.score,
         differences=_differences(pairs),
@@ -184,7 +196,7 @@ def choose_grade(run: RunDir, number: int | None) -> tuple[SubmissionAccepted, S
     return accepted[record.submission_id], run.spec.final_split
 
 
-def _first_grade(run: RunDir, chosen: SubmissionAccepted, split: Split) -> GradeResult:
+def _first_result(run: RunDir, chosen: SubmissionAccepted, split: Split) -> GradeResult:
     try:
         return read_model(run.items(chosen.weights_digest, split), GradeResult)
     except FileNotFoundError as error:
@@ -208,14 +220,3 @@ def _kept(run: RunDir, chosen: SubmissionAccepted) -> Path:
     if weights_digest(checkpoint) != chosen.weights_digest:
         raise IntegrityError(f"{checkpoint} was changed after it was submitted")
     return checkpoint
-
-
-def _elsewhere(first: GradeJob, run: RunDir, scratch: Path) -> GradeJob:
-    return first.model_copy(
-        update={
-            "result": scratch / "grade.json",
-            "log": scratch / "grader.log",
-            "account": scratch / "account.db" if first.account else None,
-            "judge_usd": run.spec.max_judge_usd,
-        }
-    )

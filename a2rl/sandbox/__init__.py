@@ -1,7 +1,7 @@
 """The sandbox of an agent: it limits what the agent can access and which system calls it can make.
 
     isolation = reselect_sandbox(run.spec.sandbox, recorded, settings)              # selection.py: raises if too weak
-    confinement = confinement_of(run, agent, settings, isolation, connect=(port,))   # execution/launch.py
+    confinement = confinement_of(run, agent, settings, isolation, connect=(port,))   # execution/command.py
     AgentCommand(..., confinement=confinement)                                      # the supervisor does the rest
 
 These layers need neither root nor an installation. They also hold if the agent runs as root:

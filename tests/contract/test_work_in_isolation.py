@@ -10,7 +10,7 @@ import pytest
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
-from a2rl.execution.launch import confinement_of
+from a2rl.execution.command import confinement_of
 from a2rl.execution.workspace import agent_environment, build_workspace
 from a2rl.linux import landlock
 from a2rl.run.directory import RunDir

@@ -16,7 +16,7 @@ from typing import Any
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
-from a2rl.execution.launch import confinement_of
+from a2rl.execution.command import confinement_of
 from a2rl.run.directory import RunDir
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.isolation import Isolation, Layer, SandboxKind

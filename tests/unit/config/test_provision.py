@@ -16,7 +16,7 @@ from a2rl.config.provision import NO_INDEX, OFFLINE, hosts_in, provision_of, var
 from a2rl.core.errors import UsageError
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
-from a2rl.execution.launch import confinement_of
+from a2rl.execution.command import confinement_of
 from a2rl.execution.workspace import agent_environment, build_workspace
 from a2rl.llm.gateway import Gateway
 from a2rl.run.directory import RunDir

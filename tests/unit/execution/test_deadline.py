@@ -15,7 +15,7 @@ from a2rl.core.event_log import Background
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts
 from a2rl.execution.compute import Sample
-from a2rl.execution.deadline import Meter, WatchResult, watch
+from a2rl.execution.deadline import RemainingTime, WatchResult, watch
 from a2rl.grading.server_process import GradingServer
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import Graded, SubmissionAccepted
@@ -97,7 +97,7 @@ class Scene:
 
     def __init__(self, run: RunDir, reserved_s: float = 0.0) -> None:
         self.run, self.load, self.now_s = run, FakeLoad(), 0.0
-        self.meter = Meter(run, self.load, reserved_s, now=lambda: self.now_s)
+        self.meter = RemainingTime(run, self.load, reserved_s, now=lambda: self.now_s)
 
     def passes(self, seconds: int) -> None:
         for _ in range(seconds):

@@ -15,8 +15,8 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.execution import attempt as module
 from a2rl.execution import workspace
+from a2rl.execution.command import agent_command
 from a2rl.execution.compute import GpuWatch
-from a2rl.execution.launch import launch
 from a2rl.linux.orphans import MARKER, TRACE, ProcessTrace
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
@@ -104,13 +104,13 @@ def test_a_spoiled_workspace_ends_the_agents_part(
     def locked(run: RunDir, *arguments: Any) -> AgentCommand:
         """Fails as for an ordinary user whose agent removed the permissions of its own folders."""
         if not run.ledger.events(AgentEnded):
-            return launch(run, *arguments)
+            return agent_command(run, *arguments)
         try:
             raise PermissionError(13, "Permission denied", str(run.workspace / ".home"))
         except PermissionError as error:
             raise InfrastructureError(f"cannot write .profile in the agent's HOME: {error.strerror}") from error
 
-    monkeypatch.setattr(module, "launch", locked)
+    monkeypatch.setattr(module, "agent_command", locked)
     record = execute(run, settings)
     assert (record.ended, record.attempts) == ("unavailable", 2)
     assert "its own folder unusable" in record.why
@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_is_not_the_agents_doing(
     def full(*_: Any) -> AgentCommand:
         raise InfrastructureError("no room") from OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "launch", full)
+    monkeypatch.setattr(module, "agent_command", full)
     run = work("true\n")
     with pytest.raises(InfrastructureError, match="no room"):
         execute(run, settings)

@@ -10,8 +10,8 @@ import pytest
 
 from a2rl.agent_systems.definition import find_agent
 from a2rl.core.settings import Settings
-from a2rl.execution import launch
-from a2rl.execution.launch import confinement_of
+from a2rl.execution import command
+from a2rl.execution.command import confinement_of
 from a2rl.execution.workspace import agent_environment
 from a2rl.grading.answers import run_meta
 from a2rl.grading.devices import describe_gpus
@@ -56,7 +56,7 @@ def test_the_agent_never_sees_the_gpu_that_grades(settings: Settings, monkeypatc
     fake = FakeGpus(settings.root, 2)
     seen, run = fake.seen_by(settings), new_run(settings, 1, gpus_per_run=1, grading_gpus=1)
     agent, isolation = find_agent("noop", settings.root), select_sandbox("landlock", settings)
-    monkeypatch.setattr(launch, "driver_nodes", lambda gpus: driver_nodes(gpus, Path("/nowhere")))
+    monkeypatch.setattr(command, "driver_nodes", lambda gpus: driver_nodes(gpus, Path("/nowhere")))
     with dealt_gpus(run, seen) as share:
         environment = agent_environment(run, agent, URL, seen)
         confined = confinement_of(run, agent, seen, isolation, connect=())

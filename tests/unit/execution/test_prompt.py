@@ -8,7 +8,7 @@ import pytest
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
-from a2rl.execution.launch import launch
+from a2rl.execution.command import Attempt, agent_command
 from a2rl.execution.prompt import MAX_NEWEST, MAX_PROMPT_BYTES, StartContext, render_prompt
 from a2rl.llm.gateway import Gateway
 from a2rl.run.directory import RunDir
@@ -72,5 +72,6 @@ def test_a_session_that_is_no_plain_name_is_not_gone_on_with(
         url, port = "http://127.0.0.1:9", 9
 
     gateway = Gateway(run, AGENT, settings)
-    command = launch(run, AGENT, settings, Grading(), gateway, 2, "go on", session)  # type: ignore[arg-type]
+    attempt = Attempt(2, "go on", session, time_s=60.0)
+    command = agent_command(run, AGENT, settings, Grading(), gateway, attempt)  # type: ignore[arg-type]
     assert command.command == ["true", "go on"]

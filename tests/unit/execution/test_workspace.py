@@ -13,7 +13,7 @@ import pytest
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import A2rlError, InfrastructureError, SpoiledWorkspaceError
 from a2rl.core.settings import Settings
-from a2rl.execution.launch import confinement_of
+from a2rl.execution.command import confinement_of
 from a2rl.execution.workspace import agent_environment, build_workspace, write_into_workspace
 from a2rl.grading.answers import RUN_META, run_meta
 from a2rl.linux.untrusted_folder import UntrustedFolder

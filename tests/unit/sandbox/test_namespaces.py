@@ -13,7 +13,7 @@ import pytest
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
-from a2rl.execution.launch import close_to_others, confinement_of
+from a2rl.execution.command import close_to_others, confinement_of
 from a2rl.linux import landlock
 from a2rl.run.directory import RunDir
 from a2rl.sandbox.command import AgentCommand

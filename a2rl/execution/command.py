@@ -2,12 +2,13 @@
 can reach.
 
     with Gateway(run, agent, settings) as gateway:                      # connects to the LLM, if the agent needs one
-        command = launch(run, agent, settings, grading, gateway, attempt, prompt, session)
+        command = agent_command(run, agent, settings, grading, gateway, attempt)
 """
 
 import re
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.installation import Installation
@@ -38,6 +39,20 @@ SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """A session id as agent systems create it. The agent can write it, so it must not be able to act as an option of the
 command."""
 UNLIMITED_TURNS = 1_000_000
+
+
+class Attempt(NamedTuple):
+    """A start of the agent."""
+
+    number: int
+    prompt: str
+    """Empty for an agent that no LLM drives."""
+    session: str | None
+    """The session to continue, if one was interrupted."""
+    time_s: float
+    """How long it may take."""
+    reserved_s: float = 0.0
+    """What must be left of the run's budget when it ends, for further trials."""
 
 
 def confinement_of(
@@ -121,15 +136,8 @@ def definition_of(agent: Agent, settings: Settings) -> tuple[Path, ...]:
     return tuple(path for path in named if path.is_absolute() and path.is_file())
 
 
-def launch(
-    run: RunDir,
-    agent: Agent,
-    settings: Settings,
-    grading: GradingServer,
-    gateway: Gateway,
-    attempt: int,
-    prompt: str,
-    session: str | None,
+def agent_command(
+    run: RunDir, agent: Agent, settings: Settings, grading: GradingServer, gateway: Gateway, attempt: Attempt
 ) -> AgentCommand:
     """Returns the command of a start, or of a session's continuation, and writes the agent system's settings.
 
@@ -138,23 +146,23 @@ def launch(
         SpoiledWorkspaceError: The agent has changed its HOME so that its settings cannot be written.
         InfrastructureError: The settings cannot be written for another reason, such as a full disk.
     """
-    session = session if session and agent.resume and SESSION.fullmatch(session) else None
+    session = attempt.session if attempt.session and agent.resume and SESSION.fullmatch(attempt.session) else None
     installation = Installation(agent, settings)
     isolation = reselect_sandbox(run.spec.sandbox, run.need("setup", SetupRecord).sandbox, settings)
-    told = {"prompt": prompt, "session": session or "", "attempt": str(attempt)}
+    told = {"prompt": attempt.prompt, "session": session or "", "attempt": str(attempt.number)}
     names = told | _names(run, installation, gateway)
     environment = agent_environment(run, agent, grading.url, settings, names, installation.paths)
     _write_settings(run, agent, names, environment["PATH"])
     ports = (grading.port, *gateway.ports)
     confinement = confinement_of(run, agent, settings, isolation, ports, installation.extra_read)
-    _record_confinement(run, attempt, isolation, settings)
+    _record_confinement(run, attempt.number, isolation, settings)
     user = {"USER": NAME, "LOGNAME": NAME} if confinement and confinement.user else {}
     return AgentCommand(
         command=agent.resume_command(names) if session else agent.command(names),
         cwd=str(run.workspace),
         env={**environment, **user, **gateway.environment},
         log=str(run.agent_log),
-        transcript=str(transcript_path(run, agent, attempt) or ""),
+        transcript=str(transcript_path(run, agent, attempt.number) or ""),
         takes_messages=agent.messages is not None,
         secrets=known_secrets(),
         confinement=confinement,
