@@ -29,7 +29,7 @@ from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.events import RunClosed
 from a2rl.run.failure import forget_failure, mark_refused, record_failure
-from a2rl.run.gpu_share import dealt_gpus
+from a2rl.run.gpu_share import allocated_gpus
 from a2rl.validity.checks import could_not_check
 from a2rl.validity.record import lower
 from stages.baseline import baseline
@@ -117,7 +117,7 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
         for name, stage in STAGE_TASKS.items():
             try:
                 if name == "baseline" and not run.record_path("validity").exists():
-                    gpus.enter_context(dealt_gpus(run, settings, side_by_side))
+                    gpus.enter_context(allocated_gpus(run, settings, side_by_side))
                 elif name == "report":
                     gpus.close()
                 stage(run, settings, *([mirror.look] if name == "execute" else []))

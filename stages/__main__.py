@@ -21,7 +21,7 @@ from a2rl.core.settings import Settings
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.run.directory import Record, RunDir
-from a2rl.run.gpu_share import dealt_gpus
+from a2rl.run.gpu_share import allocated_gpus
 from a2rl.run.owner import owned
 from a2rl.run.records import STAGES
 from a2rl.task_api.data import prepare_data
@@ -95,7 +95,7 @@ def _run_stage_of_run(stage: str, run_id: str, settings: Settings) -> str:
         "report": report.report,
     }
     run = RunDir(settings.runs / run_id)
-    with owned(run), dealt_gpus(run, settings) if stage in ON_GPUS else nullcontext():
+    with owned(run), allocated_gpus(run, settings) if stage in ON_GPUS else nullcontext():
         return run_stages[stage](run, settings).model_dump_json(indent=2)
 
 

@@ -1,7 +1,8 @@
 """Stage `execute`: the agent works until it ends or its budget is used up, while the grading service runs.
 
 Whatever the agent does is a result: a crash, a timeout or no submission is recorded and never retried. `execute` shows
-the order of events; `a2rl.execution.attempt` starts the agent once, and `a2rl.grading.server_process` owns the service.
+the order of events; `a2rl.execution.attempt` starts the agent once, and `a2rl.grading.service_process` owns the
+service.
 """
 
 import time
@@ -11,7 +12,7 @@ from a2rl.agent_systems.definition import find_agent
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts, close_lost_attempt
 from a2rl.execution.prompt import StartContext
-from a2rl.grading.server_process import GradingServer
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.llm.keys import register_run_secrets
 from a2rl.llm.relay.request_log import read_llm_use
 from a2rl.recording.trajectory import keep_summary
@@ -47,7 +48,7 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
     close_lost_attempt(run)
     check_inputs(run)
     check_gpus(run, settings)
-    with GradingServer(run, settings) as server:
+    with ServiceProcess(run, settings) as server:
         server.wait_until_ready()
         attempts = Attempts(run, agent, settings, server, observe)
         while (context := _next_start(attempts)) is not None:

@@ -26,7 +26,7 @@ from a2rl.execution.observer import Observer, TranscriptSummary, read_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
 from a2rl.grading.answers import RUN_META, RUN_META_MODE, run_meta
-from a2rl.grading.server_process import GradingServer
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.linux.orphans import TRACE, ProcessTrace, end_orphans, has_orphans
 from a2rl.llm.gateway import PROXY_LOG, Gateway
 from a2rl.llm.relay.request_log import FULL as REQUESTS_FULL
@@ -141,7 +141,7 @@ class Attempts:
     run: RunDir
     agent: Agent
     settings: Settings
-    server: GradingServer
+    server: ServiceProcess
     observe: Callable[[RunDir], None]
     _summaries: dict[int, TranscriptSummary] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.secrets import known_secrets
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import agent_environment, write_into_workspace
-from a2rl.grading.server_process import GradingServer
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.linux.gpus import driver_nodes
 from a2rl.linux.orphans import TRACE
 from a2rl.linux.placing import linked_originals
@@ -137,7 +137,7 @@ def definition_of(agent: Agent, settings: Settings) -> tuple[Path, ...]:
 
 
 def agent_command(
-    run: RunDir, agent: Agent, settings: Settings, grading: GradingServer, gateway: Gateway, attempt: Attempt
+    run: RunDir, agent: Agent, settings: Settings, grading: ServiceProcess, gateway: Gateway, attempt: Attempt
 ) -> AgentCommand:
     """Returns the command of a start, or of a session's continuation, and writes the agent system's settings.
 

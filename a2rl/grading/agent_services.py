@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
 from a2rl.core.settings import Settings
-from a2rl.grading.http_limits import problem
+from a2rl.grading.http_limits import error_response
 from a2rl.grading.run_judge import judge_of_run
 from a2rl.grading.throttling import TokenBucket
 from a2rl.judge.account import Account, Kind, SpendLimitError
@@ -105,13 +105,13 @@ class CountedServices:
         """Answers a request within rate and quota, and records it."""
         wait_s = self._bucket.reserve(MAX_DELAY_S)
         if wait_s is None:
-            return problem(429, "too many requests; wait a while", {"Retry-After": "5"})
+            return error_response(429, "too many requests; wait a while", {"Retry-After": "5"})
         await asyncio.sleep(wait_s)
         status, body = await asyncio.get_running_loop().run_in_executor(self._threads, self._do, kind, work)
         if status == 200 or not self._log.is_full:  # what room is left is for requests that were answered
             with suppress(OSError):  # on a full disk, requests are still answered
                 self._log.write(kind=kind, status=status, **asked, said=_summary(body))
-        return JSONResponse(body, status) if status == 200 else problem(status, str(body["error"]))
+        return JSONResponse(body, status) if status == 200 else error_response(status, str(body["error"]))
 
     def _do(self, kind: Kind, work: Callable[[], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
         """Returns status and body. A request that fails for a reason of ours counts, too: it may have been paid for."""

@@ -101,7 +101,7 @@ class TimeAnswer(BaseModel):
     remaining: float
 
 
-class Work(NamedTuple):
+class ServiceState(NamedTuple):
     """What a service does at the moment; not in the ledger."""
 
     copying: frozenset[int]
@@ -119,7 +119,7 @@ class History:
         self.entries = entries
         self.received: dict[int, Entry] = {}
         """By receipt."""
-        self.ends: dict[int, SubmissionAccepted | SubmissionRefused] = {}
+        self.decisions: dict[int, SubmissionAccepted | SubmissionRefused] = {}
         """Acceptance or refusal, by receipt."""
         self.accepted: dict[int, Entry] = {}
         """By the number of the submission."""
@@ -137,7 +137,7 @@ class History:
             self.received[event.receipt] = entry
         elif isinstance(event, SubmissionAccepted | SubmissionRefused):
             if event.receipt is not None:
-                self.ends[event.receipt] = event
+                self.decisions[event.receipt] = event
             if isinstance(event, SubmissionAccepted):
                 self.accepted[event.submission_id] = entry
         elif isinstance(event, Graded):
@@ -174,21 +174,23 @@ def submit_answer(run: RunDir, submission_id: int, history: History) -> SubmitAn
     )
 
 
-def submission_status(run: RunDir, receipt: int, history: History, work: Work, *, whole: bool) -> SubmissionStatus:
+def submission_status(
+    run: RunDir, receipt: int, history: History, state: ServiceState, *, whole: bool
+) -> SubmissionStatus:
     """Returns the state of a submission.
 
     Args:
         run: The run.
         receipt: The number of the submission's receipt.
         history: The run's ledger.
-        work: What the service does at the moment.
+        state: What the service does at the moment.
         whole: Whether the full answer is included, and not only the score.
     """
-    received, end = history.received[receipt], history.ends.get(receipt)
+    received, end = history.received[receipt], history.decisions.get(receipt)
     assert isinstance(received.event, SubmissionReceived)
     status = SubmissionStatus(
         id=receipt,
-        state="copying" if receipt in work.copying else "received",
+        state="copying" if receipt in state.copying else "received",
         model_path=received.event.model_path,
         received_at=_iso(received.at),
     )
@@ -199,17 +201,17 @@ def submission_status(run: RunDir, receipt: int, history: History, work: Work, *
     status = status.model_copy(update={"submission_id": end.submission_id})
     grade = history.graded(end.weights_digest)
     if grade is None:
-        return status.model_copy(update=_ungraded(end.weights_digest, history, work))
+        return status.model_copy(update=_ungraded(end.weights_digest, history, state))
     if grade.result.score is None:
         return status.model_copy(update={"state": "failed", "reason": grade.result.reason})
     answer = submit_answer(run, end.submission_id, history) if whole else None
     return status.model_copy(update={"state": "graded", "score": grade.result.score, "answer": answer})
 
 
-def _ungraded(digest: str, history: History, work: Work) -> dict[str, object]:
-    if digest in work.grading:
-        return {"state": "grading", "progress": work.grading[digest]._asdict()}
-    if digest in history.failures and digest not in work.waiting:
+def _ungraded(digest: str, history: History, state: ServiceState) -> dict[str, object]:
+    if digest in state.grading:
+        return {"state": "grading", "progress": state.grading[digest]._asdict()}
+    if digest in history.failures and digest not in state.waiting:
         return {"state": "failed", "reason": f"grading failed: {history.failures[digest]}; {KEPT}"}
     return {"state": "queued"}
 

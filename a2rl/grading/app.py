@@ -40,7 +40,7 @@ from a2rl.grading.answers import (
     TimeAnswer,
 )
 from a2rl.grading.devices import AgentGpu
-from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, problem
+from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, error_response
 from a2rl.grading.pool import named_devices
 from a2rl.grading.service import GradingService
 from a2rl.grading.submission_queue import Outcome
@@ -166,7 +166,7 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
         except _BadRequestError as bad:
             reason = str(bad)
             await _in(quick, lambda: service.submissions.refuse_unreceived(path, reason))
-            return problem(400, reason, more=bad.more)
+            return error_response(400, reason, more=bad.more)
         try:  # a request that waits for a grade gets its receipt at once, and queues afterwards
             pending = await _in(quick, lambda: service.submit(asked, queues=wait))
         except SubmissionDeferredError:
@@ -210,22 +210,22 @@ def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], Awaitabl
 
     @app.exception_handler(InvalidSubmissionError)
     async def refused(request: Request, error: InvalidSubmissionError) -> JSONResponse:
-        return problem(403 if isinstance(error, BudgetSpentError) else 422, str(error))
+        return error_response(403 if isinstance(error, BudgetSpentError) else 422, str(error))
 
     @app.exception_handler(A2rlError)
     async def failed(request: Request, error: A2rlError) -> JSONResponse:
-        return problem(503, str(error))
+        return error_response(503, str(error))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 400:
             return await malformed(request, error)
-        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+        return error_response(error.status_code, str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: Exception) -> JSONResponse:
         await on_malformed(request)
-        return problem(400, USAGES.get(request.url.path, USAGE))
+        return error_response(400, USAGES.get(request.url.path, USAGE))
 
 
 class _BadRequestError(Exception):

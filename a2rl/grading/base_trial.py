@@ -17,7 +17,7 @@ from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
-from a2rl.grading.submission_checks import Requirements, check_tied_head, is_tied, keep, set_aside
+from a2rl.grading.submission_checks import Requirements, check_tied_head, complete_copy, is_tied, name_as_submitted
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 
@@ -125,8 +125,8 @@ def _try(folder: Path, saved: Path, complete: dict[str, Any]) -> None:
     model = load_model(folder, dtype="auto")
     model.save_pretrained(saved)
     load_tokenizer(folder).save_pretrained(saved)
-    set_aside(saved)
-    keep(saved, Requirements(folder, complete))
+    name_as_submitted(saved)
+    complete_copy(saved, Requirements(folder, complete))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ MAX_RATE_DELAY_S = 10.0
 """A request that would be delayed for longer is rejected."""
 
 
-def problem(
+def error_response(
     status: int,
     detail: str,
     headers: dict[str, str] | None = None,
@@ -95,7 +95,9 @@ class RequestRate:
         if scope["type"] == "http":
             wait_s = self._bucket.reserve(MAX_RATE_DELAY_S)
             if wait_s is None:
-                too_many = problem(429, "too many requests; wait a while", {"Retry-After": "5", "Connection": "close"})
+                too_many = error_response(
+                    429, "too many requests; wait a while", {"Retry-After": "5", "Connection": "close"}
+                )
                 await too_many(scope, receive, send)
                 return
             if wait_s:
@@ -176,7 +178,7 @@ class SizeLimit:
 
     async def _refuse(self, status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.to_thread(self._refused, scope, detail)
-        await problem(status, detail, {"Connection": "close"})(scope, receive, send)
+        await error_response(status, detail, {"Connection": "close"})(scope, receive, send)
 
 
 def _head_bytes(scope: Scope) -> int:

@@ -21,7 +21,7 @@ SAVED_WHOLE = frozenset({"pytorch_model.bin", "pytorch_model.bin.index.json"})
 SHOWN_CHARS = 200
 
 
-def what_is_there_instead(folder: UntrustedFolder, names: set[str], path: str) -> str:
+def how_to_convert(folder: UntrustedFolder, names: set[str], path: str) -> str:
     """Returns what a folder holds and how to make a checkpoint of it.
 
     Args:
@@ -66,12 +66,12 @@ def _other_format(names: set[str], path: str, out: str) -> str | None:
     config = f'cp "$MODEL_PATH/config.json" {target}'
     if "zero_to_fp32.py" in names:
         command = f"python {source}/zero_to_fp32.py {source} {target} --safe_serialization && {config}"
-        return _mend("a DeepSpeed checkpoint", command, target)
+        return _recipe("a DeepSpeed checkpoint", command, target)
     if shards := [match for name in names if (match := VERL_SHARD.fullmatch(name))]:
         command = f"python -m verl.model_merger merge --backend fsdp --local_dir {source} --target_dir {target}"
-        return _mend(f"a checkpoint of verl in {shards[0][1]} shards, one for each rank,", command, target)
+        return _recipe(f"a checkpoint of verl in {shards[0][1]} shards, one for each rank,", command, target)
     if any(name.endswith(".distcp") for name in names):
-        return _mend("a sharded FSDP checkpoint", f"accelerate merge-weights {source} {target} && {config}", target)
+        return _recipe("a sharded FSDP checkpoint", f"accelerate merge-weights {source} {target} && {config}", target)
     pickles = sorted(
         name for name in names if name.endswith(PICKLES) and name.isprintable() and not name.startswith(NO_WEIGHTS)
     )
@@ -91,8 +91,8 @@ def _other_format(names: set[str], path: str, out: str) -> str | None:
             f"s.save_file({{k: v.clone() for k, v in w.items()}}, {f'{out[:SHOWN_CHARS]}/model.safetensors'!r})"
         )
         command = f"mkdir -p {target} && {config} && python -c {shlex.quote(code)}"
-    return f"{_mend(what, command, target)}. Next time, {SAFETENSORS_RECIPE}"
+    return f"{_recipe(what, command, target)}. Next time, {SAFETENSORS_RECIPE}"
 
 
-def _mend(what: str, command: str, target: str) -> str:
+def _recipe(what: str, command: str, target: str) -> str:
     return f"the folder holds {what}; make a checkpoint of it: `{command}`, then submit {target}"

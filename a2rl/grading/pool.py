@@ -22,7 +22,7 @@ from a2rl.grading.outputs import OnProgress, ignore_progress, joint_progress, pr
 from a2rl.grading.worker_process import OUT_OF_MEMORY, WORKER, StuckError, WorkerProcess
 
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
-MOST_JUDGING = 4
+MAX_JUDGING = 4
 """How many jobs of a device may wait for their judge while it works on another: each keeps a process with libraries."""
 ATTEMPTS = 2
 """How many times a job is tried if its process or its worker dies or hangs."""
@@ -217,7 +217,7 @@ class _Slot:
         self._lock = threading.Lock()
         self._worker = WorkerProcess(settings, device, worker)
         self.device_is_free = threading.Semaphore()
-        self._judging = threading.Semaphore(MOST_JUDGING)
+        self._judging = threading.Semaphore(MAX_JUDGING)
 
     @property
     def pid(self) -> int | None:

@@ -23,7 +23,7 @@ from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeResult, ids_of_run, score_items
 from a2rl.grading.outputs import OnProgress, ignore_progress
 from a2rl.grading.pool import grade_now
-from a2rl.grading.submission_checks import as_graded
+from a2rl.grading.submission_checks import restore_checkpoint
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
@@ -135,7 +135,7 @@ def _again(run: RunDir, settings: Settings, first: _FirstGrade, base: Path, on_p
     before = first.result
     with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as name:
         scratch = Path(name)
-        model = as_graded(first.weights, base, scratch / "model") if first.submission else base
+        model = restore_checkpoint(first.weights, base, scratch / "model") if first.submission else base
         job = grade_job(run, settings.root, model, first.split, scratch / "grade.json")
         account = scratch / "account.db" if job.account else None
         changes = {"log": scratch / "grader.log", "account": account, "judge_usd": run.spec.max_judge_usd}

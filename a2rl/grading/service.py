@@ -15,11 +15,11 @@ from a2rl.grading.answers import (
     RUN_META,
     RUN_META_MODE,
     History,
+    ServiceState,
     SubmissionList,
     SubmissionStatus,
     SubmitAnswer,
     TimeAnswer,
-    Work,
     run_meta,
     submission_status,
     submit_answer,
@@ -99,13 +99,13 @@ class GradingService:
         history = History(safe_entries(self._run))
         if receipt not in history.received:
             return None
-        return submission_status(self._run, receipt, history, self._work_now(), whole=True)
+        return submission_status(self._run, receipt, history, self._state_now(), whole=True)
 
     def statuses(self, most: int) -> SubmissionList:
         """Returns the states of the newest submissions."""
-        history, work = History(safe_entries(self._run)), self._work_now()
+        history, state = History(safe_entries(self._run)), self._state_now()
         newest = list(history.received)[-most:]
-        shown = [submission_status(self._run, receipt, history, work, whole=False) for receipt in newest]
+        shown = [submission_status(self._run, receipt, history, state, whole=False) for receipt in newest]
         return SubmissionList(total=len(history.received), submissions=shown)
 
     def time(self, now: float) -> TimeAnswer:
@@ -150,9 +150,9 @@ class GradingService:
         finally:
             self.submissions.queue.end(pending, ending)
 
-    def _work_now(self) -> Work:
+    def _state_now(self) -> ServiceState:
         copying = self.submissions.queue.receipts("copying")
-        return Work(copying=copying, waiting=self._grades.waiting(), grading=self._grades.progress())
+        return ServiceState(copying=copying, waiting=self._grades.waiting(), grading=self._grades.progress())
 
     def _prune(self) -> None:
         with suppress(A2rlError, OSError):  # tried again after the next grade, and by the stage `grade`

@@ -56,7 +56,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 NO_DIGESTS: TensorDigests = MappingProxyType({})
 
 
-class KeptCopy(NamedTuple):
+class CheckedCopy(NamedTuple):
     """What the grader has kept of a submission."""
 
     digest: str
@@ -127,7 +127,7 @@ def copy_submission(
     target: Path,
     required: Requirements,
     alone: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> KeptCopy:
+) -> CheckedCopy:
     """Copies the weights of a submission into `target` and adds the base model's other files.
 
     The sizes of the files are limited before the first byte is copied; what is in them is checked with the copy, which
@@ -161,26 +161,26 @@ def copy_submission(
                 digests = files.copy(copy, Caps.of(len(base), are_adapter=files.are_adapter).header_bytes)
         required.check(copy, required)  # others do not wait for this
         if merge is None or not files.are_adapter:
-            return keep(target, required, digests)
+            return complete_copy(target, required, digests)
         with alone():
             about = merge(copy, base_model, target)
         shutil.rmtree(copy)
-        set_aside(target)
-        return keep(target, required)._replace(adapter=about)
+        name_as_submitted(target)
+        return complete_copy(target, required)._replace(adapter=about)
     except OSError as error:
         raise InfrastructureError(
             f"the grader could not copy the submission: {error.strerror or error}; submit again later"
         ) from error
 
 
-def set_aside(saved: Path) -> None:
+def name_as_submitted(saved: Path) -> None:
     """Renames the files of a saved model that are only read, as those of a copied submission are named."""
     for name in CHECKED:
         if (saved / name).exists():
             (saved / name).rename(saved / f"submitted.{name}")
 
 
-def keep(copy: Path, required: Requirements, known: TensorDigests = NO_DIGESTS) -> KeptCopy:
+def complete_copy(copy: Path, required: Requirements, known: TensorDigests = NO_DIGESTS) -> CheckedCopy:
     """Checks the copy of a submission against the base model and gives it the base model's other files.
 
     Args:
@@ -199,7 +199,7 @@ def keep(copy: Path, required: Requirements, known: TensorDigests = NO_DIGESTS) 
     _drop_tied_head(weights, digests)
     keep_only(copy, weights.tensors)
     _take_from_base(copy, required.base_model, config)
-    return KeptCopy(digest_of_tensors(weights.tensors, digests))
+    return CheckedCopy(digest_of_tensors(weights.tensors, digests))
 
 
 def _check(copy: Path, required: Requirements) -> tuple[Weights, dict[str, Any]]:
@@ -213,7 +213,7 @@ def _check(copy: Path, required: Requirements) -> tuple[Weights, dict[str, Any]]
     return find_weights(tensors_of(copy, Caps.of(len(base))), base, is_tied(config, complete)), config
 
 
-def as_graded(checkpoint: Path, base_model: Path, target: Path) -> Path:
+def restore_checkpoint(checkpoint: Path, base_model: Path, target: Path) -> Path:
     """Makes a folder with the weights of a kept checkpoint, and all else from the base model, as when it was accepted.
 
     Returns:
@@ -272,12 +272,14 @@ def check_tied_head(base_model: Path, tied: bool | None) -> None:
 
 def _check_config(submitted: Mapping[str, Any], base: Mapping[str, Any], complete: Mapping[str, Any]) -> None:
     if (found := first_difference(submitted, base, complete)) is not None:
-        mend = "submit the base model's architecture with its settings"
+        remedy = "submit the base model's architecture with its settings"
         if found.key == "vocab_size":
-            mend = f"cut off new rows: model.resize_token_embeddings({_shown(found.base)}); model.save_pretrained(path)"
+            remedy = (
+                f"cut off new rows: model.resize_token_embeddings({_shown(found.base)}); model.save_pretrained(path)"
+            )
         raise InvalidSubmissionError(
             f"config.json has {found.key[:SHOWN_CHARS]} = {_shown(found.submitted)}, the base model has "
-            f"{_shown(found.base)}; it is graded as the base model computes, so {mend}"
+            f"{_shown(found.base)}; it is graded as the base model computes, so {remedy}"
         )
     if submitted.get("auto_map") not in (None, base.get("auto_map")):
         raise InvalidSubmissionError(

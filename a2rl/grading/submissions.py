@@ -19,7 +19,7 @@ from typing import NamedTuple
 from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
 from a2rl.grading.adapters import AdapterMerger
 from a2rl.grading.frozen_sources import FrozenSources
-from a2rl.grading.submission_checks import KeptCopy, Requirements, check_apart, copy_submission
+from a2rl.grading.submission_checks import CheckedCopy, Requirements, check_apart, copy_submission
 from a2rl.grading.submission_queue import PendingSubmission, SubmissionQueue
 from a2rl.grading.submission_states import is_agent_at_work, mark_unneeded, open_receipts, pruned, quota_left, sweep
 from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, bounded
@@ -253,7 +253,7 @@ class Submissions:
         finally:
             marks.unlink(missing_ok=True)
 
-    def _copy(self, pending: PendingSubmission, target: Path) -> KeptCopy:
+    def _copy(self, pending: PendingSubmission, target: Path) -> CheckedCopy:
         received, base_model = pending.received, base_model_of(self._run)
         try:
             source = self._sources.find(received.receipt, self._run.workspace, received.model_path)
@@ -329,7 +329,7 @@ def _still_open(received: SubmissionReceived, entries: list[Entry]) -> list[Entr
 
 
 def _accepted(
-    received: SubmissionReceived, copied: KeptCopy, revision: str | None, entries: list[Entry]
+    received: SubmissionReceived, copied: CheckedCopy, revision: str | None, entries: list[Entry]
 ) -> SubmissionAccepted:
     return SubmissionAccepted(
         submission_id=1 + sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),

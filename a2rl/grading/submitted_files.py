@@ -17,7 +17,7 @@ from typing import IO, BinaryIO, NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
 from a2rl.core.files import MACHINE_ERRORS
-from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS, what_is_there_instead
+from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS, how_to_convert
 from a2rl.linux.placing import clone_file
 from a2rl.linux.untrusted_folder import (
     NO_LINKS,
@@ -269,7 +269,7 @@ def _names_that_count(folder: UntrustedFolder, source: Source) -> list[str]:
     if ADAPTER_CONFIG in names or ADAPTER_WEIGHTS in names:
         return _files_of_adapter(names)
     if not any(name.endswith(".safetensors") for name in names):
-        raise InvalidSubmissionError(what_is_there_instead(folder, names, source.path))
+        raise InvalidSubmissionError(how_to_convert(folder, names, source.path))
     if "config.json" not in names:
         raise InvalidSubmissionError(
             "the folder has no config.json; save the whole model with model.save_pretrained(path)"

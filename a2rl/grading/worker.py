@@ -61,7 +61,7 @@ FIRST, OTHER, DIED = (
 )
 
 
-class KeptEngine:
+class WarmEngine:
     """The engine of one device; none before the first job that needs one."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class KeptEngine:
             self._engine.close(timeout_s=0)
             self._engine = None
 
-    def __enter__(self) -> "KeptEngine":
+    def __enter__(self) -> "WarmEngine":
         return self
 
     def __exit__(
@@ -241,7 +241,7 @@ def main() -> None:
     answers.flush()
     judging = _Judging(answers.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: judging.report())
-    with KeptEngine() as kept:
+    with WarmEngine() as kept:
         for line in sys.stdin:
             number, job = json.loads(line)
             _grade(number, GradeJob.model_validate(job), kept, judging)
@@ -269,7 +269,7 @@ class _Judging:
                     _say(self.answers, self._jobs.pop(child), exit_code=os.waitstatus_to_exitcode(status))
 
 
-def _grade(number: int, job: GradeJob, kept: KeptEngine, judging: _Judging) -> None:
+def _grade(number: int, job: GradeJob, kept: WarmEngine, judging: _Judging) -> None:
     """Grades in a forked process, and in a second one if the engine that the first was lent turns out to be lost."""
     while True:
         lease = kept.lease(job)

@@ -35,7 +35,7 @@ from a2rl.recording.code_history import code_state, snapshot_code
 from a2rl.recording.processes import ProcessLog
 from a2rl.recording.tracer import FILE, MAX_BYTES
 from a2rl.run.directory import RunDir
-from a2rl.run.gpu_share import dealt_to
+from a2rl.run.gpu_share import allocation_of
 
 INTERVAL_S = 3.0
 TELEMETRY_INTERVAL_S = 6.0
@@ -275,8 +275,8 @@ def _tree(supervisor: psutil.Process | None) -> list[psutil.Process]:
 
 
 def _watch_gpus(run: RunDir) -> "subprocess.Popen[bytes] | None":
-    """Starts a program that logs the use of the run's GPUs; of all, if none were dealt to it."""
-    program, share = shutil.which("nvidia-smi"), dealt_to(run)
+    """Starts a program that logs the use of the run's GPUs; of all, if none were allocated to it."""
+    program, share = shutil.which("nvidia-smi"), allocation_of(run)
     if program is None or (share is not None and not share.all):
         return None
     only = [f"--id={','.join(sorted({str(gpu.index) for gpu in share.all}))}"] if share is not None else []

@@ -1,6 +1,6 @@
 """The GPUs of a run: how many it needs, which ones it has, and which of them its agent sees.
 
-with dealt_gpus(run, settings, side_by_side=4) as share:      # waits until they are free
+with allocated_gpus(run, settings, side_by_side=4) as share:      # waits until they are free
     share.agent, share.graders
 
 `gpus.json` in the run directory names them for the run's other processes.
@@ -104,7 +104,7 @@ def wants_no_gpu(spec: RunSettings) -> bool:
 
 
 @contextmanager
-def dealt_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> Iterator[GpuShare]:
+def allocated_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> Iterator[GpuShare]:
     """Holds the GPUs of a run within the context, after waiting for runs that use them.
 
     Args:
@@ -129,12 +129,12 @@ def dealt_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> Iterat
 
 
 def share_of(run: RunDir, settings: Settings) -> GpuShare:
-    """Returns the GPUs that were dealt to a run. If none ever were, it has all those that runs may use."""
-    return dealt_to(run) or GpuShare(agent=usable_gpus(settings).gpus)
+    """Returns the GPUs that were allocated to a run. If none ever were, it has all those that runs may use."""
+    return allocation_of(run) or GpuShare(agent=usable_gpus(settings).gpus)
 
 
-def dealt_to(run: RunDir) -> GpuShare | None:
-    """Returns the GPUs that were dealt to a run; None if none ever were."""
+def allocation_of(run: RunDir) -> GpuShare | None:
+    """Returns the GPUs that were allocated to a run; None if none ever were."""
     try:
         return read_model(run.root / FILE, GpuShare)
     except FileNotFoundError:

@@ -19,12 +19,11 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import EventLog
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
-from a2rl.grading import http_limits as door
-from a2rl.grading import server_process
+from a2rl.grading import http_limits, service_process
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.server_process import GradingServer
 from a2rl.grading.service import GradingService
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionRefused
 from a2rl.run.rules import GradingLimits
@@ -51,8 +50,8 @@ class Served:
 
         self.server = uvicorn.Server(
             uvicorn.Config(
-                app, lifespan="off", http=door.Connection, ws="none", log_level="error", callback_notify=beat,
-                timeout_notify=0, h11_max_incomplete_event_size=door.MAX_HEAD_BYTES, timeout_graceful_shutdown=1,
+                app, lifespan="off", http=http_limits.Connection, ws="none", log_level="error", callback_notify=beat,
+                timeout_notify=0, h11_max_incomplete_event_size=http_limits.MAX_HEAD_BYTES, timeout_graceful_shutdown=1,
             )
         )  # fmt: skip
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[self._listener])))
@@ -91,7 +90,7 @@ class Served:
 
 @pytest.fixture
 def served(run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(door, "ARRIVAL_TIMEOUT_S", SHORT_S)
+    monkeypatch.setattr(http_limits, "ARRIVAL_TIMEOUT_S", SHORT_S)
     with Served(run, settings, FakePool()) as server:
         yield server
 
@@ -116,7 +115,7 @@ def test_many_hundred_open_connections_do_not_stop_the_service(
                 flood.append(stack.enter_context(socket.create_connection(served.address, timeout=5)))
         before = served.beats
         wait_for(lambda: served.beats > before + 2)
-        assert len(served.server.server_state.connections) <= door.MAX_CONNECTIONS
+        assert len(served.server.server_state.connections) <= http_limits.MAX_CONNECTIONS
         wait_for(lambda: not served.server.server_state.connections)  # they sent nothing
         assert served.is_well(), "with all of them still open at the other end"
 
@@ -176,7 +175,7 @@ def test_ten_thousand_requests_at_once_are_answered_steadily(served: Served) -> 
         time.sleep(3)
         assert served.is_well(), "for others, too"
     sender.join(20)
-    assert len(served.log.read_text().splitlines()) <= door.BURST + 200
+    assert len(served.log.read_text().splitlines()) <= http_limits.BURST + 200
 
 
 def test_who_asks_right_after_a_flood_of_requests_is_answered(served: Served) -> None:
@@ -203,7 +202,7 @@ def test_the_log_of_calls_stays_small(run: RunDir, tmp_path: Path) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_process, "SILENCE_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(service_process, "SILENCE_TIMEOUT_S", 4.0)
 
 
 def end_agent(run: RunDir) -> None:
@@ -217,7 +216,7 @@ def test_a_stopped_service_restarts_and_grades_what_it_received(
     run: RunDir, settings: Settings, base_model: Path
 ) -> None:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
-    with GradingServer(run, settings) as server:
+    with ServiceProcess(run, settings) as server:
         server.wait_until_ready()
         threading.Thread(target=lambda: _quietly(server.url), daemon=True).start()
         _wait_for_grader()
@@ -241,7 +240,7 @@ def test_a_stopped_grader_is_ended_and_the_grade_is_made_again(
 ) -> None:
     run = new_run(grading_limits=GradingLimits(silence_s=3.0))
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
-    with GradingServer(run, settings) as server:
+    with ServiceProcess(run, settings) as server:
         server.wait_until_ready()
         threading.Thread(target=lambda: _quietly(server.url), daemon=True).start()
         os.kill(_wait_for_grader(), signal.SIGSTOP)
@@ -254,8 +253,8 @@ def test_a_stopped_grader_is_ended_and_the_grade_is_made_again(
 def test_a_flood_does_not_make_the_service_look_dead(
     run: RunDir, settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_process, "SILENCE_TIMEOUT_S", 10.0)
-    with GradingServer(run, settings) as server, contextlib.ExitStack() as stack:
+    monkeypatch.setattr(service_process, "SILENCE_TIMEOUT_S", 10.0)
+    with ServiceProcess(run, settings) as server, contextlib.ExitStack() as stack:
         server.wait_until_ready()
         [service] = _processes(SERVICE)
         flood = []
@@ -267,10 +266,10 @@ def test_a_flood_does_not_make_the_service_look_dead(
             server.keep_alive()
             time.sleep(0.1)
         assert [process.pid for process in _processes(SERVICE)] == [service.pid]
-        assert len(service.net_connections()) <= door.MAX_CONNECTIONS + 10
+        assert len(service.net_connections()) <= http_limits.MAX_CONNECTIONS + 10
 
 
-class NoService(GradingServer):
+class NoService(ServiceProcess):
     """A service whose processes do nothing; its clock is a fake that runs fast."""
 
     def __init__(self, run: RunDir, settings: Settings) -> None:
@@ -308,7 +307,7 @@ def test_draining_ends_even_with_a_service_that_does_nothing(run: RunDir, settin
 
 @pytest.mark.slow
 def test_what_the_service_only_counted_reaches_the_ledger(run: RunDir, settings: Settings) -> None:
-    with GradingServer(run, settings) as server:
+    with ServiceProcess(run, settings) as server:
         server.wait_until_ready()
         for _ in range(40):
             httpx.post(f"{server.url}/submit", json={"model_path": "output/absent"}, timeout=60)

@@ -11,7 +11,7 @@ import pytest
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentConfined
-from a2rl.run.gpu_share import GpuShare, dealt_gpus
+from a2rl.run.gpu_share import GpuShare, allocated_gpus
 from stages import execute as stage
 from stages.execute import execute
 from tests.contract.test_llm_agents import FakeGradingServer
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 def test_each_agent_sees_its_own_gpus_and_never_the_graders(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch, runs: int, gpus: int, grading: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(stage, "GradingServer", FakeGradingServer)
+    monkeypatch.setattr(stage, "ServiceProcess", FakeGradingServer)
     fake = FakeGpus(settings.root, gpus)
     seen_by_runs = fake.seen_by(settings)
     script = settings.root / "mine" / "start.sh"
@@ -67,7 +67,7 @@ def test_each_agent_sees_its_own_gpus_and_never_the_graders(
     all_have_theirs = threading.Barrier(runs if there_is_one_for_each else 1)
 
     def work(run: RunDir) -> Seen:
-        with dealt_gpus(run, seen_by_runs, side_by_side=runs) as share:
+        with allocated_gpus(run, seen_by_runs, side_by_side=runs) as share:
             all_have_theirs.wait(60)  # else an agent could end, and free its GPU, before another begins
             assert execute(run, seen_by_runs).ended == "finished"
         output = run.workspace / "output"

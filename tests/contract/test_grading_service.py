@@ -27,8 +27,8 @@ from a2rl.grading.grades import grade_job
 from a2rl.grading.http_limits import MAX_BODY_BYTES
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.server_process import GradingServer
 from a2rl.grading.service import GradingService
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.grading.submission_states import ungraded
 from a2rl.judge.params import JudgeParams
 from a2rl.run.directory import RunDir
@@ -516,7 +516,7 @@ def test_an_answer_tells_a_score_and_nothing_of_the_items(
 def test_after_kills_each_accepted_submission_is_graded_once(run: RunDir, settings: Settings, base_model: Path) -> None:
     """The grader, its worker and the service are killed."""
     paths = checkpoints(run, base_model, 3)
-    with GradingServer(run, settings) as server, ThreadPoolExecutor(4) as threads:
+    with ServiceProcess(run, settings) as server, ThreadPoolExecutor(4) as threads:
         server.wait_until_ready()
         clients = [threads.submit(_insist, server.url, path) for path in [*paths, paths[0]]]
         kill(_wait_for_grader())

@@ -21,7 +21,7 @@ from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.settings import Settings
 from a2rl.core.urls import refuse_credentials
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.server_process import GradingServer
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
@@ -90,7 +90,7 @@ def make(settings: Settings, new_run: Callable[..., RunDir], monkeypatch: pytest
     """Makes a run of an agent that has a key, with its definition and its program."""
 
     def made(definition: str, program: str, **changes: Any) -> tuple[RunDir, Settings]:
-        monkeypatch.setattr("stages.execute.GradingServer", FakeGradingServer)
+        monkeypatch.setattr("stages.execute.ServiceProcess", FakeGradingServer)
         (settings.root / "agents").unlink()
         folder = settings.root / "agents" / "leaky"
         folder.mkdir(parents=True)
@@ -239,7 +239,7 @@ def environments(pid: int) -> bytes:
 
 def test_the_service_and_its_workers_have_no_key(run: RunDir, settings: Settings) -> None:
     rich = Settings(settings.root, {**settings.environ, "OPENAI_API_KEY": JUDGE_KEY})
-    with GradingServer(run, rich) as server:
+    with ServiceProcess(run, rich) as server:
         server.wait_until_ready()
         pid = server._process.pid
         wait_for(lambda: psutil.Process(pid).children(recursive=True), 60)

@@ -76,7 +76,7 @@ def real_grading() -> None:
 @pytest.fixture(autouse=True)
 def no_grading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "real_grading" not in request.fixturenames:
-        monkeypatch.setattr("stages.execute.GradingServer", FakeGradingServer)
+        monkeypatch.setattr("stages.execute.ServiceProcess", FakeGradingServer)
 
 
 @pytest.fixture

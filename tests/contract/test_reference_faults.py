@@ -30,8 +30,8 @@ from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeJob, GradeResult
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.server_process import GradingServer
 from a2rl.grading.service import GradingService
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.models.base_model import model_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted
@@ -88,7 +88,7 @@ def test_there_is_no_way_to_set_the_baseline(run: RunDir, settings: Settings) ->
 
 
 def test_the_grading_service_listens_on_this_machine_alone(run: RunDir, settings: Settings) -> None:
-    with GradingServer(run, settings) as server:
+    with ServiceProcess(run, settings) as server:
         assert server.url.startswith("http://127.0.0.1:")
         port = int(server.url.rpartition(":")[2])
         listening = [line.split() for name in ("tcp", "tcp6") for line in _proc_net(name) if f":{port:04X} " in line]

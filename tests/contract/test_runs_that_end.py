@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from a2rl.core.settings import Settings
-from a2rl.grading.server_process import GradingServer
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
@@ -39,11 +39,11 @@ SOON_S = 60.0
 
 
 @contextmanager
-def server_of(run: RunDir, settings: Settings, **how: object) -> Iterator[GradingServer]:
+def server_of(run: RunDir, settings: Settings, **how: object) -> Iterator[ServiceProcess]:
     """Starts the service of a run, and keeps it alive as the stage does."""
     (settings.root / "tests").symlink_to(REPOSITORY / "tests")
     (run.root / SETTINGS).write_text(json.dumps(how))
-    with GradingServer(run, settings, module=SERVICE) as server:
+    with ServiceProcess(run, settings, module=SERVICE) as server:
         server.wait_until_ready()
         yield server
 

@@ -18,7 +18,7 @@ from a2rl.grading.app import MAX_KEY, create_app
 from a2rl.grading.outputs import progress_path
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
-from a2rl.grading.submission_checks import KeptCopy, copy_submission
+from a2rl.grading.submission_checks import CheckedCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
@@ -54,7 +54,7 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Copies begin at once and go on when the event is set."""
     go_on = threading.Event()
 
-    def copy(*arguments: Any) -> KeptCopy:
+    def copy(*arguments: Any) -> CheckedCopy:
         *others, alone = arguments
         with alone():
             assert go_on.wait(60)

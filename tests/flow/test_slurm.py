@@ -12,7 +12,7 @@ import pytest
 
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentConfined
-from a2rl.run.gpu_share import dealt_to
+from a2rl.run.gpu_share import allocation_of
 from tests.fake_engine import FakeEngine
 from tests.fake_gpus import FakeGpus, make_libcuda
 from tests.flow.machines import kill_machine, machines_with_services
@@ -70,7 +70,7 @@ def test_four_jobs_of_an_array_do_four_runs_on_their_own_gpus(tmp_path: Path) ->
         for run_id, uuid in found.items():
             run, row = RunDir(checkout.root / "runs" / run_id), machines.row(run_id)
             assert (row.done, row.epoch, row.attempt) == (True, 1, 1), said
-            share = dealt_to(run)
+            share = allocation_of(run)
             assert share is not None
             assert [gpu.uuid for gpu in share.all] == [uuid]
             assert {event.gpus for event in run.ledger.events(AgentConfined)} == {(uuid,)}

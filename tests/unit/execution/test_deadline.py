@@ -16,7 +16,7 @@ from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts
 from a2rl.execution.compute import Sample
 from a2rl.execution.deadline import RemainingTime, WatchResult, watch
-from a2rl.grading.server_process import GradingServer
+from a2rl.grading.service_process import ServiceProcess
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import Graded, SubmissionAccepted
 from a2rl.sandbox.command import AgentExit
@@ -248,6 +248,6 @@ def test_a_log_that_cannot_be_written_does_no_harm(run: RunDir, tmp_path: Path) 
 def test_an_agent_need_not_have_filled_the_disk_itself(
     run: RunDir, settings: Settings, why: str, responsible: str
 ) -> None:
-    attempts = Attempts(run, find_agent("noop", REPOSITORY), settings, cast(GradingServer, None), lambda _: None)
+    attempts = Attempts(run, find_agent("noop", REPOSITORY), settings, cast(ServiceProcess, None), lambda _: None)
     ended = attempts._end_of(WatchResult("crashed", AgentExit(-9, "", 1, stopped=why)), 1, "", 0)
     assert (ended.why, ended.responsible) == (f"it was ended: {why}", responsible)

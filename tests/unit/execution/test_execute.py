@@ -20,7 +20,7 @@ from a2rl.execution.compute import GpuWatch
 from a2rl.linux.orphans import MARKER, TRACE, ProcessTrace
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
-from a2rl.run.gpu_share import dealt_gpus
+from a2rl.run.gpu_share import allocated_gpus
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
 from a2rl.scoring.score import summarise
@@ -32,7 +32,7 @@ from tests.fake_gpus import FakeGpus
 
 @pytest.fixture(autouse=True)
 def no_grading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "GradingServer", FakeGradingServer)
+    monkeypatch.setattr(stage, "ServiceProcess", FakeGradingServer)
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_a_gpu_that_disappears_is_a_failure_of_the_machine(
     fake = FakeGpus(settings.root, 2)
     seen, run = fake.seen_by(settings), work("sleep 100\n", model="m", gpus_per_run=1)
     monkeypatch.setattr(module, "GpuWatch", lambda uuids: GpuWatch(uuids, _VanishingNvml(), 0.05))
-    with dealt_gpus(run, seen):
+    with allocated_gpus(run, seen):
         with pytest.raises(InfrastructureError, match=r"GPU GPU-0f3a.* has disappeared: GPU is lost; `a2rl resume"):
             execute(run, seen)
         assert [event.reason for event in run.ledger.events(AgentEnded)] == ["lost"]
@@ -270,5 +270,5 @@ def test_a_gpu_that_disappears_is_a_failure_of_the_machine(
         with pytest.raises(InfrastructureError, match="has disappeared"):  # a retry does not start the agent again
             execute(run, seen)
     assert len(run.ledger.events(AgentStarted)) == 1
-    with dealt_gpus(run, seen) as share:  # a resumed run has the other one
+    with allocated_gpus(run, seen) as share:  # a resumed run has the other one
         assert [gpu.index for gpu in share.all] == [1]

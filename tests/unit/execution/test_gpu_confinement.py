@@ -18,7 +18,7 @@ from a2rl.grading.devices import describe_gpus
 from a2rl.grading.grades import grade_job
 from a2rl.linux.gpus import driver_nodes
 from a2rl.run.directory import RunDir
-from a2rl.run.gpu_share import GpuShare, dealt_gpus
+from a2rl.run.gpu_share import GpuShare, allocated_gpus
 from a2rl.run.records import SetupRecord
 from a2rl.sampling.engine_params import EngineMemory
 from a2rl.sandbox.command import AgentCommand
@@ -45,7 +45,7 @@ def test_eight_runs_on_eight_gpus_each_see_their_own(settings: Settings) -> None
     runs = [new_run(settings, number, gpus_per_run=1, sandbox="landlock") for number in range(8)]
     with ExitStack() as held:
         for run in runs:
-            held.enter_context(dealt_gpus(run, seen, side_by_side=8))
+            held.enter_context(allocated_gpus(run, seen, side_by_side=8))
         environments = [agent_environment(run, agent, URL, seen) for run in runs]
     assert {each["CUDA_VISIBLE_DEVICES"] for each in environments} == {fake.uuid(index) for index in range(8)}
     assert all(each["NVIDIA_VISIBLE_DEVICES"] == each["CUDA_VISIBLE_DEVICES"] for each in environments)
@@ -57,7 +57,7 @@ def test_the_agent_never_sees_the_gpu_that_grades(settings: Settings, monkeypatc
     seen, run = fake.seen_by(settings), new_run(settings, 1, gpus_per_run=1, grading_gpus=1)
     agent, isolation = find_agent("noop", settings.root), select_sandbox("landlock", settings)
     monkeypatch.setattr(command, "driver_nodes", lambda gpus: driver_nodes(gpus, Path("/nowhere")))
-    with dealt_gpus(run, seen) as share:
+    with allocated_gpus(run, seen) as share:
         environment = agent_environment(run, agent, URL, seen)
         confined = confinement_of(run, agent, seen, isolation, connect=())
     assert confined is not None
@@ -70,7 +70,7 @@ def test_the_agent_never_sees_the_gpu_that_grades(settings: Settings, monkeypatc
 def test_an_agent_without_gpus_sees_none_whatever_its_user_sees(settings: Settings) -> None:
     fake = FakeGpus(settings.root, 2)
     seen, run = fake.seen_by(settings, "0,1"), new_run(settings, 1, gpus_per_run=0)
-    with dealt_gpus(run, seen):
+    with allocated_gpus(run, seen):
         environment = agent_environment(run, find_agent("noop", settings.root), URL, seen)
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "void"

@@ -11,7 +11,7 @@ import pytest
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
 from a2rl.grading.adapters import AdapterMerger, _number, check_adapter
-from a2rl.grading.submission_checks import KeptCopy, Requirements, copy_submission
+from a2rl.grading.submission_checks import CheckedCopy, Requirements, copy_submission
 from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import weights_digest
 from tests.run_maker import checkout
@@ -62,7 +62,7 @@ def adapter(workspace: Path) -> Path:
 
 
 @pytest.fixture
-def submit(workspace: Path, base_model: Path, tmp_path: Path) -> Callable[[], KeptCopy]:
+def submit(workspace: Path, base_model: Path, tmp_path: Path) -> Callable[[], CheckedCopy]:
     """Submits the adapter; merging ends with the check, so that no process is needed."""
 
     def check_only(folder: Path, base: Path, target: Path) -> str:
@@ -190,7 +190,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("flaw", BAD)
 def test_a_bad_adapter_is_refused_with_a_way_to_mend_it(
-    adapter: Path, submit: Callable[[], KeptCopy], flaw: str
+    adapter: Path, submit: Callable[[], CheckedCopy], flaw: str
 ) -> None:
     spoil, says = BAD[flaw]
     spoil(adapter)
@@ -199,7 +199,7 @@ def test_a_bad_adapter_is_refused_with_a_way_to_mend_it(
     assert "\n" not in str(refused.value)
 
 
-def test_a_good_adapter_is_recorded_in_words(adapter: Path, submit: Callable[[], KeptCopy]) -> None:
+def test_a_good_adapter_is_recorded_in_words(adapter: Path, submit: Callable[[], CheckedCopy]) -> None:
     assert submit().adapter == "LoRA adapter of rank 2 on 2 layers"
 
 

@@ -12,7 +12,7 @@ from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.job import GradeJob, GradeResult
-from a2rl.grading.pool import MOST_JUDGING, GraderPool, GradingError
+from a2rl.grading.pool import MAX_JUDGING, GraderPool, GradingError
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for
 
@@ -75,15 +75,15 @@ def test_only_so_many_jobs_of_a_device_wait_for_their_judge(pool: GraderPool, ma
     def named(number: int) -> GradeJob:
         return make("judge").model_copy(update={"result": make("judge").result.with_name(f"{number}.json")})
 
-    waiting = [pool.submit(named(number)) for number in range(MOST_JUDGING + 1)]
+    waiting = [pool.submit(named(number)) for number in range(MAX_JUDGING + 1)]
     graded = pool.submit(make("grade"))
     with pytest.raises(TimeoutError):
         graded.result(1)
     named(0).result.with_suffix(".verdict").touch()
     assert waiting[0].result(SOON_S).score.correct == 1
-    for number in range(1, MOST_JUDGING + 1):
+    for number in range(1, MAX_JUDGING + 1):
         named(number).result.with_suffix(".verdict").touch()
-    assert [each.result(SOON_S).score.correct for each in [*waiting, graded]] == [1] * (MOST_JUDGING + 2)
+    assert [each.result(SOON_S).score.correct for each in [*waiting, graded]] == [1] * (MAX_JUDGING + 2)
 
 
 def test_a_job_that_waits_too_long_for_its_judge_fails_alone(pool: GraderPool, make: Make) -> None:

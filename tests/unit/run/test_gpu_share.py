@@ -9,7 +9,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.devices import devices_of
 from a2rl.linux.gpus import Inventory
 from a2rl.run.directory import RunDir
-from a2rl.run.gpu_share import check_gpus, count_gpus, dealt_gpus, require_gpus_for_one, share_of
+from a2rl.run.gpu_share import allocated_gpus, check_gpus, count_gpus, require_gpus_for_one, share_of
 from a2rl.run.spec import RunSettings
 from tests.fake_gpus import FakeGpus, fake_gpu
 
@@ -88,7 +88,7 @@ def test_a_run_uses_at_most_one_mig_instance_per_process() -> None:
 def test_the_gpu_that_grades_is_never_one_of_the_agents(new_run: NewRun, settings: Settings) -> None:
     fake = FakeGpus(settings.root, 3)
     run = new_run(model="m", gpus_per_run=1, grading_gpus=1)
-    with dealt_gpus(run, fake.seen_by(settings)) as share:
+    with allocated_gpus(run, fake.seen_by(settings)) as share:
         assert [gpu.index for gpu in share.agent] == [0]
         assert [gpu.index for gpu in share.graders] == [1]
         assert [gpu.index for gpu in share.all] == [1, 0]
@@ -98,13 +98,16 @@ def test_the_gpu_that_grades_is_never_one_of_the_agents(new_run: NewRun, setting
 def test_two_runs_at_once_share_no_gpu(new_run: NewRun, settings: Settings) -> None:
     seen = FakeGpus(settings.root, 2).seen_by(settings)
     one, other = (new_run(run_id=f"gsm8k-test-{name}", model="m", gpus_per_run=1) for name in ("a", "b"))
-    with dealt_gpus(one, seen) as first, dealt_gpus(other, seen) as second:
+    with allocated_gpus(one, seen) as first, allocated_gpus(other, seen) as second:
         assert not set(first.all) & set(second.all)
 
 
 def test_a_run_of_tiny_needs_no_gpu_and_waits_for_none(new_run: NewRun, settings: Settings) -> None:
     seen = FakeGpus(settings.root, 1).seen_by(settings)
-    with dealt_gpus(new_run(model="m"), seen), dealt_gpus(new_run(run_id="gsm8k-test-2", model="tiny"), seen) as share:
+    with (
+        allocated_gpus(new_run(model="m"), seen),
+        allocated_gpus(new_run(run_id="gsm8k-test-2", model="tiny"), seen) as share,
+    ):
         assert share.all == ()
 
 
@@ -113,15 +116,15 @@ def test_a_driver_that_fails_is_no_reason_to_use_the_processor(new_run: NewRun, 
     fake.change(nvml_fails=True)
     run = new_run(model="m")
     with pytest.raises(InfrastructureError, match="set CUDA_VISIBLE_DEVICES to nothing"):
-        dealt_gpus(run, fake.seen_by(settings)).__enter__()
-    with dealt_gpus(run, fake.seen_by(settings, "")) as share:
+        allocated_gpus(run, fake.seen_by(settings)).__enter__()
+    with allocated_gpus(run, fake.seen_by(settings, "")) as share:
         assert share.all == ()
 
 
 def test_a_gpu_that_has_disappeared_is_an_error_that_names_it(new_run: NewRun, settings: Settings) -> None:
     fake = FakeGpus(settings.root, 2)
     run, seen = new_run(model="m"), fake.seen_by(settings)
-    with dealt_gpus(run, seen) as share:
+    with allocated_gpus(run, seen) as share:
         assert check_gpus(run, seen) == share
         fake.lose(1)
         with pytest.raises(
@@ -131,6 +134,6 @@ def test_a_gpu_that_has_disappeared_is_an_error_that_names_it(new_run: NewRun, s
 
 
 def test_without_gpus_nothing_is_asked_and_nothing_changes(run: RunDir, settings: Settings) -> None:
-    with dealt_gpus(run, settings) as share:
+    with allocated_gpus(run, settings) as share:
         assert share.all == ()
     assert check_gpus(run, settings).graders == ()

@@ -35,7 +35,7 @@ COPY_TIMEOUT_S = 3600.0
 BLOCK = 1 << 16
 
 
-class GradingServer:
+class ServiceProcess:
     """Owns the listening socket and the service's process."""
 
     def __init__(
@@ -77,7 +77,7 @@ class GradingServer:
         self._read_reports()
         if not self._process.is_alive:
             self._restart()
-        elif self._now() > self._heard + (SILENCE_TIMEOUT_S if self._ready else START_TIMEOUT_S):
+        elif self._now() > self._last_report + (SILENCE_TIMEOUT_S if self._ready else START_TIMEOUT_S):
             self._process.kill_tree()
             self._restart()
 
@@ -115,7 +115,7 @@ class GradingServer:
                 return
             check_stop()
             self.keep_alive()
-            if self._problem and self._now() > self._last_well + PROBLEM_TOLERANCE_S:
+            if self._problem and self._now() > self._last_ok + PROBLEM_TOLERANCE_S:
                 raise InfrastructureError(f"{self._problem}; fix that, then `a2rl resume {self._run.id}`")
             if len(entries) != seen:
                 seen, since = len(entries), self._now()
@@ -131,7 +131,7 @@ class GradingServer:
                 self._process.tell("finish")
             time.sleep(0.1)
 
-    def __enter__(self) -> "GradingServer":
+    def __enter__(self) -> "ServiceProcess":
         return self
 
     def __exit__(
@@ -145,11 +145,11 @@ class GradingServer:
         """Reads what the service has reported since the last call."""
         with suppress(BlockingIOError):
             while block := os.read(self._channel, BLOCK):
-                self._heard, self._ready = self._now(), True
+                self._last_report, self._ready = self._now(), True
                 with suppress(ValueError, IndexError):  # an incomplete line
                     self._problem = str(json.loads(block.splitlines()[-1])["problem"])
                 if not self._problem:
-                    self._last_well = self._heard
+                    self._last_ok = self._last_report
 
     def _restart(self) -> None:
         self._restarts += 1
@@ -164,7 +164,7 @@ class GradingServer:
             os.close(self._channel)
         self._channel, theirs = os.pipe()
         os.set_blocking(self._channel, False)
-        self._heard = self._last_well = self._now()
+        self._last_report = self._last_ok = self._now()
         self._ready, self._problem = False, ""
         descriptor = self._listener.fileno()
         try:

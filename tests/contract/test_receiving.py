@@ -20,12 +20,11 @@ from httpx2 import Response
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading import frozen_sources, submission_queue, submissions
-from a2rl.grading import http_limits as door
+from a2rl.grading import frozen_sources, http_limits, submission_queue, submissions
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
-from a2rl.grading.submission_checks import KeptCopy, copy_submission
+from a2rl.grading.submission_checks import CheckedCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition, open_receipts, ungraded
 from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError, SubmitRequest
 from a2rl.grading.submitted_files import Source
@@ -72,7 +71,7 @@ class SlowCopy:
         self._copy = copy_submission
         monkeypatch.setattr(submissions, "copy_submission", self)
 
-    def __call__(self, *arguments: Any) -> KeptCopy:
+    def __call__(self, *arguments: Any) -> CheckedCopy:
         self.begun.set()
         assert self.go_on.wait(60)
         return self._copy(*arguments)
@@ -232,7 +231,7 @@ def test_two_services_that_copy_one_submission_accept_it_once(
     old = service_of(run, settings)
     pending = old.submissions.receive(V1)
 
-    def copy_after_another(*arguments: Any) -> KeptCopy:
+    def copy_after_another(*arguments: Any) -> CheckedCopy:
         monkeypatch.undo()
         copy = copy_submission(*arguments)
         service_of(run, settings)
@@ -271,7 +270,7 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
     end_agent_at_work(run)
     full = {f"-{received[0].receipt}"}
 
-    def copy(source: Source, *others: Any) -> KeptCopy:
+    def copy(source: Source, *others: Any) -> CheckedCopy:
         if any(source.path.endswith(receipt) for receipt in full):
             raise InfrastructureError("the grader's disk is full")
         return copy_submission(source, *others)
@@ -309,7 +308,7 @@ def test_copies_are_made_one_at_a_time(
 ) -> None:
     """So none counts on the disk space of another."""
     service, copying, most = service_of(run, settings), [0], [0]
-    copy: Callable[..., KeptCopy] = copy_submission
+    copy: Callable[..., CheckedCopy] = copy_submission
 
     @contextmanager
     def counted(alone: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
@@ -320,7 +319,7 @@ def test_copies_are_made_one_at_a_time(
             yield
             copying[0] -= 1
 
-    def copied(*arguments: Any) -> KeptCopy:
+    def copied(*arguments: Any) -> CheckedCopy:
         return copy(*arguments[:-1], partial(counted, arguments[-1]))
 
     monkeypatch.setattr(submissions, "copy_submission", copied)
@@ -444,7 +443,7 @@ def test_a_path_that_cannot_be_is_refused_and_kept_short(run: RunDir, settings: 
 def test_a_request_that_makes_no_sense_is_recorded_too(run: RunDir, settings: Settings) -> None:
     client = client_of(service_of(run, settings))
     assert client.post("/submit", content=b"{").status_code == 400
-    assert client.post("/submit", content=b"x" * (door.MAX_BODY_BYTES + 1)).status_code == 413
+    assert client.post("/submit", content=b"x" * (http_limits.MAX_BODY_BYTES + 1)).status_code == 413
     assert client.get("/nothing").status_code == 404
     assert len(run.ledger.events(SubmissionRefused)) == 2
 
@@ -517,18 +516,18 @@ def test_repeated_broken_checkpoints_make_the_agent_wait_longer(
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
     now = [100.0]
-    door_of_run = submissions.Submissions(run, lambda: now[0])
+    receiver = submissions.Submissions(run, lambda: now[0])
     run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
     for _ in range(submission_queue.MISTAKES + 10):
-        while not door_of_run.queue.has_room:
+        while not receiver.queue.has_room:
             with pytest.raises(SubmissionDeferredError):
-                door_of_run.receive(V1)
+                receiver.receive(V1)
             now[0] += 0.1
-        pending = door_of_run.receive(V1)
+        pending = receiver.receive(V1)
         with pytest.raises(InvalidSubmissionError) as refusal:
-            door_of_run.accept(pending)
-        door_of_run.queue.end(pending, refusal.value)
+            receiver.accept(pending)
+        receiver.queue.end(pending, refusal.value)
     assert now[0] - 100.0 == pytest.approx(sum(number / 10 for number in range(21, 30)), abs=2.0)
     assert len(run.ledger.events(SubmissionReceived)) == submission_queue.MISTAKES + 10
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
@@ -539,7 +538,7 @@ def test_refused_submissions_have_a_quota_of_time(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
     now = [100.0]
-    door_of_run = submissions.Submissions(run, lambda: now[0])
+    receiver = submissions.Submissions(run, lambda: now[0])
     run.checkpoints.mkdir()
 
     def slow(*_: object) -> None:
@@ -549,24 +548,24 @@ def test_refused_submissions_have_a_quota_of_time(
     monkeypatch.setattr(submissions, "copy_submission", slow)
     had_room = []
     for number in range(12):
-        pending = door_of_run.receive(V1, queues=True)
+        pending = receiver.receive(V1, queues=True)
         if is_over and number == 11:
             end_agent_at_work(run)
         with pytest.raises(InvalidSubmissionError, match="not finite") as refusal:
-            door_of_run.accept(pending)
-        door_of_run.queue.end(pending, refusal.value)
-        had_room.append(door_of_run.queue.has_room)
+            receiver.accept(pending)
+        receiver.queue.end(pending, refusal.value)
+        had_room.append(receiver.queue.has_room)
         now[0] += submission_queue.LONGEST_PAUSE_S if number == 10 else 0.0
     assert had_room == [True] * 10 + [False, is_over], "ten cost nothing, and after the agent's end there is no pause"
-    door_of_run.queue.end_pause()
-    assert door_of_run.queue.has_room
+    receiver.queue.end_pause()
+    assert receiver.queue.has_room
 
 
 def test_a_submission_does_not_wait_for_the_check_of_another(
     run: RunDir, base_model: Path, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a check reads is hostile, so it may take its whole time."""
-    door_of_run = submissions.Submissions(run)
+    receiver = submissions.Submissions(run)
     run.checkpoints.mkdir()
     trained_copy(base_model, run.workspace / "output/v2", seed=7)
     reached, proceed = threading.Event(), threading.Event()
@@ -577,11 +576,11 @@ def test_a_submission_does_not_wait_for_the_check_of_another(
             assert proceed.wait(60)
 
     monkeypatch.setattr(submissions, "check_apart", check)
-    first, second = door_of_run.receive(V1), door_of_run.receive(V2)
+    first, second = receiver.receive(V1), receiver.receive(V2)
     with ThreadPoolExecutor(1) as threads:
-        slow = threads.submit(door_of_run.accept, first)
+        slow = threads.submit(receiver.accept, first)
         assert reached.wait(60)
-        door_of_run.accept(second)
+        receiver.accept(second)
         proceed.set()
         slow.result(60)
 
