@@ -14,7 +14,7 @@ from a2rl.run.events import AgentConfined
 from a2rl.run.gpu_share import GpuShare, allocated_gpus
 from stages import execute as stage
 from stages.execute import execute
-from tests.contract.test_llm_agents import FakeGradingServer
+from tests.contract.test_llm_agents import FakeServiceProcess
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import make_run
 
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 def test_each_agent_sees_its_own_gpus_and_never_the_graders(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch, runs: int, gpus: int, grading: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(stage, "ServiceProcess", FakeGradingServer)
+    monkeypatch.setattr(stage, "ServiceProcess", FakeServiceProcess)
     fake = FakeGpus(settings.root, gpus)
     seen_by_runs = fake.seen_by(settings)
     script = settings.root / "mine" / "start.sh"

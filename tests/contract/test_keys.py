@@ -26,7 +26,7 @@ from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from stages.execute import execute
-from tests.contract.test_llm_agents import FakeGradingServer
+from tests.contract.test_llm_agents import FakeServiceProcess
 from tests.mock_llm_process import driver_process
 from tests.run_maker import wait_for
 
@@ -90,7 +90,7 @@ def make(settings: Settings, new_run: Callable[..., RunDir], monkeypatch: pytest
     """Makes a run of an agent that has a key, with its definition and its program."""
 
     def made(definition: str, program: str, **changes: Any) -> tuple[RunDir, Settings]:
-        monkeypatch.setattr("stages.execute.ServiceProcess", FakeGradingServer)
+        monkeypatch.setattr("stages.execute.ServiceProcess", FakeServiceProcess)
         (settings.root / "agents").unlink()
         folder = settings.root / "agents" / "leaky"
         folder.mkdir(parents=True)

@@ -44,7 +44,7 @@ def checkout(settings: Settings) -> Settings:
     return Settings(settings.root, {**settings.environ, "FAKE_KEY": "sk-fake"})
 
 
-class FakeGradingServer:
+class FakeServiceProcess:
     """Replaces the grading service, which takes seconds to load its libraries. It grades nothing."""
 
     url, port = "http://127.0.0.1:9", 9
@@ -52,7 +52,7 @@ class FakeGradingServer:
     def __init__(self, run: RunDir, settings: Settings) -> None:
         return
 
-    def __enter__(self) -> "FakeGradingServer":
+    def __enter__(self) -> "FakeServiceProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +76,7 @@ def real_grading() -> None:
 @pytest.fixture(autouse=True)
 def no_grading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "real_grading" not in request.fixturenames:
-        monkeypatch.setattr("stages.execute.ServiceProcess", FakeGradingServer)
+        monkeypatch.setattr("stages.execute.ServiceProcess", FakeServiceProcess)
 
 
 @pytest.fixture

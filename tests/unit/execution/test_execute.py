@@ -26,13 +26,13 @@ from a2rl.sandbox.process import AgentProcess
 from a2rl.scoring.score import summarise
 from stages import execute as stage
 from stages.execute import execute
-from tests.contract.test_llm_agents import FakeGradingServer
+from tests.contract.test_llm_agents import FakeServiceProcess
 from tests.fake_gpus import FakeGpus
 
 
 @pytest.fixture(autouse=True)
 def no_grading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "ServiceProcess", FakeGradingServer)
+    monkeypatch.setattr(stage, "ServiceProcess", FakeServiceProcess)
 
 
 @pytest.fixture
