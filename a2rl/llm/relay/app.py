@@ -96,7 +96,7 @@ class Exchange:
             "answered": answered, "status": self.status, "refused": self.refused, **used._asdict(),
             "estimated": estimated, "broken": broken,
             "cost_usd": prices.cost_usd(used, [answered, self.asked.model], tier) if used.total else 0.0,
-            "server_tools": self.asked.server_tools, "sampling": dict(self.asked.sampling),
+            "server_tools": self.asked.server_tools,
             "seconds": round(time.monotonic() - self.started, 3),
         }  # fmt: skip
 

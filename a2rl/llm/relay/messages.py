@@ -14,9 +14,8 @@ All input is untrusted: no function here raises an exception for any input, and 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 CLIENT_TOOLS = re.compile(
     r"function|custom|local_shell|apply_patch|tool_search|tool_search_tool_\w+|(?:bash|text_editor|memory)_\d{8}"
@@ -33,18 +32,6 @@ MAX_NAME = 100
 MAX_TOOLS = 20
 MAX_KEPT = 16 << 20
 """The number of bytes that are buffered of an answer, or of one event in it."""
-SamplingValue = str | int | float | bool
-SAMPLING_GROUPS = {
-    "thinking": ("type", "budget_tokens"),
-    "reasoning": ("effort", "summary"),
-    "generationConfig": ("temperature", "topP", "topK", "maxOutputTokens", "seed", "thinkingBudget", "thinkingLevel"),
-    "text": ("verbosity",),
-}
-SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "max_output_tokens", "seed", "n",
-    "presence_penalty", "frequency_penalty", "reasoning_effort", "verbosity", "service_tier", *SAMPLING_GROUPS,
-)  # fmt: skip
-"""The settings that are recorded. What Google nests in `thinkingConfig` is taken for a part of `generationConfig`."""
 TIERS = {"service_tier": "service_tier", "serviceTier": "service_tier", "speed": "speed"}
 """Where dialects say at which tier of the service they answer, and the name of that in the table of prices."""
 
@@ -173,8 +160,6 @@ class ParsedRequest(NamedTuple):
     model: str
     server_tools: tuple[str, ...]
     """What it asks of the provider's servers besides text, outside the sandbox."""
-    sampling: Mapping[str, SamplingValue] = MappingProxyType({})
-    """How the model is to answer, by the names in the request, such as `temperature` or `thinking.budget_tokens`."""
 
 
 class TokenUse(NamedTuple):
@@ -198,30 +183,7 @@ class TokenUse(NamedTuple):
 def parse_request(path: str, body: dict[str, Any]) -> ParsedRequest:
     """Returns what a request asks for; `path` is that of the API, without the part that the provider adds."""
     tools = tuple(name[:MAX_NAME] for name in sorted(beyond_text(path, body))[:MAX_TOOLS])
-    return ParsedRequest(_name(body.get("model")), tools, dict(_sampling(body)))
-
-
-def _sampling(body: dict[str, Any]) -> Iterator[tuple[str, SamplingValue]]:
-    """Yields the settings of the answer, also those in the groups that some dialects have for them."""
-    for name in SAMPLING:
-        value = body.get(name)
-        if isinstance(value, dict) and name in SAMPLING_GROUPS:
-            inner = {**value, **{k: v for k, v in _group(value, "thinkingConfig").items() if k not in value}}
-            known = {part: inner[part] for part in SAMPLING_GROUPS[name] if part in inner}
-            yield from ((f"{name}.{part}", each) for part, each in known.items() if _is_setting(each))
-        elif _is_setting(value):
-            yield name, value
-
-
-def _group(value: dict[str, Any], name: str) -> dict[str, Any]:
-    found = value.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _is_setting(value: object) -> TypeGuard[SamplingValue]:
-    if isinstance(value, str):
-        return len(value) <= MAX_NAME
-    return isinstance(value, bool | int | float) and abs(value) <= MAX_COUNT
+    return ParsedRequest(_name(body.get("model")), tools)
 
 
 class AnswerReader:

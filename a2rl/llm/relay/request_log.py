@@ -46,8 +46,6 @@ class Request(BaseModel):
     broken: bool = False
     """Whether the answer began well, but broke off or ended in an error."""
     server_tools: tuple[str, ...] = ()
-    sampling: dict[str, str | int | float | bool] = {}
-    """The settings of the answer that were sent, by the provider's names."""
     seconds: float = 0.0
 
     @property

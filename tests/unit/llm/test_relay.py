@@ -21,7 +21,7 @@ from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import UsageLimits
-from a2rl.llm.relay.messages import AnswerReader, parse_request
+from a2rl.llm.relay.messages import AnswerReader
 from a2rl.llm.relay.process import RelayProcess
 from a2rl.llm.relay.request_log import (
     OTHERS,
@@ -456,29 +456,3 @@ def test_the_record_is_limited_whatever_the_agent_asks_for(tmp_path: Path) -> No
 def test_a_run_without_a_relay_has_no_record(run: RunDir) -> None:
     assert failed_requests(run) is None
     assert read_llm_use(run) is None
-
-
-@pytest.mark.parametrize(
-    ("body", "sampling"),
-    [
-        ({"temperature": 0.7, "top_p": 1, "messages": [], "metadata": {"a": 1}}, {"temperature": 0.7, "top_p": 1}),
-        (
-            {"thinking": {"type": "enabled", "budget_tokens": 4096}},
-            {"thinking.type": "enabled", "thinking.budget_tokens": 4096},
-        ),
-        (
-            {"reasoning": {"effort": "high"}, "max_output_tokens": 9},
-            {"max_output_tokens": 9, "reasoning.effort": "high"},
-        ),
-        (
-            {"generationConfig": {"topK": 64, "thinkingConfig": {"thinkingBudget": -1}}},
-            {"generationConfig.topK": 64, "generationConfig.thinkingBudget": -1},
-        ),
-        (
-            {"temperature": "x" * 1000, "top_p": [1], "seed": 1e300, "n": None, "thinking": "no", "reasoning": []},
-            {"thinking": "no"},
-        ),
-    ],
-)
-def test_the_settings_of_the_answer_are_read_from_a_request(body: dict[str, Any], sampling: dict[str, Any]) -> None:
-    assert parse_request("/v1/chat/completions", {"model": "m", **body}).sampling == sampling
