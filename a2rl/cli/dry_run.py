@@ -83,7 +83,6 @@ def _show_totals(found: Estimate) -> None:
         ("agent hours", f"{found.agent_hours:,.1f}, the sum of the budgets"),
         ("wall hours", f"{found.wall_hours:,.1f} at least; baselines and grading come on top"),
         ("disk", f"{disk}: {found.disk_explained}"),
-        ("store", f"{_store(found)}: with A2RL_STORE, the submissions that --keep keeps, and nothing of the workspace"),
     ]
     for size in found.models:
         gib = "size unknown" if size.bytes is None else f"{size.bytes / GIB:,.2f} GiB, {size.source}"
@@ -91,13 +90,6 @@ def _show_totals(found: Estimate) -> None:
     for title, text in rows:
         say(Text.assemble((f"{title:<13}", "bold"), text))
     out.print()
-
-
-def _store(found: Estimate) -> str:
-    if found.store_bytes is None:
-        return "unknown"
-    total, each = found.store_bytes / GIB, found.store_bytes / found.runs / GIB
-    return f"at most about {total:,.2f} GiB, {each:,.2f} GiB a run"
 
 
 def _show_tasks(found: Estimate) -> None:

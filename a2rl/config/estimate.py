@@ -1,6 +1,7 @@
 """Estimates what a suite needs and what it can show, before anything starts: `a2rl bench SUITE --dry-run`."""
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -74,8 +75,6 @@ class Estimate(_Figures):
     disk_bytes: int | None
     """None if the size of a base model is unknown."""
     disk_explained: str
-    store_bytes: int | None
-    """What the object store keeps, if there is one: the checkpoints of all runs that their retention rule keeps."""
     models: tuple[ModelSize, ...]
     tasks: tuple[TaskResolution, ...]
 
@@ -96,7 +95,6 @@ def estimate(name: str, suite: Suite, settings: Settings) -> Estimate:
         agent_hours=sum(cell.budget_s for cell in cells) / HOUR_S,
         wall_hours=_wall_s([cell.budget_s for cell in cells], suite.concurrency) / HOUR_S,
         disk_bytes=_disk_bytes(cells, sizes),
-        store_bytes=_store_bytes(cells, sizes),
         disk_explained=DISK_EXPLAINED.format(submissions=TYPICAL_SUBMISSIONS),
         models=tuple(sizes.values()),
         tasks=tuple(
@@ -133,25 +131,12 @@ def model_size(model: str, settings: Settings) -> ModelSize:
 
 
 def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
-    submitted = [cell.max_submissions or TYPICAL_SUBMISSIONS for cell in cells]
-    base_models = [(model, 1) for model in sizes]
-    workspaces = [(cell.model, count) for cell, count in zip(cells, submitted, strict=True)]
-    return _bytes_of([*base_models, *_kept(cells), *workspaces], sizes)
-
-
-def _store_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
-    return _bytes_of(_kept(cells), sizes)
-
-
-def _kept(cells: Sequence[RunSettings]) -> list[tuple[str, int]]:
-    """Returns the base model of each run, and how many checkpoints of that size the run keeps."""
-    return [(cell.model, most_kept(cell)) for cell in cells]
-
-
-def _bytes_of(copies: Sequence[tuple[str, int]], sizes: dict[str, ModelSize]) -> int | None:
-    """Returns the size of so many copies of each model; None if the size of one is unknown."""
+    """Returns what base models, kept submissions and workspaces take; None if the size of a model is unknown."""
+    copies = Counter(sizes.keys())
+    for cell in cells:
+        copies[cell.model] += most_kept(cell) + (cell.max_submissions or TYPICAL_SUBMISSIONS)
     total = 0
-    for model, count in copies:
+    for model, count in copies.items():
         if (size := sizes[model].bytes) is None:
             return None
         total += size * count

@@ -61,7 +61,6 @@ def test_an_estimate_adds_up_and_is_unknown_where_a_size_is(settings: Settings) 
     found = estimate("mine", make_suite(grid | {"model": "nobody/Model-1B", "max_submissions": 2}), settings)
     assert (found.runs, found.agent_hours, found.wall_hours) == (6, 12, 4)
     assert found.disk_bytes == 2_000_000_000 * (1 + 6 * (2 + 2))
-    assert found.store_bytes == 2_000_000_000 * 6 * 2
     assert [(each.task, each.items) for each in found.tasks] == [("gsm8k", 200), ("humaneval", 120)]
     assert estimate("mine", make_suite(grid | {"model": "nobody/a-model"}), settings).disk_bytes is None
 
