@@ -99,26 +99,25 @@ def has_orphans(path: Path) -> bool:
     return trace is not None and bool(_orphans(trace, set(trace.seen)))
 
 
-def end_orphans(path: Path, limit_s: float = TIMEOUT_S) -> tuple[tuple[int, str], ...]:
+def end_orphans(path: Path) -> tuple[tuple[int, str], ...]:
     """Ends the orphans of an agent.
 
     Args:
         path: The trace of its supervisor; the file is removed when nothing is left.
-        limit_s: When to give up.
 
     Returns:
         Pid and name of the processes that could not be ended.
     """
     trace = ProcessTrace.read(path)
-    left = end_traced_processes(trace, limit_s) if trace is not None else ()
+    left = end_traced_processes(trace) if trace is not None else ()
     if not left:
         path.unlink(missing_ok=True)
     return left
 
 
-def end_traced_processes(trace: ProcessTrace, limit_s: float = TIMEOUT_S) -> tuple[tuple[int, str], ...]:
+def end_traced_processes(trace: ProcessTrace) -> tuple[tuple[int, str], ...]:
     """Ends the orphans of an agent, as `end_orphans` does, for a trace in memory."""
-    deadline, known = time.monotonic() + limit_s, set(trace.seen)
+    deadline, known = time.monotonic() + TIMEOUT_S, set(trace.seen)
     while True:
         trace.group.kill()
         orphans = _orphans(trace, known)

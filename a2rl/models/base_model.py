@@ -10,13 +10,13 @@ from a2rl.core.settings import Settings
 from a2rl.models.checkpoint import check_base_model, weights_digest
 from a2rl.models.gguf_files import converted, converted_folder, gguf_file
 from a2rl.models.pretrained import CATALOGUE
-from a2rl.models.pretrained_store import OnProgress, PretrainedStore, ignore_progress
+from a2rl.models.pretrained_store import PretrainedStore
 
 TINY = "tiny"
 SMALL_FILES = ("*.json", "*.txt", "*.jinja", "*.model")
 
 
-def resolve_model(name: str, settings: Settings, on_progress: OnProgress = ignore_progress) -> Path:
+def resolve_model(name: str, settings: Settings) -> Path:
     """Returns the folder of a base model.
 
     A model of the catalogue is downloaded once, into models/; a hub id is downloaded once, into the hub's own cache.
@@ -27,7 +27,7 @@ def resolve_model(name: str, settings: Settings, on_progress: OnProgress = ignor
     """
     require_known(name)
     if name in CATALOGUE:
-        folder = PretrainedStore(settings).get(CATALOGUE[name], on_progress)
+        folder = PretrainedStore(settings).get(CATALOGUE[name])
     elif name == TINY:
         folder = settings.models / TINY
         if not folder.is_dir():

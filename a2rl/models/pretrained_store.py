@@ -105,7 +105,7 @@ class PretrainedStore:
             )
         return folder
 
-    def make_again(self, model: Pretrained, on_progress: OnProgress = ignore_progress) -> Path:
+    def make_again(self, model: Pretrained) -> Path:
         """Downloads and converts a model, and replaces its checkpoint. The same file gives the same bytes.
 
         Raises:
@@ -113,7 +113,7 @@ class PretrainedStore:
             InfrastructureError: The download or the conversion failed.
         """
         with self._lock(model):
-            self._make(model, on_progress)
+            self._make(model, ignore_progress)
         return self.folder(model)
 
     def _make(self, model: Pretrained, on_progress: OnProgress) -> None:

@@ -25,6 +25,7 @@ from a2rl.validity.record import Evidence, Finding, Level
 
 COPIES = (Kind.BASE, Kind.NEAR_COPY)
 LIMIT_S = 120.0
+"""When this time is over, the other submissions are not compared."""
 NEARER = 0.5
 """A copy is nearer to its original than to the base model, by this factor."""
 MOST = 24
@@ -47,17 +48,14 @@ class Tries(NamedTuple):
         return len(self.groups) + bool(self.of_base)
 
 
-def count_tries(
-    folders: Mapping[str, Path], base: Path, *, better: Collection[str] = (), limit_s: float = LIMIT_S
-) -> Tries:
+def count_tries(folders: Mapping[str, Path], base: Path, *, better: Collection[str] = ()) -> Tries:
     """Groups checkpoints; each is compared with the base model and with the one before it.
 
     Args:
         folders: The folders of distinct checkpoints by digest, in the order of submission.
         better: The digests of those whose scores show that they are no copies of the base model: noise improves none.
-        limit_s: When this time is over, the others are not compared.
     """
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + LIMIT_S
     of_base: list[str] = []
     groups: list[list[str]] = []
     chosen = _spread(list(folders), MOST)

@@ -29,17 +29,16 @@ class AgentLog:
         path: The log file.
         as_it_is: Whether to keep the bytes as they are, for transcripts that programs read. Otherwise control
             characters are escaped, and a carriage return (of a progress bar) begins a new line.
-        max_bytes: The size after which the rest is dropped.
     """
 
-    def __init__(self, path: Path, as_it_is: bool = False, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, path: Path, as_it_is: bool = False) -> None:
         self._file: io.FileIO | None = None
         with suppress(OSError):
             self._file = path.open("ab", buffering=0)
         self._secrets = scrubbing_stream()
         text = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._lines = None if as_it_is else io.IncrementalNewlineDecoder(text, translate=True)
-        self._left = max_bytes
+        self._left = MAX_BYTES
 
     def write(self, block: bytes) -> None:
         """Writes the next piece; the end of it may be held back until it is known not to begin a secret."""

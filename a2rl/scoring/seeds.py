@@ -27,7 +27,7 @@ Table = Sequence[Sequence[float]]
 """Gains, -1 to 1: a row per run, a column per item. A run without a result has a row of zeros."""
 
 
-def mean_gain(table: Table, level: float = LEVEL) -> Improvement:
+def mean_gain(table: Table) -> Improvement:
     """Returns the mean gain of runs in points, with its interval over runs and items.
 
     The variance of the mean is that of the crossed design, with components for runs and items (Searle, Casella and
@@ -41,12 +41,9 @@ def mean_gain(table: Table, level: float = LEVEL) -> Improvement:
     gains = _as_array(table)
     mean = float(gains.mean())
     if len(gains) == 1:
-        return Improvement(100 * mean, difference_interval(list(table[0]), level))
+        return Improvement(100 * mean, difference_interval(list(table[0]), LEVEL))
     items = max(_items_component(gains), _noise(gains))
-    reach = sqrt(
-        _quantile(level, gains.shape[1] - 1) ** 2 * items
-        + _quantile(level, len(gains) - 1) ** 2 * _runs_component(gains)
-    )
+    reach = sqrt(_quantile(gains.shape[1] - 1) ** 2 * items + _quantile(len(gains) - 1) ** 2 * _runs_component(gains))
     return Improvement(100 * mean, Interval(100 * max(-1.0, mean - reach), 100 * min(1.0, mean + reach)))
 
 
@@ -86,8 +83,8 @@ def _noise(gains: "Array") -> float:
     return float((rest**2).sum() / ((runs - 1) * (items - 1)) / (runs * items))
 
 
-def _quantile(level: float, freedom: int) -> float:
-    return student_quantile((1 - level) / 2, max(1, freedom))
+def _quantile(freedom: int) -> float:
+    return student_quantile((1 - LEVEL) / 2, max(1, freedom))
 
 
 class Comparison(NamedTuple):
@@ -99,23 +96,15 @@ class Comparison(NamedTuple):
     """Two-sided p-value of no difference; not corrected for other comparisons (see `holm`)."""
 
 
-def compare_agents(one: Mapping[str, Table], other: Mapping[str, Table], level: float = LEVEL) -> dict[str, Comparison]:
-    """Compares two agents on each task that both have runs of, on the same items.
+def compare_agents(one: Table, other: Table) -> Comparison:
+    """Returns the gain of `other` minus that of `one`, on the same items of a task.
 
     Runs of two agents are independent of each other even with equal seeds, so that the runs' components add; the
     items are shared, so that the items' component is that of the differences (Welch's t-test over runs).
 
-    Returns:
-        The gain of `other` minus that of `one`, by task.
-
     Raises:
-        ValueError: The agents were graded on different numbers of items of a task.
+        ValueError: The agents were graded on different numbers of items.
     """
-    shared = [task for task in one if task in other]
-    return {task: _difference(one[task], other[task], level) for task in shared}
-
-
-def _difference(one: Table, other: Table, level: float) -> Comparison:
     before, after = _as_array(one), _as_array(other)
     if before.shape[1] != after.shape[1]:
         raise ValueError("the runs were graded on different items")
@@ -128,7 +117,7 @@ def _difference(one: Table, other: Table, level: float) -> Comparison:
     freedom = variance**2 / sum(part**2 / max(1, each) for part, each in zip(variances, freedoms, strict=True))
     error = sqrt(variance)
     p = 2 * student_tail(abs(points) / error, freedom)
-    reach = student_quantile((1 - level) / 2, freedom) * error
+    reach = student_quantile((1 - LEVEL) / 2, freedom) * error
     return Comparison(100 * points, Interval(100 * (points - reach), 100 * (points + reach)), p)
 
 

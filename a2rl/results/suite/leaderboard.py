@@ -193,7 +193,7 @@ def compare_cells(one: Cell, other: Cell) -> Comparison | None:
     digests = {run.items_digest for run in (*one.runs, *other.runs) if run.items_digest}
     if not one.table or not other.table or len(digests) > 1:
         return None
-    return compare_agents({one.task: one.table}, {one.task: other.table})[one.task]
+    return compare_agents(one.table, other.table)
 
 
 def _standing(stack: str, cells: Sequence[Cell]) -> Standing:

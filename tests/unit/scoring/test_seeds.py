@@ -45,20 +45,18 @@ def test_a_table_without_cells_or_with_gaps_is_refused(wrong: Table) -> None:
         mean_gain(wrong)
 
 
-def test_two_agents_are_compared_on_the_tasks_of_both() -> None:
-    """The comparison is corrected for their number."""
-    weak = {name: table(5, 200, 0.2, 0.02, seed) for seed, name in enumerate(("gsm8k", "webshop", "alfworld"))}
-    strong = {"gsm8k": table(5, 200, 0.6, 0.02, 7), "webshop": table(5, 200, 0.2, 0.02, 8)}
+def test_two_agents_are_compared_over_runs_and_items() -> None:
+    weak, strong, alike = (table(5, 200, gains, 0.02, seed) for seed, gains in enumerate((0.2, 0.6, 0.2)))
     found = compare_agents(weak, strong)
-    assert set(found) == {"gsm8k", "webshop"}
-    assert found["gsm8k"].ci.low > 20
-    assert found["gsm8k"].p < 0.01
-    assert found["webshop"].ci.low < 0 < found["webshop"].ci.high
+    assert found.ci.low > 20
+    assert found.p < 0.01
+    found = compare_agents(weak, alike)
+    assert found.ci.low < 0 < found.ci.high
 
 
 def test_agents_graded_on_different_items_are_not_compared() -> None:
     with pytest.raises(ValueError, match="different items"):
-        compare_agents({"gsm8k": [[0.0, 1.0]]}, {"gsm8k": [[0.0, 1.0, 1.0]]})
+        compare_agents([[0.0, 1.0]], [[0.0, 1.0, 1.0]])
 
 
 def test_holms_correction_matches_a_worked_example() -> None:
