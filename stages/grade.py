@@ -59,7 +59,7 @@ def _result(run: RunDir, settings: Settings) -> GradeRecord:
         improvement_ci=difference.ci if difference else None,
         chosen_among=chosen_among(run),
         cross_fitted=cross_fitted_gain(run),
-        judge=judge_record(run, [item.measures for item in result.items if item.verdict != "errored"]),
+        judge=judge_record(run),
     )
 
 

@@ -59,7 +59,6 @@ def _answer(mood: str, times: int) -> Response:
         "nan-usage": _json(reply(usage={"prompt_tokens": math.nan})),
         "says correct": _json(reply(text="Correct.")),
         "no-usage": _json(reply(usage=None)),
-        "wavering": _json(reply(text="m" if times % 2 else "M")),
         "nested": Response("[" * 200_000, 200),
         "chatty": _json(reply({"The": 0.9, "I": 0.1}, "The better one is m")),
     }

@@ -114,7 +114,7 @@ def _check_judges(cells: Sequence[RunSettings], params: Params, settings: Settin
             )
     judged = [cell for cell in cells if cell.variant in load_task(cell.task, settings.root).judged]
     for cell in () if judged else cells:
-        options = {"--judge": cell.judge, "--max-judge-usd": cell.max_judge_usd, "--judge-sample": cell.judge_sample}
+        options = {"--judge": cell.judge, "--max-judge-usd": cell.max_judge_usd}
         if given := [name for name, value in options.items() if value]:
             raise UsageError(f"{given[0]}: no judge grades {cell.task} ({cell.variant}); leave {given[0]} out")
 

@@ -56,7 +56,6 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
         account=run.account if spec.judge else None,
         judge_usd=judge_allowance_usd(run, split),
         judged_for=result.stem,
-        judge_sample=spec.judge_sample if base else 0,  # the baseline is shared with runs that measure no noise
         result=result,
         log=run.logs / "grader.log",
         time_limit_s=limits.time_limit_s(base.graded_s, spec.budget_s) if base else LONGEST_S,

@@ -1,6 +1,5 @@
 """One grading job: a checkpoint, a task's hidden data and a split. Its result is a file, complete or absent."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -76,8 +75,6 @@ class GradeJob(BaseModel):
     """The file that counts what the run pays for its judge; None outside of a run."""
     judge_usd: float | None = None
     """The grade ends without a score when the account has this many dollars."""
-    judge_sample: int = 0
-    """How many judgements are asked for twice, to measure the judge's noise."""
     judged_for: str = ""
     """The name of the grade in the account."""
     result: Path
@@ -254,7 +251,7 @@ def _judging(job: GradeJob) -> JudgeConfig | None:
     """Returns the judge of a job, before anything is generated that it could not judge."""
     if job.judge is None:
         return None
-    config = replace(judge_of(job.judge, Settings.load()), sample=math.ceil(job.judge_sample / job.part.step))
+    config = judge_of(job.judge, Settings.load())
     if job.account is None:
         return config
     Account(job.account, job.judge_usd).require_money()

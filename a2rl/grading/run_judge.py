@@ -84,5 +84,4 @@ def _final_usd(run: RunDir) -> float:
     base = run.read("baseline", BaselineRecord)
     if base is None or not base.private.total:
         return 0.0
-    twice = min(run.spec.judge_sample, base.private.total)
-    return base.private.measures.get(DOLLARS, 0.0) * (base.private.total + twice)
+    return base.private.measures.get(DOLLARS, 0.0) * base.private.total

@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +23,6 @@ from a2rl.core.printable import printable
 from a2rl.core.retries import RetryableError, is_retryable_status, read_body, retry_after_s, retry_request
 from a2rl.judge.account import Account
 from a2rl.judge.cache import AnswerCache
-from a2rl.judge.noise import noise_measures
 from a2rl.judge.params import JudgeConfig
 from a2rl.judge.parsers import UnreadableReplyError, bounded_number
 
@@ -41,7 +40,6 @@ MOST_TOKENS = ("max_tokens", "max_completion_tokens")
 """The names under which a request limits its reply."""
 UNLIMITED_TOKENS = 4_096
 """What a reply is taken to have where the request has no limit and the reply did not arrive."""
-SECOND_ASKING = 2
 DOLLARS = "judge's price, dollars"
 """The measure of an item with the price of its judgement."""
 
@@ -70,14 +68,8 @@ class Answer:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float = 0.0
-    again: float | None = None
-    """The verdict of a second asking, if the question is in the sample that is asked twice."""
     status: int = 0
     """The HTTP status with which the endpoint refused; 0 if it did not."""
-
-    def noise(self) -> dict[str, float]:
-        """Returns the measures of the judge's noise; none if the question was not asked twice."""
-        return {} if self.verdict is None or self.again is None else noise_measures(self.verdict, self.again)
 
 
 class RefusedError(Exception):
@@ -113,7 +105,7 @@ class Judge:
         Args:
             failures_allowed: If more questions than this fail, the remaining ones fail without being asked.
         """
-        return Asking(self, self._threads, failures_allowed, self._config.sample)
+        return Asking(self, self._threads, failures_allowed)
 
     def ask(self, questions: Sequence[Question], failures_allowed: int) -> list[Answer]:
         """Asks questions concurrently; returns one answer for each, in order. Raises the same errors as `Asking`."""
@@ -122,16 +114,15 @@ class Judge:
             asking.put(str(place), question)
         return list(asking.answers().values())
 
-    def ask_one(self, question: Question, asking: int = 1) -> Answer:
-        """Asks a question, or returns the stored answer of the same asking.
+    def ask_one(self, question: Question) -> Answer:
+        """Asks a question, or returns its stored answer.
 
         Raises:
             SpendLimitError: The run's money is used up.
             InfrastructureError: The cache or the account cannot be used.
         """
         body = self.body(question)
-        later = {"asking": asking} if asking > 1 else {}  # so that a second asking never gets the first one's answer
-        key = digest_of({**self._params.identity(), "request": body, **later})
+        key = digest_of({**self._params.identity(), "request": body})
         try:
             with self._cache.answer(key, self._closing.wait) as claim:
                 if claim is None:
@@ -234,10 +225,10 @@ class Judge:
 class Asking:
     """The questions of a grade, each of which is asked as soon as it is put, as many at once as the judge allows."""
 
-    def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int, sample: int) -> None:
-        self._judge, self._threads, self._failures_allowed, self._sample = judge, threads, failures_allowed, sample
+    def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int) -> None:
+        self._judge, self._threads, self._failures_allowed = judge, threads, failures_allowed
         self._failed = _Counter()
-        self._asked: dict[str, tuple[Question, Future[Answer]]] = {}
+        self._asked: dict[str, Future[Answer]] = {}
         self._error: BaseException | None = None
 
     @property
@@ -254,26 +245,18 @@ class Asking:
         """
         if self._error is not None:  # nothing can come of this grade, so that no more need be generated for it
             raise self._error
-        self._asked[item] = question, self._threads.submit(self._ask, question, 1)
+        self._asked[item] = self._threads.submit(self._ask, question)
 
     def answers(self) -> dict[str, Answer]:
         """Waits for the answers and returns them by item, in the order of the questions. Raises as `put` does."""
-        again = {item: self._threads.submit(self._ask, self._asked[item][0], SECOND_ASKING) for item in self._twice()}
-        first = {item: asked.result() for item, (_, asked) in self._asked.items()}
-        second = {item: asked.result().verdict for item, asked in again.items()}
-        return {item: replace(answer, again=second.get(item)) for item, answer in first.items()}
+        return {item: asked.result() for item, asked in self._asked.items()}
 
-    def _twice(self) -> list[str]:
-        """Returns the items to ask about twice. The questions alone decide, so a repeated grade asks the same."""
-        digests = {item: digest_of(self._judge.body(question)) for item, (question, _) in self._asked.items()}
-        return sorted(digests, key=lambda item: (digests[item], item))[: self._sample]
-
-    def _ask(self, question: Question, asking: int) -> Answer:
+    def _ask(self, question: Question) -> Answer:
         if self._failed.count > self._failures_allowed:
             why = f"not asked, after {self._failures_allowed + 1} others had failed: {self._failed.reason}"
             return Answer(None, why)
         try:
-            answer = self._judge.ask_one(question, asking)
+            answer = self._judge.ask_one(question)
         except BaseException as error:
             self._error = error
             raise

@@ -130,8 +130,6 @@ class JudgeConfig:
     purpose: Kind = "judgement"
     job: str = ""
     """What the judgements are for, in the account."""
-    sample: int = 0
-    """How many of a grade's questions are asked twice, to measure the judge's noise."""
 
     @classmethod
     def by(cls, params: JudgeParams, settings: Settings, served: Path | None = None) -> "JudgeConfig":

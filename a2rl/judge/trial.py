@@ -57,7 +57,7 @@ def _try(config: JudgeConfig, question: Question) -> dict[str, Any]:
     """Asks once, without the cache; returns the problem and whether it may end by itself."""
     with tempfile.TemporaryDirectory() as scratch:
         params = config.params.model_copy(update={"attempts": min(ATTEMPTS, config.params.attempts)})
-        alone = replace(config, params=params, cache=Path(scratch) / "answers.db", account=None, sample=0)
+        alone = replace(config, params=params, cache=Path(scratch) / "answers.db", account=None)
         try:
             with open_judge(alone) as judge:
                 answer = judge.ask_one(question)

@@ -261,8 +261,6 @@ def result_metrics(run: RunDir, result: GradeRecord, executed: ExecuteRecord | N
         metrics |= _usage_metrics(executed)
     if result.judge is not None:
         metrics |= {"judge_requests": result.judge.use.requests, "judge_usd": result.judge.use.dollars}
-        if (noise := result.judge.noise) is not None:
-            metrics |= {"judge_agreement": noise.agreement, "judge_score_sd": noise.score_sd}
     if result.public and result.final:
         metrics |= {"score": result.final.score, "improvement": result.improvement}
         if result.chosen_among > 1:

@@ -1,7 +1,7 @@
 """The records of the stages: what each stage writes for later stages, the tracker and the report."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ from a2rl.agent_systems.transcripts.ending import Responsible
 from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of
 from a2rl.judge.account import Account, Use
-from a2rl.judge.noise import JudgeNoise, noise_of
 from a2rl.linux.gpus import Hardware
 from a2rl.run.directory import Record, RunDir
 from a2rl.sampling.engine_params import EngineMemory
@@ -207,14 +206,11 @@ class JudgeRecord(BaseModel):
     searches: int = 0
     """The agent's searches."""
     limit_usd: float | None = None
-    noise: JudgeNoise | None = None
-    """On the items of the final grade, if the run asked twice."""
 
     def __str__(self) -> str:
         limit = f" of ${self.limit_usd:.2f}" if self.limit_usd is not None else ""
         asked = f"{self.use.requests:,} requests, ${self.use.dollars:.2f}{limit}"
-        noise = f"; {self.noise}" if self.noise else ""
-        return f"judge {self.name or self.model} ({self.annotator}): {asked}{noise}"
+        return f"judge {self.name or self.model} ({self.annotator}): {asked}"
 
 
 class GradeRecord(Record):
@@ -262,13 +258,8 @@ class ReportRecord(Record):
     path: Path
 
 
-def judge_record(run: RunDir, measures: Sequence[Mapping[str, float]] = ()) -> JudgeRecord | None:
-    """Returns the record of a run's judge; None if the run has no judge or its account cannot be read.
-
-    Args:
-        run: The run.
-        measures: The measures of the items of the final grade.
-    """
+def judge_record(run: RunDir) -> JudgeRecord | None:
+    """Returns the record of a run's judge; None if the run has no judge or its account cannot be read."""
     spec, account = run.spec, Account(run.account)
     if spec.judge is None:
         return None
@@ -284,5 +275,4 @@ def judge_record(run: RunDir, measures: Sequence[Mapping[str, float]] = ()) -> J
         for_agent=for_agent,
         searches=searches.requests,
         limit_usd=spec.max_judge_usd,
-        noise=noise_of(measures),
     )

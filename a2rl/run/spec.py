@@ -123,9 +123,6 @@ class RunSettings(BaseModel):
     max_judge_usd: float | None = Field(
         default=None, gt=0, description="Limit on what the run pays for its judge, in dollars."
     )
-    judge_sample: int = Field(
-        default=0, ge=0, description="Judgements of each grade that are asked for twice, to measure the judge's noise."
-    )
     max_searches: int = Field(
         default=20_000, ge=0, description="Searches that the agent may make for its own rollouts (deepsearchqa)."
     )

@@ -232,7 +232,6 @@ def _result(item: Item, completion: Completion | None, answer: Answer | None) ->
             LENGTH: float(len(output)),
             "judge's tokens": float(answer.prompt_tokens + answer.completion_tokens),
             DOLLARS: answer.dollars,
-            **answer.noise(),
         },
     )
 

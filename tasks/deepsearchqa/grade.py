@@ -180,7 +180,7 @@ def _result(item_id: str, item: Question, work: EpisodeResult, answer: Answer) -
     match = compare(work.answer, item.answer, item.answer_type)
     lost: Verdict = "truncated" if work.truncated else "wrong"
     value = answer.verdict or 0.0
-    measures = {"exact match": float(match.exact), DOLLARS: answer.dollars, **work.measures(), **answer.noise()}
+    measures = {"exact match": float(match.exact), DOLLARS: answer.dollars, **work.measures()}
     if item.answer_type == SET_ANSWER:
         measures |= {"precision": match.precision, "recall": match.recall, "F1": match.f1}
     return ItemResult(

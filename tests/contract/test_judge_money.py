@@ -19,7 +19,6 @@ from a2rl.grading.run_judge import is_judge_unpaid, judge_allowance_usd
 from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account, SpendLimitError
 from a2rl.judge.client import DOLLARS
-from a2rl.judge.noise import noise_measures
 from a2rl.judge.params import JudgeParams
 from a2rl.results.figures import result_metrics
 from a2rl.results.mlflow.tracking import Tracker
@@ -27,7 +26,7 @@ from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord
+from a2rl.run.records import BaselineRecord, ExecuteRecord
 from stages.grade import grade
 from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run
 from tests.small_model import trained_copy
@@ -103,11 +102,11 @@ def test_the_final_grade_has_what_the_submissions_left(
 
 def test_the_base_models_price_is_reserved_first(new_run: Callable[..., RunDir]) -> None:
     """It is kept before the first submission."""
-    run = new_run(max_judge_usd=10.0, judge_sample=1)
+    run = new_run(max_judge_usd=10.0)
     base = run.need("baseline", BaselineRecord)
     priced = base.private.model_copy(update={"measures": {DOLLARS: 0.5}})
     run.write("baseline", base.model_copy(update={"private": priced}))
-    assert judge_allowance_usd(RunDir(run.root), "public") == 10.0 - 0.5 * (base.private.total + 1)
+    assert judge_allowance_usd(RunDir(run.root), "public") == 10.0 - 0.5 * base.private.total
 
 
 def test_runs_without_a_limit_or_a_judge_have_no_allowance(settings: Settings, base_model: Path) -> None:
@@ -129,36 +128,22 @@ def test_a_grade_without_money_fails_before_the_model_is_loaded(
     assert not job.result.exists()
 
 
-def test_what_the_judge_cost_and_its_noise_are_shown_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, settings = finished_run(tmp_path / "checkout", judge=JUDGE, max_judge_usd=9.0, judge_sample=2)
+def test_what_the_judge_cost_is_shown_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, settings = finished_run(tmp_path / "checkout", judge=JUDGE, max_judge_usd=9.0)
     Account(run.account).add("judgement", "x-private", 500, 20, 1.25)
-    result = grade(run, settings)
-    measured = result.final.model_copy() if result.final else None
-    assert measured is not None
     run.record_path("grade").unlink()
-    import stages.grade as stage
-
-    monkeypatch.setattr(stage, "_final_result", lambda *_: with_noise(run, result))
-    record = stage.grade(RunDir(run.root), settings)
-    assert record.judge is not None
-    assert record.judge.noise is not None
-    assert (record.judge.noise.asked_twice, record.judge.noise.agreement) == (2, 0.5)
+    record = grade(RunDir(run.root), settings)
     metrics = result_metrics(run, record, run.read("execute", ExecuteRecord))
-    assert (metrics["judge_usd"], metrics["judge_requests"], metrics["judge_agreement"]) == (1.25, 1, 0.5)
+    assert (metrics["judge_usd"], metrics["judge_requests"]) == (1.25, 1)
     assert run_object(run)["judge"]["use"]["dollars"] == 1.25
     assert problem_of_account(run, settings) == ""
     write_report(run, settings)
     page = run.report.read_text()
     assert "The judge" in page
     assert "$1.2500" in page
-    assert "2 judgements asked twice: 50% agree" in page
     show_run(run, as_json=False)
     printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        "judge dear (weighted_alpaca_eval_gpt4_turbo): 1 requests, $1.25 of $9.00; 2 judgements asked twice" in printed
-    )
+    assert "judge dear (weighted_alpaca_eval_gpt4_turbo): 1 requests, $1.25 of $9.00" in printed
 
 
 def problem_of_account(run: RunDir, settings: Settings) -> str:
@@ -171,16 +156,3 @@ def test_a_record_that_hides_what_was_paid_is_found(tmp_path: Path) -> None:
     assert problem_of_account(run, settings) == ""
     Account(run.account).add("judgement", "x-public", 1, 1, 5.0)
     assert "account.db says something else" in problem_of_account(run, settings)
-
-
-def with_noise(run: RunDir, record: GradeRecord) -> GradeResult:
-    """Returns the final grade with two judgements that were asked twice."""
-    from a2rl.core.files import read_model
-    from a2rl.run.ranking import best_submission
-
-    best = best_submission(run.ledger)
-    assert best is not None
-    found = read_model(run.items(best.submission.weights_digest, "private"), GradeResult)
-    again = [noise_measures(0.9, 0.8), noise_measures(0.9, 0.2)]
-    items = [item.model_copy(update={"measures": each}) for item, each in zip(found.items, again, strict=False)]
-    return GradeResult(score=found.score, items=(*items, *found.items[2:]))

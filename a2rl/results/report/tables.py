@@ -77,7 +77,6 @@ def judge_figures(grade: GradeRecord | None) -> list[tuple[str, str]]:
     if judge.for_agent.requests or judge.searches:
         shown["of which for the agent"] = f"{judge.for_agent.requests:,} requests, ${judge.for_agent.dollars:.4f}"
         shown["the agent's searches"] = f"{judge.searches:,}"
-    shown["noise"] = str(judge.noise) if judge.noise else "not measured (--judge-sample)"
     return list(shown.items())
 
 

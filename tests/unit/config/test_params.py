@@ -141,7 +141,6 @@ def test_a_limit_for_an_unused_or_priceless_judge_is_refused(repository: Path) -
     params, settings = load_params(repository), Settings(repository, {})
     for options, says in (
         ({"tasks": ["gsm8k"], "max_judge_usd": 1.0}, "--max-judge-usd: no judge grades gsm8k"),
-        ({"tasks": ["gsm8k"], "judge_sample": 3}, "--judge-sample: no judge grades gsm8k"),
         ({"tasks": ["alpacaeval"], "judge": "claude_ranking"}, "another kind of API"),
         (
             {"tasks": ["alpacaeval"], "judge": "chatgpt_fn", "max_judge_usd": 1.0},

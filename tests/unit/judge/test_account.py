@@ -10,7 +10,6 @@ import pytest
 from a2rl.core.errors import InfrastructureError
 from a2rl.judge.account import Account, SpendLimitError
 from a2rl.judge.client import Answer, Judge, Question
-from a2rl.judge.noise import noise_of
 from a2rl.judge.params import JudgeConfig
 from tests.fake_judge import FakeJudge, fake_judge
 
@@ -32,12 +31,10 @@ def questions(count: int) -> list[Question]:
     return [Question([{"role": "user", "content": f"pair {number}"}], share) for number in range(count)]
 
 
-def ask(
-    judge: FakeJudge, folder: Path, count: int, mood: str = "kind", limit: float | None = None, sample: int = 0
-) -> list[Answer]:
+def ask(judge: FakeJudge, folder: Path, count: int, mood: str = "kind", limit: float | None = None) -> list[Answer]:
     params = judge.params(mood, concurrency=3, attempts=2)
     account = folder / "account.db"
-    with Judge(JudgeConfig(params, folder / "answers.db", account=account, limit_usd=limit, sample=sample)) as client:
+    with Judge(JudgeConfig(params, folder / "answers.db", account=account, limit_usd=limit)) as client:
         return client.ask(questions(count), 10**6)
 
 
@@ -126,27 +123,3 @@ def test_the_dearest_job_is_found_by_the_end_of_its_name(tmp_path: Path) -> None
     for job, dollars in (("a-public", 1.0), ("a-public", 1.5), ("b-public", 2.0), ("a-private", 9.0)):
         account.add("judgement", job, dollars=dollars)
     assert account.dearest_usd("-public") == 2.5
-
-
-def test_a_sample_is_asked_twice_and_not_answered_from_the_first(judge: FakeJudge, tmp_path: Path) -> None:
-    before = len(judge.asked())
-    first = ask(judge, tmp_path, 20)
-    assert len(judge.asked()) - before == 20
-    again = ask(judge, tmp_path, 20, sample=6)  # the first answers are in the cache
-    assert len(judge.asked()) - before == 26
-    assert [answer.verdict for answer in again] == [answer.verdict for answer in first]
-    assert sum(answer.again is not None for answer in again) == 6
-    assert len(ask(judge, tmp_path, 3, sample=50)) == 3
-
-
-def test_a_steady_judge_has_no_noise_and_a_wavering_one_has(judge: FakeJudge, tmp_path: Path) -> None:
-    steady = noise_of([answer.noise() for answer in ask(judge, tmp_path / "a", 20, sample=20)])
-    assert steady is not None
-    assert (steady.asked_twice, steady.agreement, steady.verdict_sd) == (20, 1.0, 0.0)
-    wavering = noise_of([answer.noise() for answer in ask(judge, tmp_path / "b", 100, "wavering", sample=20)])
-    assert wavering is not None
-    assert (wavering.agreement, wavering.asked_twice) == (0.0, 20)  # it says the opposite the second time
-    assert wavering.verdict_sd == pytest.approx(0.5**0.5)
-    assert wavering.score_sd == pytest.approx(100 * 0.5**0.5 / 100**0.5)
-    assert "20 judgements asked twice: 0% agree" in str(wavering)
-    assert noise_of([answer.noise() for answer in ask(judge, tmp_path / "c", 4)]) is None
