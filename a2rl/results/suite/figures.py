@@ -1,32 +1,56 @@
 """The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG and PDF as files."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import io
+import re
+from collections.abc import Iterable, Iterator
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from a2rl.results.suite.drawing import (
-    THEME,
-    Bar,
-    Figure,
-    Style,
-    draw_bars,
-    finish,
-    margins,
-    new,
-    panels,
-    styles,
-    width_of,
-)
-from a2rl.results.suite.leaderboard import MARK, Board, Cell
+from a2rl.results.suite.leaderboard import Board, Cell
 from a2rl.results.suite.run_summary import RunSummary
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
     Points = npt.NDArray[np.float64]
 
+THEME = {
+    "ink": "#1d2430", "soft": "#667085", "line": "#e4e7ec", "paper": "#fefefe",
+    "c1": "#2456c7", "c2": "#c2570c", "c3": "#067647", "c4": "#a1288f", "c5": "#0e7490", "c6": "#8a6a00",
+}  # fmt: skip
+"""Colours by the name of the page's CSS variable, which also has a value for dark screens."""
+SERIES = ("c1", "c2", "c3", "c4", "c5", "c6")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)))
+"""With more stacks than colours, the dashes tell them apart."""
+COLUMNS = 3
+LEGEND_ROW = 0.22
+"""The height of a row of names above the panels, in inches."""
 
+
+class Figure(NamedTuple):
+    """A drawn figure."""
+
+    name: str
+    """The name of its files."""
+    title: str
+    caption: str
+    svg: str
+    pdf: bytes
+
+    @property
+    def inline(self) -> str:
+        """The SVG element for the page, with the colours as CSS variables."""
+        found = self.svg[self.svg.index("<svg") :]
+        for name, colour in THEME.items():
+            found = found.replace(colour, f"var(--{name})")
+        return re.sub(r'(<svg[^<>]*?) width="[^"]*"| height="[\d.]+pt"', r"\1", found, count=2)
+
+
+Style = dict[str, dict[str, Any]]
+"""Colour and dashes of each stack."""
 THIN_LINES = 12
 """The lines of single runs are drawn up to this number of runs of a stack."""
 GRID = 60
@@ -34,21 +58,19 @@ GRID = 60
 
 
 def draw_figures(board: Board) -> Iterator[Figure]:
-    """Draws the best score over time, and the gains with their intervals and as stacks by tasks."""
-    style = styles(board)
+    """Draws the best score over time, and the gains with their intervals."""
+    style = _styles(board)
     if any(run.tries for cell in board.cells for run in cell.runs):
         yield _progress(board, style)
     if board.cells:
-        yield _forest(board, style)
-    if len(board.standings) > 1 and len(board.tasks) > 1:
-        yield _heatmap(board)
+        yield _gains(board, style)
 
 
 def _progress(board: Board, style: Style) -> Figure:
     """Draws the best score of each stack over time."""
     from matplotlib.ticker import MaxNLocator
 
-    drawing, axes = panels(board, style, "charged time, share of the budget", "best public score so far")
+    drawing, axes = _panels(board, style, "charged time, share of the budget", "best public score so far")
     for task, axis in axes.items():
         cells = [cell for cell in board.cells if cell.task == task]
         for cell in cells:
@@ -63,7 +85,7 @@ def _progress(board: Board, style: Style) -> Figure:
         "The best score that each agent had been told, by task. Thick: the median over runs; the band holds the middle "
         "half of the runs; thin: single runs; dotted: the base model."
     )
-    return finish(drawing, "best-over-time", "Best score over time", caption)
+    return _finish(drawing, "best-over-time", "Best score over time", caption)
 
 
 def _draw_cell(axis: "Axes", cell: Cell, look: dict[str, Any]) -> None:
@@ -90,41 +112,119 @@ def _best_so_far(run: RunSummary, grid: "Points") -> "Points":
     return best[np.searchsorted([at for at, _ in ordered], grid, side="right")]
 
 
-def _forest(board: Board, style: Style) -> Figure:
-    """Draws every mean gain with its interval, by task."""
-    bars = [
-        Bar(task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci)
-        for task in board.tasks
-        for cell in board.cells
-        if cell.task == task
-    ]
-    caption = "Mean gain with its 95% interval over runs and items; in brackets, the number of runs."
-    return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption)
-
-
-def _heatmap(board: Board) -> Figure:
-    """Draws the mean gain of each stack on each task."""
-    import numpy as np
-    from matplotlib.colors import LinearSegmentedColormap
-
-    stacks = [each.stack for each in board.standings]
-    values = np.full((len(stacks), len(board.tasks)), np.nan)
-    drawing = new(9.2, 0.42 * len(stacks) + 1.0)
-    axis = drawing.subplots()
-    margins(drawing, left=min(5.0, width_of(stacks)), right=0.2, bottom=0.4, top=0.15)
-    for cell in board.cells:
-        place = stacks.index(cell.stack), board.tasks.index(cell.task)
-        values[place] = cell.gain
-        axis.text(place[1], place[0], f"{cell.gain:+.1f}{cell.mark}", ha="center", va="center", fontsize=10)
-    colours = LinearSegmentedColormap.from_list("gain", ["#f9706666", "#98a2b322", "#47cd8966"])
-    largest = float(np.nanmax(np.abs(values))) or 1.0
-    edges = np.arange(len(board.tasks) + 1) - 0.5, np.arange(len(stacks) + 1) - 0.5
-    axis.pcolormesh(*edges, values, cmap=colours, vmin=-largest, vmax=largest, edgecolors="none")
-    axis.set_xticks(range(len(board.tasks)), board.tasks)
-    axis.set_yticks(range(len(stacks)), stacks)
-    axis.invert_yaxis()
+def _gains(board: Board, style: Style) -> Figure:
+    """Draws every mean gain with its interval in a row, below the name of its task."""
+    drawing = _new(9.2, 0.30 * (len(board.cells) + len(board.tasks)) + 0.9)
+    axis, at, labels = drawing.subplots(), 0.0, []
+    for task in board.tasks:
+        labels.append((at, task, True))
+        for cell in [each for each in board.cells if each.task == task]:
+            at += 1
+            look = style[cell.stack]["color"]
+            axis.plot([cell.ci.low, cell.ci.high], [at, at], color=look, linewidth=2, solid_capstyle="butt")
+            axis.plot([cell.gain], [at], "o", color=look, markersize=5.5)
+            labels.append((at, f"{cell.stack} ({len(cell.runs)})", False))
+        at += 1
+    axis.axvline(0, color=THEME["soft"], linewidth=1)
+    _margins(drawing, left=min(5.0, _width_of(text for _, text, _ in labels)), right=0.2, bottom=0.55, top=0.1)
+    axis.set_yticks([each[0] for each in labels], [each[1] for each in labels])
+    for text, (_, _, is_task) in zip(axis.get_yticklabels(), labels, strict=True):
+        text.set_color(THEME["ink"] if is_task else THEME["soft"])
+        text.set_fontweight("bold" if is_task else "normal")
+    axis.set(ylim=(at - 0.3, -0.7), xlabel="gain over the base model, points")
+    axis.grid(axis="x", linewidth=0.8)
     axis.tick_params(length=0)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
-    caption = f"Mean gain in points. {MARK}"
-    return finish(drawing, "stack-by-task", "Stacks and tasks", caption)
+    axis.spines["left"].set_visible(False)
+    caption = "Mean gain with its 95% interval over runs and items; in brackets, the number of runs."
+    return _finish(drawing, "gains", "Gains", caption)
+
+
+def _styles(board: Board) -> Style:
+    """Returns the look of each stack, the same in all figures of a board."""
+    return {
+        each.stack: {
+            "color": THEME[SERIES[place % len(SERIES)]],
+            "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
+        }
+        for place, each in enumerate(board.standings)
+    }
+
+
+def _panels(board: Board, style: Style, x_label: str, y_label: str) -> "tuple[Drawing, dict[str, Axes]]":
+    """Returns a drawing with one panel for each task, the labels of the axes, and the names of the stacks."""
+    columns = min(COLUMNS, len(board.tasks))
+    rows = ceil(len(board.tasks) / columns)
+    width = 3.1 * columns + 0.4
+    in_a_row = max(1, int(width / (0.55 + _width_of(style)))) if style else 1
+    above = 0.1 + LEGEND_ROW * ceil(len(style) / in_a_row) if len(style) > 1 else 0.0
+    drawing = _new(width, 2.5 * rows + 0.5 + above)
+    axes = drawing.subplots(rows, columns, squeeze=False).ravel().tolist()
+    _margins(drawing, left=0.7, right=0.2, bottom=0.6, top=0.3 + above)
+    drawing.subplots_adjust(wspace=0.2, hspace=0.35)
+    for unused in axes[len(board.tasks) :]:
+        unused.set_axis_off()
+    for axis in axes[: len(board.tasks)]:
+        axis.grid(axis="y", linewidth=0.8)
+        axis.tick_params(length=0)
+        # They have no labels of their own: with a place for these, matplotlib need not measure all ticks.
+        axis.xaxis.set_label_coords(0, 0)
+        axis.yaxis.set_label_coords(0, 0)
+    height = drawing.get_figheight()
+    drawing.supxlabel(x_label, y=0.1 / height, va="bottom", color=THEME["soft"], fontsize=10)
+    drawing.supylabel(y_label, x=0.1 / drawing.get_figwidth(), ha="left", color=THEME["soft"], fontsize=10)
+    if above:
+        _name_stacks(drawing, style, in_a_row)
+    return drawing, dict(zip(board.tasks, axes, strict=False))
+
+
+def _name_stacks(drawing: "Drawing", style: Style, in_a_row: int) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linewidth=2, label=name, **look) for name, look in style.items()]
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    drawing.legend(handles=handles, ncols=min(in_a_row, len(handles)), fontsize=9.5, **place)
+
+
+def _new(width: float, height: float) -> "Drawing":
+    """Returns an empty drawing of this size, in inches."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Drawing
+
+    mpl.rcParams.update(
+        {
+            "svg.fonttype": "none", "svg.hashsalt": "a2rl", "font.family": "sans-serif", "font.size": 10,
+            "text.parse_math": False,  # names are texts of anybody, and one with a "$" would not be drawn
+            "text.color": THEME["ink"], "axes.labelcolor": THEME["soft"], "axes.edgecolor": THEME["line"],
+            "xtick.color": THEME["soft"], "ytick.color": THEME["soft"], "axes.titlecolor": THEME["ink"],
+            "grid.color": THEME["line"], "axes.facecolor": "none", "figure.facecolor": "none",
+            "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10.5, "legend.frameon": False,
+            "axes.titley": 1.0,  # without it, matplotlib measures all ticks to find a place
+        }
+    )  # fmt: skip
+    return Drawing(figsize=(width, height))
+
+
+def _margins(drawing: "Drawing", left: float, right: float, bottom: float, top: float) -> None:
+    """Sets the margins of a drawing around its axes, in inches."""
+    width, height = drawing.get_size_inches()
+    drawing.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - top / height)
+
+
+def _width_of(labels: Iterable[str]) -> float:
+    """Returns the room for labels beside an axis, in inches: a character of this size is this wide on average."""
+    return 0.25 + 0.083 * max(map(len, labels), default=0)
+
+
+def _finish(drawing: "Drawing", name: str, title: str, caption: str) -> Figure:
+    """Writes a drawing as SVG and as PDF."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    svg, pdf = io.StringIO(), io.BytesIO()
+    # Not `savefig`, which draws everything a second time. The margins are given, because to compute them would draw
+    # everything twice more.
+    canvas: Any = FigureCanvasSVG(drawing)
+    canvas.print_svg(svg, metadata={"Date": None})
+    canvas = FigureCanvasPdf(drawing)
+    canvas.print_pdf(pdf, metadata={"CreationDate": None})
+    return Figure(name, title, caption, svg.getvalue(), pdf.getvalue())

@@ -21,8 +21,7 @@ from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.results.figures import RunMetrics
 from a2rl.results.suite import tables
-from a2rl.results.suite.drawing import Figure
-from a2rl.results.suite.figures import draw_figures
+from a2rl.results.suite.figures import Figure, draw_figures
 from a2rl.results.suite.leaderboard import MARK, Board, boards
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
