@@ -5,7 +5,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from a2rl.bundle.leaderboard import KeptAudit
 from a2rl.results.report.data import RunReport
 from a2rl.results.suite.files import SuiteReport
 
@@ -13,7 +12,6 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 SCHEMAS: dict[str, type[BaseModel]] = {
     "run-report.schema.json": RunReport,
     "suite-report.schema.json": SuiteReport,
-    "leaderboard-audit.schema.json": KeptAudit,
 }
 """The model that each file describes."""
 

@@ -26,6 +26,10 @@ from a2rl.run.events import RunClosed
 
 FILE = "published.jsonl"
 MAX_TOKEN_BYTES = 1 << 20
+EVERY_S = 60.0
+"""The shortest time between two published heads of a run; the last one is always published."""
+TIMEOUT_S = 20.0
+"""How long one attempt to publish may take."""
 
 
 class Publisher:
@@ -146,8 +150,8 @@ class Anchor:
 
     def __init__(self, params: AnchorParams, root: Path) -> None:
         self._signer = Signer(root / params.key) if params.key else None
-        url, every_s, timeout_s = params.publish_timestamp, params.publish_every_s, params.publish_timeout_s
-        self._publisher = Publisher(url, every_s, timeout_s) if url else None
+        url = params.publish_timestamp
+        self._publisher = Publisher(url, EVERY_S, TIMEOUT_S) if url else None
 
     def update(self, run: RunDir) -> None:
         """Signs the head of a run and publishes it where that is due.

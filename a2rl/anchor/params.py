@@ -1,6 +1,6 @@
 """The section `anchor` of params.yaml: who signs the heads of ledgers, whom readers trust, and who stamps the time."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 
 class AnchorParams(BaseModel):
@@ -14,10 +14,6 @@ class AnchorParams(BaseModel):
     """Files with the public keys that `a2rl verify` trusts. If there is one, it demands signatures of every run."""
     publish_timestamp: str = ""
     """The URL of an RFC 3161 time-stamp service that signs each published head."""
-    publish_every_s: float = Field(default=60.0, gt=0)
-    """The shortest time between two published heads of a run; the last one is always published."""
-    publish_timeout_s: float = Field(default=20.0, gt=0)
-    """How long one attempt to publish may take."""
 
     @property
     def is_used(self) -> bool:

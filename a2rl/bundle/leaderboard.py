@@ -42,7 +42,7 @@ TOO_LARGE = "the run has a number or a text that is too large for a leaderboard,
 
 
 class KeptAudit(BaseModel):
-    """What is known of a bundle, in `audits/DIGEST.json`. Its JSON schema is in docs/leaderboard-audit.schema.json."""
+    """What is known of a bundle, in `audits/DIGEST.json`."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -38,8 +38,6 @@ class SuiteStatus(BaseModel):
     """Runs that were begun and that nobody works on now; the reconciler starts them again."""
     failed: int
     """Runs that were closed without a result."""
-    failed_by_worker: dict[str, int]
-    """Attempts that ended without a result, by machine."""
     budget_s: float
     used_s: float
     """The agents' time: what all runs have together, and what is used."""
@@ -85,9 +83,6 @@ def status_of(rows: Iterable[RunRow]) -> SuiteStatus:
         waiting=states["waiting"],
         stuck=states["stuck"],
         failed=states["failed"],
-        failed_by_worker=Counter(
-            host_of(row) for row in rows if state_of_row(row) in {"failed", "stuck"} and row.owner
-        ),
         budget_s=sum(row.progress.budget_s for row in rows),
         used_s=sum(row.progress.elapsed_s for row in rows),
         judge_usd=sum(row.progress.judge_usd for row in rows),

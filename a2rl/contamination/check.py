@@ -4,7 +4,6 @@ A length-controlled win rate asks how often a model would win with answers as lo
 answers that lose makes length look harmful, and the correction then adds what was never won.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -146,4 +145,4 @@ def sameness(items: Sequence[ItemResult]) -> Sameness | None:
         return None
     answer, count = answers.most_common(1)[0]
     ids = tuple(item.id for item in items if item.answer.strip() == answer)
-    return Sameness(count / max(1, math.ceil(len(items))), ids, answer)
+    return Sameness(count / len(items), ids, answer)

@@ -66,6 +66,5 @@ def test_the_state_of_a_suite_adds_up() -> None:
     assert [state_of_row(row) for row in rows] == ["done", "failed", "running", "waiting", "stuck"]
     found = status_of(rows)
     assert (found.done, found.failed, found.running, found.waiting, found.stuck) == (1, 1, 1, 1, 1)
-    assert found.failed_by_worker == {"host-a": 2}
     assert (found.used_s, found.judge_usd, found.agent_usd) == (80.0, 1.0, 2.0)
     assert (found.left_s, found.oldest_beat_s) == (60.0, 7.0)
