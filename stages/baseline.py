@@ -28,7 +28,7 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
         return done
     started, spec, ready = time.monotonic(), run.spec, run.need("setup", SetupRecord)
     base_model, hidden = check_inputs(run)
-    job = grade_job(run, settings.root, base_model, "all", run.grades / "baseline-graded.json")
+    job = grade_job(run, base_model, "all", run.grades / "baseline-graded.json")
     models = [gpu.name for gpu in check_gpus(run, settings).all]
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings, models)
     items, reused, seconds, outputs = load_or_grade(

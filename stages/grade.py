@@ -72,7 +72,7 @@ def _last_problem(run: RunDir) -> str:
 def _final_result(run: RunDir, settings: Settings, digest: str) -> GradeResult:
     """Grades the submission on the final items. An existing grade is reused."""
     split = run.spec.final_split
-    job = grade_job(run, settings.root, run.checkpoint(digest), split, run.items(digest, split))
+    job = grade_job(run, run.checkpoint(digest), split, run.items(digest, split))
     result = grade_on_all_gpus(job, run, settings)
     if judge_failed(job, result):
         job.result.unlink()

@@ -259,7 +259,7 @@ def submit_checkpoint(service: GradingService, model_path: str) -> PendingSubmis
 
 def finish(run: RunDir, settings: Settings, base_model: Path, judged: bool = True) -> None:
     """Finishes a run with three submissions, which a fake grader grades; unless `judged`, it ends with the grade."""
-    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    service = GradingService(run, cast(GraderPool, FakePool()))
     for seed in (1, 2, 3):
         trained_copy(base_model, run.workspace / "output" / f"v{seed}", seed)
         submit_checkpoint(service, f"output/v{seed}")
@@ -300,9 +300,7 @@ def finished_run(folder: Path, in_full: bool = False, judged: bool = True, **cha
     if in_full:
         (run.workspace / "code" / "train.py").write_text("print(1)\n")
         (run.logs / "agent.log").write_text("step 1\nstep 2\n")
-        GradingService(run, settings.root, cast(GraderPool, FakePool())).submissions.refuse_unreceived(
-            "output/v0", "not a folder"
-        )
+        GradingService(run, cast(GraderPool, FakePool())).submissions.refuse_unreceived("output/v0", "not a folder")
     finish(run, settings, base_model, judged)
     return Finished(run, settings)
 

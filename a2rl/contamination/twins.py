@@ -111,7 +111,7 @@ def grade_twins(run: RunDir, settings: Settings, model: Path, twins: Twins, item
         InfrastructureError: They could not be graded on this machine.
     """
     result = run.grades / f"{name}-twins.json"
-    job = grade_job(run, settings.root, model, "all", result).model_copy(
+    job = grade_job(run, model, "all", result).model_copy(
         update={"hidden": twins.hidden, "limit": _limit(run.spec.task, twins, items)}
     )
     return grade_on_all_gpus(job, run, settings)

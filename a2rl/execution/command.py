@@ -196,4 +196,4 @@ def _write_settings(run: RunDir, agent: Agent, names: dict[str, str], path: str)
     # Some agent systems run commands in a login shell, which would otherwise start with the machine's own PATH.
     profile = f"export PATH={shlex.quote(path)}\n"
     files = {".profile": profile, **{name: text.format(**names) for name, text in agent.files.items()}}
-    write_into_workspace(run, {f".home/{name}": text for name, text in files.items()})
+    write_into_workspace(run.workspace, {f".home/{name}": text for name, text in files.items()})

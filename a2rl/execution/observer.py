@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 from pydantic import BaseModel, ConfigDict
 
@@ -96,7 +96,7 @@ def summarise_transcript(run: RunDir, agent: Agent, settings: Settings, attempt:
     )
 
 
-class Observer:
+class Observer(AbstractContextManager["Observer"]):
     """Owns the observer's process.
 
     Args:
@@ -130,12 +130,7 @@ class Observer:
             self._note("it has died")
             self._process = self._start()
 
-    def __enter__(self) -> "Observer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None and not self._process.end(LAST_LOOK_TIMEOUT_S):
             self._note(f"its last look took more than {LAST_LOOK_TIMEOUT_S:.0f} s")
 

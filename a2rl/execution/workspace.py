@@ -104,12 +104,12 @@ def _give(run: RunDir, base_model: Path, visible: Path, isolation: Isolation) ->
     making.rename(run.given)
 
 
-def write_into_workspace(run: RunDir, files: Mapping[str, str], mode: int = 0o600) -> None:
+def write_into_workspace(workspace: Path, files: Mapping[str, str], mode: int = 0o600) -> None:
     """Writes files into the workspace, which the agent controls: links that it has put there are not followed.
 
     Args:
-        run: The run.
-        files: Text by path relative to the workspace.
+        workspace: The agent's folder.
+        files: Text by path relative to it.
         mode: Permissions of the files.
 
     Raises:
@@ -117,9 +117,9 @@ def write_into_workspace(run: RunDir, files: Mapping[str, str], mode: int = 0o60
         InfrastructureError: They cannot be written for another reason, such as a full disk.
     """
     try:
-        with UntrustedFolder.at(run.workspace) as workspace:
+        with UntrustedFolder.at(workspace) as folder:
             for path, text in files.items():
-                workspace.write(path, text, mode)
+                folder.write(path, text, mode)
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise machine_failure("write into the agent's workspace", error) from error

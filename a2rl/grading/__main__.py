@@ -52,7 +52,7 @@ def main() -> None:
     share = share_of(run, settings)
     devices = devices_of(share.graders, run.spec.gpus_for_one)
     with GraderPool(settings, devices) as pool, services_of(run, settings) as services:
-        service = GradingService(run, settings.root, pool)
+        service = GradingService(run, pool)
         log = EventLog(run.logs / "api.jsonl", MAX_LOG_BYTES)
         gpus = devices if share.graders else []
         told = describe_gpus(share, run.need("setup", SetupRecord).memory)

@@ -25,7 +25,7 @@ from a2rl.scoring.score import TaskScore
 from a2rl.task_api.contract import Split
 
 
-def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) -> GradeJob:
+def grade_job(run: RunDir, model: Path, split: Split, result: Path) -> GradeJob:
     """Returns the job that grades a model folder for a run.
 
     Raises:
@@ -33,11 +33,11 @@ def grade_job(run: RunDir, root: Path, model: Path, split: Split, result: Path) 
     """
     spec, setup, base = run.spec, run.need("setup", SetupRecord), run.read("baseline", BaselineRecord)
     if spec.judge is not None:
-        require_known(spec.judge, root)
+        require_known(spec.judge, run.checkout)
     limits = spec.grading_limits
     engine = EngineChoice.of(spec.backend, spec.dtype, spec.vllm, base_model_of(run))
     return GradeJob(
-        root=root,
+        root=run.checkout,
         task=spec.task,
         variant=spec.variant,
         hidden=hidden_of(run),
@@ -78,16 +78,9 @@ def grade_on_all_gpus(job: GradeJob, run: RunDir, settings: Settings) -> GradeRe
 class Grades:
     """Grades the checkpoints of one run on the split that its agent is told about; thread-safe."""
 
-    def __init__(self, run: RunDir, root: Path, pool: GraderPool, on_graded: Callable[[], None]) -> None:
-        """Grades nothing yet.
-
-        Args:
-            run: The run.
-            root: The checkout.
-            pool: The pool that grades.
-            on_graded: Called after each new grade.
-        """
-        self._run, self._root, self._pool, self._on_graded = run, root, pool, on_graded
+    def __init__(self, run: RunDir, pool: GraderPool, on_graded: Callable[[], None]) -> None:
+        """Grades nothing yet; `on_graded` is called after each new grade."""
+        self._run, self._pool, self._on_graded = run, pool, on_graded
         self._public = run.spec.public_split
         self._lock = threading.RLock()
         self._waiting: dict[str, Future[Graded]] = {}
@@ -124,7 +117,7 @@ class Grades:
             self._waiting[digest] = outcome
         try:
             run, split = self._run, self._public
-            job = grade_job(run, self._root, run.checkpoint(digest), split, run.items(digest, split))
+            job = grade_job(run, run.checkpoint(digest), split, run.items(digest, split))
             progress_path(job.result).unlink(missing_ok=True)  # of an earlier service that was killed
             graded = self._pool.submit(job, named_devices(gpu))
             graded.add_done_callback(lambda done: self._settle(job, digest, done, outcome))

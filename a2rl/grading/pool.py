@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError, wait
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
@@ -109,7 +109,7 @@ class _Queue:
             return left
 
 
-class GraderPool:
+class GraderPool(AbstractContextManager["GraderPool"]):
     """Runs jobs on its devices. A job whose result is already on disk is not run again."""
 
     def __init__(self, settings: Settings, devices: list[str], worker: str = WORKER) -> None:
@@ -157,12 +157,7 @@ class GraderPool:
         for slot in self._slots:
             slot.close()
 
-    def __enter__(self) -> "GraderPool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _serve(self, slot: "_Slot") -> None:

@@ -136,7 +136,7 @@ def _again(run: RunDir, settings: Settings, first: _FirstGrade, base: Path, on_p
     with tempfile.TemporaryDirectory(prefix="a2rl-regrade-") as name:
         scratch = Path(name)
         model = restore_checkpoint(first.weights, base, scratch / "model") if first.submission else base
-        job = grade_job(run, settings.root, model, first.split, scratch / "grade.json")
+        job = grade_job(run, model, first.split, scratch / "grade.json")
         account = scratch / "account.db" if job.account else None
         changes = {"log": scratch / "grader.log", "account": account, "judge_usd": run.spec.max_judge_usd}
         with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:

@@ -8,7 +8,6 @@ import shutil
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
 from a2rl.grading.answers import (
@@ -39,16 +38,10 @@ from a2rl.run.names import safe_entries
 class GradingService:
     """Accepts and grades submissions; thread-safe."""
 
-    def __init__(self, run: RunDir, root: Path, pool: GraderPool) -> None:
-        """Continues the work of an earlier service of this run; incomplete copies are made again.
-
-        Args:
-            run: The run.
-            root: The checkout.
-            pool: The pool that grades.
-        """
+    def __init__(self, run: RunDir, pool: GraderPool) -> None:
+        """Continues the work of an earlier service of this run; incomplete copies are made again."""
         self._run = run
-        self._grades = Grades(run, root, pool, self._prune)
+        self._grades = Grades(run, pool, self._prune)
         self._uncopied: dict[int, str] = {}
         """Why what was received before the agent's end cannot be copied for now, by receipt."""
         self.submissions = Submissions(run)

@@ -8,8 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
+from contextlib import AbstractContextManager, suppress
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.processes import MAX_RESTARTS, Child, check_stop
@@ -35,7 +34,7 @@ COPY_TIMEOUT_S = 3600.0
 BLOCK = 1 << 16
 
 
-class ServiceProcess:
+class ServiceProcess(AbstractContextManager["ServiceProcess"]):
     """Owns the listening socket and the service's process."""
 
     def __init__(
@@ -131,12 +130,7 @@ class ServiceProcess:
                 self._process.tell("finish")
             time.sleep(0.1)
 
-    def __enter__(self) -> "ServiceProcess":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.end(END_TIMEOUT_S)
         self._listener.close()
         os.close(self._channel)

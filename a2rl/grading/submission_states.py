@@ -194,9 +194,8 @@ def usual_s(run: RunDir, entries: Iterable[Entry]) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-def quota_in_words(run: RunDir) -> str:
+def quota_in_words(spec: RunSpec) -> str:
     """Describes the quota for the agent."""
-    spec = run.spec
     return f"{spec.submissions_quota} submissions and {format_duration(spec.grading_quota_s)} of grading"
 
 

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import IO, BinaryIO, NamedTuple
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
@@ -108,9 +107,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
             self._stack.close()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property

@@ -22,9 +22,8 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.files import digest_of, file_digest
@@ -61,7 +60,7 @@ FIRST, OTHER, DIED = (
 )
 
 
-class WarmEngine:
+class WarmEngine(AbstractContextManager["WarmEngine"]):
     """The engine of one device; none before the first job that needs one."""
 
     def __init__(self) -> None:
@@ -128,12 +127,7 @@ class WarmEngine:
             self._engine.close(timeout_s=0)
             self._engine = None
 
-    def __enter__(self) -> "WarmEngine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.event_log import EventLog
 from a2rl.core.files import machine_failure, read_model, write_model
+from a2rl.core.settings import ROOT_MARK, Settings
 from a2rl.run.budget import Clock
 from a2rl.run.ledger import Ledger
 from a2rl.run.spec import RunSpec
@@ -59,8 +60,9 @@ class RunDir:
 
     @property
     def checkout(self) -> Path:
-        """The root of the checkout that contains the run."""
-        return self.root.parent.parent
+        """The root of the checkout that contains the run; that of this process, if `runs/` is a link to elsewhere."""
+        beside = self.root.parent.parent
+        return beside if (beside / ROOT_MARK).exists() else Settings.load().root
 
     @cached_property
     def spec(self) -> RunSpec:

@@ -47,17 +47,16 @@ def record_failure(run: RunDir, stage: str, error: BaseException) -> GradeRecord
     return run.write("grade", failed(run, reason, stage))
 
 
-def failed(run: RunDir, reason: str, stage: str | None = None, seconds: float = 0.0) -> GradeRecord:
+def failed(run: RunDir, reason: str, stage: str | None = None) -> GradeRecord:
     """Returns the record of a run without a result.
 
     Args:
         run: The run.
         reason: Why there is no result.
         stage: The stage that could not be finished; None if all were, so that resuming the run changes nothing.
-        seconds: The duration of the `grade` stage.
     """
     return GradeRecord(
-        seconds=seconds,
+        seconds=0.0,
         verdict="failed",
         reason=reason,
         failed_stage=stage,

@@ -99,7 +99,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def api(run: RunDir, settings: Settings) -> Iterator[FastAPI]:
     with services_of(run, settings) as services:
-        service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+        service = GradingService(run, cast(GraderPool, FakePool()))
         yield create_app(service, run.spec.task, [], services=services)
 
 

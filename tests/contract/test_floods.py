@@ -39,7 +39,7 @@ class Served:
     """A server in a thread, with the limits of the real server."""
 
     def __init__(self, run: RunDir, settings: Settings, pool: FakePool) -> None:
-        service = GradingService(run, settings.root, cast(GraderPool, pool))
+        service = GradingService(run, cast(GraderPool, pool))
         self.log = run.logs / "api.jsonl"
         self.beats = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -295,7 +295,7 @@ class NoService(ServiceProcess):
 
 def test_draining_ends_even_with_a_service_that_does_nothing(run: RunDir, settings: Settings, base_model: Path) -> None:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
-    submit_checkpoint(GradingService(run, settings.root, cast(GraderPool, FakePool(at_once=False))), "output/v1")
+    submit_checkpoint(GradingService(run, cast(GraderPool, FakePool(at_once=False))), "output/v1")
     end_agent(run)
     service = NoService(run, settings)
     with service as server:

@@ -59,7 +59,7 @@ TIME_KEYS = {"start_time", "timeout_s", "last_submit_time", "end_time", "now", "
 
 
 def client_of(run: RunDir, settings: Settings, pool: FakePool | None = None) -> TestClient:
-    service = GradingService(run, settings.root, cast(GraderPool, pool or FakePool()))
+    service = GradingService(run, cast(GraderPool, pool or FakePool()))
     return TestClient(create_app(service, run.spec.task, ["0"]), raise_server_exceptions=False)
 
 
@@ -368,7 +368,7 @@ def test_with_a_silent_judge_a_run_has_no_result_yet(
     end_agent(run)
     [accepted] = run.ledger.events(SubmissionAccepted)
     digest = accepted.weights_digest
-    job = grade_job(run, settings.root, run.checkpoint(digest), "private", run.items(digest, "private"))
+    job = grade_job(run, run.checkpoint(digest), "private", run.items(digest, "private"))
     write_model(job.result, grade_result(unjudged(job), 0.5))
     with pytest.raises(InfrastructureError, match=f"a2rl resume {run.id}"):
         grade(run, settings)
@@ -409,7 +409,7 @@ class ForgetfulPool(FakePool):
 def test_a_grade_that_cannot_be_recorded_is_a_failure(run: RunDir, settings: Settings, v1: str) -> None:
     """Nobody waits for it without end."""
     pool = ForgetfulPool(at_once=False)
-    pending = submit_checkpoint(GradingService(run, settings.root, cast(GraderPool, pool)), v1)
+    pending = submit_checkpoint(GradingService(run, cast(GraderPool, pool)), v1)
     pool.grade_all()
     assert isinstance(pending.outcome.exception(timeout=5), InfrastructureError)
     assert run.ledger.events(Graded) == []
@@ -417,7 +417,7 @@ def test_a_grade_that_cannot_be_recorded_is_a_failure(run: RunDir, settings: Set
 
 def test_a_restarted_service_grades_what_was_accepted_once(run: RunDir, settings: Settings, base_model: Path) -> None:
     paths, dead = checkpoints(run, base_model, 3), FakePool(at_once=False)
-    service = GradingService(run, settings.root, cast(GraderPool, dead))
+    service = GradingService(run, cast(GraderPool, dead))
     for path in [*paths, paths[0]]:
         submit_checkpoint(service, path)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
@@ -436,8 +436,8 @@ def test_a_restarted_service_grades_what_was_accepted_once(run: RunDir, settings
 
 def test_two_services_that_grade_one_submission_record_it_once(run: RunDir, settings: Settings, v1: str) -> None:
     old, new = FakePool(at_once=False), FakePool(at_once=False)
-    submit_checkpoint(GradingService(run, settings.root, cast(GraderPool, old)), v1)
-    GradingService(run, settings.root, cast(GraderPool, new))
+    submit_checkpoint(GradingService(run, cast(GraderPool, old)), v1)
+    GradingService(run, cast(GraderPool, new))
     new.grade_all()
     old.grade_all()
     assert len(run.ledger.events(Graded)) == 1
@@ -447,7 +447,7 @@ def test_what_is_graded_is_the_copy_as_it_was_when_submitted(
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
     pool = FakePool(at_once=False)
-    service = GradingService(run, settings.root, cast(GraderPool, pool))
+    service = GradingService(run, cast(GraderPool, pool))
     expected = right_answers(run.workspace / v1, 4)
     submit_checkpoint(service, v1)
     trained_copy(base_model, run.workspace / v1, seed=9)
@@ -488,7 +488,7 @@ def test_a_gpu_lost_after_the_agents_end_is_a_machine_problem(run: RunDir, setti
             future.set_exception(DeviceLostError("GPU GPU-1 has disappeared"))
             return future
 
-    service = GradingService(run, settings.root, cast(GraderPool, LostPool()))
+    service = GradingService(run, cast(GraderPool, LostPool()))
     submit_checkpoint(service, v1)
     end_agent(run)
     service.finish()

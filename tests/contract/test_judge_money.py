@@ -58,7 +58,7 @@ def new_run(settings: Settings, base_model: Path) -> Callable[..., RunDir]:
 
 
 def submit(run: RunDir, settings: Settings, base_model: Path, count: int) -> list[Any]:
-    service = GradingService(run, settings.root, cast(GraderPool, PaidPool()))
+    service = GradingService(run, cast(GraderPool, PaidPool()))
     client = TestClient(create_app(service, "gsm8k", []))
     for number in range(count):
         trained_copy(base_model, run.workspace / "output" / f"v{number}", number + 1)
@@ -113,7 +113,7 @@ def test_runs_without_a_limit_or_a_judge_have_no_allowance(settings: Settings, b
     assert judge_allowance_usd(make_run(settings, base_model, run_id="a", judge=JUDGE), "public") is None
     run = make_run(settings, base_model, run_id="b", max_judge_usd=1.0)
     assert judge_allowance_usd(run, "public") is None
-    assert grade_job(run, settings.root, base_model, "public", run.grades / "x.json").account is None
+    assert grade_job(run, base_model, "public", run.grades / "x.json").account is None
 
 
 def test_a_grade_without_money_fails_before_the_model_is_loaded(
@@ -121,7 +121,7 @@ def test_a_grade_without_money_fails_before_the_model_is_loaded(
 ) -> None:
     run = new_run(max_judge_usd=1.0, judge=JUDGE.model_copy(update={"api_key_env": None}))
     Account(run.account).add("judgement", "x-public", dollars=1.0)
-    job = grade_job(run, settings.root, tmp_path / "no-model", "public", run.grades / "x.json")
+    job = grade_job(run, tmp_path / "no-model", "public", run.grades / "x.json")
     monkeypatch.setattr(Settings, "load", lambda: settings)
     with pytest.raises(A2rlError, match="used up"):
         run_job(job)

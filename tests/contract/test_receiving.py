@@ -41,7 +41,7 @@ V1, V2 = SubmitRequest("output/v1"), SubmitRequest("output/v2", key="2")
 
 
 def service_of(run: RunDir, settings: Settings, pool: FakePool | None = None) -> GradingService:
-    return GradingService(run, settings.root, cast(GraderPool, pool or FakePool()))
+    return GradingService(run, cast(GraderPool, pool or FakePool()))
 
 
 def client_of(service: GradingService) -> TestClient:
@@ -656,8 +656,8 @@ def test_the_same_checkpoint_again_costs_no_grading_time(
 def test_a_run_is_told_its_quotas(new_run: Callable[..., RunDir]) -> None:
     from a2rl.grading.submission_states import quota_in_words
 
-    assert quota_in_words(new_run()) == "100 submissions and 10m of grading"
+    assert quota_in_words(new_run().spec) == "100 submissions and 10m of grading"
     assert (
-        quota_in_words(new_run(max_submissions=3, max_grading_s=90.0, run_id="b"))
+        quota_in_words(new_run(max_submissions=3, max_grading_s=90.0, run_id="b").spec)
         == "3 submissions and 1m30s of grading"
     )

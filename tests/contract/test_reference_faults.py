@@ -55,7 +55,7 @@ from tests.small_model import edit_json, trained_copy
 
 
 def service_of(run: RunDir, settings: Settings, pool: FakePool | None = None) -> GradingService:
-    return GradingService(run, settings.root, cast(GraderPool, pool or FakePool()))
+    return GradingService(run, cast(GraderPool, pool or FakePool()))
 
 
 def client_of(run: RunDir, settings: Settings, pool: FakePool | None = None) -> TestClient:
@@ -172,7 +172,7 @@ def test_a_grader_that_fails_gives_no_score_and_not_a_zero(run: RunDir, settings
 
 
 def test_a_failed_baseline_is_no_baseline_and_is_not_kept(run: RunDir, settings: Settings, base_model: Path) -> None:
-    job = grade_job(run, settings.root, base_model, "all", run.grades / "baseline-graded.json")
+    job = grade_job(run, base_model, "all", run.grades / "baseline-graded.json")
 
     def fail(_: GradeJob) -> GradeResult:
         return grade_result([ItemResult(id="0", verdict="errored", reason="the judge is down")], 1.0)
@@ -295,7 +295,7 @@ def test_a_baseline_is_kept_by_content_and_not_by_name(
 ) -> None:
     renamed = shutil.copytree(base_model, tmp_path / "renamed")
     same_name = trained_copy(base_model, tmp_path / "other" / base_model.name, seed=3)
-    job = grade_job(run, settings.root, base_model, "all", run.grades / "baseline-graded.json")
+    job = grade_job(run, base_model, "all", run.grades / "baseline-graded.json")
 
     def key(model: Path, data: str = "data", **changes: object) -> str:
         return digest_of(baseline_key(job.model_copy(update=changes), model_digest(model), data, settings))
@@ -307,7 +307,7 @@ def test_a_baseline_is_kept_by_content_and_not_by_name(
 
 
 def test_a_baseline_whose_items_contradict_its_score_is_not_used(run: RunDir, settings: Settings) -> None:
-    job = grade_job(run, settings.root, run.root, "all", run.grades / "baseline-graded.json")
+    job = grade_job(run, run.root, "all", run.grades / "baseline-graded.json")
     asked: list[GradeJob] = []
 
     def work(job: GradeJob) -> GradeResult:

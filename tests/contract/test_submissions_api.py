@@ -28,7 +28,7 @@ from tests.small_model import trained_copy
 
 
 def client_of(run: RunDir, settings: Settings, pool: FakePool | None = None, gpus: tuple[str, ...] = ()) -> TestClient:
-    service = GradingService(run, settings.root, cast(GraderPool, pool or FakePool()))
+    service = GradingService(run, cast(GraderPool, pool or FakePool()))
     return TestClient(create_app(service, run.spec.task, list(gpus)), raise_server_exceptions=False)
 
 

@@ -43,7 +43,7 @@ def other(tmp_path: Path, settings: Settings, store: Cluster) -> Settings:
 def submit(run: RunDir, base_model: Path) -> SubmissionAccepted:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
     (run.workspace / "code" / "train.py").write_text("print('hello')\n")
-    service = GradingService(run, run.checkout, FakePool())  # type: ignore[arg-type]
+    service = GradingService(run, FakePool())  # type: ignore[arg-type]
     return submit_checkpoint(service, "output/v1").outcome.result(60).accepted
 
 
@@ -186,7 +186,7 @@ def test_who_has_lost_the_run_copies_nothing_more(run: RunDir, other: Settings, 
 def test_an_agent_is_told_only_what_is_stored(run: RunDir, store: Cluster, base_model: Path) -> None:
     replica = copy_by_hand(run, store)
     submit(run, base_model)
-    service = GradingService(run, run.checkout, FakePool())  # type: ignore[arg-type]
+    service = GradingService(run, FakePool())  # type: ignore[arg-type]
     assert safe_entries(run) == []
     assert service.status(1) is None
     replica.push()

@@ -89,7 +89,7 @@ def run_on_a_draw(settings: Settings, base: Path) -> RunDir:
 
 def judged(run: RunDir, settings: Settings, trained: Path) -> list[Finding]:
     """Submits a checkpoint, calls its result an improvement, and returns what the check finds."""
-    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    service = GradingService(run, cast(GraderPool, FakePool()))
     submit_checkpoint(service, str(trained.relative_to(run.workspace)))
     end_agent(run)
     grade_private(run)

@@ -118,7 +118,7 @@ def test_the_plan_of_setup_holds_for_all_grades_and_is_told(
     run = new_run(backend="vllm", grading_gpus=grading_gpus)
     setup = run.need("setup", SetupRecord)
     run.write("setup", setup.model_copy(update={"memory": MEMORY}))
-    assert grade_job(run, settings.root, base_model, "all", run.grades / "any.json").memory == MEMORY
+    assert grade_job(run, base_model, "all", run.grades / "any.json").memory == MEMORY
     assert json.loads(run_meta(run))["grader_gib"] == told
 
 

@@ -57,7 +57,7 @@ def secretive(settings: Settings) -> Settings:
 
 
 def write_run_meta(run: RunDir) -> None:
-    write_into_workspace(run, {RUN_META: '{"start_time": 1}'})
+    write_into_workspace(run.workspace, {RUN_META: '{"start_time": 1}'})
 
 
 def agent(**changes: object) -> Agent:
@@ -222,7 +222,7 @@ def test_an_agent_cannot_replace_the_variables_of_the_benchmark(agent_run: RunDi
 
 
 def test_nobody_is_told_the_split_seed_or_the_graders_folders(agent_run: RunDir, settings: Settings) -> None:
-    write_into_workspace(agent_run, {RUN_META: run_meta(agent_run)})
+    write_into_workspace(agent_run.workspace, {RUN_META: run_meta(agent_run)})
     environment = agent_environment(agent_run, agent(), URL, settings)
     files = [path for path in agent_run.workspace.rglob("*") if path.suffix in {".md", ".json", ".jsonl"}]
     told = "\n".join([*(path.read_text() for path in files), *environment.values()])
@@ -248,7 +248,7 @@ def test_an_existing_workspace_is_left_as_the_agent_has_it(agent_run: RunDir, ba
 def test_run_meta_has_the_references_keys(agent_run: RunDir) -> None:
     """It has the settings that the agent may know."""
     for _ in range(2):
-        write_into_workspace(agent_run, {RUN_META: run_meta(agent_run)})
+        write_into_workspace(agent_run.workspace, {RUN_META: run_meta(agent_run)})
     told = json.loads((agent_run.workspace / RUN_META).read_text())
     assert told.keys() >= {"start_time", "timeout_s", "last_submit_time", "end_time"}
     assert (told["timeout_s"], told["last_submit_time"], told["seed"]) == (600, None, 0)
@@ -315,7 +315,7 @@ def test_settings_of_an_agent_system_land_only_in_its_home(
     outside.mkdir()
     (outside / "config.toml").write_text("precious")
     plant(agent_run.workspace, outside)
-    write_into_workspace(agent_run, {".home/.codex/config.toml": "ours", ".home/.profile": "ours"})
+    write_into_workspace(agent_run.workspace, {".home/.codex/config.toml": "ours", ".home/.profile": "ours"})
     assert {path.name: path.read_text() for path in outside.iterdir()} == {"config.toml": "precious"}
     home = agent_run.workspace / ".home"
     assert (home / ".codex/config.toml").read_text() == (home / ".profile").read_text() == "ours"
@@ -329,7 +329,7 @@ def test_a_locked_workspace_is_unlocked_as_an_ordinary_user() -> None:
         for name in (".home/.tool", ".home", "."):
             (run.workspace / name).chmod(0)
         write_run_meta(run)
-        write_into_workspace(run, {".home/.tool/settings": "ours"})
+        write_into_workspace(run.workspace, {".home/.tool/settings": "ours"})
         assert (run.workspace / ".home/.tool/settings").read_text() == "ours"
 
     with folder_of_nobody() as root:

@@ -50,7 +50,7 @@ def test_a_merged_adapter_is_graded_kept_and_verified(
     """The report says so."""
     monkeypatch.setattr(submissions, "AdapterMerger", MergerWithoutProcess)
     run = make_run(settings, base_model)
-    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    service = GradingService(run, cast(GraderPool, FakePool()))
     write_adapter(run.workspace / "output" / "v1")
     accepted, graded = submit_checkpoint(service, "output/v1").outcome.result(60)
     assert graded.weights_digest == accepted.weights_digest
@@ -68,7 +68,7 @@ def test_a_merged_adapter_is_graded_kept_and_verified(
 
 def test_a_run_without_merging_refuses_adapters(settings: Settings, base_model: Path) -> None:
     run = make_run(settings, base_model, merge_adapters=False)
-    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    service = GradingService(run, cast(GraderPool, FakePool()))
     write_adapter(run.workspace / "output" / "v1")
     with pytest.raises(InvalidSubmissionError, match=r"LoRA adapter; the grader needs.*merge_and_unload"):
         submit_checkpoint(service, "output/v1").outcome.result(60)

@@ -24,7 +24,7 @@ SEEDS = 4
 @pytest.fixture
 def job(run: RunDir, settings: Settings) -> GradeJob:
     model = run.need("setup", SetupRecord).base_model
-    return grade_job(run, settings.root, model, "all", run.grades / "baseline-graded.json")
+    return grade_job(run, model, "all", run.grades / "baseline-graded.json")
 
 
 def graded(job: GradeJob) -> GradeResult:

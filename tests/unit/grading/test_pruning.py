@@ -47,7 +47,7 @@ class Scene:
         self.pool = FakePool()
 
     def service(self) -> GradingService:
-        return GradingService(self.run, self.settings.root, cast(GraderPool, self.pool))
+        return GradingService(self.run, cast(GraderPool, self.pool))
 
     def submit(self, *seeds: int) -> None:
         service = self.service()

@@ -23,7 +23,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     run = finished.run
     digest = accepted(finished, 2).weights_digest
     run.items(digest, "public").unlink()
-    job = grade_job(run, finished.settings.root, run.checkpoint(digest), "public", run.items(digest, "public"))
+    job = grade_job(run, run.checkpoint(digest), "public", run.items(digest, "public"))
     grade_now(job, finished.settings, devices=["cpu"])
     return finished
 

@@ -41,7 +41,7 @@ class Scene:
         self.settings: Settings = checkout(folder)
         self.base = build_base_model(folder / "models" / "small")
         self.run: RunDir = make_run(self.settings, self.base)
-        self._service = GradingService(self.run, self.settings.root, cast(GraderPool, FakePool()))
+        self._service = GradingService(self.run, cast(GraderPool, FakePool()))
 
     def write(self, **files: str) -> None:
         for name, text in files.items():

@@ -26,7 +26,7 @@ class Twins:
         self.other = make_run(self.settings, base, run_id="gsm8k-test-2", versions={"a2rl": "1"})
 
     def submit(self, run: RunDir, *seeds: int) -> None:
-        service = GradingService(run, self.settings.root, cast(GraderPool, FakePool()))
+        service = GradingService(run, cast(GraderPool, FakePool()))
         for seed in seeds:
             trained_copy(self.base, run.workspace / "output" / f"v{seed}", seed)
             submit_checkpoint(service, f"output/v{seed}")

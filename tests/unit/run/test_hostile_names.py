@@ -57,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, Settings]:
     base_model = build_base_model(folder / "models" / "small")
     run = make_run(settings, base_model)
     (run.workspace / "code" / NAME).write_text("x = 1")
-    service = GradingService(run, settings.root, cast(GraderPool, FakePool()))
+    service = GradingService(run, cast(GraderPool, FakePool()))
     for seed, name in enumerate((NAME, "plain"), start=1):
         trained_copy(base_model, run.workspace / "output" / name, seed)
         submit_checkpoint(service, f"output/{name}")

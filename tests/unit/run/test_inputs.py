@@ -46,14 +46,28 @@ def test_a_run_goes_on_in_a_checkout_that_was_moved(here: RunDir, settings: Sett
     assert found.base_model == tmp_path / "elsewhere" / "models" / "small"
     assert found.hidden.is_relative_to(tmp_path / "elsewhere")
     trained_copy(found.base_model, run.workspace / "output" / "v1", seed=1)
-    service = GradingService(run, run.checkout, FakePool())  # type: ignore[arg-type]
+    service = GradingService(run, FakePool())  # type: ignore[arg-type]
     accepted, grade = submit_checkpoint(service, "output/v1").outcome.result(10)
     assert accepted.submission_id == 1
     assert grade.result.score is not None
 
 
+def test_runs_on_another_disk_find_what_is_in_their_checkout(
+    settings: Settings, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the copy that the agent was given."""
+    (tmp_path / "large").mkdir()
+    (settings.root / "runs").symlink_to(tmp_path / "large")
+    model = shutil.copytree(base_model, settings.models / "small")
+    run = make_run(settings, model, movable=True)
+    shutil.copytree(base_model, run.given / "models" / "small")
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    assert run.root == tmp_path / "large" / run.id
+    assert check_inputs(run) == (model, settings.root / "data-of" / run.id / "hidden")
+
+
 def test_a_missing_base_model_refuses_no_submission(here: RunDir, settings: Settings) -> None:
-    service = GradingService(here, settings.root, FakePool())  # type: ignore[arg-type]
+    service = GradingService(here, FakePool())  # type: ignore[arg-type]
     trained_copy(settings.models / "small", here.workspace / "output" / "v1", seed=1)
     shutil.rmtree(settings.models)
     with pytest.raises(InfrastructureError, match=r"base model of run .* put it back there"):
@@ -80,7 +94,7 @@ def test_the_agents_copy_of_the_base_model_may_serve_if_equal(here: RunDir, sett
 @pytest.mark.parametrize("damage", ["missing", "changed"])
 def test_hidden_data_that_is_not_there_is_no_result(here: RunDir, settings: Settings, damage: str) -> None:
     trained_copy(settings.models / "small", here.workspace / "output" / "v1", seed=1)
-    service = GradingService(here, settings.root, FakePool())  # type: ignore[arg-type]
+    service = GradingService(here, FakePool())  # type: ignore[arg-type]
     submit_checkpoint(service, "output/v1").outcome.result(10)
     end_agent(here)
     hidden = hidden_of(here)
