@@ -59,7 +59,6 @@ class AgentMessages:
     waits for further messages, so its input is closed at its first answer.
 
     Args:
-        agent: The agent's definition.
         send: A function that sends a line to the agent.
         end: A function that closes the agent's input.
         prompt: The first message.
@@ -264,16 +263,7 @@ class Attempts:
 
 def close_attempt(run: RunDir, attempt: int, end: AttemptEnd) -> None:
     """Records in the ledger how an attempt ended."""
-    run.ledger.append(
-        AgentEnded(
-            attempt=attempt,
-            elapsed_s=run.clock.elapsed_s(),
-            reason=end.reason,
-            exit_code=end.exit_code,
-            why=end.why,
-            responsible=end.responsible,
-        )
-    )
+    run.ledger.append(AgentEnded(attempt=attempt, elapsed_s=run.clock.elapsed_s(), **end._asdict()))
 
 
 def _close_after(run: RunDir, attempt: int, error: BaseException) -> None:

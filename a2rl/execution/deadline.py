@@ -185,7 +185,6 @@ def watch(
     """Waits until the agent ends, and ends it at its deadline or when a limit is reached.
 
     Args:
-        agent: The running agent.
         left_s: Returns the seconds until the deadline, without delay.
         is_spent: Returns whether a limit is reached, without delay.
         on_tick: Called in each iteration, to check on other processes. It must return soon.

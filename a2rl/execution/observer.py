@@ -100,9 +100,6 @@ class Observer(AbstractContextManager["Observer"]):
     """Owns the observer's process.
 
     Args:
-        run: The run.
-        settings: The settings of this checkout.
-        attempt: The number of the attempt.
         supervisor: Process id of the agent's supervisor.
     """
 
@@ -218,9 +215,6 @@ def watch(run: RunDir, agent: Agent, attempt: int, supervisor: int, since_ns: in
     """Records the attempt until stdin closes.
 
     Args:
-        run: The run.
-        agent: The agent's definition.
-        attempt: The number of the attempt.
         supervisor: Process id of the agent's supervisor.
         since_ns: When the attempt was started, in Unix nanoseconds.
     """

@@ -309,7 +309,6 @@ def examine_runs(specs: Sequence[RunSpec], settings: Settings, only_free: bool =
 
     Args:
         specs: The specifications of the runs.
-        settings: The settings of this checkout.
         only_free: Whether to leave out checks that use the network or cost money.
     """
     here = ThisMachine(settings)

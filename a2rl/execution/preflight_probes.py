@@ -92,7 +92,6 @@ def check_program(
     Args:
         installation: The installation of the agent.
         isolation: The layers of its sandbox.
-        settings: The settings of this checkout.
         read: Further folders that it may read.
 
     Raises:
@@ -119,7 +118,6 @@ def check_python(python: Path, isolation: Isolation, settings: Settings, read: S
     Args:
         python: The interpreter.
         isolation: The layers of the sandbox.
-        settings: The settings of this checkout.
         read: The files and folders that the agent may read, among them those of the interpreter.
 
     Raises:
@@ -143,7 +141,6 @@ def check_gpus_in_sandbox(
     Args:
         gpus: The GPUs that an agent should see.
         isolation: The layers of its sandbox.
-        settings: The settings of this checkout.
         python: The interpreter with which it trains.
         read: Further folders that it may read, among them those of the interpreter.
 
@@ -169,7 +166,6 @@ def check_backend(backend: Backend, gpus: Sequence[Gpu], settings: Settings) -> 
     Args:
         backend: What grades.
         gpus: The GPUs that grade.
-        settings: The settings of this checkout.
 
     Raises:
         UsageError: It could not grade.

@@ -57,8 +57,6 @@ def render_prompt(run: RunDir, agent: Agent, remaining_s: float, context: StartC
     """Renders the prompt of a start.
 
     Args:
-        run: The run.
-        agent: The agent's definition.
         remaining_s: Seconds until the agent is ended.
         context: What came before this start.
     """

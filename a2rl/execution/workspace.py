@@ -139,9 +139,7 @@ def agent_environment(
     """Returns the agent's environment variables: basics, its own settings, its secrets, the benchmark's variables.
 
     Args:
-        agent: The agent's definition.
         grading_url: The URL of the grading service.
-        settings: The settings of this checkout.
         names: Values of the placeholders in the definition's texts.
         before_path: Folders of programs that come first on the PATH.
     """

@@ -180,7 +180,6 @@ def submission_status(
     """Returns the state of a submission.
 
     Args:
-        run: The run.
         receipt: The number of the submission's receipt.
         history: The run's ledger.
         state: What the service does at the moment.

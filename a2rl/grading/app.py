@@ -150,8 +150,6 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
     """Adds the request that submits a checkpoint.
 
     Args:
-        app: The API.
-        service: The service of the run.
         gpus: The GPUs that grade.
         quick: Threads for work that does not take long.
     """
@@ -204,7 +202,6 @@ def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], Awaitabl
     """Defines the answers to errors.
 
     Args:
-        app: The API.
         on_malformed: Called for malformed requests.
     """
 

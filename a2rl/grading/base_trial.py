@@ -47,7 +47,6 @@ def try_base_model(folder: Path, digest: str, settings: Settings) -> BaseTrial:
     Args:
         folder: The folder of the base model.
         digest: Its digest.
-        settings: The settings of this checkout.
 
     Raises:
         UsageError: Trained copies would be refused; the message says why.

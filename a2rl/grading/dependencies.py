@@ -86,7 +86,6 @@ def baseline_key(
         job: The job that grades it.
         base_digest: The digest of the base model, with its configuration, tokenizer and chat template.
         data_digest: The digest of the grader's data.
-        settings: The settings of this checkout.
         gpus: The models of the GPUs that grade it; none: the processor does.
     """
     code, generation = code_of(job.task), job.generation

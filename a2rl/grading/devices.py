@@ -47,7 +47,6 @@ def held_device(model: str, settings: Settings, for_one: int = 1) -> Iterator[st
 
     Args:
         model: The name of the model.
-        settings: The settings of this checkout.
         for_one: How many GPUs compute one model.
 
     Raises:
@@ -114,10 +113,8 @@ def plan_memory(spec: RunSpec, base_model: Path, gpus: Sequence[Gpu], root: Path
     """Plans what the engine takes that grades a run; None with another back end than vLLM.
 
     Args:
-        spec: The run.
         base_model: The folder of its base model.
         gpus: The GPUs that may grade.
-        root: The checkout.
 
     Raises:
         UsageError: A GPU is too small for it, or the model's configuration does not say what must be known.

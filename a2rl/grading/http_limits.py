@@ -143,7 +143,6 @@ class SizeLimit:
         """Wraps an application.
 
         Args:
-            app: The application.
             refused: Called with every rejected request and the reason.
             usage: How to send a correct request.
         """

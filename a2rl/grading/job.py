@@ -187,7 +187,6 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
     """Grades a checkpoint and writes the result.
 
     Args:
-        job: The job.
         lease: A running engine of vLLM to use instead of starting one.
         on_answered: Called when the model has answered and the device is not needed any more.
 

@@ -57,11 +57,8 @@ def run_model_process(
     """Runs a module to its end.
 
     Args:
-        module: The module.
-        arguments: Its arguments.
         log: The file for its output.
         timeout_s: The process is killed after this time.
-        settings: The settings of this checkout.
         device: The device that it may use.
 
     Returns:

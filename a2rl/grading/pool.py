@@ -116,7 +116,6 @@ class GraderPool(AbstractContextManager["GraderPool"]):
         """Starts a worker on each device.
 
         Args:
-            settings: The settings of this checkout.
             devices: Devices as `devices_here` returns them.
             worker: The module of the worker; see `a2rl.grading.worker`.
         """
@@ -132,7 +131,6 @@ class GraderPool(AbstractContextManager["GraderPool"]):
         """Queues a job.
 
         Args:
-            job: The job.
             devices: The devices of which one has to run it. If there are none, or none of these, any device runs it.
 
         Returns:
@@ -303,8 +301,6 @@ def grade_now(
     """Runs one job and waits for the result. An existing result is reused.
 
     Args:
-        job: The job.
-        settings: The settings of this checkout.
         on_progress: Called repeatedly with how far it is.
         devices: The devices that share the work; the first one of this machine unless given.
 

@@ -79,8 +79,6 @@ def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path
         spec: The run whose base model it is, or the job that grades it.
         name: What the user calls the model.
         model: The folder of the model.
-        hidden: The hidden data of the task.
-        root: The checkout.
 
     Returns:
         What was found, as a phrase; empty if it cannot be told here.
@@ -158,11 +156,7 @@ def asked_prompts(spec: RunSpec, model: Path, hidden: Path, ids: Sequence[str], 
     """Returns the prompts of items, each of which is answered by one text.
 
     Args:
-        spec: The run.
         model: The folder of the model that is asked.
-        hidden: The hidden data of the task.
-        ids: The items.
-        root: The checkout.
 
     Returns:
         None if the task has episodes, or if the prompts cannot be told here.

@@ -89,7 +89,6 @@ def regrade(
 
     Args:
         run: A run with grades.
-        settings: The settings of this checkout.
         submission: The number of the submission, which is graded on the items whose score the agent was told. None:
             the submission that counts, on the items that decided the result.
         on_progress: Called with how far the grade is.
@@ -177,7 +176,6 @@ def choose_grade(run: RunDir, number: int | None) -> tuple[SubmissionAccepted, S
     """Returns a submission of a run and the split on which it was graded.
 
     Args:
-        run: The run.
         number: The number of the submission, whose grade is the one that its agent was told; None: the submission that
             counts, with the grade that decided the result.
 

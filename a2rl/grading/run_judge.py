@@ -28,7 +28,6 @@ def require_known(judge: JudgeParams, root: Path) -> None:
 
     Args:
         judge: The judge. A stranger may have named it, to have keys sent to him.
-        root: The checkout.
 
     Raises:
         UsageError: params.yaml does not have it.

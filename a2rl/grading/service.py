@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
 from a2rl.grading.answers import (
+    KEPT,
     RUN_META,
     RUN_META_MODE,
     History,
@@ -109,7 +110,6 @@ class GradingService:
         """Does all work on a submission: copies it, and has it graded. Its end completes `pending.outcome`.
 
         Args:
-            pending: The submission.
             again: Whether an earlier service has tried before.
         """
         try:
@@ -127,8 +127,12 @@ class GradingService:
 
     def _begin(self, pending: PendingSubmission, *, again: bool = False) -> None:
         """Begins the work on a submission in a thread of its own, unless somebody has begun with it."""
-        if self.submissions.queue.begin(pending):
+        if not self.submissions.queue.begin(pending):
+            return
+        try:
             threading.Thread(target=self.work, args=[pending], kwargs={"again": again}, daemon=True).start()
+        except RuntimeError as error:  # there are too many processes; `finish` begins with it again
+            self._end(pending, InfrastructureError(f"{error}; {KEPT}"), is_copied=False)
 
     def _end(self, pending: PendingSubmission, ending: Outcome | BaseException, *, is_copied: bool = True) -> None:
         receipt = pending.received.receipt

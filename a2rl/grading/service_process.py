@@ -43,8 +43,6 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
         """Starts the service.
 
         Args:
-            run: The run.
-            settings: The settings of this checkout.
             now: The clock of the time-outs.
             module: The module of the service.
         """

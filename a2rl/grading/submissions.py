@@ -133,7 +133,6 @@ class Submissions:
         """Copies and checks a submission when it is its turn; one that was accepted before is not copied again.
 
         Args:
-            pending: The submission.
             again: Whether an earlier service has tried before.
 
         Raises:

@@ -110,7 +110,6 @@ class WarmEngine(AbstractContextManager["WarmEngine"]):
         """Ends a lease and the engine.
 
         Args:
-            lease: The lease.
             why: What is wrong with the engine.
             is_rejection: Whether it did not take the weights that it was given.
         """

@@ -64,7 +64,6 @@ class WorkerProcess:
         """Runs a job.
 
         Args:
-            job: The job.
             on_answered: Called when only the judge is waited for, so that the worker can take another job meanwhile.
 
         Returns:

@@ -9,11 +9,13 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from a2rl.core.errors import InfrastructureError
 from a2rl.linux.untrusted_folder import printable_name
-from a2rl.recording.code_history import CODE, GIT_TIMEOUT_S, git_environment
+from a2rl.recording.code_history import CODE, git_environment, run_git
 
 MAX_FILE_BYTES = 400_000
 MAX_FILES = 400
@@ -103,14 +105,10 @@ def _git(repository: Path, *arguments: str) -> bytes:
     git = repository / ".git"
     if not git.is_dir():
         return b""
-    command = ["git", "--no-replace-objects", *arguments]
-    try:
-        done = subprocess.run(
-            command, cwd="/", env=git_environment(git), capture_output=True, check=False, timeout=GIT_TIMEOUT_S
-        )
-    except (OSError, subprocess.SubprocessError):
-        return b""
-    return done.stdout if done.returncode == 0 else b""
+    git_environment(git)  # refuses a repository with settings of its own
+    with suppress(InfrastructureError, OSError):
+        return run_git(git, *arguments)
+    return b""
 
 
 class CodeDiff(NamedTuple):

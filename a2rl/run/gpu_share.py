@@ -108,8 +108,6 @@ def allocated_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> It
     """Holds the GPUs of a run within the context, after waiting for runs that use them.
 
     Args:
-        run: The run.
-        settings: The settings of this checkout.
         side_by_side: The number of runs at a time: see `count_gpus`.
 
     Raises:

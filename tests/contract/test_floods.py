@@ -288,7 +288,7 @@ class NoService(ServiceProcess):
         self._channel, theirs = os.pipe()
         os.set_blocking(self._channel, False)
         os.close(theirs)
-        self._heard = self._last_well = self._now()
+        self._last_report = self._last_ok = self._now()
         self._ready, self._problem = False, ""
         return Child(["sleep", "600"], os.environ)
 

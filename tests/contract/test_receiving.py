@@ -303,6 +303,21 @@ def test_a_submission_that_keeps_killing_the_service_is_refused(
     assert "crashed each time" in refused.reason
 
 
+def test_where_no_thread_can_be_started_a_submission_is_kept(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = service_of(run, settings)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        pending = service.submit(V1)
+    with pytest.raises(InfrastructureError, match="the submission is kept"):
+        pending.outcome.result(1)
+    assert not service.submissions.queue.receipts(), "it does not hold up others"
+    end_agent_at_work(run)
+    service.finish()
+    wait_for(lambda: run.ledger.events(Graded))
+
+
 def test_copies_are_made_one_at_a_time(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
