@@ -143,7 +143,21 @@ class Submissions:
         received = pending.received
         if (accepted := self._accepted_before(received)) is None:
             self.queue.wait_for_turn(pending)
-            accepted = self._copy_or_refuse(pending, again)
+            began = self._now()
+            try:
+                accepted = self._copy_and_record(pending)
+            except InvalidSubmissionError as refusal:
+                if is_agent_at_work(self._run.ledger.entries()):
+                    self.queue.note_mistake(self._now() - began)
+                reason = f"{AGAIN if again else ''}{refusal}"
+                self._refuse(received, reason)
+                raise InvalidSubmissionError(bounded(reason, MAX_REASON)) from refusal
+            except InfrastructureError as failure:
+                if is_agent_at_work(self._run.ledger.entries()):
+                    self._refuse(received, str(failure))
+                raise
+            except _AlreadyResolvedError as error:
+                raise InfrastructureError("another grading service has accepted or refused this submission") from error
             self._sources.release(received.receipt)
         self.queue.accept(pending)
         return accepted
@@ -166,23 +180,6 @@ class Submissions:
             if isinstance(event, SubmissionRefused) and event.receipt == received.receipt:
                 raise InvalidSubmissionError(event.reason)
         return None
-
-    def _copy_or_refuse(self, pending: PendingSubmission, again: bool) -> SubmissionAccepted:
-        received, began = pending.received, self._now()
-        try:
-            return self._keep(pending)
-        except InvalidSubmissionError as refusal:
-            if is_agent_at_work(self._run.ledger.entries()):
-                self.queue.note_mistake(self._now() - began)
-            reason = f"{AGAIN if again else ''}{refusal}"
-            self._refuse(received, reason)
-            raise InvalidSubmissionError(bounded(reason, MAX_REASON)) from refusal
-        except InfrastructureError as failure:
-            if is_agent_at_work(self._run.ledger.entries()):
-                self._refuse(received, str(failure))
-            raise
-        except _AlreadyResolvedError as error:
-            raise InfrastructureError("another grading service has accepted or refused this submission") from error
 
     def _check_path(self, model_path: str) -> None:
         """Refuses the most frequent mistakes of agents before they cost anything."""
@@ -215,7 +212,7 @@ class Submissions:
         given = sum(isinstance(entry.event, SubmissionReceived) for entry in entries)
         return SubmissionReceived(receipt=given + 1, elapsed_s=clock.elapsed_s(), **request._asdict())
 
-    def _keep(self, pending: PendingSubmission) -> SubmissionAccepted:
+    def _copy_and_record(self, pending: PendingSubmission) -> SubmissionAccepted:
         """Copies a submission and records that it is accepted."""
         received = pending.received
         incoming = self._run.checkpoints / f".incoming-{uuid.uuid4().hex}"
