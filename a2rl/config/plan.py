@@ -220,20 +220,11 @@ def _version_of(agent: Agent, settings: Settings) -> dict[str, str]:
 
 def git_commit(root: Path) -> str:
     """Returns the commit of this checkout, marked `+changes` if files differ from it; empty outside a repository."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+changes"]
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head + ("+changes" if changed.strip() else "")
 
 
 def package_versions() -> dict[str, str]:

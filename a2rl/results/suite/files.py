@@ -1,13 +1,11 @@
 """Writes the report over many runs: a page that needs no other host, its data as JSON and CSV, and its figures."""
 
 import csv
-import gc
 import io
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,8 +150,7 @@ def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, st
         The path of the page.
     """
     shown = boards(found.runs)
-    with _summaries_not_collected():
-        figures = {board.variant: list(draw_figures(board)) for board in shown}
+    figures = {board.variant: list(draw_figures(board)) for board in shown}
     for variant, drawn in figures.items():
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)
@@ -165,16 +162,6 @@ def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, st
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
     return folder / "index.html"
-
-
-@contextmanager
-def _summaries_not_collected() -> Iterator[None]:
-    """Excludes the objects that exist from garbage collection: drawing starts it often, and the summaries are many."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> SuiteReport:
