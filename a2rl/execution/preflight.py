@@ -118,8 +118,7 @@ def _model(spec: RunSpec, here: ThisMachine) -> str:
 
 def _data(spec: RunSpec, here: ThisMachine) -> str:
     """Checks the folder that data comes from before a model is downloaded; setup checks what is in it."""
-    if spec.source:
-        require_source(spec.task, spec.variant, Path(spec.source), here.settings)
+    require_source(spec.task, spec.variant, Path(spec.source) if spec.source else None, here.settings)
     return spec.source or ""
 
 

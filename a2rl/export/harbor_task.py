@@ -23,7 +23,7 @@ from a2rl.grading.submission_checks import Requirements, copy_submission
 from a2rl.grading.submitted_files import Source
 from a2rl.models.base_model import model_name, resolve_model
 from a2rl.run.budget import format_duration
-from a2rl.task_api.catalog import REASONING_GYM, find_task, load_task, task_folder
+from a2rl.task_api.catalog import find_task, is_of_package, load_task, task_folder
 from a2rl.task_api.contract import Variant
 from a2rl.task_api.data import ensure_data, hidden_digest, require_complete
 
@@ -60,7 +60,7 @@ def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> N
         UsageError: The task, the model or the solution cannot be exported, or the folder exists.
         InfrastructureError: The data or the model cannot be had, or the folder cannot be written.
     """
-    if wanted.task.startswith(REASONING_GYM):
+    if is_of_package(wanted.task):
         raise UsageError(f"{wanted.task} is graded in an environment of its own: export another task")
     task = load_task(find_task(wanted.task, settings.root), settings.root)
     variant, code = task.nearest(wanted.variant), task_folder(task.id, settings.root)

@@ -18,7 +18,9 @@ def is_interactive(items: Any) -> bool:
 def asked(items: Any, row: Row, chat: bool) -> str | Chat:
     """Returns what the model is asked: a text, or a chat for a model with a chat template."""
     prompt: str | Chat = items.prompt(row)
-    return [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
+    if chat:
+        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return prompt if isinstance(prompt, str) else "\n\n".join(turn["content"] for turn in prompt) + "\n"
 
 
 def stops(items: Any) -> tuple[str, ...]:

@@ -51,7 +51,9 @@ class RunSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str = Field(
-        default="gsm8k", description="Task id (`a2rl tasks`), the folder of your own task, or `reasoning_gym:NAME`."
+        default="gsm8k",
+        description="Task id (`a2rl tasks`), the folder of your own task, `reasoning_gym:NAME`, or "
+        "`inspect:PACKAGE/NAME`.",
     )
     agent: str = Field(default="scripted", description="Agent id (`a2rl agents`), or the path of a start script.")
     preset: PresetName = Field(

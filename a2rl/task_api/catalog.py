@@ -30,8 +30,8 @@ SKELETONS = Path(__file__).with_name("skeletons")
 OWN = Path("data", "tasks")
 """The folder of the user's own tasks in a checkout; `tasks/__init__.py` makes them importable."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
-REASONING_GYM = "reasoning_gym:"
-"""Before the name of a generator of that package: see a2rl/task_api/reasoning_gym.py."""
+PACKAGES = {"reasoning_gym": "a2rl.task_api.reasoning_gym", "inspect": "a2rl.task_api.inspect_tasks"}
+"""What stands before the colon in the name of a task from a package of others, and the module that makes such tasks."""
 DIGEST_CHARS = 8
 LEFT_OUT = ("__pycache__", ".*")
 
@@ -47,14 +47,14 @@ def own_task_ids(root: Path) -> list[str]:
 
 
 def find_task(name: str, root: Path) -> str:
-    """Returns the id of a task, given its id, the folder of one of the user's own, or `reasoning_gym:NAME`.
+    """Returns the id of a task, given its id, the folder of one of the user's own, or `PACKAGE:NAME` (`PACKAGES`).
 
     Raises:
         UsageError: There is no such task or folder, or the folder lacks a file.
         TaskDefinitionError: Its task.py has no valid TASK.
     """
-    if name.startswith(REASONING_GYM):
-        return _generated(name.removeprefix(REASONING_GYM), root)
+    if is_of_package(name):
+        return _from_package(name, root)
     if "/" not in name and (name in task_ids(root) or not Path(name).is_dir()):
         load_task(name, root)
         return name
@@ -80,13 +80,18 @@ def check_name(name: str, root: Path) -> None:
         )
 
 
+def is_of_package(name: str) -> bool:
+    """Whether this is the name of a task from a package of others."""
+    return name.partition(":")[0] in PACKAGES and ":" in name
+
+
 @cache
-def _generated(reference: str, root: Path) -> str:
-    """Makes a task of a generator, which takes a while, and returns the id."""
-    from a2rl.task_api.reasoning_gym import write_task  # only such tasks need it
+def _from_package(name: str, root: Path) -> str:
+    """Makes a task from a package of others, which takes a while, and returns the id."""
+    from a2rl.task_api.packages import write_task  # only such tasks need it
 
     with tempfile.TemporaryDirectory() as making:
-        return _copied(write_task(reference, Path(making)), root)
+        return _copied(write_task(name, PACKAGES[name.partition(":")[0]], Path(making)), root)
 
 
 def _copied(folder: Path, root: Path) -> str:

@@ -76,6 +76,8 @@ class Task(BaseModel):
     metric: str
     source: DataSource = NO_SOURCE
     """Where the real data is, unless the task's folder has it, or makes it."""
+    needs_source: str = ""
+    """What the folder of `--source` must have, where nothing can be fetched without it."""
     mini: TaskVariant | None = None
     full: TaskVariant | None = None
     options: dict[str, Option] = {}

@@ -52,14 +52,17 @@ def require_folder(source: Path | None) -> None:
         raise UsageError(f"--source {source} is not a folder: give the folder with the task's data files")
 
 
-def require_source(task_id: str, variant: Variant, source: Path, settings: Settings) -> None:
-    """Checks that this folder exists, unless the task's data has been prepared from it already.
+def require_source(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> None:
+    """Checks that this folder exists if the task needs it, unless the data has been prepared from it already.
 
     Raises:
-        UsageError: It is needed and does not exist.
+        UsageError: It is needed and does not exist, or is not given.
     """
-    if not _is_asked_for(settings.data(task_id, variant), variant, source):
-        require_folder(source)
+    if _is_asked_for(settings.data(task_id, variant), variant, source):
+        return
+    require_folder(source)
+    if source is None and (needs := load_task(task_id, settings.root).needs_source):
+        raise UsageError(f"{task_id} needs --source FOLDER with local copies: {needs}")
 
 
 def _make(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:

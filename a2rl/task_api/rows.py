@@ -31,7 +31,14 @@ TRAIN, EVAL = "train.jsonl", "eval.jsonl"
 ANSWER_SHOWN = 2000
 
 Row = Mapping[str, Any]
-Rewards = Callable[[Sequence[tuple[Row, str]]], Sequence[float | Exception]]
+Reward = float | Mapping[str, float] | Exception
+"""What an answer earns, or why that is not known. Of several figures by name, the first is the value."""
+Rewards = Callable[[Sequence[tuple[Row, str]]], Sequence[Reward]]
+
+
+def value_of(reward: float | Mapping[str, float]) -> float:
+    """Returns the value of an answer."""
+    return next(iter(reward.values())) if isinstance(reward, Mapping) else reward
 
 
 def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row], visible: Path, hidden: Path) -> None:
@@ -72,8 +79,7 @@ class RowsGrader:
 
         Args:
             items: The task's `items.py`.
-            rewards: Returns the values of many answers, or the errors with which a scorer failed, where that is not
-                `items.reward`.
+            rewards: Returns what many answers earn, where that is not `items.reward`.
             answer_shown: The most characters of an answer that a result shows: its end.
         """
         self.items, self.answer_shown = items, answer_shown
@@ -132,8 +138,8 @@ class RowsGrader:
             for item, value, done in zip(ids, values, completions, strict=True)
         ]
 
-    def _own_rewards(self, answered: Sequence[tuple[Row, str]]) -> list[float | Exception]:
-        values: list[float | Exception] = []
+    def _own_rewards(self, answered: Sequence[tuple[Row, str]]) -> list[Reward]:
+        values: list[Reward] = []
         for row, answer in answered:
             try:
                 values.append(float(self.items.reward(row, answer)))
@@ -157,11 +163,14 @@ class RowsGrader:
         except Exception as error:  # noqa: BLE001 - as above
             return self._result(item, error, "", tokens, cut)
 
-    def _result(self, item: str, value: float | Exception, answer: str, tokens: int, cut: bool) -> ItemResult:
-        if isinstance(value, float) and not 0 <= value <= 1:
-            value = ValueError(f"a reward of {value}, which is not from 0 to 1")
-        if isinstance(value, Exception):
-            reason = f"the task's own code failed: {value!r}"
+    def _result(self, item: str, reward: Reward, answer: str, tokens: int, cut: bool) -> ItemResult:
+        if not isinstance(reward, Exception) and not 0 <= (value := value_of(reward)) <= 1:
+            reward = ValueError(f"a reward of {value}, which is not from 0 to 1")
+        if isinstance(reward, Exception):
+            reason = f"the task's own code failed: {reward!r}"
             return ItemResult(id=item, verdict="errored", reason=reason[:ANSWER_SHOWN])
         verdict: Verdict = "correct" if value > MOST else "truncated" if cut else "wrong"
-        return ItemResult(id=item, verdict=verdict, value=value, answer=answer[-self.answer_shown :], tokens=tokens)
+        measures = dict(reward) if isinstance(reward, Mapping) else {}
+        return ItemResult(
+            id=item, verdict=verdict, value=value, answer=answer[-self.answer_shown :], tokens=tokens, measures=measures
+        )

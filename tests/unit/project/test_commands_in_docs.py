@@ -13,7 +13,7 @@ from a2rl.task_api.catalog import load_task
 
 REPO = Path(__file__).resolve().parents[3]
 PAGES = [*sorted(REPO.glob("*.md")), *sorted((REPO / "docs").rglob("*.md"))]
-GROUPS = ("agents", "export", "leaderboard", "models", "suite")
+GROUPS = ("agents", "export", "leaderboard", "models", "suite", "tasks")
 """Commands of a2rl that have commands of their own."""
 PLAIN_ENVIRONMENT = {"COLUMNS": "200", "PATH": "/usr/bin:/bin"}
 
