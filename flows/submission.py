@@ -226,7 +226,6 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
     """Decides about a run.
 
     Args:
-        row: What the claims know about it.
         state: The state of its flow run; None if there is none.
         most: How often a run is taken before it is given up.
     """

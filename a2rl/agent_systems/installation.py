@@ -236,7 +236,6 @@ def training_python(choice: str | None, settings: Settings) -> TrainingPython:
 
     Args:
         choice: What the run or the agent's definition names: an interpreter, or the folder of an environment.
-        settings: The settings of this checkout.
 
     Raises:
         UsageError: There is no such environment, or it does not start.

@@ -101,7 +101,6 @@ def graded_anew(
     """Grades the checkpoint that counts, and the base model, again; a run without a result stays as it is.
 
     Args:
-        found: What the checks found.
         settings: The settings of the checkout that the run is in.
         absent: What is known not to be here.
         on_progress: Called with how far a grade is.

@@ -108,7 +108,6 @@ def make_project(shipped: Path, folder: Path) -> None:
 
     Args:
         shipped: The application as the package has it.
-        folder: The new project.
 
     Raises:
         UsageError: The folder exists.

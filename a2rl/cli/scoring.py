@@ -111,7 +111,6 @@ def grade_checkpoint(
     """Grades a model with the worker that also grades submissions.
 
     Args:
-        request: What to grade.
         on_progress: Called repeatedly with how far it is.
         outputs: The file to write the model's answers to, one row for each item.
 

@@ -241,7 +241,6 @@ class LiveTable:
 
     Args:
         look: Returns the runs.
-        console: The console that also prints the other lines.
     """
 
     def __init__(self, look: Callable[[], list[LiveRun]], console: Console) -> None:

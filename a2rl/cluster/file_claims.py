@@ -28,7 +28,6 @@ class FileClaims:
     """The rows of all runs in one folder of this machine.
 
     Args:
-        folder: The folder.
         now: The wall clock, for what is shown about rows.
     """
 

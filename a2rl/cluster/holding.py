@@ -106,7 +106,6 @@ def held(
 
     Args:
         run: The run; with a store, its directory need not exist yet.
-        settings: The settings of this checkout.
         on_lost: Called in another thread when the claim is lost, after that.
         cluster: What runs share, if not what the settings name.
 
@@ -228,7 +227,6 @@ def outcome_of(run: RunDir, problem: str = "") -> tuple[str, bool]:
     """Returns how a run stands, and whether nothing is left to do.
 
     Args:
-        run: The run.
         problem: Why its stages were left, if they were not finished.
     """
     if reason := refusal(run):

@@ -49,7 +49,6 @@ class Replica:
     """Copies one run.
 
     Args:
-        run: The run.
         store: Where to.
         claims: Where a copy is made valid.
         claim: The claim of this process.

@@ -77,8 +77,6 @@ class Params(_Section):
         """Returns the judge for a task's answers; None if the task needs no judge or has its own.
 
         Args:
-            task: The task.
-            variant: The variant of the task.
             name: A name in `judges` or of an annotator. None: the task's judge.
 
         Raises:

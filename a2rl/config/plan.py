@@ -39,8 +39,6 @@ def choose_suite(params: Params, suite: str, **overrides: Any) -> Suite:
     """Returns a suite of params.yaml with some of its settings replaced.
 
     Args:
-        params: The content of params.yaml.
-        suite: The name of the suite.
         overrides: New values by the suite's keys. None leaves a setting unchanged.
 
     Raises:
@@ -123,10 +121,7 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
     """Returns the specifications of all runs of a suite. They share one new launch id, and one draw of the eval sets.
 
     Args:
-        suite: The suite to run.
         name: The name of the suite, which is recorded in each run.
-        params: The content of params.yaml.
-        settings: The settings of this checkout.
 
     Raises:
         UsageError: A task or an agent does not exist, or settings contradict each other.

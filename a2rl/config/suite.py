@@ -242,7 +242,6 @@ def replace_settings(suite: Suite, given: Mapping[str, Any]) -> Suite:
     """The suite with some of its settings replaced: see `Suite`.
 
     Args:
-        suite: the suite.
         given: new values by the suite's keys; a list makes an axis. None leaves the suite's.
 
     Raises:

@@ -77,7 +77,6 @@ def asked_items(spec: RunSpec, model: Path, hidden: Path, ids: Sequence[str], ro
 
     Args:
         model: The model whose tokenizer decides the form of the prompts.
-        ids: The items.
     """
     prompts = asked_prompts(spec, model, hidden, ids, root)
     if prompts is None or len(prompts) != len(ids):

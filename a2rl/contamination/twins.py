@@ -186,7 +186,6 @@ def paired_gap(seen: Sequence[float], fresh: Sequence[float]) -> Gap:
     """Compares each eval item with its own twin.
 
     Args:
-        seen: The values of the eval items.
         fresh: The values of their twins, in the same order.
     """
     differences = np.asarray(seen, dtype=np.float64) - np.asarray(fresh, dtype=np.float64)

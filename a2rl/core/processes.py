@@ -382,7 +382,6 @@ def read_apart(
     Args:
         module: The module.
         arguments: Its arguments.
-        settings: The settings of this checkout.
         stdin: What it reads from standard input.
         timeout_s: After this time it is killed.
         memory_bytes: The limit on its address space; 0 for none.

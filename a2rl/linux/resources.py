@@ -94,7 +94,6 @@ def apply_limits(resources: Resources, held: Sequence[str], running: int) -> Non
     """Limits the calling process and all its future children.
 
     Args:
-        resources: The limits.
         held: The controllers that a control group already limits.
         running: How many processes and threads the user has now.
     """

@@ -230,7 +230,6 @@ class UntrustedFolder(AbstractContextManager["UntrustedFolder"]):
 
         Args:
             path: The folder to start from, relative to this one.
-            limits: Limits of the walk.
             skip: Names of folders to leave out, in lower case.
 
         Raises:
@@ -299,9 +298,6 @@ def copy_open_file(source: IO[bytes], target: IO[bytes], size: int, on_block: On
     """Copies exactly `size` bytes.
 
     Args:
-        source: The file to copy.
-        target: The file to write.
-        size: The number of bytes.
         on_block: Called with each block in order, for example to compute a digest of what is copied.
 
     Raises:

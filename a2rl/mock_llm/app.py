@@ -193,7 +193,6 @@ def serve(scenario: Scenario, port: int, log: Path | None, announce: Callable[[s
     """Serves until Ctrl-C.
 
     Args:
-        scenario: The scenario with the LLM's answers.
         port: The port to listen on; 0 chooses a free one.
         log: A file that gets one line for each request; None for no log.
         announce: Called with the URL before the first request.

@@ -88,7 +88,6 @@ def read_json(path: Path, name: str, largest: int = MAX_JSON_BYTES) -> dict[str,
     """Reads a file with a JSON object.
 
     Args:
-        path: The file.
         name: What to call it in an error.
         largest: The largest size in bytes.
 

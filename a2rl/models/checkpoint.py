@@ -272,7 +272,6 @@ def weights_digest(folder: Path, known: TensorDigests = MappingProxyType({})) ->
     It does not depend on how the tensors are distributed over files.
 
     Args:
-        folder: The folder of the checkpoint.
         known: Digests of tensors that need not be read again; see a2rl/models/tensor_digests.py.
     """
     tensors = tensors_of(folder)

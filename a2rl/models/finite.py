@@ -65,8 +65,6 @@ def require_finite(name: str, tensor: Tensor, block: bytes) -> None:
     """Refuses a block of a tensor if one of its numbers is not finite. Quantised types have no such numbers.
 
     Args:
-        name: The tensor's name.
-        tensor: The tensor.
         block: Some of its bytes, from the beginning of a number to the end of a number.
 
     Raises:

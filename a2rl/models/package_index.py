@@ -34,7 +34,6 @@ def download_wheel(wheel: Wheel, folder: Path, settings: Settings, on_bytes: Cal
     """Downloads a pinned wheel.
 
     Args:
-        wheel: The wheel.
         folder: An empty folder, on the disk that has room; pip's temporary files are stored there too.
         settings: The environment with pip's configuration.
         on_bytes: Called again and again with the number of bytes that have arrived.

@@ -61,8 +61,6 @@ def find_weights(submitted: Mapping[str, Tensor], base: Mapping[str, Tensor], ti
     """Finds the base model's tensors in a checkpoint.
 
     Args:
-        submitted: The tensors of the checkpoint.
-        base: The tensors of the base model.
         tied: Whether the base model's head is tied to its embedding; None: if it stores no head.
 
     Raises:

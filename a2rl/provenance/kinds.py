@@ -142,7 +142,6 @@ def classify(
     """Concludes from the map over tensors where a checkpoint comes from.
 
     Args:
-        traces: The map.
         relatives: What known models explain.
         vocabulary: The names of the embedding and the head.
         left_out: The number of tensors without a trace.

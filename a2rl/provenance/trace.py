@@ -312,8 +312,6 @@ def draw(count: int, of: int, digest: str, name: str, purpose: str = "rows") -> 
     digest of all weights. Whoever changes one weight, to hide something in other places, changes what is drawn.
 
     Args:
-        count: How many to draw.
-        of: The number of places.
         purpose: Draws for different purposes are independent.
     """
     if of <= count:

@@ -102,7 +102,6 @@ def sum_of(tensor: Any, number_type: Any, device: Any = None) -> int:
     """Returns the sum over one tensor; zeros of either sign count as nothing.
 
     Args:
-        tensor: The tensor.
         number_type: The type of numbers that the engine computes in.
         device: Where the sum is computed; where the tensor is unless given.
     """

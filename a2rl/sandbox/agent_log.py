@@ -26,7 +26,6 @@ class AgentLog:
     """Appends to a file. Write errors such as a full disk are ignored, because they must not stop the agent.
 
     Args:
-        path: The log file.
         as_it_is: Whether to keep the bytes as they are, for transcripts that programs read. Otherwise control
             characters are escaped, and a carriage return (of a progress bar) begins a new line.
     """
@@ -82,7 +81,6 @@ def keep_log(source: IO[bytes], path: str, as_it_is: bool) -> None:
 
     Args:
         source: The read end of the agent's standard output or standard error.
-        path: The log file.
         as_it_is: For transcripts: see `AgentLog`.
     """
     with AgentLog(Path(path), as_it_is) as log:

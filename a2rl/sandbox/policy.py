@@ -73,7 +73,6 @@ def workspace_confinement(
     Args:
         workspace: The folder that it can write to.
         isolation: The layers of its sandbox.
-        settings: The settings of this checkout.
         read: What it may read in addition to the system and Python.
         connect: The loopback ports that it may connect to.
         network_log: The file that logs its connections.
@@ -178,7 +177,6 @@ def require_readable(
 
     Args:
         folder: The path that the user gave.
-        settings: The settings of this checkout.
         eval_data: The ids of the data sets on the hub that contain eval items.
         source: The local copy of the data that this run is given, which contains eval items.
         name: The setting that names the folder, for messages.

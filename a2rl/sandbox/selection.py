@@ -206,9 +206,7 @@ def try_in_sandbox(
     """Runs a program as an agent would run it, in an empty workspace that is also its HOME.
 
     Args:
-        command: The command line.
         isolation: The layers of the sandbox.
-        settings: The settings of this checkout.
         env: Environment variables, besides HOME and TMPDIR.
         read: What it may read in addition to the system and Python.
         connect: The loopback ports that it may connect to.
@@ -259,7 +257,6 @@ def reselect_sandbox(kind: SandboxKind, recorded: Isolation, settings: Settings)
     Args:
         kind: The kind that the run's spec asks for.
         recorded: The isolation when the run began; it can require more, never less.
-        settings: The settings of this checkout.
 
     Raises:
         UsageError: This machine does not support the required layers, or those that the run began with.

@@ -56,11 +56,7 @@ class DiskWatch:
         self._next = 0.0
 
     def check(self, processes: Iterable[int]) -> str:
-        """Returns why the agent has to be ended, or an empty text.
-
-        Args:
-            processes: The agent's processes.
-        """
+        """Returns why the agent has to be ended, or an empty text."""
         try:
             free = free_bytes(Path(self._folders[0]))
         except OSError:

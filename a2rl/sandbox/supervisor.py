@@ -55,7 +55,6 @@ def spawn_agent(command: AgentCommand, group: ControlGroup | None, files: tuple[
     """Starts the process of an agent, in its control group and with its limits and confinement.
 
     Args:
-        command: What to run.
         group: The control group to limit, which the agent enters.
         files: The agent's soft and hard limit of open files.
 
@@ -206,7 +205,6 @@ class Supervision:
         """Prepares the supervision.
 
         Args:
-            command: What to run.
             inbox: The file descriptor from which the pipeline's messages are read.
             terminator: Ends the agent.
             watched: A file descriptor that closes when the guard dies.

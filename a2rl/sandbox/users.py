@@ -104,8 +104,6 @@ def write_user_database(folder: Path, user: int, home: Path) -> Path:
 
     Args:
         folder: The folder for both files; it is created if necessary.
-        user: The user id.
-        home: The user's home folder.
 
     Returns:
         The folder.

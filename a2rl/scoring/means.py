@@ -28,7 +28,6 @@ def wilson_interval(share: float, items: float, level: float = 0.95) -> Interval
     Args:
         share: The observed share, 0 to 1.
         items: The number of items, which need not be whole.
-        level: The confidence level.
     """
     z2 = normal_quantile((1 - level) / 2) ** 2
     middle = (share + z2 / (2 * items)) / (1 + z2 / items)

@@ -76,9 +76,6 @@ def compare(
     """Compares a submission with the baseline on the items that both were graded on.
 
     Args:
-        baseline: The base model's results.
-        submission: The submission's results.
-        level: The confidence level of the interval.
         difference: The figure that is compared.
 
     Returns:
@@ -120,9 +117,7 @@ def reconciled(interval: Interval, p: float, level: float) -> Interval:
     """Returns the interval, extended to contain zero if the test does not reject a difference of zero.
 
     Args:
-        interval: The interval.
         p: The two-sided p-value of the test.
-        level: The confidence level of the interval.
     """
     if p <= 1 - level:
         return interval

@@ -30,7 +30,6 @@ class PriceTable:
     """The prices of one API.
 
     Args:
-        base_url: The URL of the API.
         own: The prices of params.yaml, by model.
     """
 

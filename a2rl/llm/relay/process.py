@@ -50,10 +50,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
     restarts, the process is not started again. The agent then has no LLM, and ends.
 
     Args:
-        run: The run.
-        settings: The settings of this checkout.
         base_url: The URL of the provider's API.
-        keys: The API keys by name.
         stand_ins: The agent's stand-in for each key, by the name of the key.
         prices: The prices of params.yaml, by model.
     """

@@ -160,9 +160,6 @@ def act_as(thread: int) -> None:
     The calling thread keeps the privileges to inspect the agent's processes and to move them between cores, because the
     broker has its own checks for these. Threads that it starts inherit all of this.
 
-    Args:
-        thread: The id of the other thread.
-
     Raises:
         OSError: The permissions cannot be changed.
     """

@@ -145,7 +145,6 @@ def change(places: AgentFiles, asked: Change, call: Call, is_waiting: Callable[[
     Args:
         places: The agent's folders.
         asked: The kind of change.
-        call: The system call.
         is_waiting: Raises OSError if the caller no longer waits. If it still waits, everything that was read from
             /proc under its thread id really came from it.
 

@@ -112,7 +112,6 @@ class Broker:
         Args:
             listener: The file descriptor from which calls are read, and to which answers are written.
             confinement: The ports that the agent may connect to, and the folders that belong to it.
-            log: The log of connections.
         """
         self._listener = listener
         self._places = AgentFiles(confinement.own, confinement.read)
