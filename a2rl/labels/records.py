@@ -43,8 +43,7 @@ class Evidence(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Literal["trace", "log", "weights", "ledger", "code", "process"]
-    """The last two are those of an earlier version, which read code that was not traced."""
+    source: Literal["trace", "log", "weights", "ledger", "code"]
     what: str
     """What was found, in words."""
     commit: str = ""
@@ -125,8 +124,7 @@ class ProgramRun(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    activity: Literal["SFT", "RL", "rollout", "training"]
-    """`training` is that of an earlier version: several methods in one program."""
+    activity: Literal["SFT", "RL", "rollout"]
     start_s: float
     end_s: float | None
     """None if it lasted until the agent was ended."""

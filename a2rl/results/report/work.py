@@ -188,8 +188,7 @@ def _training(run: RunDir) -> Iterator[Span]:
     with suppress(A2rlError):
         known = labels_of(run)
         for each in known.programs if known else ():
-            if each.activity in ACTIVITIES:
-                yield Span(each.activity, each.start_s, float("inf") if each.end_s is None else each.end_s)
+            yield Span(each.activity, each.start_s, float("inf") if each.end_s is None else each.end_s)
 
 
 def _requests(run: RunDir, entries: Sequence[Entry]) -> Iterator[Span]:
