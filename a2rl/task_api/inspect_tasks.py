@@ -142,7 +142,6 @@ TASK = Task(
     title=$quoted_title,
     level=1,
     metric="mean value of the answers",
-    partial_reward=True,
     needs_source=$needs,
     full=TaskVariant(eval_items=$eval_items, limits=Limits(max_new_tokens=$tokens)),
 )
