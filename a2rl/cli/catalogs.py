@@ -270,7 +270,7 @@ def new(
     definition.write_text(definition.read_text(encoding="utf-8").replace("NAME", folder.resolve().name))
     say(f"{folder} has a whole task. Change it, and see whether it keeps its contract:")
     say(f"  a2rl tasks check {folder}")
-    say(f"  a2rl run --task ./{folder} --agent scripted --budget 2m")
+    say(f"  a2rl run --task {folder} --agent scripted --budget 2m")
 
 
 @tasks_app.command()

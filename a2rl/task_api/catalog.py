@@ -21,7 +21,7 @@ from typing import cast
 
 from a2rl.core.errors import A2rlError, TaskDefinitionError, UsageError, unknown_name
 from a2rl.core.files import folder_digest, machine_failure
-from a2rl.task_api.contract import Grader, Preparer, ServicesModule, Task, TwinsModule
+from a2rl.task_api.contract import Grader, Preparer, ServicesModule, Task, TwinsModule, code_of_task
 
 FILES = ("task.py", "prepare.py", "grade.py", "description.md")
 """What the folder of a task has."""
@@ -62,7 +62,7 @@ def find_task(name: str, root: Path) -> str:
     if folder.parent in (root / "tasks", root / OWN):
         return find_task(folder.name, root)
     if missing := [file for file in FILES if not (folder / file).is_file()]:
-        raise UsageError(f"{folder} is not a task: it has no {missing[0]}; `a2rl task new NAME` makes a whole one")
+        raise UsageError(f"{folder} is not a task: it has no {missing[0]}; `a2rl tasks new NAME` makes a whole one")
     check_name(folder.name, root)
     return _copied(folder, root)
 
@@ -96,20 +96,25 @@ def _from_package(name: str, root: Path) -> str:
 
 def _copied(folder: Path, root: Path) -> str:
     """Copies the folder of a task, unless its copy is there, and returns the id."""
-    making = root / OWN / f".{uuid.uuid4().hex}"
+    making, is_new = root / OWN / f".{uuid.uuid4().hex}", False
     try:
         shutil.copytree(folder, making, ignore=shutil.ignore_patterns(*LEFT_OUT))
         task_id = f"{folder.name}-{folder_digest(making)[:DIGEST_CHARS]}"
         target = root / OWN / task_id
         target.parent.chmod(0o700)  # it may hold the eval set
-        if not target.is_dir():
+        if is_new := not target.is_dir():
             making.rename(target)
     except OSError as error:
         raise machine_failure(f"copy {folder}", error) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
     importlib.invalidate_caches()
-    load_task(task_id, root)
+    try:
+        load_task(task_id, root)
+    except A2rlError:
+        if is_new:
+            shutil.rmtree(target)  # otherwise, no command could list the tasks
+        raise
     return task_id
 
 
@@ -125,7 +130,7 @@ def task_folder(task_id: str, root: Path) -> Path:
         return root / OWN / task_id
     if "-" in task_id:
         raise UsageError(
-            f"this checkout has no task {task_id}: it is somebody's own; `a2rl task check FOLDER` adds the folder of "
+            f"this checkout has no task {task_id}: it is somebody's own; `a2rl tasks check FOLDER` adds the folder of "
             f"its code, whose digest must begin with {task_id.rpartition('-')[2]}"
         )
     raise unknown_name("task", task_id, [*known, *own])
@@ -138,16 +143,11 @@ def load_task(task_id: str, root: Path) -> Task:
         UsageError: There is no such task.
         TaskDefinitionError: The task's task.py has no valid TASK.
     """
-    folder = task_folder(task_id, root)
+    task_folder(task_id, root)
     name = task_id.partition("-")[0]
-    try:
-        task = getattr(_task_module(task_id, "task"), "TASK", None)
-    except A2rlError:
-        raise
-    except Exception as error:
-        raise TaskDefinitionError(f"{folder}/task.py cannot be loaded: {' '.join(str(error).split())}") from error
+    task = getattr(_task_module(task_id, "task"), "TASK", None)
     if not isinstance(task, Task) or task.id != name or not (task.mini or task.full):
-        raise TaskDefinitionError(f"{folder}/task.py must define TASK = Task(id={name!r}, ...) with mini or full")
+        raise TaskDefinitionError(f"task.py of {task_id} must define TASK = Task(id={name!r}, ...) with mini or full")
     return task if task.id == task_id else task.model_copy(update={"id": task_id})
 
 
@@ -173,9 +173,10 @@ def load_twins(task_id: str) -> TwinsModule | None:
 
 
 def _task_module(task_id: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(f"tasks.{task_id}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"tasks.{task_id}":
-            raise
-        raise UsageError(f"this checkout has no task {task_id}") from error  # a run of another checkout has it
+    with code_of_task(task_id):
+        try:
+            return importlib.import_module(f"tasks.{task_id}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"tasks.{task_id}":
+                raise
+            raise UsageError(f"this checkout has no task {task_id}") from error  # a run of another checkout has it

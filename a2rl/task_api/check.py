@@ -9,11 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.core.errors import A2rlError
 from a2rl.core.files import folder_digest, read_jsonl
 from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins
-from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer, KindsGrader, Variant
+from a2rl.task_api.contract import (
+    CanonicalPreparer,
+    DrawingPreparer,
+    KindsGrader,
+    Variant,
+    code_of_task,
+    failure_text,
+)
 from a2rl.task_api.split import split_ids
 
 SHORTEST_TEXT = 25
@@ -51,7 +57,8 @@ class TaskCheck:
         visible, hidden = self.folder / name / "visible", self.folder / name / "hidden"
         visible.mkdir(parents=True)
         hidden.mkdir()
-        self.preparer.prepare(self.variant, self.source, visible, hidden)
+        with code_of_task(self.task.id):
+            self.preparer.prepare(self.variant, self.source, visible, hidden)
         return visible, hidden
 
     @cached_property
@@ -68,19 +75,13 @@ class TaskCheck:
         """Grades some answers to the eval set."""
         return self.grader.score_outputs(outputs, self.hidden, self.ids)
 
-    def score(self, outputs: Mapping[str, str]) -> float | None:
-        """Returns the score of some answers."""
-        return summarise(self.results(outputs)).score
-
     def run(self) -> Iterator[Check]:
         """Yields the outcome of each check; one that raises an error has failed."""
         for claim, check in CHECKS.items():
             try:
                 yield Check(claim, check(self))
-            except A2rlError as error:
-                yield Check(claim, str(error))
             except Exception as error:  # noqa: BLE001 - the task's own code
-                yield Check(claim, " ".join(f"{type(error).__name__}: {error}".split()))
+                yield Check(claim, failure_text(error))
 
     def costs(self) -> str:
         """Returns what grading an answer takes besides the model, in words."""
@@ -97,14 +98,14 @@ class TaskCheck:
         """Returns what the task does not have, and what that costs."""
         draws = isinstance(self.preparer, DrawingPreparer) and self.variant == "mini"
         parts = {
-            "no `draw` in prepare.py: the eval set is the same for everybody, and only its halves are secret": draws,
-            "no twins: whether a model has learned the eval items by heart is not checked by its behaviour": (
+            "without `draw` in prepare.py, the eval set is the same for all, and only its halves are secret": draws,
+            "without twins, whether a model has learned the eval items by heart is not checked by its behaviour": (
                 draws or load_twins(self.task.id) is not None
             ),
-            "no `canonical` in prepare.py: items that differ only in names count as different": (
+            "without `canonical` in prepare.py, items that differ only in names count as different": (
                 isinstance(self.preparer, CanonicalPreparer)
             ),
-            "no `item_kinds` in grade.py: the halves of the eval set are not balanced by kind": (
+            "without `item_kinds` in grade.py, the halves of the eval set are not balanced by kind": (
                 isinstance(self.grader, KindsGrader)
             ),
         }
@@ -154,15 +155,25 @@ def _alike(check: TaskCheck) -> str:
 def _gold(check: TaskCheck) -> str:
     if not check.ids:
         return "the eval set is empty"
+    if nothing := [each for each in check.ids if not check.gold.get(each)]:
+        return (
+            f"{len(nothing)} of {len(check.ids)} items have no right answer, such as item {nothing[0]}: a row needs "
+            "the field `answer`, or items.py the function `gold(row)`"
+        )
     wrong = [each for each in check.results(check.gold) if each.verdict != "correct" or each.value < 1]
-    first = f", such as {wrong[0].id}: {wrong[0].reason or wrong[0].answer!r}" if wrong else ""
-    return f"{len(wrong)} of {len(check.ids)} do not{first}" if wrong else ""
+    if not wrong:
+        return ""
+    what = wrong[0].reason or f"{check.gold[wrong[0].id]!r} earns {wrong[0].value:g}"
+    return f"{len(wrong)} of {len(check.ids)} do not earn 1, such as that of item {wrong[0].id}: {what}"
 
 
 def _low(answers: Callable[[TaskCheck], Mapping[str, str]], most: float) -> Callable[[TaskCheck], str]:
     def check_score(check: TaskCheck) -> str:
-        score = check.score(answers(check))
-        return "" if score is not None and score <= most else f"they score {score}"
+        results = check.results(answers(check))
+        if errored := [each for each in results if each.verdict == "errored"]:
+            return f"{len(errored)} of {len(results)} are errored, such as item {errored[0].id}: {errored[0].reason}"
+        score = summarise(results).score or 0.0
+        return "" if score <= most else f"they score {score:.1f}; the most that is allowed is {most:g}"
 
     return check_score
 
@@ -190,7 +201,8 @@ def _by_item(check: TaskCheck) -> str:
     if [each.id for each in results] != ids:
         return "there is not one result for each id, in the order in which they were given"
     right = {each.id for each in results if each.verdict == "correct"}
-    expected = {each for each, text in outputs.items() if text != NO_IDEA}
+    golden = {each.id for each in check.results(check.gold) if each.verdict == "correct"}
+    expected = {each for each, text in outputs.items() if text != NO_IDEA} & golden
     return "" if right == expected else "an answer is judged by its place and not by its item"
 
 
@@ -226,14 +238,14 @@ def _drawn(check: TaskCheck) -> str:
 
 CHECKS: dict[str, Callable[[TaskCheck], str]] = {
     "the eval set has the size that task.py says, and its ids are unique texts": _items,
-    "no item of the eval set is in the training data": _apart,
-    "no hidden file is given to the agent": _unseen,
+    "the training data has no item of the eval set": _apart,
+    "the agent gets no hidden file": _unseen,
     "what agents get works without a2rl": _alone,
     "preparing twice gives the same files": _alike,
     "the right answers score 100": _gold,
     "empty answers score 0": _low(lambda check: dict.fromkeys(check.ids, ""), 0.0),
     "a wrong word scores next to nothing": _low(lambda check: dict.fromkeys(check.ids, NO_IDEA), MOST_FOR_A_WORD),
-    "the answers of other items are no way to 100": _low(_shifted, MOST_BY_CHANCE),
+    f"the answers of other items score at most {MOST_BY_CHANCE:g}": _low(_shifted, MOST_BY_CHANCE),
     "answers that are missing are errored, and leave no score": _missing,
     "grading twice gives the same results": _repeated,
     "each answer is judged by its item": _by_item,

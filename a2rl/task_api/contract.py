@@ -5,15 +5,18 @@
 agent.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from a2rl.core.errors import UsageError, unknown_name
+from a2rl.core.errors import A2rlError, TaskDefinitionError, UsageError, unknown_name
+from a2rl.core.files import validation_message
 from a2rl.core.hub import DataSource
+from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
 from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Sampler
@@ -384,3 +387,35 @@ class HeadlineGrader(Grader, Protocol):
         It is None if the score cannot be computed. There is at least one item, and none is errored.
         """
         ...
+
+
+@contextmanager
+def code_of_task(task_id: str) -> Iterator[None]:
+    """Runs code of a task. What the code raises becomes an error that its author understands.
+
+    Raises:
+        TaskDefinitionError: The code failed.
+        OSError: The machine failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, A2rlError) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
+            raise
+        raise TaskDefinitionError(f"the code of the task {task_id} failed: {failure_text(error)}") from error
+
+
+def failure_text(error: Exception) -> str:
+    """Says what the code of a task raised, and in which line of which of its files."""
+    if isinstance(error, A2rlError):
+        return str(error)
+    places = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith("tasks.")
+    ]
+    text = validation_message(error) if isinstance(error, ValidationError) else str(error)
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        text, places = error.msg, [(error.filename, error.lineno)]
+    place = f"{Path(places[-1][0]).name}, line {places[-1][1]}: " if places else ""
+    return printable(f"{place}{type(error).__name__}: {' '.join(text.split())}")

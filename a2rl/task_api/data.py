@@ -15,7 +15,7 @@ from a2rl.core.files import folder_digest, machine_failure, replace_folder
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.task_api.catalog import load_preparer, load_task
-from a2rl.task_api.contract import DrawingPreparer, Variant
+from a2rl.task_api.contract import DrawingPreparer, Variant, code_of_task
 
 SOURCE_NOTE = "source.txt"
 TIMEOUT_S = 4 * 3600.0
@@ -71,7 +71,8 @@ def _make(task_id: str, variant: Variant, source: Path | None, settings: Setting
         visible, hidden = folder / "visible", folder / "hidden"
         visible.mkdir(parents=True)
         hidden.mkdir()
-        load_preparer(task_id).prepare(variant, source, visible, hidden)
+        with code_of_task(task_id):
+            load_preparer(task_id).prepare(variant, source, visible, hidden)
         (hidden / SOURCE_NOTE).write_text(f"{_note(variant, source)}\n", encoding="utf-8")
         if not (_is_whole(target) and folder_digest(folder) == folder_digest(target)):
             replace_folder(folder, target)  # equal data is not replaced, because runs may be reading it
@@ -221,5 +222,6 @@ def _draw(task_id: str, seed: str, folder: Path) -> None:
     assert isinstance(preparer, DrawingPreparer)
     hidden.mkdir(parents=True)
     hidden.chmod(0o700)
-    preparer.draw(seed, hidden)
+    with code_of_task(task_id):
+        preparer.draw(seed, hidden)
     (hidden / SOURCE_NOTE).write_text("drawn from a secret seed\n", encoding="utf-8")

@@ -25,10 +25,12 @@ from a2rl.handout import rows as handed_out
 from a2rl.handout.rows import asked, gold, is_interactive, stops
 from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import MOST, ItemResult, Verdict
-from a2rl.task_api.contract import Limits, Options
+from a2rl.task_api.contract import Limits, Options, failure_text
 
 TRAIN, EVAL = "train.jsonl", "eval.jsonl"
 ANSWER_SHOWN = 2000
+ENVIRONMENT = ("prompt", "done", "reward", "invalid", "write")
+"""What an environment has. Grading does not need all of it, but what agents train with does."""
 
 Row = Mapping[str, Any]
 Reward = float | Mapping[str, float] | Exception
@@ -55,7 +57,10 @@ def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row
         TaskDefinitionError: A row is in both.
     """
     if shared := {str(row) for row in train} & {str(row) for row in evaluation}:
-        raise TaskDefinitionError(f"{len(shared)} rows are in the training data and in the eval set: {min(shared)}")
+        raise TaskDefinitionError(
+            f"rows are in the training data and in the eval set: keep each in one of them; there are {len(shared)}, "
+            f"such as {min(shared)}"
+        )
     write_jsonl(visible / TRAIN, (dict(row) for row in train))
     write_eval_rows(evaluation, hidden)
     hand_out(visible, items, handed_out)
@@ -152,6 +157,8 @@ class RowsGrader:
         turns, tokens, cut = list[str](), 0, False
         try:
             environment = self.items.Environment(row)
+            for part in ENVIRONMENT:
+                getattr(environment, part)
             text = environment.prompt
             while not environment.done and len(turns) < steps and not cut:
                 completion = yield as_prompt(text)
@@ -167,7 +174,7 @@ class RowsGrader:
         if not isinstance(reward, Exception) and not 0 <= (value := value_of(reward)) <= 1:
             reward = ValueError(f"a reward of {value}, which is not from 0 to 1")
         if isinstance(reward, Exception):
-            reason = f"the task's own code failed: {reward!r}"
+            reason = f"the task's own code failed: {failure_text(reward)}"
             return ItemResult(id=item, verdict="errored", reason=reason[:ANSWER_SHOWN])
         verdict: Verdict = "correct" if value > MOST else "truncated" if cut else "wrong"
         measures = dict(reward) if isinstance(reward, Mapping) else {}

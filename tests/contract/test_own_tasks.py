@@ -35,6 +35,14 @@ def own_task(folder: Path, kind: str = "static") -> Path:
     return folder
 
 
+def changed_task(folder: Path, file: str, old: str, new: str, kind: str = "static") -> Path:
+    """Makes such a task with a mistake in it."""
+    text = (own_task(folder, kind) / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    return folder
+
+
 @pytest.mark.parametrize("kind", ["static", "interactive"])
 def test_a_new_task_is_short_and_keeps_its_contract(root: Path, tmp_path: Path, kind: str) -> None:
     folder = own_task(tmp_path / "sums", kind)
@@ -76,16 +84,56 @@ def test_names_that_a_task_cannot_have_are_said(root: Path, tmp_path: Path, name
 
 
 def test_a_folder_that_is_no_task_is_said(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no task\.py; `a2rl task"):
+    with pytest.raises(UsageError, match=r"has no task\.py; `a2rl tasks new"):
         find_task(str(tmp_path), root)
 
 
 @pytest.mark.parametrize("text", ["1 / 0", "TASK = 3", "import nowhere", "TASK = ("])
-def test_a_task_that_cannot_be_loaded_is_said_in_one_line(root: Path, tmp_path: Path, text: str) -> None:
+def test_a_task_that_cannot_be_loaded_is_said_and_not_listed(root: Path, tmp_path: Path, text: str) -> None:
     folder = own_task(tmp_path / "sums")
     (folder / "task.py").write_text(text)
     with pytest.raises(TaskDefinitionError, match=r"task\.py"):
         find_task(str(folder), root)
+    assert own_task_ids(root) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("task.py", 'metric="share of right answers"', "partial=True", "metric: Field required; partial: no such"),
+        ("items.py", "def prompt(row):", "def prompt(row)", r"items\.py, line 6: SyntaxError: expected ':'"),
+        ("prepare.py", "write_rows(items", "write_rows(item", r"prepare\.py, line 24: NameError: name 'item'"),
+        ("prepare.py", "write_rows(items", "open('my.csv'); (items", r"prepare\.py, line 24: FileNotFoundError"),
+        ("prepare.py", 'rows(1, "eval", 200)', 'rows(0, "train", 2000)', "keep each in one of them; there are 2000"),
+    ],
+)
+def test_code_of_a_task_that_fails_is_said_with_its_line(
+    root: Path, tmp_path: Path, file: str, old: str, new: str, said: str
+) -> None:
+    folder = changed_task(tmp_path / "sums", file, old, new)
+    with pytest.raises(TaskDefinitionError, match=said):
+        TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "old", "new", "said"),
+    [
+        ("static", "prepare.py", '"answer": str', '"value": str', "items have no right answer, such as item 0"),
+        ("static", "items.py", "answer.strip() ==", "'?' ==", "such as that of item 0: '109' earns 0"),
+        ("static", "items.py", "float(", "float(answer) * (", "items.py, line 11: ValueError: could not convert"),
+        ("static", "items.py", "    return float", "    '27 + 82' in row['question'] and row['id']\n    return float",
+         "1 of 200 are errored, such as item 0: the task's own code failed: items.py, line 11: KeyError: 'id'"),
+        ("static", "items.py", "float(", "0.2 or (", "they score 20.0; the most that is allowed is 0"),
+        ("interactive", "items.py", ', self.invalid = row["number"], False, 0.0, 0', ' = row["number"], False, 0.0',
+         "'Environment' object has no attribute 'invalid'"),
+    ],
+)  # fmt: skip
+def test_a_failed_check_says_what_is_wrong_with_which_item(
+    root: Path, tmp_path: Path, kind: str, file: str, old: str, new: str, said: str
+) -> None:
+    folder = changed_task(tmp_path / "sums", file, old, new, kind)
+    check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
+    assert said in "\n".join(each.problem for each in check.run())
 
 
 def test_somebody_elses_task_is_not_found_by_its_id(root: Path) -> None:
@@ -194,21 +242,9 @@ def test_code_of_a_task_that_fails_gives_no_number(root: Path, tmp_path: Path) -
 def test_what_breaks_the_contract_is_found(
     root: Path, tmp_path: Path, file: str, old: str, new: str, claim: str
 ) -> None:
-    folder = own_task(tmp_path / "sums")
-    text = (folder / file).read_text()
-    assert old in text
-    (folder / file).write_text(text.replace(old, new))
-    task_id = find_task(str(folder), root)
-    check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
+    folder = changed_task(tmp_path / "sums", file, old, new)
+    check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
     assert any(each.claim.startswith(claim) for each in check.run() if each.problem)
-
-
-def test_a_row_in_both_halves_is_not_written(root: Path, tmp_path: Path) -> None:
-    folder = own_task(tmp_path / "sums")
-    text = (folder / "prepare.py").read_text()
-    (folder / "prepare.py").write_text(text.replace('rows(0, "train", 2000)', 'rows(1, "eval", 200)'))
-    with pytest.raises(TaskDefinitionError, match="are in the training data and in the eval set"):
-        TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
 
 
 def test_every_claim_is_a_sentence_that_a_reader_understands() -> None:

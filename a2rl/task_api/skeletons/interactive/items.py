@@ -16,7 +16,7 @@ class Environment:
         return "It is higher.\n>" if int(turn) < self.number else "It is lower.\n>"
 
 
-def gold(row):  # optional: what to imitate, one turn a line
+def gold(row):  # what the best player writes, one turn a line
     low, high, turns = row["low"], row["low"] + 30, []
     while not turns or turns[-1] != row["number"]:
         turns.append((low + high) // 2)
