@@ -15,13 +15,11 @@ from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import NO_KWARGS, Conversation, Prompt, Sampler, SamplingParams, T, engine_params
 from a2rl.task_api.catalog import load_grader, load_task
-from a2rl.task_api.contract import JudgedGrader, Limits
+from a2rl.task_api.contract import EPISODES, JudgedGrader, Limits
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-EPISODES = 3
-"""The level of tasks with episodes, whose prompts only a model's answers make."""
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 
 

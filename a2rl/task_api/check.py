@@ -13,6 +13,7 @@ from a2rl.core.files import folder_digest, read_jsonl
 from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins
 from a2rl.task_api.contract import (
+    EPISODES,
     CanonicalPreparer,
     DrawingPreparer,
     KindsGrader,
@@ -119,7 +120,7 @@ def questions(folder: Path) -> set[str]:
         for row in read_jsonl(path):
             texts = [row[key] for key in QUESTIONS if key in row] or [*row.values()]
             long = {text for text in texts if isinstance(text, str) and len(text) >= SHORTEST_TEXT}
-            found |= long or {json.dumps(row, sort_keys=True)}
+            found |= long or {json.dumps({key: row[key] for key in row if key != "id"}, sort_keys=True)}
     return found
 
 
@@ -165,6 +166,13 @@ def _gold(check: TaskCheck) -> str:
         return ""
     what = wrong[0].reason or f"{check.gold[wrong[0].id]!r} earns {wrong[0].value:g}"
     return f"{len(wrong)} of {len(check.ids)} do not earn 1, such as that of item {wrong[0].id}: {what}"
+
+
+def _steps(check: TaskCheck) -> str:
+    most = check.task.variant(check.variant).limits.max_steps
+    turns = {each: len(text.splitlines()) for each, text in check.gold.items()}
+    long = [each for each in turns if check.task.level == EPISODES and turns[each] > most]
+    return f"item {long[0]} needs {turns[long[0]]}, and `max_steps` is {most}" if long else ""
 
 
 def _low(answers: Callable[[TaskCheck], Mapping[str, str]], most: float) -> Callable[[TaskCheck], str]:
@@ -243,6 +251,7 @@ CHECKS: dict[str, Callable[[TaskCheck], str]] = {
     "what agents get works without a2rl": _alone,
     "preparing twice gives the same files": _alike,
     "the right answers score 100": _gold,
+    "the right answers take no more turns than task.py allows": _steps,
     "empty answers score 0": _low(lambda check: dict.fromkeys(check.ids, ""), 0.0),
     "a wrong word scores next to nothing": _low(lambda check: dict.fromkeys(check.ids, NO_IDEA), MOST_FOR_A_WORD),
     f"the answers of other items score at most {MOST_BY_CHANCE:g}": _low(_shifted, MOST_BY_CHANCE),

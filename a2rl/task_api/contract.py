@@ -30,6 +30,8 @@ Variant = Literal["mini", "full"]
 Split = Literal["public", "private", "all"]
 
 
+EPISODES = 3
+"""The level of tasks with episodes, whose prompts only a model's answers make."""
 NO_SOURCE = DataSource(repo_id="", revision="", files=(), url="", licence="")
 
 

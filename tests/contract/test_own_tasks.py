@@ -126,6 +126,9 @@ def test_code_of_a_task_that_fails_is_said_with_its_line(
         ("static", "items.py", "float(", "0.2 or (", "they score 20.0; the most that is allowed is 0"),
         ("interactive", "items.py", ', self.invalid = row["number"], False, 0.0, 0', ' = row["number"], False, 0.0',
          "'Environment' object has no attribute 'invalid'"),
+        ("interactive", "task.py", "max_steps=6", "max_steps=4", "needs 5, and `max_steps` is 4"),
+        ("static", "prepare.py", 'rows(1, "eval", 200)', '[row | {"id": "1"} for row in rows(0, "train", 1)]',
+         "1 of 1 are in the training data, such as"),
     ],
 )  # fmt: skip
 def test_a_failed_check_says_what_is_wrong_with_which_item(
