@@ -22,7 +22,7 @@ from a2rl.core.settings import Settings
 from a2rl.execution.command import Attempt, agent_command
 from a2rl.execution.compute import GpuWatch, TreeLoad
 from a2rl.execution.deadline import TICK_S, RemainingTime, WatchResult, watch
-from a2rl.execution.observer import Observer, TranscriptSummary, read_summary
+from a2rl.execution.observer import Observer, TranscriptSummary, transcript_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
 from a2rl.grading.answers import RUN_META, RUN_META_MODE, run_meta
@@ -172,7 +172,7 @@ class Attempts:
     def summary(self, attempt: int) -> TranscriptSummary:
         """Returns the summary of an attempt's transcript, which is read once."""
         if attempt not in self._summaries:
-            self._summaries[attempt] = read_summary(self.run, self.agent, self.settings, attempt)
+            self._summaries[attempt] = transcript_summary(self.run, self.agent, self.settings, attempt)
         return self._summaries[attempt]
 
     def _next_attempt(self, context: StartContext) -> Attempt:

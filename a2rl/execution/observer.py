@@ -64,7 +64,7 @@ class TranscriptSummary(BaseModel):
     """The use of all attempts so far."""
 
 
-def read_summary(run: RunDir, agent: Agent, settings: Settings, attempt: int) -> TranscriptSummary:
+def transcript_summary(run: RunDir, agent: Agent, settings: Settings, attempt: int) -> TranscriptSummary:
     """Reads the transcript in a child process, which also writes `trajectory.json`.
 
     It never raises and returns within `SUMMARY_TIMEOUT_S`; the summary is empty if reading failed.

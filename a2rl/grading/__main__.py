@@ -58,7 +58,7 @@ def main() -> None:
         told = describe_gpus(share, run.need("setup", SetupRecord).memory)
         app = create_app(service, run.spec.task, gpus, log, told, services)
 
-        async def say_alive() -> None:
+        async def report_alive() -> None:
             with suppress(OSError):  # the parent is busy or has ended
                 os.write(channel, json.dumps({"problem": service.problem[:MAX_REASON]}).encode() + b"\n")
             with suppress(A2rlError):
@@ -78,7 +78,7 @@ def main() -> None:
             log_level="error",  # a warning for every malformed request would fill the disk
             access_log=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            callback_notify=say_alive,
+            callback_notify=report_alive,
             timeout_notify=ALIVE_EVERY_S,
         )
 

@@ -66,14 +66,14 @@ NO_ROOM = (
     "are slowed down; send it again later, or without wait=0: then it is received at once, and waits for its turn"
 )
 RETRY_AFTER_S = "5"
-SAFE_POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S = 0.1
 CLIENT_CLOSED_REQUEST = 499
 STATES: frozenset[str] = frozenset(get_args(State))
 SETTLED = frozenset({"refused", "graded", "failed"})
 T = TypeVar("T")
 
 
-class Submission(BaseModel):
+class SubmitBody(BaseModel):
     """The body of POST /submit. Unknown keys are ignored, since agents send some."""
 
     model_path: str = Field(max_length=4096)
@@ -155,7 +155,7 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
     """
 
     @app.post(SUBMIT, response_model=None)
-    async def submit(submission: Submission, request: Request, wait: bool = True) -> SubmitAnswer | JSONResponse:
+    async def submit(submission: SubmitBody, request: Request, wait: bool = True) -> SubmitAnswer | JSONResponse:
         path = submission.model_path
         try:
             asked = SubmitRequest(
@@ -171,13 +171,13 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
             raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
         receipt = pending.received.receipt
         if not wait:
-            status = await _safe_status(service, receipt, request, quick)
+            status = await _stored_status(service, receipt, request, quick)
             where = {"Location": f"/submissions/{receipt}"}
             return JSONResponse(status.model_dump(mode="json"), status_code=202, headers=where)
         # Other requests may wait for the same submission.
         done: asyncio.Future[Outcome] = asyncio.wrap_future(pending.outcome)
         accepted, grade = await asyncio.shield(done)
-        await _safe_status(service, receipt, request, quick, SETTLED)
+        await _stored_status(service, receipt, request, quick, SETTLED)
         return await _in(quick, lambda: service.answer(accepted, grade))
 
 
@@ -250,14 +250,14 @@ def _key_of(request: Request) -> str:
     return key
 
 
-def _claims_of(submission: Submission) -> SubmissionClaims:
+def _claims_of(submission: SubmitBody) -> SubmissionClaims:
     """Returns what the agent says of its submission. What is no text or number is left out."""
     said = {name: getattr(submission, name) for name in SubmissionClaims.model_fields}
     texts = {name: str(value) for name, value in said.items() if isinstance(value, str | int | float)}
     return SubmissionClaims(**{name: bounded(text, MAX_CLAIM) for name, text in texts.items()})
 
 
-def _gpu_of(submission: Submission, gpus: list[str]) -> str:
+def _gpu_of(submission: SubmitBody, gpus: list[str]) -> str:
     """Returns the GPUs that a submission asks for, in one spelling; empty if it does not ask.
 
     Agents of the reference send positions in the list of GPUs: 0, or "0,1".
@@ -274,7 +274,7 @@ def _gpu_of(submission: Submission, gpus: list[str]) -> str:
     return ",".join(sorted(wanted))
 
 
-async def _safe_status(
+async def _stored_status(
     service: GradingService,
     receipt: int,
     request: Request,
@@ -286,7 +286,7 @@ async def _safe_status(
         status = await _in(quick, lambda: service.status(receipt))
         if status is not None and status.state in states:
             return status
-        await asyncio.sleep(SAFE_POLL_INTERVAL_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
         if await request.is_disconnected():
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
 

@@ -33,7 +33,7 @@ from a2rl.grading.submissions import Submissions, SubmitRequest
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, SubmissionAccepted, SubmissionReceived
-from a2rl.run.names import safe_entries
+from a2rl.run.names import stored_entries
 
 
 class GradingService:
@@ -86,18 +86,18 @@ class GradingService:
             raise InfrastructureError(
                 f"submission {accepted.submission_id} is kept, but could not be graded: {grade.result.reason}"
             )
-        return submit_answer(self._run, accepted.submission_id, History(safe_entries(self._run)))
+        return submit_answer(self._run, accepted.submission_id, History(stored_entries(self._run)))
 
     def status(self, receipt: int) -> SubmissionStatus | None:
         """Returns the state of the submission with this receipt; None if there is none."""
-        history = History(safe_entries(self._run))
+        history = History(stored_entries(self._run))
         if receipt not in history.received:
             return None
         return submission_status(self._run, receipt, history, self._state_now(), whole=True)
 
     def statuses(self, most: int) -> SubmissionList:
         """Returns the states of the newest submissions."""
-        history, state = History(safe_entries(self._run)), self._state_now()
+        history, state = History(stored_entries(self._run)), self._state_now()
         newest = list(history.received)[-most:]
         shown = [submission_status(self._run, receipt, history, state, whole=False) for receipt in newest]
         return SubmissionList(total=len(history.received), submissions=shown)

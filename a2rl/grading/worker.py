@@ -147,17 +147,17 @@ def _import_libraries() -> None:
         importlib.import_module(library)
 
 
-def _say(answers: int, number: int, **message: int) -> None:
+def _report(answers: int, number: int, **message: int) -> None:
     os.write(answers, json.dumps({"job": number, **message}).encode() + b"\n")  # so short that it is written atomically
 
 
-def _say_alive(answers: int, number: int) -> None:
+def _report_alive(answers: int, number: int) -> None:
     """Reports every second that the grading process is not stopped. It runs in a thread, so it says nothing about
     progress."""
     second = 0
     while True:
         try:
-            _say(answers, number, alive=second)
+            _report(answers, number, alive=second)
         except OSError:
             return
         second += 1
@@ -168,7 +168,7 @@ def _grade_in_child(number: int, job: GradeJob, lease: EngineLease | None, answe
     """Grades in the forked process; everything that it prints goes to the job's log. Returns the exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent()
-    threading.Thread(target=_say_alive, args=(answers, number), daemon=True).start()
+    threading.Thread(target=_report_alive, args=(answers, number), daemon=True).start()
     job.log.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -250,7 +250,7 @@ class _Judging:
     def add(self, child: int, number: int) -> None:
         """Lets a process go on; its end is reported."""
         self._jobs[child] = number
-        _say(self.answers, number, judging=child)
+        _report(self.answers, number, judging=child)
         self.report()  # of the signal of a process that has ended before it was added
 
     def report(self) -> None:
@@ -259,7 +259,7 @@ class _Judging:
             with suppress(ChildProcessError):  # reported meanwhile
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
-                    _say(self.answers, self._jobs.pop(child), exit_code=os.waitstatus_to_exitcode(status))
+                    _report(self.answers, self._jobs.pop(child), exit_code=os.waitstatus_to_exitcode(status))
 
 
 def _grade(number: int, job: GradeJob, kept: WarmEngine, judging: _Judging) -> None:
@@ -286,7 +286,7 @@ def _grade(number: int, job: GradeJob, kept: WarmEngine, judging: _Judging) -> N
         else:
             kept.give_up(lease, why, is_rejection=code == WEIGHTS_REJECTED)
         if code not in (ENGINE_LOST, WEIGHTS_REJECTED):
-            return _say(judging.answers, number, exit_code=code)
+            return _report(judging.answers, number, exit_code=code)
         failure.unlink(missing_ok=True)
 
 

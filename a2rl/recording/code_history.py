@@ -40,7 +40,7 @@ GIT_SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.attributesFile": os.devnull,
     "gc.auto": "0",
-    # With these checks, one forbidden name would make the whole commit fail; _is_gits leaves such names out instead.
+    # With these checks, one forbidden name would make the whole commit fail; _is_git_name leaves such names out.
     "core.protectNTFS": "false",
     "core.protectHFS": "false",
 }
@@ -169,7 +169,7 @@ def _files(code: UntrustedFolder) -> list[Entry]:
     chosen: list[Entry] = []
     total = 0
     for entry in code.walk("", LIMITS, skip=NOT_CODE):
-        if entry.is_file and entry.size <= MAX_FILE_BYTES and not any(map(_is_gits, entry.path.split("/"))):
+        if entry.is_file and entry.size <= MAX_FILE_BYTES and not any(map(_is_git_name, entry.path.split("/"))):
             total += entry.size
             if len(chosen) == MAX_FILES or total > MAX_BYTES:
                 break
@@ -177,7 +177,7 @@ def _files(code: UntrustedFolder) -> list[Entry]:
     return chosen
 
 
-def _is_gits(name: str) -> bool:
+def _is_git_name(name: str) -> bool:
     """Whether git on any operating system could treat this name as `.git`; see path.c and utf8.c in its source."""
     seen = "".join(char for char in name if unicodedata.category(char) != "Cf").casefold()
     return bool(re.match(r"(\.git|git~\d+)[ .]*($|:|\\)", seen)) or "\\.git" in seen

@@ -79,7 +79,7 @@ def mark_stored(run: RunDir, stored: Stored) -> None:
     write_model(run.root / FILE, stored)
 
 
-def safe_entries(run: RunDir) -> list[Entry]:
+def stored_entries(run: RunDir) -> list[Entry]:
     """Returns the entries of the ledger that are safe: all, if the run is not copied anywhere."""
     stored, entries = read_stored(run), run.ledger.entries()
     return entries if stored is None else [entry for entry in entries if entry.seq <= stored.seq]

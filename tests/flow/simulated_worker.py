@@ -21,7 +21,7 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import failed
-from a2rl.run.names import safe_entries
+from a2rl.run.names import stored_entries
 from a2rl.run.records import ReportRecord
 from flows.submission import prefect_client, take_flow_run
 
@@ -38,9 +38,9 @@ def work(run: RunDir, acknowledged: Path) -> None:
         token = f"{run.id} {step} {folder.name}"
         entry = run.ledger.append(RunInterrupted(stage=token))
         deadline = time.monotonic() + 60
-        while entry not in safe_entries(run) and time.monotonic() < deadline:
+        while entry not in stored_entries(run) and time.monotonic() < deadline:
             time.sleep(0.05)
-        if entry in safe_entries(run):
+        if entry in stored_entries(run):
             with acknowledged.open("a") as file:
                 file.write(token + "\n")
     run.write("grade", failed(run, "it was simulated"))

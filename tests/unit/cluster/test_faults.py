@@ -23,7 +23,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
-from a2rl.run.names import safe_entries
+from a2rl.run.names import stored_entries
 from a2rl.run.spec import RunSpec
 from tests.run_maker import spec
 from tests.services import running
@@ -226,7 +226,7 @@ def test_between_two_checkouts_what_was_safe_stays(
         made, (names, used) = begin(here, f"gsm8k-noop-2-{number}"), counted()
         run, moved = (RunDir(place.settings.runs / made.run_id) for place in places)
         work(here, made, names, first)
-        stored = safe_entries(run) if (run.root / "stored.json").exists() else []
+        stored = stored_entries(run) if (run.root / "stored.json").exists() else []
         safe = [used[entry.seq - 1] for entry in stored]
         before, mine = here.connect().row(made.run_id), list(used)
         between = work(elsewhere, made, names, second)

@@ -19,7 +19,7 @@ from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
-from a2rl.run.names import safe_entries
+from a2rl.run.names import stored_entries
 from tests.run_maker import FakePool, checkout, submit_checkpoint
 from tests.small_model import trained_copy
 
@@ -180,14 +180,14 @@ def test_who_has_lost_the_run_copies_nothing_more(run: RunDir, other: Settings, 
     assert before is not None
     assert after is not None
     assert (after.manifest, after.seq) == (before.manifest, before.seq)
-    assert len(safe_entries(run)) < len(run.ledger.rows())
+    assert len(stored_entries(run)) < len(run.ledger.rows())
 
 
 def test_an_agent_is_told_only_what_is_stored(run: RunDir, store: Cluster, base_model: Path) -> None:
     replica = copy_by_hand(run, store)
     submit(run, base_model)
     service = GradingService(run, FakePool())  # type: ignore[arg-type]
-    assert safe_entries(run) == []
+    assert stored_entries(run) == []
     assert service.status(1) is None
     replica.push()
     status = service.status(1)

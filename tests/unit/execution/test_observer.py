@@ -14,7 +14,7 @@ from a2rl.agent_systems.definition import Agent, TranscriptSource
 from a2rl.core.settings import Settings
 from a2rl.execution import observer as observer_module
 from a2rl.execution.attempt import AgentMessages
-from a2rl.execution.observer import MAX_RESTARTS, AnswerListener, Observer, TranscriptSummary, read_summary
+from a2rl.execution.observer import MAX_RESTARTS, AnswerListener, Observer, TranscriptSummary, transcript_summary
 from a2rl.run.directory import RunDir
 from tests.run_maker import kill, wait_for
 
@@ -133,7 +133,7 @@ def test_a_hostile_transcript_cannot_fail_the_run(
     observed: Callable[..., RunDir], settings: Settings, transcript: bytes
 ) -> None:
     run = observed(transcript)
-    told = read_summary(run, claude(), settings, 1)
+    told = transcript_summary(run, claude(), settings, 1)
     assert isinstance(told, TranscriptSummary)
 
 
@@ -142,7 +142,7 @@ def test_one_that_takes_too_long_is_left_unread(
 ) -> None:
     monkeypatch.setattr(observer_module, "SUMMARY_TIMEOUT_S", 0.01)
     run = observed(RESULT)
-    assert read_summary(run, claude(), settings, 1) == TranscriptSummary()
+    assert transcript_summary(run, claude(), settings, 1) == TranscriptSummary()
     assert "could not be read" in (run.logs / "pipeline.jsonl").read_text()
 
 
