@@ -600,6 +600,23 @@ def test_a_submission_does_not_wait_for_the_check_of_another(
         slow.result(60)
 
 
+def test_turns_are_given_in_the_order_of_the_receipts() -> None:
+    queue, numbers = submission_queue.SubmissionQueue(), range(1, MAX_WAITING + 3)
+    pending = {
+        number: queue.add(SubmissionReceived(receipt=number, elapsed_s=0.0, model_path="v")) for number in numbers
+    }
+    assert all(queue.begin(each) for each in pending.values())
+    assert not any(queue.begin(each) for each in pending.values())
+    with ThreadPoolExecutor(len(pending)) as threads:
+        for each in reversed(pending.values()):
+            threads.submit(queue.wait_for_turn, each)
+        for ended in range(1, len(numbers) + 1):
+            turns = set(range(ended, min(ended + MAX_WAITING, len(numbers) + 1)))
+            assert wait_for(lambda turns=turns: queue.receipts("admitted") == turns)
+            queue.end(pending[ended], InterruptedByUserError())
+    assert queue.has_room
+
+
 def test_an_allowance_comes_back_with_time() -> None:
     now = [0.0]
     bucket = TokenBucket(2, 10.0, lambda: now[0])
