@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.secrets import scrub
@@ -43,6 +43,18 @@ MACHINE_ERRORS = frozenset(
 )
 """Errors whose cause is this machine, never the file of an agent."""
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class FrozenModel(BaseModel):
+    """Values that do not change."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class StrictModel(FrozenModel):
+    """Values that do not change, such as those of a file of ours. Unknown names are errors."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def canonical_json(value: Any) -> str:

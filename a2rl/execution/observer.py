@@ -19,13 +19,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.agent_systems.definition import Agent, find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.agent_systems.transcripts.ending import Account
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import Background, log_failure
+from a2rl.core.files import FrozenModel
 from a2rl.core.processes import Child, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.linux.process_tree import die_with_parent
@@ -49,10 +48,8 @@ MAX_READ_BYTES = 4 << 20
 MAX_LINE_BYTES = 16 << 20
 
 
-class TranscriptSummary(BaseModel):
+class TranscriptSummary(FrozenModel):
     """What a transcript reports. Fields are empty if it does not report them or cannot be read."""
-
-    model_config = ConfigDict(frozen=True)
 
     account: Account | None = None
     """What it says about the end of the attempt."""

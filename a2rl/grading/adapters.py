@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
-from a2rl.core.files import read_model, write_model
+from a2rl.core.files import FrozenModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.other_formats import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -52,10 +50,8 @@ change them, so that the adapter belongs to another model than the base."""
 Patterns = Mapping[str, tuple[int, Any]]
 
 
-class AdaptedLayer(BaseModel):
+class AdaptedLayer(FrozenModel):
     """A layer with an adapter."""
-
-    model_config = ConfigDict(frozen=True)
 
     outputs: int
     inputs: int
@@ -63,10 +59,8 @@ class AdaptedLayer(BaseModel):
     alpha: float
 
 
-class Adapter(BaseModel):
+class Adapter(FrozenModel):
     """A LoRA adapter that was checked."""
-
-    model_config = ConfigDict(frozen=True)
 
     modules: dict[str, AdaptedLayer]
     """The layers by name."""

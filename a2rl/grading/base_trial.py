@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from a2rl.core.errors import InvalidSubmissionError, UsageError
-from a2rl.core.files import write_model
+from a2rl.core.files import FrozenModel, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.submission_checks import Requirements, check_tied_head, complete_copy, is_tied, name_as_submitted
@@ -25,12 +25,10 @@ EDITION = "1"
 """Part of the outcome's file name: a later edition of the trial repeats what earlier ones found."""
 
 
-class BaseTrial(BaseModel):
+class BaseTrial(FrozenModel):
     """What the trial of a base model found."""
 
-    model_config = ConfigDict(frozen=True)
-
-    complete_config: dict[str, Any] = {}
+    complete_config: dict[str, Any] = Field(default_factory=dict)
     """Its configuration with all defaults, as transformers completes it."""
     problem: str = ""
     """Why trained copies cannot be submitted; empty if they can."""

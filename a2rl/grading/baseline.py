@@ -4,17 +4,8 @@ from math import isclose
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError, IntegrityError
-from a2rl.core.files import (
-    digest_of,
-    read_jsonl,
-    read_model,
-    write_atomically,
-    write_jsonl,
-    write_model,
-)
+from a2rl.core.files import StrictModel, digest_of, read_jsonl, read_model, write_atomically, write_jsonl, write_model
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.grading.dependencies import SAMPLE
@@ -30,10 +21,8 @@ SECONDS = "seconds.txt"
 """The file with the grading time; it depends on the machine, so it is the only file of a baseline without a version."""
 
 
-class BaselineMetrics(BaseModel):
+class BaselineMetrics(StrictModel):
     """`score.json`: the figures that `dvc metrics` shows and compares."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     score: float
     ci_low: float
@@ -45,10 +34,8 @@ class BaselineMetrics(BaseModel):
     errored: int
 
 
-class BaselineKey(BaseModel):
+class BaselineKey(StrictModel):
     """`key.json`: the key of a baseline. It is written last, so its existence means that the baseline is complete."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     key: str

@@ -9,10 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.core.files import write_model
+from a2rl.core.files import FrozenModel, StrictModel, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import ProgressFile, join_outputs, outputs_path, recorded
 from a2rl.judge.account import Account
@@ -41,10 +39,8 @@ class Part(NamedTuple):
     step: int = 1
 
 
-class GradeJob(BaseModel):
+class GradeJob(StrictModel):
     """What to grade, and where to write the result."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     root: Path
     task: str
@@ -87,10 +83,8 @@ class GradeJob(BaseModel):
     """A job that lacks memory is tried for this time."""
 
 
-class GradeResult(BaseModel):
+class GradeResult(StrictModel):
     """A graded checkpoint, item by item."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     dtype: Dtype | None = None
@@ -101,10 +95,8 @@ class GradeResult(BaseModel):
     items: tuple[ItemResult, ...]
 
 
-class EngineChoice(BaseModel):
+class EngineChoice(FrozenModel):
     """The part of a job that says how a model and everything trained from it is computed."""
-
-    model_config = ConfigDict(frozen=True)
 
     backend: Backend
     dtype: Dtype | None

@@ -21,9 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from a2rl.core.errors import IntegrityError
+from a2rl.core.files import StrictModel
 from a2rl.core.secrets import scrub
 from a2rl.sampling import (
     Completion,
@@ -42,10 +43,8 @@ BASELINE_NAME = f".graded{SUFFIX}"
 """The name in the folder of a stored baseline, as the DVC stage leaves it there, whose result is `.graded.json`."""
 
 
-class Turn(BaseModel):
+class Turn(StrictModel):
     """One prompt and its answer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt: str | tuple[Message, ...]
     """What was added to the prompt of the turn before, or a whole prompt."""
@@ -57,10 +56,8 @@ class Turn(BaseModel):
     tokens: int
 
 
-class Output(BaseModel):
+class Output(StrictModel):
     """The work on one item."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     item: str
     """The id of the item; empty if the task asked about something else than its items, one by one."""

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import IntegrityError, UsageError
-from a2rl.core.files import read_model
+from a2rl.core.files import FrozenModel, read_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device, planned_for
 from a2rl.grading.grades import grade_job
@@ -34,10 +32,8 @@ from a2rl.scoring.score import ItemResult, TaskScore, Verdict
 from a2rl.task_api.contract import Split
 
 
-class ItemDifference(BaseModel):
+class ItemDifference(FrozenModel):
     """An item whose second result differs from the first."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     before: Verdict
@@ -48,10 +44,8 @@ class ItemDifference(BaseModel):
     answer_after: str
 
 
-class Regrade(BaseModel):
+class Regrade(FrozenModel):
     """The first and the second grade of a checkpoint."""
-
-    model_config = ConfigDict(frozen=True)
 
     run_id: str
     submission: int

@@ -16,10 +16,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import UsageError
-from a2rl.core.files import read_model, write_model
+from a2rl.core.files import StrictModel, read_model, write_model
 from a2rl.core.locks import file_lock
 from a2rl.run.events import AgentStarted, Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import Entry
@@ -56,10 +54,8 @@ def format_duration(seconds: float) -> str:
     return text + (f"{left}s" if left or not text else "")
 
 
-class ClockState(BaseModel):
+class ClockState(StrictModel):
     """The content of the clock file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     budget_s: float
     refunds: bool

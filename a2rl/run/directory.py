@@ -14,11 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.event_log import EventLog
-from a2rl.core.files import machine_failure, read_model, write_model
+from a2rl.core.files import StrictModel, machine_failure, read_model, write_model
 from a2rl.core.settings import ROOT_MARK, Settings
 from a2rl.run.budget import Clock
 from a2rl.run.ledger import Ledger
@@ -30,10 +28,8 @@ RESULT = "grade"
 """The stage whose record is the result of the run: a final one is never replaced."""
 
 
-class Record(BaseModel):
+class Record(StrictModel):
     """Base of the records: each stage writes one file when it is done."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     seconds: float

@@ -15,19 +15,17 @@ import secrets
 from hashlib import sha256
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from a2rl.core.errors import UsageError
-from a2rl.core.files import digest_of, validation_message
+from a2rl.core.files import StrictModel, digest_of, validation_message
 
 BYTES = 32
 HEX = rf"^[0-9a-f]{{{2 * BYTES}}}$"
 
 
-class Draw(BaseModel):
+class Draw(StrictModel):
     """A seed and the salt of its commitment, both 32 bytes in hexadecimal digits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: str = Field(pattern=HEX)
     salt: str = Field(pattern=HEX)

@@ -2,17 +2,15 @@
 
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.agent_systems.transcripts.ending import Responsible
+from a2rl.core.files import StrictModel
 from a2rl.sandbox.isolation import Isolation
 from a2rl.scoring.score import TaskScore
 
 
-class Event(BaseModel):
+class Event(StrictModel):
     """Base of all events."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: ClassVar[str]
 
 
@@ -83,10 +81,8 @@ class ProcessesSurvived(Event):
     """The process id and the printable name of each."""
 
 
-class SubmissionClaims(BaseModel):
+class SubmissionClaims(StrictModel):
     """What an agent says of a submission, without being checked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: str = ""
     """How the checkpoint was made."""

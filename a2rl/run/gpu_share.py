@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.core.files import read_model, write_model
+from a2rl.core.files import StrictModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.linux.gpu_locks import hold_gpus
 from a2rl.linux.gpus import Gpu, Inventory, find_gpus, require_answer, usable_gpus
@@ -24,10 +22,8 @@ from a2rl.run.spec import RunSettings
 FILE = "gpus.json"
 
 
-class GpuShare(BaseModel):
+class GpuShare(StrictModel):
     """The GPUs of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     agent: tuple[Gpu, ...] = ()
     """The GPUs that the agent sees."""

@@ -8,10 +8,8 @@ The grading service reads it: what it tells an agent is what would survive the l
 import re
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import IntegrityError
-from a2rl.core.files import read_model, write_model
+from a2rl.core.files import StrictModel, read_model, write_model
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Entry
 
@@ -53,10 +51,8 @@ def place_of(name: str, root: Path) -> Path:
 FILE = "stored.json"
 
 
-class Stored(BaseModel):
+class Stored(StrictModel):
     """The content of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seq: int
     """The last entry of the ledger that is stored."""

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from a2rl.agent_systems.transcripts.ending import Responsible
 from a2rl.core.errors import A2rlError
-from a2rl.core.files import digest_of
+from a2rl.core.files import StrictModel, digest_of
 from a2rl.judge.account import Account, Use
 from a2rl.linux.gpus import Hardware
 from a2rl.run.directory import Record, RunDir
@@ -95,10 +95,8 @@ def sum_known(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) if len(known) == len(found) else None
 
 
-class Usage(BaseModel):
+class Usage(StrictModel):
     """What an agent system reports of its own work, over all attempts. None means that it was not reported."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: int
     tool_calls: int
@@ -111,10 +109,8 @@ class Usage(BaseModel):
     """Lines of the transcript that could not be understood."""
 
 
-class ModelUse(BaseModel):
+class ModelUse(StrictModel):
     """The use of one model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -123,10 +119,8 @@ class ModelUse(BaseModel):
     """None if the price of a request is unknown."""
 
 
-class LlmUse(BaseModel):
+class LlmUse(StrictModel):
     """An agent's requests to its LLM, as measured by the relay, not as reported by the agent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests: int = 0
     refused: int = 0
@@ -140,11 +134,11 @@ class LlmUse(BaseModel):
     """Those of `prompt_tokens` that the provider read from its cache."""
     cost_usd: float | None = None
     """What the answers cost at list prices; None if the price of one of them is unknown."""
-    models: dict[str, ModelUse] = {}
+    models: dict[str, ModelUse] = Field(default_factory=dict)
     """The use of each model, by the requested name."""
-    answered: dict[str, str] = {}
+    answered: dict[str, str] = Field(default_factory=dict)
     """Requested model -> model that answered, where they differ."""
-    server_tools: dict[str, int] = {}
+    server_tools: dict[str, int] = Field(default_factory=dict)
     """How many requests asked for each of the provider's own tools or sources, which the sandbox does not confine. They
     were refused, unless the rules allow it."""
 
@@ -191,10 +185,8 @@ class ExecuteRecord(Record):
         return self.usage.cost_usd if self.usage else None
 
 
-class JudgeRecord(BaseModel):
+class JudgeRecord(StrictModel):
     """The judge of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     model: str

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from a2rl.core.files import StrictModel
 
 FILE = Path(__file__).with_name("rules.yaml")
 RuleLevel = Literal["void", "flag", "note"]
 
 
-class Rule(BaseModel):
+class Rule(StrictModel):
     """One rule."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tell: str = ""
     """What agents are told, in Markdown; empty if other text says it."""
-    findings: dict[str, RuleLevel] = {}
+    findings: dict[str, RuleLevel] = Field(default_factory=dict)
     """What breaks the rule, by the kind of the finding, and how much it weighs."""
 
 
@@ -39,10 +39,8 @@ class Quotas(Rule):
     submissions: int = Field(ge=1)
 
 
-class Rules(BaseModel):
+class Rules(StrictModel):
     """The content of rules.yaml. Unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     models: Rule
     data: Rule
@@ -90,10 +88,8 @@ LONGEST_S = 24 * 3600.0
 """The time limit for the base model's grade, which comes first, so that there is no time to compare with."""
 
 
-class GradingLimits(BaseModel):
+class GradingLimits(StrictModel):
     """The section `grading.limits` of params.yaml: when a grade is ended by force. Times are in seconds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     times_baseline: float = Field(default=20.0, gt=0)
     """A grade may take this many times as long as the base model's grade. A trained model may write longer answers, and

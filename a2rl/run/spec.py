@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from a2rl.core.errors import UsageError
+from a2rl.core.files import StrictModel
 from a2rl.judge.params import JudgeParams
 from a2rl.run.budget import parse_duration
 from a2rl.run.draw import Draw
@@ -38,7 +39,7 @@ Seconds = Annotated[float, BeforeValidator(_to_seconds), Field(gt=0)]
 """Seconds, also read from a duration such as `12h`."""
 
 
-class RunSettings(BaseModel):
+class RunSettings(StrictModel):
     """What a user chooses for a run. A setting is declared here and nowhere else.
 
     These fields are the options of `a2rl run` and `a2rl bench`, the parameters of the Prefect flow, the keys of the
@@ -47,8 +48,6 @@ class RunSettings(BaseModel):
 
     The name of a duration ends in `_s` (seconds) here and in spec.json. Users leave that out: `--budget 12h`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str = Field(
         default="gsm8k",

@@ -605,14 +605,17 @@ def test_turns_are_given_in_the_order_of_the_receipts() -> None:
     pending = {
         number: queue.add(SubmissionReceived(receipt=number, elapsed_s=0.0, model_path="v")) for number in numbers
     }
+
+    def wait_for_turns(expected: set[int]) -> None:
+        wait_for(lambda: queue.receipts("admitted") == expected)
+
     assert all(queue.begin(each) for each in pending.values())
     assert not any(queue.begin(each) for each in pending.values())
     with ThreadPoolExecutor(len(pending)) as threads:
         for each in reversed(pending.values()):
             threads.submit(queue.wait_for_turn, each)
         for ended in range(1, len(numbers) + 1):
-            turns = set(range(ended, min(ended + MAX_WAITING, len(numbers) + 1)))
-            assert wait_for(lambda turns=turns: queue.receipts("admitted") == turns)
+            wait_for_turns(set(range(ended, min(ended + MAX_WAITING, len(numbers) + 1))))
             queue.end(pending[ended], InterruptedByUserError())
     assert queue.has_room
 
