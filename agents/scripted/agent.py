@@ -42,6 +42,7 @@ from training import (
     grpo,
     in_first_process,
     load,
+    processes,
     save,
     sft,
 )
@@ -63,6 +64,8 @@ WORTH_IMITATING = 0.1
 new style."""
 FEWEST_OWN = 100
 """With fewer of its own right answers than this, the data's are imitated after all."""
+EPOCHS = 3
+"""A model that is not very small imitates each text at most so often; what time is left is for reinforcement."""
 MAX_TOKENS = 4096
 """The most tokens of a text to imitate; longer ones are left out."""
 
@@ -143,6 +146,7 @@ class Plan:
         mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
         size = max(4, min(32, round(1100 * min(2, CORES) / mean))) if self.small else 32 if ON_GPU else 8
         rate = 3e-3 if self.small else self.rate(trained)
+        most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
         log(f"SFT on {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
         optimizer = MuonAndAdam(trained.model, rate) if self.small else adam(trained.model, rate)
         settings = {
@@ -150,7 +154,7 @@ class Plan:
             "per_device_train_batch_size": size,
             "seed": self.seed,
         }
-        sft(trained, optimizer, TrainUntil("sft", seconds, self.steps), settings, rows)
+        sft(trained, optimizer, TrainUntil("sft", seconds, self.steps, most), settings, rows)
         self.conclude(trained, "sft", "SFT")
 
     def sft_share(self) -> float:

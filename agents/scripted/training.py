@@ -48,8 +48,13 @@ def agreed(value: Any) -> Any:
     return broadcast_object_list([value])[0]
 
 
+def processes() -> int:
+    """Returns how many processes train; on several GPUs there is one for each."""
+    return int(PartialState().num_processes)
+
+
 def in_first_process() -> bool:
-    """Whether this process submits and logs; on several GPUs there is one process for each."""
+    """Whether this process submits and logs."""
     return bool(PartialState().is_main_process)
 
 
@@ -272,14 +277,16 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
 
     SAVED_EVERY_S = 600.0
 
-    def __init__(self, name: str, seconds: float, steps: int | None = None) -> None:
-        self.name, self.seconds, self.steps = name, seconds, steps
+    def __init__(self, name: str, seconds: float, steps: int | None = None, most: int | None = None) -> None:
+        """Sets the limits: the seconds, a number of steps that alone decides the learning rate, or the most steps."""
+        self.name, self.seconds, self.steps, self.most = name, seconds, steps, most
         self.started = self.step_started = self.saved = time.monotonic()
         self.next_line = 0.0
 
     def learning_rate_factor(self, step: int) -> float:
         """Returns a warm-up of ten steps, then a linear decay to zero, by the clock or over all steps."""
-        done = step / self.steps if self.steps else (time.monotonic() - self.started) / self.seconds
+        by_clock, by_steps = (time.monotonic() - self.started) / self.seconds, step / (self.most or float("inf"))
+        done = step / self.steps if self.steps else max(by_clock, by_steps)
         return min(1.0, (step + 1) / 10) * max(0.0, 1 - done)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -291,7 +298,8 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
         now = time.monotonic()
         late = now + (now - self.step_started) > self.started + self.seconds
         due = now - self.saved > self.SAVED_EVERY_S
-        control.should_training_stop, control.should_save = agreed((late or state.global_step == self.steps, due))
+        stop = late or state.global_step in (self.steps, self.most)
+        control.should_training_stop, control.should_save = agreed((stop, due))
         if control.should_save:
             self.saved = now
 

@@ -150,6 +150,25 @@ print("all is well")
 """
 
 
+CLOCK = """
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+from training import TrainUntil
+
+def stops(clock, step):
+    control = SimpleNamespace(should_training_stop=False, should_save=False)
+    clock.on_step_begin(None, None, control)
+    clock.on_step_end(None, SimpleNamespace(global_step=step), control)
+    return control.should_training_stop
+
+assert [stops(TrainUntil("sft", 1e6, None, 30), step) for step in (29, 30)] == [False, True]
+assert not stops(TrainUntil("sft", 1e6), 30)
+assert stops(TrainUntil("sft", 1e6, 30), 30) and stops(TrainUntil("sft", 0), 1)
+assert round(TrainUntil("sft", 1e6, None, 30).learning_rate_factor(15), 2) == 0.5
+assert round(TrainUntil("sft", 1e6).learning_rate_factor(15), 2) == 1.0
+print("all is well")
+"""
 ROWS = """
 import json, sys
 from pathlib import Path
@@ -190,3 +209,7 @@ def test_alfworld_plays_mostly_the_kinds_that_are_sometimes_won(tmp_path: Path, 
 
 def test_rows_may_contain_unicode_line_separators(tmp_path: Path, repository: Path) -> None:
     assert run(tmp_path, ROWS, repository / "agents" / "scripted") == "all is well"
+
+
+def test_a_clock_also_stops_after_the_most_steps(tmp_path: Path, repository: Path) -> None:
+    assert run(tmp_path, CLOCK, repository / "agents" / "scripted") == "all is well"
