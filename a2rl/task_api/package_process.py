@@ -75,7 +75,8 @@ def main(work: Work) -> None:
 
 
 def _problem(error: BaseException) -> str:
-    return json.dumps({"problem": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]})
+    name = "" if type(error).__module__.startswith("a2rl.") else f"{type(error).__name__}: "
+    return json.dumps({"problem": f"{name}{' '.join(str(error).split())}"[:500]})
 
 
 def _done_apart(work: Work, request: dict[str, Any]) -> str:

@@ -52,7 +52,11 @@ class ReasoningGym:
         return {"rows": rows}
 
 
-class _NoDataError(Exception):
+class UnmetNeedError(Exception):
+    """What is asked for needs something that it does not get here."""
+
+
+class MissingDataError(UnmetNeedError):
     """A data set is not in the folder with local copies."""
 
 
@@ -92,7 +96,7 @@ class Inspect:
         if self.function is None:
             known = [each.partition("/")[2] for each in self.registry._registry if each.startswith("task:")]
             close = ", ".join(difflib.get_close_matches(self.name, known)) or "none"
-            raise LookupError(f"{self.package} has no task {self.name}; close names: {close}")
+            raise UnmetNeedError(f"{self.package} has no task {self.name}; close names: {close}")
         inspect.signature(self.function).bind(**self.parameters)
         try:
             self.task = self.function(**self.parameters)
@@ -107,9 +111,10 @@ class Inspect:
             raise self.no_data
         self.inspect: Any = importlib.import_module("inspect_ai")
         if kind == "score":
-            return {"figures": self._figures(self._sample(request["entry"]), request["score"])}
+            sample = self.inspect.dataset.Sample.model_validate(request["entry"])
+            return {"figures": self._figures(sample, request["score"])}
         if self.task.sandbox or not self.task.scorer:
-            raise ValueError("it runs code in containers" if self.task.sandbox else "it has no scorer")
+            raise UnmetNeedError("it runs code in containers" if self.task.sandbox else "it has no scorer")
         rows = [self._row(sample, place) for place, sample in enumerate(self.task.dataset, 1)]
         known = {row["question"] for row in rows}
         training = [self._row(sample, 0) for sample in self.training]
@@ -129,7 +134,7 @@ class Inspect:
         def copy(name: str, revision: object) -> str:
             if not (self.folder / name).is_dir():
                 command = f"hf download {name} --repo-type dataset --revision {revision} --local-dir FOLDER/{name}"
-                raise _NoDataError(f"the data set {name} of the Hugging Face hub in FOLDER/{name} ({command})")
+                raise MissingDataError(f"the data set {name} of the Hugging Face hub in FOLDER/{name} ({command})")
             return str(self.folder / name)
 
         def load_dataset(
@@ -157,7 +162,7 @@ class Inspect:
         sizes = {each["name"]: each.get("dataset_samples") for each in about.get("tasks", [])}
         assets = about.get("external_assets") or []
         kept = f"its data in FOLDER/{source.parent.name}, where inspect_evals keeps it (INSPECT_EVALS_CACHE_DIR)"
-        lacks = self.no_data if isinstance(self.no_data, _NoDataError) else kept if assets else self.no_data
+        lacks = self.no_data if isinstance(self.no_data, MissingDataError) else kept if assets else self.no_data
         return {
             "title": about.get("title", self.name),
             "description": about.get("description", ""),
@@ -199,7 +204,7 @@ class Inspect:
 
     def _row(self, sample: Any, place: int) -> dict[str, Any]:
         if sample.sandbox or sample.files or sample.setup:
-            raise ValueError("it runs code in containers")
+            raise UnmetNeedError("it runs code in containers")
         question = sample.input if isinstance(sample.input, str) else "\n".join(each.text for each in sample.input)
         answers = [sample.target] if isinstance(sample.target, str) else list(sample.target)
         return {
@@ -210,15 +215,12 @@ class Inspect:
             "entry": sample.model_dump(mode="json", exclude_none=True),
         }
 
-    def _sample(self, entry: dict[str, Any]) -> Any:
-        return self.inspect.dataset.Sample.model_validate(entry)
-
     def _asked(self, sample: Any) -> list[dict[str, str]]:
         """Returns what the solver asks the model."""
 
         async def generate(state: Any, *_: Any, **__: Any) -> Any:
             if state.tools:
-                raise ValueError("it gives the model tools")
+                raise UnmetNeedError("it gives the model tools")
             raise _AskedError(state.messages)
 
         try:
@@ -226,9 +228,9 @@ class Inspect:
         except _AskedError as asked:
             messages = [{"role": each.role, "content": each.content} for each in asked.args[0]]
             if any(not isinstance(each["content"], str) for each in messages):
-                raise ValueError("it shows the model more than text") from None
+                raise UnmetNeedError("it shows the model more than text") from None
             return messages
-        raise ValueError("it asks the model nothing")
+        raise UnmetNeedError("it asks the model nothing")
 
     def _figures(self, sample: Any, answer: str) -> dict[str, float]:
         """Returns what each scorer gives an answer."""
@@ -243,12 +245,12 @@ class Inspect:
 
         state = _finished(self.task.solver(self._state(sample), generate))
         if turns != 1:
-            raise ValueError(f"it asks the model {turns} times for one item")
+            raise UnmetNeedError(f"it asks the model {turns} times for one item")
         figures, as_number = {}, self.inspect.scorer.value_to_float()
         for name, scorer in zip(self._scorers(), self.task.scorer, strict=True):
             value = _finished(scorer(state, state.target)).value
             if not isinstance(value, str | int | float):
-                raise ValueError(f"its scorer {name} gives several figures")
+                raise UnmetNeedError(f"its scorer {name} gives several figures")
             figures[name] = as_number(value)
         return figures
 
@@ -281,7 +283,7 @@ class _SeededRandom(random.Random):
 
 
 async def _refuse_to_generate(*_: Any, **__: Any) -> None:
-    raise ValueError("it asks another model, such as a judge")
+    raise UnmetNeedError("it asks another model, such as a judge")
 
 
 def _refuse_to_wait(seconds: Any) -> None:
@@ -292,14 +294,14 @@ def _finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Returns the result of a coroutine that waits for nothing.
 
     Raises:
-        ValueError: It waits: for a tool, a container or another model.
+        UnmetNeedError: It waits: for a tool, a container or another model.
     """
     try:
         coroutine.send(None)
     except StopIteration as end:
         return end.value
     coroutine.close()
-    raise ValueError("it waits for something other than the model's answer")
+    raise UnmetNeedError("it waits for something other than the model's answer")
 
 
 def _calls(files: Iterable[Path]) -> set[str]:
