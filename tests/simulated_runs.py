@@ -1,5 +1,6 @@
 """Simulates finished runs: real run directories with the ledgers and records of runs that nobody trained for."""
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,8 @@ from pydantic import BaseModel
 from a2rl.core.files import digest_of, file_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
+from a2rl.linux.gpus import Gpu
+from a2rl.llm.relay.request_log import request_log_path
 from a2rl.run.budget import ClockState
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.events import (
@@ -23,12 +26,14 @@ from a2rl.run.events import (
     SubmissionAccepted,
     SubmissionReceived,
 )
+from a2rl.run.gpu_share import FILE as GPUS
+from a2rl.run.gpu_share import GpuShare
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, Usage, verdict_of
 from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.paired import compare
 from a2rl.scoring.score import ItemResult, TaskScore, summarise
 from tests.run_maker import spec
-from tests.written_ledger import write_ledger
+from tests.written_ledger import BEGAN_AT, write_ledger
 
 ITEMS = 60
 BASE_SHARE = 0.1
@@ -54,13 +59,16 @@ def simulate_run(
     skill: float = 0.4,
     submissions: int = 4,
     revisions: Sequence[str] = (),
+    tokens: int = 0,
+    gpus: int = 0,
     cost_usd: float | None = 2.5,
     **changes: Any,
 ) -> RunDir:
     """Writes a run whose submissions come to answer a share `skill` of the items; with none, it has no result.
 
     Only the items of the base model and of the result are written. `revisions` are those of the code, by submission.
-    Its agent cost so much.
+    Its agent used so many `tokens` before each event of the ledger, if any, and cost so much; the run had so many
+    `gpus`.
     """
     rng = np.random.default_rng(number)
     values = {"run_id": f"{changes.get('task', 'gsm8k')}-sim-{number:05}", "launch": "sim-launch", **changes}
@@ -76,6 +84,13 @@ def simulate_run(
             _write(run.items(best.digest, split), GradeResult(score=best.score, items=best.items))
     events = list(_events(run, baseline, tried, best, revisions))
     write_ledger(run.root / "ledger.db", events)
+    if tokens:
+        request: dict[str, Any] = {"path": "/", "status": 200, "prompt_tokens": tokens}
+        lines = [json.dumps({"t": BEGAN_AT + place, **request}) for place in range(len(events))]
+        request_log_path(run).write_text("\n".join(lines) + "\n")
+    if gpus:
+        dealt = tuple(Gpu(index=place, uuid=f"GPU-{place}", name="a GPU") for place in range(gpus))
+        _write(run.root / GPUS, GpuShare(agent=dealt))
     _write_records(run, baseline, best, submissions, cost_usd)
     return run
 
@@ -88,7 +103,7 @@ def simulate_suite(settings: Settings, runs: int, submissions: int) -> None:
         skill = 0.2 + 0.1 * (number % 5)
         seed = number // len(grid)
         changes: dict[str, Any] = {"task": task, "agent": agent, "driver": driver, "seed": seed}
-        simulate_run(settings, number, skill=skill, submissions=submissions, **changes)
+        simulate_run(settings, number, skill=skill, submissions=submissions, tokens=25_000, gpus=1, **changes)
 
 
 def _tries(rng: np.random.Generator, number: int, skill: float, submissions: int, budget_s: float) -> Iterator[Tried]:

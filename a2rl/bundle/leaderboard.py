@@ -213,7 +213,7 @@ class Builder:
         links = {run.run_id: _page_of(run.bundle) for run, each in zip(runs, shown, strict=True) if each.has_page}
         newest = sorted(zip(shown, runs, strict=True), key=lambda pair: -pair[0].added_at)[:MOST_NEWS]
         write_atomically(self._site / FEED, _feed([(run, each.added_at) for each, run in newest], links))
-        return write_site(self._site, "Leaderboard", Summaries(runs, refused), links, FEED)
+        return write_site(self._site, "Leaderboard", Summaries(runs, refused), links, self._settings, FEED)
 
 
 def _page_of(digest: str) -> str:

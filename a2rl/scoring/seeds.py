@@ -10,7 +10,7 @@ would ignore the first (95% intervals then cover 58 to 84%).
 """
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from math import comb, sqrt
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from a2rl.scoring.means import Interval, student_quantile, student_tail
@@ -128,3 +128,27 @@ def holm(p_values: Mapping[K, float]) -> dict[K, float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
         corrected[name] = largest
     return corrected
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Returns the mean of the middle half of the values; values on the border count partly.
+
+    Tasks differ in how far a gain can go, so that a mean over tasks rests on the largest. Source: Agarwal et al. 2021,
+    arXiv 2108.13264.
+    """
+    ordered, quarter = sorted(values), len(values) / 4
+    weights = [max(0.0, min(place + 1, len(ordered) - quarter) - max(place, quarter)) for place in range(len(ordered))]
+    return sum(weight * value for weight, value in zip(weights, ordered, strict=True)) / sum(weights)
+
+
+def expected_best(gains: Sequence[float], runs: int) -> float | None:
+    """Returns the expected best gain of so many runs, without bias; None if there are fewer.
+
+    It is the mean of the best over all choices of so many of the given runs, as in pass@k (Chen et al. 2021, arXiv
+    2107.03374).
+    """
+    if not 1 <= runs <= len(gains):
+        return None
+    ordered = sorted(gains)
+    total = sum(comb(rank, runs - 1) * gain for rank, gain in enumerate(ordered))
+    return total / comb(len(gains), runs)

@@ -1,8 +1,9 @@
 """The log of an agent's requests to its LLM (`logs/llm.jsonl`, one line each), and their totals."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -168,3 +169,20 @@ def failed_requests(run: RunDir) -> list[FailedRequest] | None:
     to_driver = [each for each in asked if each.asked == run.spec.driver] or asked
     failed = takewhile(lambda each: each.has_failed, reversed(to_driver))
     return [FailedRequest(502 if each.broken else each.status, each.refused) for each in failed][::-1]
+
+
+class TokensSpent:
+    """The tokens that an agent had used at any time, as the relay measured them."""
+
+    def __init__(self, run: RunDir) -> None:
+        requests = list(RequestLogReader(request_log_path(run)).requests())
+        self._times = [request.t for request in requests]
+        self._sums = list(accumulate((each.prompt_tokens + each.completion_tokens for each in requests), initial=0))
+
+    def until(self, at: float) -> int | None:
+        """Returns the tokens of all requests that had ended by then; None if there were no requests at all.
+
+        Args:
+            at: Seconds since 1970.
+        """
+        return self._sums[bisect_right(self._times, at)] if self._times else None

@@ -1,230 +1,344 @@
-"""The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG and PDF as files."""
+"""The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG, PDF and CSV as files."""
 
-import io
-import re
-from collections.abc import Iterable, Iterator
-from math import ceil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from a2rl.results.suite.leaderboard import Board, Cell
-from a2rl.results.suite.run_summary import RunSummary
+from a2rl.results.suite.drawing import (
+    THEME,
+    Bar,
+    Figure,
+    Row,
+    Style,
+    draw_bars,
+    finish,
+    margins,
+    new,
+    panels,
+    styles,
+    width_of,
+)
+from a2rl.results.suite.leaderboard import MARKS, Board, Cell, mean_over
+from a2rl.results.suite.run_summary import RunSummary, Try
+from a2rl.run.records import sum_known
+from a2rl.task_api.contract import Task
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
 
     Points = npt.NDArray[np.float64]
 
-THEME = {
-    "ink": "#1d2430", "soft": "#667085", "line": "#e4e7ec", "paper": "#fefefe",
-    "c1": "#2456c7", "c2": "#c2570c", "c3": "#067647", "c4": "#a1288f", "c5": "#0e7490", "c6": "#8a6a00",
-}  # fmt: skip
-"""Colours by the name of the page's CSS variable, which also has a value for dark screens."""
-SERIES = ("c1", "c2", "c3", "c4", "c5", "c6")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)))
-"""With more stacks than colours, the dashes tell them apart."""
-COLUMNS = 3
-LEGEND_ROW = 0.22
-"""The height of a row of names above the panels, in inches."""
 
-
-class Figure(NamedTuple):
-    """A drawn figure."""
-
-    name: str
-    """The name of its files."""
-    title: str
-    caption: str
-    svg: str
-    pdf: bytes
-
-    @property
-    def inline(self) -> str:
-        """The SVG element for the page, with the colours as CSS variables."""
-        found = self.svg[self.svg.index("<svg") :]
-        for name, colour in THEME.items():
-            found = found.replace(colour, f"var(--{name})")
-        return re.sub(r'(<svg[^<>]*?) width="[^"]*"| height="[\d.]+pt"', r"\1", found, count=2)
-
-
-Style = dict[str, dict[str, Any]]
-"""Colour and dashes of each stack."""
 THIN_LINES = 12
 """The lines of single runs are drawn up to this number of runs of a stack."""
+BEYOND = 1.05
+"""An axis goes so much beyond the last submission, so that its step can be seen."""
 GRID = 60
 """Points at which the median over runs is computed."""
+Place = Callable[[RunSummary, Try], float | None]
 
 
-def draw_figures(board: Board) -> Iterator[Figure]:
-    """Draws the best score over time, and the gains with their intervals."""
-    style = _styles(board)
-    if any(run.tries for cell in board.cells for run in cell.runs):
-        yield _progress(board, style)
-    if board.cells:
-        yield _gains(board, style)
+class Scale(NamedTuple):
+    """What the best score is drawn over."""
+
+    name: str
+    label: str
+    place: Place
+    """Returns where a submission stands; None if that is unknown."""
+    note: str = ""
+    end: float | None = None
+    """The end of the axis; None: that of the last submission."""
 
 
-def _progress(board: Board, style: Style) -> Figure:
-    """Draws the best score of each stack over time."""
+def _over_time(run: RunSummary, each: Try) -> float:
+    return min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"]))
+
+
+def _over_submissions(run: RunSummary, each: Try) -> float:
+    return float(each.number)
+
+
+def _over_tokens(run: RunSummary, each: Try) -> float | None:
+    return None if each.tokens is None else each.tokens / 1e6
+
+
+SCALES = (
+    Scale("time", "charged time, share of the budget", _over_time, end=100.0),
+    Scale("submissions", "submissions", _over_submissions),
+    Scale(
+        "tokens", "charged tokens, millions", _over_tokens,
+        " Tokens are those of the agent's requests that the relay measured; runs without them are left out.",
+    ),
+)  # fmt: skip
+
+
+def draw_progress(board: Board, style: Style) -> Iterator[Figure]:
+    """Draws the best score over each scale on which any submission has a place."""
+    for scale in SCALES:
+        if any(scale.place(run, each) is not None for cell in board.cells for run in cell.runs for each in run.tries):
+            yield _draw(board, style, scale)
+
+
+def _draw(board: Board, style: Style, scale: Scale) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
-    drawing, axes = _panels(board, style, "charged time, share of the budget", "best public score so far")
+    drawing, axes = panels(board, style, scale.label, "best public score so far")
+    rows: list[Row] = []
     for task, axis in axes.items():
-        cells = [cell for cell in board.cells if cell.task == task]
-        for cell in cells:
-            _draw_cell(axis, cell, style[cell.stack])
-        baselines = [run.public_baseline for cell in cells for run in cell.runs if run.public_baseline is not None]
+        cells = [(cell, _placed(cell, scale)) for cell in board.cells if cell.task == task]
+        ends = [place for _, runs in cells for each in runs for place in each.places]
+        end = scale.end or BEYOND * (max(ends, default=1.0) or 1.0)
+        for cell, runs in cells:
+            rows += _draw_cell(axis, cell, runs, style[cell.stack], end) if runs else []
+        baselines = [run.public_baseline for cell, _ in cells for run in cell.runs if run.public_baseline is not None]
         if baselines:
             axis.axhline(baselines[0], color=THEME["soft"], linewidth=1, linestyle=(0, (2, 2)))
-        axis.set(title=task, ylim=(0, 100), xlim=(0, 100))
+        axis.set(title=task, ylim=(0, 100), xlim=(0, end))
         axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=scale.name != "tokens"))
     caption = (
         "The best score that each agent had been told, by task. Thick: the median over runs; the band holds the middle "
-        "half of the runs; thin: single runs; dotted: the base model."
+        f"half of the runs; thin: single runs; dotted: the base model.{scale.note}"
     )
-    return _finish(drawing, "best-over-time", "Best score over time", caption)
+    return finish(drawing, f"best-over-{scale.name}", f"Best score over {scale.name}", caption, rows)
 
 
-def _draw_cell(axis: "Axes", cell: Cell, look: dict[str, Any]) -> None:
+class _Placed(NamedTuple):
+    """A run, and where each of its submissions stands."""
+
+    run: RunSummary
+    places: list[float]
+
+
+def _placed(cell: Cell, scale: Scale) -> list[_Placed]:
+    """Returns the runs all of whose submissions have a place; a run without submissions stays at the base model."""
+    found = [
+        _Placed(run, [place for each in run.tries if (place := scale.place(run, each)) is not None])
+        for run in cell.runs
+    ]
+    return [each for each in found if len(each.places) == len(each.run.tries)]
+
+
+def _draw_cell(axis: "Axes", cell: Cell, runs: Sequence[_Placed], look: dict[str, Any], end: float) -> list[Row]:
     import numpy as np
 
-    grid = np.linspace(0, 100, GRID)
-    curves = np.array([_best_so_far(run, grid) for run in cell.runs])
+    grid = np.linspace(0, end, GRID)
+    curves = np.array([_best_so_far(run, places, grid) for run, places in runs])
     low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
-    if 1 < len(curves) <= THIN_LINES:
+    if 1 < len(runs) <= THIN_LINES:
         for curve in curves:
             axis.step(grid, curve, where="post", linewidth=0.6, alpha=0.5, color=look["color"])
-    if len(curves) > 1:
+    if len(runs) > 1:
         axis.fill_between(grid, low, high, step="post", alpha=0.14, color=look["color"], linewidth=0)
     axis.step(grid, middle, where="post", linewidth=2, **look)
+    return [
+        {"task": cell.task, "stack": cell.stack, "at": round(float(at), 3), "median": m, "lower": a, "upper": b}
+        for at, a, m, b in zip(grid, low.tolist(), middle.tolist(), high.tolist(), strict=True)
+    ]
 
 
-def _best_so_far(run: RunSummary, grid: "Points") -> "Points":
-    """Returns the best score up to each share of the budget; before the first submission, the base model's."""
+def _best_so_far(run: RunSummary, places: Sequence[float], grid: "Points") -> "Points":
+    """Returns the best score up to each point of the grid; before the first submission, the base model's."""
     import numpy as np
 
-    places = [min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"])) for each in run.tries]
     ordered = sorted(zip(places, (each.score for each in run.tries), strict=True))
     best = np.maximum.accumulate([run.public_baseline or 0.0, *(score for _, score in ordered)])
     return best[np.searchsorted([at for at, _ in ordered], grid, side="right")]
 
 
-def _gains(board: Board, style: Style) -> Figure:
-    """Draws every mean gain with its interval in a row, below the name of its task."""
-    drawing = _new(9.2, 0.30 * (len(board.cells) + len(board.tasks)) + 0.9)
-    axis, at, labels = drawing.subplots(), 0.0, []
+MOST_REVERSALS = 5
+"""Rank reversals that are named below the heatmap; `report.json` has all."""
+Cost = Callable[[RunSummary], float | None]
+
+
+def draw_figures(board: Board, tasks: Mapping[str, Task]) -> Iterator[Figure]:
+    """Draws what a board has values for. `tasks` are the tasks of this checkout, by id."""
+    style = styles(board)
+    yield from draw_progress(board, style)
+    if board.cells:
+        yield _forest(board, style)
+    yield from draw_costs(board, style)
+    if len(board.standings) > 1 and len(board.tasks) > 1:
+        yield _heatmap(board)
+    if bars := list(_structures(board, [tasks[each] for each in board.tasks if each in tasks])):
+        yield _by_structure(bars, style)
+    if any(len(cell.runs) > 1 for cell in board.cells):
+        yield _expected_best(board, style)
+
+
+def _forest(board: Board, style: Style) -> Figure:
+    """Draws every mean gain with its interval, by task."""
+    bars = []
+    rows: list[Row] = []
     for task in board.tasks:
-        labels.append((at, task, True))
-        for cell in [each for each in board.cells if each.task == task]:
-            at += 1
-            look = style[cell.stack]["color"]
-            axis.plot([cell.ci.low, cell.ci.high], [at, at], color=look, linewidth=2, solid_capstyle="butt")
-            axis.plot([cell.gain], [at], "o", color=look, markersize=5.5)
-            labels.append((at, f"{cell.stack} ({len(cell.runs)})", False))
-        at += 1
-    axis.axvline(0, color=THEME["soft"], linewidth=1)
-    _margins(drawing, left=min(5.0, _width_of(text for _, text, _ in labels)), right=0.2, bottom=0.55, top=0.1)
-    axis.set_yticks([each[0] for each in labels], [each[1] for each in labels])
-    for text, (_, _, is_task) in zip(axis.get_yticklabels(), labels, strict=True):
-        text.set_color(THEME["ink"] if is_task else THEME["soft"])
-        text.set_fontweight("bold" if is_task else "normal")
-    axis.set(ylim=(at - 0.3, -0.7), xlabel="gain over the base model, points")
-    axis.grid(axis="x", linewidth=0.8)
-    axis.tick_params(length=0)
-    axis.spines["left"].set_visible(False)
+        for cell in [cell for cell in board.cells if cell.task == task]:
+            bars.append(Bar(task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci))
+            rows.append(
+                {"task": task, "stack": cell.stack, "runs": len(cell.runs), "gain": cell.gain, "low": cell.ci.low,
+                 "high": cell.ci.high}
+            )  # fmt: skip
     caption = "Mean gain with its 95% interval over runs and items; in brackets, the number of runs."
-    return _finish(drawing, "gains", "Gains", caption)
+    return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption, rows)
 
 
-def _styles(board: Board) -> Style:
-    """Returns the look of each stack, the same in all figures of a board."""
-    return {
-        each.stack: {
-            "color": THEME[SERIES[place % len(SERIES)]],
-            "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
-        }
-        for place, each in enumerate(board.standings)
-    }
+def _heatmap(board: Board) -> Figure:
+    """Draws the mean gain of each stack on each task."""
+    import numpy as np
+    from matplotlib.colors import LinearSegmentedColormap
+
+    stacks = [each.stack for each in board.standings]
+    values = np.full((len(stacks), len(board.tasks)), np.nan)
+    drawing = new(9.2, 0.42 * len(stacks) + 1.0)
+    axis, rows = drawing.subplots(), []
+    margins(drawing, left=min(5.0, width_of(stacks)), right=0.2, bottom=0.4, top=0.15)
+    for cell in board.cells:
+        place = stacks.index(cell.stack), board.tasks.index(cell.task)
+        values[place] = cell.gain
+        axis.text(place[1], place[0], f"{cell.gain:+.1f}{cell.marks}", ha="center", va="center", fontsize=10)
+        rows.append(
+            {"task": cell.task, "stack": cell.stack, "gain": cell.gain, "best": cell.is_best, "worst": cell.is_worst,
+             "reversed": cell.is_reversed}
+        )  # fmt: skip
+    colours = LinearSegmentedColormap.from_list("gain", ["#f9706666", "#98a2b322", "#47cd8966"])
+    largest = float(np.nanmax(np.abs(values))) or 1.0
+    edges = np.arange(len(board.tasks) + 1) - 0.5, np.arange(len(stacks) + 1) - 0.5
+    axis.pcolormesh(*edges, values, cmap=colours, vmin=-largest, vmax=largest, edgecolors="none")
+    axis.set_xticks(range(len(board.tasks)), board.tasks)
+    axis.set_yticks(range(len(stacks)), stacks)
+    axis.invert_yaxis()
+    axis.tick_params(length=0)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    reversals = "; ".join(map(str, board.reversals[:MOST_REVERSALS])) or "none"
+    more = f" and {len(board.reversals) - MOST_REVERSALS} more" if len(board.reversals) > MOST_REVERSALS else ""
+    caption = f"Mean gain in points. {MARKS} Rank reversals: {reversals}{more}."
+    return finish(drawing, "stack-by-task", "Stacks and tasks", caption, rows)
 
 
-def _panels(board: Board, style: Style, x_label: str, y_label: str) -> "tuple[Drawing, dict[str, Axes]]":
-    """Returns a drawing with one panel for each task, the labels of the axes, and the names of the stacks."""
-    columns = min(COLUMNS, len(board.tasks))
-    rows = ceil(len(board.tasks) / columns)
-    width = 3.1 * columns + 0.4
-    in_a_row = max(1, int(width / (0.55 + _width_of(style)))) if style else 1
-    above = 0.1 + LEGEND_ROW * ceil(len(style) / in_a_row) if len(style) > 1 else 0.0
-    drawing = _new(width, 2.5 * rows + 0.5 + above)
-    axes = drawing.subplots(rows, columns, squeeze=False).ravel().tolist()
-    _margins(drawing, left=0.7, right=0.2, bottom=0.6, top=0.3 + above)
-    drawing.subplots_adjust(wspace=0.2, hspace=0.35)
-    for unused in axes[len(board.tasks) :]:
-        unused.set_axis_off()
-    for axis in axes[: len(board.tasks)]:
-        axis.grid(axis="y", linewidth=0.8)
-        axis.tick_params(length=0)
-        # They have no labels of their own: with a place for these, matplotlib need not measure all ticks.
-        axis.xaxis.set_label_coords(0, 0)
-        axis.yaxis.set_label_coords(0, 0)
-    height = drawing.get_figheight()
-    drawing.supxlabel(x_label, y=0.1 / height, va="bottom", color=THEME["soft"], fontsize=10)
-    drawing.supylabel(y_label, x=0.1 / drawing.get_figwidth(), ha="left", color=THEME["soft"], fontsize=10)
-    if above:
-        _name_stacks(drawing, style, in_a_row)
-    return drawing, dict(zip(board.tasks, axes, strict=False))
+def _structures(board: Board, tasks: Sequence[Task]) -> Iterator[Bar]:
+    """Yields the mean gain of each stack on the tasks with each value of a structural dimension.
+
+    A dimension that does not tell the tasks apart is left out, and so is a stack without runs of all tasks of a value.
+    """
+    for dimension in tasks[0].structure if tasks else ():
+        groups: dict[str, list[str]] = {}
+        for task in tasks:
+            groups.setdefault(task.structure[dimension], []).append(task.id)
+        for value, members in groups.items() if len(groups) > 1 else ():
+            for standing in board.standings:
+                if all(task in standing.cells for task in members):
+                    mean, ci = mean_over([standing.cells[task] for task in members])
+                    group = f"{dimension}: {value} ({', '.join(members)})"
+                    yield Bar(group, standing.stack, standing.stack, mean, *ci)
 
 
-def _name_stacks(drawing: "Drawing", style: Style, in_a_row: int) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], linewidth=2, label=name, **look) for name, look in style.items()]
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
-    drawing.legend(handles=handles, ncols=min(in_a_row, len(handles)), fontsize=9.5, **place)
-
-
-def _new(width: float, height: float) -> "Drawing":
-    """Returns an empty drawing of this size, in inches."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Drawing
-
-    mpl.rcParams.update(
-        {
-            "svg.fonttype": "none", "svg.hashsalt": "a2rl", "font.family": "sans-serif", "font.size": 10,
-            "text.parse_math": False,  # names are texts of anybody, and one with a "$" would not be drawn
-            "text.color": THEME["ink"], "axes.labelcolor": THEME["soft"], "axes.edgecolor": THEME["line"],
-            "xtick.color": THEME["soft"], "ytick.color": THEME["soft"], "axes.titlecolor": THEME["ink"],
-            "grid.color": THEME["line"], "axes.facecolor": "none", "figure.facecolor": "none",
-            "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10.5, "legend.frameon": False,
-            "axes.titley": 1.0,  # without it, matplotlib measures all ticks to find a place
-        }
-    )  # fmt: skip
-    return Drawing(figsize=(width, height))
+def _by_structure(bars: Sequence[Bar], style: Style) -> Figure:
+    rows: list[Row] = [
+        {"structure": bar.task, "stack": bar.stack, "gain": bar.value, "low": bar.low, "high": bar.high} for bar in bars
+    ]
+    caption = (
+        "Mean gain over the tasks of a kind, with 95% intervals, by how models are asked, how answers are graded and "
+        "what a single one can earn. Stacks without runs of all tasks of a kind are left out of it."
+    )
+    drawing = draw_bars(bars, style, "gain over the base model, points")
+    return finish(drawing, "by-structure", "Gains by the structure of the tasks", caption, rows)
 
 
-def _margins(drawing: "Drawing", left: float, right: float, bottom: float, top: float) -> None:
-    """Sets the margins of a drawing around its axes, in inches."""
-    width, height = drawing.get_size_inches()
-    drawing.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - top / height)
+def _expected_best(board: Board, style: Style) -> Figure:
+    """Draws the expected best gain of several runs."""
+    from matplotlib.ticker import MaxNLocator
+
+    drawing, axes = panels(board, style, "number of runs", "expected best gain, points")
+    rows: list[Row] = []
+    for cell in board.cells:
+        best = cell.expected_best
+        axis = axes[cell.task]
+        axis.plot(range(1, len(best) + 1), best, linewidth=2, marker="o", markersize=4, **style[cell.stack])
+        rows += [{"task": cell.task, "stack": cell.stack, "k": k, "gain": gain} for k, gain in enumerate(best, 1)]
+    for task, axis in axes.items():
+        axis.set(title=task)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    caption = "The gain to expect of the best of several runs: the mean over all choices of so many of the runs."
+    return finish(drawing, "expected-best", "Best of several runs", caption, rows)
 
 
-def _width_of(labels: Iterable[str]) -> float:
-    """Returns the room for labels beside an axis, in inches: a character of this size is this wide on average."""
-    return 0.25 + 0.083 * max(map(len, labels), default=0)
+def draw_costs(board: Board, style: Style) -> Iterator[Figure]:
+    """Draws what is known of the costs and of the sizes of the base models."""
+    dollar = "Dollars are what the driver's tokens cost at list prices; time and electricity are not in them."
+    hour = "GPU-hours are the agent's time, multiplied by the number of GPUs of the run."
+    costs: tuple[tuple[str, str, Cost, str], ...] = (
+        ("dollar", "dollar", lambda run: run.cost_usd, dollar),
+        ("gpu-hour", "GPU-hour", lambda run: run.gpu_hours, hour),
+    )
+    for name, unit, cost, note in costs:
+        if bars := [bar for task in board.tasks for cell in board.cells if (bar := _bar(cell, task, cost)) is not None]:
+            yield _per_cost(bars, style, name, unit, note)
+    if any(len(points) > 1 for points in _by_size(board).values()):
+        yield _scaling(board, style)
 
 
-def _finish(drawing: "Drawing", name: str, title: str, caption: str) -> Figure:
-    """Writes a drawing as SVG and as PDF."""
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+def _bar(cell: Cell, task: str, cost: Cost) -> Bar | None:
+    """Returns the mean gain divided by the mean cost; None for another task, or without the cost of every run."""
+    total = sum_known(cost(run) for run in cell.runs)
+    if cell.task != task or not total:
+        return None
+    each = total / len(cell.runs)
+    label = f"{cell.stack} ({each:.3g})"
+    return Bar(task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
 
-    svg, pdf = io.StringIO(), io.BytesIO()
-    # Not `savefig`, which draws everything a second time. The margins are given, because to compute them would draw
-    # everything twice more.
-    canvas: Any = FigureCanvasSVG(drawing)
-    canvas.print_svg(svg, metadata={"Date": None})
-    canvas = FigureCanvasPdf(drawing)
-    canvas.print_pdf(pdf, metadata={"CreationDate": None})
-    return Figure(name, title, caption, svg.getvalue(), pdf.getvalue())
+
+def _per_cost(bars: list[Bar], style: Style, name: str, unit: str, note: str) -> Figure:
+    rows: list[Row] = [
+        {"task": bar.task, "stack": bar.stack, f"points_per_{name.replace('-', '_')}": bar.value, "low": bar.low,
+         "high": bar.high}
+        for bar in bars
+    ]  # fmt: skip
+    caption = (
+        f"Mean gain divided by the mean number of {unit}s of a run, which is in brackets; the 95% interval is that of "
+        f"the gain. Stacks with a run of unknown cost are left out. {note}"
+    )
+    drawing = draw_bars(bars, style, f"points per {unit}")
+    return finish(drawing, f"gain-per-{name}", f"Gain per {unit}", caption, rows)
+
+
+def _by_size(board: Board) -> dict[tuple[str, str], list[tuple[int, Cell]]]:
+    """Returns the cells by task and stack without its model, each with the parameters of its model, smallest first."""
+    found: dict[tuple[str, str], list[tuple[int, Cell]]] = {}
+    for cell in board.cells:
+        size, model = cell.runs[0].parameters, str(cell.runs[0].settings["model"])
+        if size is not None:
+            family = " · ".join(part for part in cell.stack.split(" · ") if part != model)
+            found.setdefault((cell.task, family), []).append((size, cell))
+    return {key: sorted(points, key=lambda point: point[0]) for key, points in found.items()}
+
+
+def _scaling(board: Board, style: Style) -> Figure:
+    """Draws the mean gain over the size of the base model, with a line for each stack whose models differ."""
+    families: Style = {}
+    for (_, family), points in _by_size(board).items():
+        families.setdefault(family, style[points[0][1].stack])
+    x_label, y_label = "parameters of the base model, billions", "gain over the base model, points"
+    drawing, axes = panels(board, families, x_label, y_label)
+    rows: list[Row] = []
+    for (task, family), points in _by_size(board).items():
+        look = families[family]
+        sizes, gains = [size / 1e9 for size, _ in points], [cell.gain for _, cell in points]
+        axes[task].plot(sizes, gains, linewidth=2, marker="o", markersize=4, **look)
+        for size, (_, cell) in zip(sizes, points, strict=True):
+            axes[task].plot([size, size], [cell.ci.low, cell.ci.high], linewidth=1, color=look["color"])
+        rows += [
+            {"task": task, "stack": family, "model": cell.runs[0].settings["model"], "parameters": size,
+             "gain": cell.gain, "low": cell.ci.low, "high": cell.ci.high}
+            for size, cell in points
+        ]  # fmt: skip
+    for task, axis in axes.items():
+        axis.axhline(0, color=THEME["soft"], linewidth=1)
+        axis.set(title=task, xscale="log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    caption = (
+        "Mean gain over the size of the base model, with 95% intervals. Models whose size is neither in their files "
+        "nor in their name are left out."
+    )
+    return finish(drawing, "scaling", "Gain over model size", caption, rows)

@@ -19,18 +19,20 @@ from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.results.figures import RunMetrics
 from a2rl.results.suite import tables
-from a2rl.results.suite.figures import Figure, draw_figures
-from a2rl.results.suite.leaderboard import MARK, Board, boards
+from a2rl.results.suite.drawing import Figure
+from a2rl.results.suite.figures import draw_figures
+from a2rl.results.suite.leaderboard import MARKS, Board, boards
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
 from a2rl.scoring.means import Interval
+from a2rl.task_api.catalog import load_task, own_task_ids, task_ids
 
 COLUMNS = (
     "run_id", "bundle", "signed_by", "graded_anew", "launch", "suite", "variant", "task", "stack", "agent", "driver",
     "mode", "protocol", "model", "seed",
     "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
-    "agent_s", "tokens", "cost_usd", *RunMetrics.model_fields, "reason",
+    "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", *RunMetrics.model_fields, "reason",
 )  # fmt: skip
 
 
@@ -51,7 +53,23 @@ class CellRow(BaseModel):
     gain: float
     ci: Interval
     verdicts: dict[str, int]
+    expected_best: tuple[float, ...]
     is_best: bool
+    is_worst: bool
+    is_reversed: bool
+
+
+class ReversalRow(BaseModel):
+    """Two stacks whose order on one task is not that on another, in report.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    variant: str
+    stack: str
+    other: str
+    better_on: str
+    """The task on which `stack` is better."""
+    worse_on: str
 
 
 class StandingRow(BaseModel):
@@ -65,6 +83,7 @@ class StandingRow(BaseModel):
     without_result: int
     mean_gain: float
     ci: Interval
+    iqm: float
     agent_hours: float
     tokens: int | None
     cost_usd: float | None
@@ -81,6 +100,7 @@ class SuiteReport(BaseModel):
     name: str
     standings: tuple[StandingRow, ...]
     cells: tuple[CellRow, ...]
+    reversals: tuple[ReversalRow, ...]
     unfinished: tuple[str, ...]
     unreadable: dict[str, str]
     """Run id -> why the run is not in the report."""
@@ -133,10 +153,12 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
         raise UsageError("there is no run to report on")
     folder = settings.reports / name
     links = {run.id: os.path.relpath(run.report, folder) for run in runs}
-    return write_site(folder, name, found, links)
+    return write_site(folder, name, found, links, settings)
 
 
-def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, str], feed: str = "") -> Path:
+def write_site(
+    folder: Path, name: str, found: Summaries, links: Mapping[str, str], settings: Settings, feed: str = ""
+) -> Path:
     """Writes a report over runs, whose pages may be anywhere.
 
     Args:
@@ -150,14 +172,16 @@ def write_site(folder: Path, name: str, found: Summaries, links: Mapping[str, st
         The path of the page.
     """
     shown = boards(found.runs)
-    figures = {board.variant: list(draw_figures(board)) for board in shown}
+    known = [*task_ids(settings.root), *own_task_ids(settings.root)]
+    tasks = {task: load_task(task, settings.root) for task in known}
+    figures = {board.variant: list(draw_figures(board, tasks)) for board in shown}
     for variant, drawn in figures.items():
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)
     write_model(folder / "report.json", report_of(name, shown, found.unreadable))
     _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
     page = load_template("a2rl.results.suite").render(
-        name=name, boards=shown, figures=figures, mark=MARK, feed=feed, links=links, tables=tables,
+        name=name, boards=shown, figures=figures, marks=MARKS, feed=feed, links=links, tables=tables,
         left_out=tables.left_out(found.unreadable), drawn_at=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
@@ -169,7 +193,7 @@ def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> 
     standings = [
         StandingRow(
             variant=board.variant, stack=each.stack, runs=each.runs, without_result=each.without_result,
-            mean_gain=each.mean, ci=each.ci, agent_hours=each.agent_s / 3600, tokens=each.tokens,
+            mean_gain=each.mean, ci=each.ci, iqm=each.iqm, agent_hours=each.agent_s / 3600, tokens=each.tokens,
             cost_usd=each.cost_usd, points_per_hour=each.points_per_hour, points_per_dollar=each.points_per_dollar,
         )
         for board in shown
@@ -179,14 +203,16 @@ def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> 
         CellRow(
             variant=board.variant, stack=cell.stack, task=cell.task, runs=tuple(run.run_id for run in cell.runs),
             gain=cell.gain, ci=cell.ci, verdicts={str(key): count for key, count in cell.verdicts.items()},
-            is_best=cell.is_best,
+            expected_best=tuple(cell.expected_best), is_best=cell.is_best,
+            is_worst=cell.is_worst, is_reversed=cell.is_reversed,
         )
         for board in shown
         for cell in board.cells
     ]  # fmt: skip
     unfinished = tuple(run.run_id for board in shown for run in board.unfinished)
+    crossed = (ReversalRow(variant=board.variant, **each._asdict()) for board in shown for each in board.reversals)
     return SuiteReport(
-        name=name, standings=tuple(standings), cells=tuple(cells), unfinished=unfinished,
+        name=name, standings=tuple(standings), cells=tuple(cells), reversals=tuple(crossed), unfinished=unfinished,
         unreadable=unreadable,
     )  # fmt: skip
 
@@ -206,6 +232,8 @@ def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:
 def _write_figure(folder: Path, figure: Figure) -> None:
     write_atomically(folder / f"{figure.name}.svg", figure.svg)
     folder.joinpath(f"{figure.name}.pdf").write_bytes(figure.pdf)
+    if figure.rows:
+        _write_csv(folder / f"{figure.name}.csv", list(figure.rows[0]), figure.rows)
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -5,7 +5,8 @@ compared on the tasks that both have runs of.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -18,14 +19,19 @@ from a2rl.core.secrets import scrub
 from a2rl.results.suite.run_summary import RunSummary
 from a2rl.run.records import RunVerdict, sum_known
 from a2rl.scoring.means import Interval, student_quantile
-from a2rl.scoring.seeds import Comparison, compare_agents, holm, mean_gain
+from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, holm, interquartile_mean, mean_gain
 
 NOT_COMPARED = ("task", "agent", "seed", "seed_file", "variant", "source", "grading_port")
 """Settings that do not distinguish stacks."""
 PLAIN = ("driver", "mode", "model", "protocol")
 """Settings whose values explain themselves, without their names."""
 SIGNIFICANT = 0.05
-MARK = "*: better than every other stack on the task, allowing for the number of comparisons."
+MARKS = (
+    "*: better than every other stack on the task; †: worse than every other one; ⇅: part of a rank reversal, where of "
+    "two stacks one is better on one task and the other on another. All allow for the number of comparisons."
+)
+MOST_RUNS = 32
+"""The expected best is computed for at most this number of runs; of more, it hardly rises."""
 
 
 class Cell(NamedTuple):
@@ -42,16 +48,27 @@ class Cell(NamedTuple):
     """The gain of each item in each run; empty if the runs were graded on different items."""
     is_best: bool = False
     """Whether it is better than every other stack on this task, corrected for the number of comparisons."""
+    is_worst: bool = False
+    """The opposite."""
+    is_reversed: bool = False
+    """Whether it is one side of a rank reversal."""
 
     @property
-    def mark(self) -> str:
-        """The star that stands beside the best gain; `MARK` explains it."""
-        return "*" if self.is_best else ""
+    def marks(self) -> str:
+        """The signs that stand beside its gain; `MARKS` explains them."""
+        return "*" * self.is_best + "†" * self.is_worst + "⇅" * self.is_reversed
 
     @property
     def verdicts(self) -> dict[RunVerdict, int]:
         """The number of runs with each verdict."""
         return dict(Counter(run.verdict for run in self.runs if run.verdict is not None))
+
+    @property
+    def expected_best(self) -> list[float]:
+        """The expected best gain of 1, 2, ... runs, up to `MOST_RUNS`."""
+        gains = [run.gain for run in self.runs]
+        found = [expected_best(gains, count) for count in range(1, min(len(gains), MOST_RUNS) + 1)]
+        return [each for each in found if each is not None]
 
 
 class Standing(NamedTuple):
@@ -62,6 +79,8 @@ class Standing(NamedTuple):
     mean: float
     """Mean over tasks of the mean gains."""
     ci: Interval
+    iqm: float
+    """Interquartile mean of the same."""
     cost_usd: float | None
     """Of all runs; None if that of one of them is unknown, since that of the others is less."""
     tokens: int | None
@@ -92,6 +111,19 @@ class Standing(NamedTuple):
         return sum(run.gain for cell in self.cells.values() for run in cell.runs) / cost if cost else None
 
 
+class Reversal(NamedTuple):
+    """Two stacks whose order on one task is not that on another."""
+
+    stack: str
+    other: str
+    better_on: str
+    """The task on which the first one is better."""
+    worse_on: str
+
+    def __str__(self) -> str:
+        return f"{self.stack} beats {self.other} on {self.better_on}, not on {self.worse_on}"
+
+
 class Board(NamedTuple):
     """The comparison of all stacks on one variant."""
 
@@ -100,6 +132,7 @@ class Board(NamedTuple):
     standings: tuple[Standing, ...]
     """The best first. Stacks with more tasks come first, because means over different tasks cannot be compared."""
     unfinished: tuple[RunSummary, ...]
+    reversals: tuple[Reversal, ...]
 
     @property
     def cells(self) -> list[Cell]:
@@ -120,12 +153,14 @@ def _board(variant: str, runs: Sequence[RunSummary]) -> Board:
     for run in runs:
         if run.is_finished:
             groups.setdefault((names[run.run_id], run.task), []).append(run)
-    cells = _marked([_cell(stack, task, members) for (stack, task), members in groups.items()])
+    unmarked = [_cell(stack, task, members) for (stack, task), members in groups.items()]
+    reversals = tuple(_reversals(unmarked))
+    cells = _marked(unmarked, reversals)
     stacks = dict.fromkeys(cell.stack for cell in cells)
     standings = [_standing(stack, [cell for cell in cells if cell.stack == stack]) for stack in stacks]
     standings.sort(key=lambda each: (-len(each.cells), -each.mean))
     tasks = tuple(dict.fromkeys(run.task for run in runs if run.is_finished))
-    return Board(variant, tasks, tuple(standings), tuple(run for run in runs if not run.is_finished))
+    return Board(variant, tasks, tuple(standings), tuple(run for run in runs if not run.is_finished), reversals)
 
 
 def stack_names(runs: Sequence[RunSummary]) -> dict[str, str]:
@@ -172,14 +207,43 @@ def _interval_over_runs(gains: Sequence[float]) -> Interval:
     return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 
 
-def _marked(cells: Sequence[Cell]) -> list[Cell]:
-    """Marks the cells that are better than every other one of their task."""
-    best = set()
+def _reversals(cells: Sequence[Cell]) -> Iterator[Reversal]:
+    """Yields the pairs of stacks that differ in opposite directions on two tasks, with Holm's correction for all."""
+    of_stack: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        of_stack.setdefault(cell.stack, {})[cell.task] = cell
+    compared: dict[tuple[str, str], dict[str, Comparison]] = {}
+    for one, other in combinations(of_stack, 2):
+        shared = [task for task in of_stack[one] if task in of_stack[other]]
+        found = {task: compare_cells(of_stack[other][task], of_stack[one][task]) for task in shared}
+        compared[one, other] = {task: each for task, each in found.items() if each is not None}
+    corrected = holm({(*pair, task): each.p for pair, of_pair in compared.items() for task, each in of_pair.items()})
+    for pair, of_pair in compared.items():
+        sure = {task: each.points for task, each in of_pair.items() if corrected[*pair, task] < SIGNIFICANT}
+        ahead, behind = [task for task in sure if sure[task] > 0], [task for task in sure if sure[task] < 0]
+        yield from (Reversal(*pair, better, worse) for better in ahead for worse in behind)
+
+
+def _marked(cells: Sequence[Cell], reversals: Sequence[Reversal]) -> list[Cell]:
+    """Marks the cells that are better or worse than every other one of their task, and those of rank reversals."""
+    best, worst = set(), set()
     for task in {cell.task for cell in cells}:
         first, *rest = sorted((cell for cell in cells if cell.task == task), key=lambda cell: -cell.gain)
         if rest and all(_is_better(first, other, len(rest)) for other in rest):
             best.add((first.stack, task))
-    return [cell._replace(is_best=(cell.stack, cell.task) in best) for cell in cells]
+        if rest and all(_is_better(other, rest[-1], len(rest)) for other in (first, *rest[:-1])):
+            worst.add((rest[-1].stack, task))
+    crossed = {
+        (stack, task)
+        for each in reversals
+        for stack in (each.stack, each.other)
+        for task in (each.better_on, each.worse_on)
+    }
+    return [
+        cell._replace(is_best=place in best, is_worst=place in worst, is_reversed=place in crossed)
+        for cell in cells
+        for place in [(cell.stack, cell.task)]
+    ]
 
 
 def _is_better(one: Cell, other: Cell, comparisons: int) -> bool:
@@ -196,18 +260,25 @@ def compare_cells(one: Cell, other: Cell) -> Comparison | None:
     return compare_agents(one.table, other.table)
 
 
-def _standing(stack: str, cells: Sequence[Cell]) -> Standing:
+def mean_over(cells: Sequence[Cell]) -> tuple[float, Interval]:
+    """Returns the mean of the gains on several tasks, with its interval."""
     mean = sum(cell.gain for cell in cells) / len(cells)
     # The tasks' estimates are independent, so that their squared errors add.
     low = sqrt(sum((cell.gain - cell.ci.low) ** 2 for cell in cells)) / len(cells)
     high = sqrt(sum((cell.ci.high - cell.gain) ** 2 for cell in cells)) / len(cells)
+    return mean, Interval(mean - low, mean + high)
+
+
+def _standing(stack: str, cells: Sequence[Cell]) -> Standing:
+    mean, ci = mean_over(cells)
     runs = [run for cell in cells for run in cell.runs]
     tokens = sum_known(run.tokens for run in runs)
     return Standing(
         stack=stack,
         cells={cell.task: cell for cell in cells},
         mean=mean,
-        ci=Interval(mean - low, mean + high),
+        ci=ci,
+        iqm=interquartile_mean([cell.gain for cell in cells]),
         cost_usd=sum_known(run.cost_usd for run in runs),
         tokens=None if tokens is None else int(tokens),
         agent_s=sum(run.agent_s for run in runs),

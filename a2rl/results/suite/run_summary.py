@@ -12,9 +12,13 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.files import digest_of, read_model, write_model
 from a2rl.grading.job import GradeResult
 from a2rl.labels.records import labels_of
+from a2rl.llm.relay.request_log import TokensSpent
+from a2rl.models.checkpoint import parameters_in, parameters_in_name
 from a2rl.results.figures import RunMetrics, contributions_of, run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
+from a2rl.run.gpu_share import allocation_of
+from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
@@ -33,10 +37,13 @@ STATE_FILES = (
 class Try(NamedTuple):
     """A graded submission. Not a model: there are tens of thousands of them, and tuples are faster to read."""
 
+    number: int
     elapsed_s: float
     """Charged time."""
     score: float
     """Public score, 0 to 100."""
+    tokens: int | None = None
+    """The tokens that the agent had used by then, as the relay measured them; None if it did not."""
 
 
 class RunSummary(BaseModel):
@@ -44,7 +51,7 @@ class RunSummary(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[4] = 4
     state: str
     """The sizes and times of the files that this was computed from."""
     run_id: str
@@ -69,6 +76,10 @@ class RunSummary(BaseModel):
     agent_s: float
     cost_usd: float | None
     tokens: int | None
+    gpu_hours: float | None
+    """The agent's time, multiplied by the number of GPUs of the run; None for a run without GPUs."""
+    parameters: int | None
+    """The number of parameters of the base model; None if it is unknown."""
     route: tuple[str, ...] = ()
     """The labels of the route to the result, in order: see a2rl/labels/. Empty for a run that has no labels."""
     failures: tuple[str, ...] = ()
@@ -181,10 +192,12 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         agent_s=executed.elapsed_s if executed else 0.0,
         cost_usd=executed.cost_usd if executed else None,
         tokens=seen.tokens if seen else _reported_tokens(usage),
+        gpu_hours=_gpu_hours(run, executed),
+        parameters=_parameters(run),
         route=tuple(label.route for label in labels.chain) if labels else (),
         failures=tuple(failure.kind for failure in labels.failures) if labels else (),
         metrics=run_metrics(run, entries),
-        tries=tuple(_tries(entries)),
+        tries=tuple(_tries(run, entries)),
         items_digest=digest,
         gains=gains if counts else (0.0,) * len(gains),
     )
@@ -201,15 +214,30 @@ def _public_baseline(entries: Sequence[Entry]) -> float | None:
     return known[0] if known else None
 
 
-def _tries(entries: Sequence[Entry]) -> Iterator[Try]:
-    grades = grades_among(entries)
+def _gpu_hours(run: RunDir, executed: ExecuteRecord | None) -> float | None:
+    share = allocation_of(run)
+    if executed is None or share is None or not share.all:
+        return None
+    return len(share.all) * executed.elapsed_s / 3600
+
+
+def _parameters(run: RunDir) -> int | None:
+    with suppress(A2rlError, OSError):
+        if (found := parameters_in(base_model_of(run))) is not None:
+            return found
+    return parameters_in_name(run.spec.model)
+
+
+def _tries(run: RunDir, entries: Sequence[Entry]) -> Iterator[Try]:
+    grades, spent = grades_among(entries), TokensSpent(run)
     for entry in entries:
         event = entry.event
         if not isinstance(event, SubmissionAccepted) or event.weights_digest not in grades:
             continue
         score = grades[event.weights_digest].result.score
         if score is not None:
-            yield Try(elapsed_s=event.elapsed_s, score=score)
+            tokens = spent.until(entry.at)
+            yield Try(number=event.submission_id, elapsed_s=event.elapsed_s, score=score, tokens=tokens)
 
 
 def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) -> tuple[str, tuple[float, ...]]:

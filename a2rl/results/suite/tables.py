@@ -37,7 +37,7 @@ def _gain(cell: Runs | None) -> Cell:
     if cell is None:
         return Cell(NOTHING)
     about = f"95% interval {interval(cell.ci, '+')}, {len(cell.runs)} runs"
-    return Cell(f"{points(cell.gain, '+')}{cell.mark}", title=about)
+    return Cell(f"{points(cell.gain, '+')}{cell.marks}", title=about)
 
 
 def costs(board: Board) -> Table:
@@ -69,7 +69,7 @@ def results(board: Board) -> Table:
         tuple(
             (
                 Cell(cell.task), Cell(cell.stack, look="wrap"),
-                Cell(f"{points(cell.gain, '+')}{cell.mark}", order=cell.gain), Cell(interval(cell.ci, "+")),
+                Cell(f"{points(cell.gain, '+')}{cell.marks}", order=cell.gain), Cell(interval(cell.ci, "+")),
                 Cell(str(len(cell.runs))), _of(cell, "driver"), _of(cell, "protocol"),
                 Cell(dollars(cost), order=cost), _validity(cell),
                 *((Cell(", ".join(sorted({run.signed_by for run in cell.runs})), look="name"),) if signed else ()),

@@ -263,7 +263,7 @@ def test_extreme_figures_and_too_many_stacks_break_nothing(tmp_path: Path, monke
     monkeypatch.setattr("a2rl.bundle.leaderboard.MOST_STACKS", 6)
     (tmp_path / "checkout").mkdir()
     auditor = Simulated(tmp_path / "checkout")
-    large = {"cost_usd": 1e12, "agent_s": 1e12, "tokens": 0, "reason": "$x_{" * 1000}
+    large = {"cost_usd": 1e12, "agent_s": 1e12, "tokens": 0, "parameters": 1, "reason": "$x_{" * 1000}
     bundles = auditor.bundles(tmp_path / "bundles", 9, 9, **large)
     built = Builder(tmp_path / "site", auditor.settings, {}, auditor=auditor).build(bundles)
     assert built.shown == 6

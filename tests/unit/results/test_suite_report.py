@@ -52,12 +52,71 @@ def test_the_better_agent_leads_and_is_marked_on_each_task(settings: Settings) -
     assert first.tokens == 6_000_000
 
 
+def test_worst_stacks_and_rank_reversals_are_marked(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    skills = {"sft": (0.9, 0.3), "rl": (0.5, 0.9), "free": (0.2, 0.2)}
+    for number, (agent, task) in enumerate((agent, task) for agent in skills for task in range(2)):
+        for seed in range(3):
+            skill, name = skills[agent][task], ("gsm8k", "alfworld")[task]
+            simulate_run(settings, 10 * number + seed, skill=skill, task=name, agent=agent, seed=seed)
+    report = written(settings)
+    marks = {(cell.stack, cell.task): (cell.is_best, cell.is_worst, cell.is_reversed) for cell in report.cells}
+    assert marks["sft", "gsm8k"] == (True, False, True)
+    assert marks["rl", "alfworld"] == (True, False, True)
+    assert marks["free", "gsm8k"] == (False, True, False)
+    assert {(each.stack, each.other, each.better_on, each.worse_on) for each in report.reversals} <= {
+        ("sft", "rl", "gsm8k", "alfworld"), ("rl", "sft", "alfworld", "gsm8k")
+    }  # fmt: skip
+    assert len(report.reversals) == 1
+    page = (settings.reports / "sim" / "index.html").read_text()
+    assert "beats" in page
+    assert "†" in page
+    rows = list(csv.DictReader((settings.reports / "sim/figures/mini/stack-by-task.csv").open()))
+    assert {row["stack"] for row in rows if row["worst"] == "True"} == {"free"}
+    assert sum(row["reversed"] == "True" for row in rows) == 4
+
+
+def test_a_small_difference_is_no_rank_reversal(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    for number, (agent, task, skill) in enumerate(
+        [("a", "gsm8k", 0.42), ("b", "gsm8k", 0.40), ("a", "webshop", 0.40), ("b", "webshop", 0.42)]
+    ):
+        simulate_run(settings, 20 + number, skill=skill, task=task, agent=agent)
+    report = written(settings)
+    gains = {(cell.stack, cell.task): cell.gain for cell in report.cells}
+    assert gains["a", "gsm8k"] > gains["b", "gsm8k"]
+    assert gains["a", "webshop"] < gains["b", "webshop"]
+    assert report.reversals == ()
+    assert not any(cell.is_worst or cell.is_reversed for cell in report.cells)
+
+
+def test_gains_are_grouped_by_what_tells_the_tasks_apart(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    for number, (task, agent) in enumerate(
+        [("gsm8k", "all"), ("alfworld", "all"), ("webshop", "all"), ("gsm8k", "some"), ("alfworld", "some")]
+    ):
+        simulate_run(settings, number, task=task, agent=agent, skill=0.1 + 0.2 * number)
+    gains = {(cell.stack, cell.task): cell.gain for cell in written(settings).cells}
+    rows = list(csv.DictReader((settings.reports / "sim/figures/mini/by-structure.csv").open()))
+    found = {(row["structure"], row["stack"]): float(row["gain"]) for row in rows}
+    assert set(found) == {
+        ("interaction: single answers (gsm8k)", "all"), ("interaction: single answers (gsm8k)", "some"),
+        ("interaction: episodes (alfworld, webshop)", "all"),
+        ("reward: all or nothing (alfworld, gsm8k)", "all"), ("reward: all or nothing (alfworld, gsm8k)", "some"),
+        ("reward: partial (webshop)", "all"),
+    }  # fmt: skip
+    mean = (gains["all", "alfworld"] + gains["all", "webshop"]) / 2
+    assert found["interaction: episodes (alfworld, webshop)", "all"] == pytest.approx(mean)
+
+
 def test_a_run_without_a_result_counts_as_no_gain(settings: Settings) -> None:
     [cell] = [each for each in written(settings).cells if (each.stack, each.task) == ("weak", "gsm8k")]
     runs = {each.run_id: each for each in summaries(RunDir.all(settings.runs)).runs}
     assert cell.verdicts["no submission"] == 1
     assert cell.gain == pytest.approx(sum(runs[name].gain for name in cell.runs) / 3)
     assert sum(not any(runs[name].gains) for name in cell.runs) == 1
+    assert len(cell.expected_best) == 3
+    assert list(cell.expected_best) == sorted(cell.expected_best)
 
 
 def test_the_page_is_whole_and_asks_no_other_host(settings: Settings) -> None:
@@ -71,6 +130,7 @@ def test_the_page_is_whole_and_asks_no_other_host(settings: Settings) -> None:
     for figure in (page.parent / "figures" / "mini").glob("*.svg"):
         ET.parse(figure)
         assert figure.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+        assert len(figure.with_suffix(".csv").read_text().splitlines()) > 1
 
 
 def test_a_name_that_is_markup_or_a_formula_stays_text(tmp_path: Path) -> None:
@@ -94,14 +154,6 @@ def test_a_key_in_a_reason_or_a_name_is_in_no_file(tmp_path: Path) -> None:
     written_files = [path for path in page.parent.rglob("*") if path.suffix in {".html", ".csv", ".svg", ".json"}]
     assert len(written_files) > 4
     assert not [path.name for path in written_files if key in path.read_text()]
-
-
-def test_a_run_of_unknown_cost_makes_its_stacks_cost_unknown(tmp_path: Path) -> None:
-    settings = checkout(tmp_path)
-    for number, cost in enumerate((1.0, None, 3.0)):
-        simulate_run(settings, number, seed=number, cost_usd=cost)
-    [standing] = written(settings).standings
-    assert (standing.cost_usd, standing.points_per_dollar) == (None, None)
 
 
 def test_mini_and_full_are_never_combined(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from a2rl.scoring.paired import difference_interval
-from a2rl.scoring.seeds import Table, compare_agents, holm, mean_gain
+from a2rl.scoring.seeds import Table, compare_agents, expected_best, holm, interquartile_mean, mean_gain
 
 
 def table(runs: int, items: int, gains: float, spread: float, seed: int = 0) -> Table:
@@ -62,3 +62,18 @@ def test_agents_graded_on_different_items_are_not_compared() -> None:
 def test_holms_correction_matches_a_worked_example() -> None:
     found = holm({"a": 0.01, "b": 0.04, "c": 0.03})
     assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
+
+
+def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
+    assert interquartile_mean([0, 1, 2, 100]) == pytest.approx(1.5)
+    assert interquartile_mean([7]) == 7
+    assert interquartile_mean([0, 10, 20, 30, 40, 50]) == pytest.approx((0.5 * 10 + 20 + 30 + 0.5 * 40) / 3)
+
+
+def test_the_expected_best_is_the_mean_over_all_choices_of_runs() -> None:
+    gains = [1.0, 5.0, 2.0]
+    assert expected_best(gains, 1) == pytest.approx(8 / 3)
+    assert expected_best(gains, 2) == pytest.approx((5 + 2 + 5) / 3)
+    assert expected_best(gains, 3) == 5
+    assert expected_best(gains, 4) is None
+    assert expected_best([], 0) is None

@@ -1,0 +1,96 @@
+"""Tests the figures over tokens, over model size, and of gains for their costs."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from a2rl.core.settings import Settings
+from a2rl.llm.relay.request_log import TokensSpent
+from a2rl.results.suite.files import SuiteReport, write_suite_report
+from a2rl.results.suite.run_summary import summary_of
+from a2rl.run.directory import RunDir
+from tests.run_maker import checkout
+from tests.simulated_runs import simulate_run
+from tests.written_ledger import BEGAN_AT
+
+Rows = dict[str, list[dict[str, str]]]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return checkout(tmp_path)
+
+
+def figures(settings: Settings) -> Rows:
+    """Returns the values of each figure by its name; each has an SVG file, too."""
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    found = sorted((page.parent / "figures" / "mini").glob("*.csv"))
+    assert all(path.with_suffix(".svg").exists() for path in found)
+    return {path.stem: list(csv.DictReader(path.open())) for path in found}
+
+
+def test_the_tokens_of_a_submission_come_from_earlier_requests(settings: Settings) -> None:
+    run = simulate_run(settings, 1, submissions=3, tokens=1000)
+    # The ledger has one entry a second: the baseline, the agent's start, and then three for each submission.
+    assert [each.tokens for each in summary_of(run).tries] == [5000, 8000, 11000]
+    assert TokensSpent(run).until(BEGAN_AT - 1) == 0
+    assert [each.tokens for each in summary_of(simulate_run(settings, 2)).tries] == [None] * 4
+
+
+def test_scores_over_tokens_reach_the_best_score(settings: Settings) -> None:
+    """Runs without a count are left out."""
+    counted = simulate_run(settings, 1, agent="counted", tokens=100_000)
+    simulate_run(settings, 2, agent="not-counted")
+    rows = figures(settings)["best-over-tokens"]
+    assert {row["stack"] for row in rows} == {"counted"}
+    best = max(each.score for each in summary_of(counted).tries)
+    assert float(rows[-1]["median"]) == pytest.approx(best)
+    assert float(rows[-1]["at"]) >= max(each.tokens or 0 for each in summary_of(counted).tries) / 1e6
+
+
+def test_gains_over_model_size_have_a_line_for_each_stack(settings: Settings) -> None:
+    """They have a point for each size."""
+    for number, model in enumerate(("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", "nameless")):
+        simulate_run(settings, number, model=model)
+    rows = figures(settings)["scaling"]
+    assert [(row["stack"], int(row["parameters"])) for row in rows] == [("noop", 500_000_000), ("noop", 7_000_000_000)]
+
+
+def test_a_single_size_has_no_figure(settings: Settings) -> None:
+    simulate_run(settings, 1, model="Qwen/Qwen2.5-7B")
+    assert "scaling" not in figures(settings)
+
+
+def test_gains_are_divided_by_the_dollars_and_gpu_hours_of_runs(settings: Settings) -> None:
+    runs = [simulate_run(settings, number, seed=number, gpus=2) for number in range(2)]
+    gain = sum(summary_of(run).gain for run in runs) / 2
+    found = figures(settings)
+    [dollar], [hour] = found["gain-per-dollar"], found["gain-per-gpu-hour"]
+    assert float(dollar["points_per_dollar"]) == pytest.approx(gain / 2.5)
+    assert float(hour["points_per_gpu_hour"]) == pytest.approx(gain / (2 * 600 / 3600))
+    assert float(hour["low"]) < float(hour["points_per_gpu_hour"]) < float(hour["high"])
+
+
+def test_a_run_of_unknown_cost_makes_its_stacks_cost_unknown(settings: Settings) -> None:
+    for number, cost in enumerate((1.0, None, 3.0)):
+        simulate_run(settings, number, seed=number, cost_usd=cost)
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    [standing] = SuiteReport.model_validate_json((page.parent / "report.json").read_text()).standings
+    assert (standing.cost_usd, standing.points_per_dollar) == (None, None)
+    assert "gain-per-dollar" not in figures(settings)
+
+
+def test_the_page_and_the_figure_divide_the_same_gain_and_cost(settings: Settings) -> None:
+    for number, cost in enumerate((1.0, 3.0)):
+        simulate_run(settings, number, seed=number, cost_usd=cost)
+    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+    [standing] = SuiteReport.model_validate_json((page.parent / "report.json").read_text()).standings
+    [row] = figures(settings)["gain-per-dollar"]
+    assert standing.points_per_dollar == pytest.approx(float(row["points_per_dollar"]))
+
+
+def test_a_stack_with_an_unknown_cost_has_no_gain_per_gpu_hour(settings: Settings) -> None:
+    simulate_run(settings, 1, gpus=1)
+    simulate_run(settings, 2, seed=1)
+    assert "gain-per-gpu-hour" not in figures(settings)
