@@ -64,6 +64,9 @@ WORTH_IMITATING = 0.1
 new style."""
 FEWEST_OWN = 100
 """With fewer of its own right answers than this, the data's are imitated after all."""
+GENTLER = 8
+"""The rate for imitating the model's own answers is so many times smaller: it already solves some items, which it can
+lose. At the full rate, 23 steps took Qwen2.5-Coder-0.5B from 4 to 1 of 8 held-out items of humaneval."""
 EPOCHS = 3
 """A model that is not very small imitates each text at most so often; what time is left is for reinforcement."""
 MAX_TOKENS = 4096
@@ -141,11 +144,12 @@ class Plan:
         trained = self.best_model()
         seconds = self.sft_share() * (self.remaining_s() - self.reserve_s)
         begun = time.monotonic()
-        rows = self.own_answers(trained, seconds / 2) or self.given_answers(trained, seconds / 20)
+        own = self.own_answers(trained, seconds / 2)
+        rows = own or self.given_answers(trained, seconds / 20)
         seconds -= time.monotonic() - begun
         mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
         size = max(4, min(32, round(1100 * min(2, CORES) / mean))) if self.small else 32 if ON_GPU else 8
-        rate = 3e-3 if self.small else self.rate(trained)
+        rate = 3e-3 if self.small else self.rate(trained) / (GENTLER if own else 1)
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
         log(f"SFT on {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
         optimizer = MuonAndAdam(trained.model, rate) if self.small else adam(trained.model, rate)

@@ -13,6 +13,7 @@ Only public methods of TRL and transformers are overridden (`compute_loss` and c
 """
 
 import copy
+import gc
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -76,6 +77,7 @@ class Trained(NamedTuple):
 
 def load(path: Path) -> Trained:
     """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that."""
+    gc.collect()  # trainers of earlier stages refer to themselves, and hold a model and its optimizer
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32 if fits(path) else torch.bfloat16)
     parameters = model.num_parameters()

@@ -239,7 +239,7 @@ def test_length_control_gives_the_published_figures(
     assert found.rate == pytest.approx(PUBLISHED[name][2], abs=0.05)
 
 
-def test_a_failed_judgement_is_left_out_and_a_preference_of_0_is_a_tie() -> None:
+def test_a_failed_judgement_is_left_out_and_0_is_a_tie() -> None:
     row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y"}
     for preferences in ((1.0, 2.0, None, 1.5), (0, 1, 2)):
         assert package.win_rate([row | {"preference": each} for each in preferences])["win_rate"] == 50
