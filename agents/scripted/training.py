@@ -74,6 +74,11 @@ class Trained(NamedTuple):
     player: Any
     """A copy that plays in bfloat16; None if the model plays itself."""
 
+    @property
+    def has_adapter(self) -> bool:
+        """Whether a LoRA adapter is trained instead of all weights."""
+        return hasattr(self.model, "merge_and_unload")
+
 
 def load(path: Path) -> Trained:
     """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that."""
@@ -107,7 +112,7 @@ def free_bytes() -> int:
 def save(trained: Trained, folder: Path) -> None:
     """Saves a checkpoint in the type in which models are published; an adapter is merged first."""
     model = trained.model
-    if hasattr(model, "merge_and_unload"):
+    if trained.has_adapter:
         model = model.merge_and_unload()
     if trained.parameters >= SMALL_MODEL:
         model = model.to(torch.bfloat16)
