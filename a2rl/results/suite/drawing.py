@@ -153,12 +153,18 @@ class Bar(NamedTuple):
     high: float
 
 
+SHORT_TASK = 16
+"""Characters of the longest built-in task, for which there is room beside the bars."""
+
+
 def draw_bars(bars: Sequence[Bar], style: Style, label: str) -> "Drawing":
     """Draws values with their intervals in rows, below the name of their task, which the bars are ordered by."""
     tasks = list(dict.fromkeys(bar.task for bar in bars))
-    drawing = new(9.2, 0.30 * (len(bars) + len(tasks)) + 0.9)
+    width, right = 9.2, 0.2
+    drawing = new(width, 0.30 * (len(bars) + len(tasks)) + 0.9)
     axis, at, labels = drawing.subplots(), 0.0, []
-    margins(drawing, left=min(5.0, width_of([*tasks, *(bar.label for bar in bars)])), right=0.2, bottom=0.55, top=0.1)
+    left = min(5.0, width_of([*(task[:SHORT_TASK] for task in tasks), *(bar.label for bar in bars)]))
+    margins(drawing, left=left, right=right, bottom=0.55, top=0.1)
     for task in tasks:
         labels.append((at, task, True))
         for bar in [each for each in bars if each.task == task]:
@@ -173,6 +179,9 @@ def draw_bars(bars: Sequence[Bar], style: Style, label: str) -> "Drawing":
     for text, (_, _, is_task) in zip(axis.get_yticklabels(), labels, strict=True):
         text.set_color(THEME["ink"] if is_task else THEME["soft"])
         text.set_fontweight("bold" if is_task else "normal")
+        if is_task:  # from the left edge, and over the plot where it is long: there is no bar in its row
+            text.set_horizontalalignment("left")
+            text.set_x(0.1 / width - left / (width - left - right))
     axis.set(ylim=(at - 0.3, -0.7), xlabel=label)
     axis.grid(axis="x", linewidth=0.8)
     axis.tick_params(length=0)
