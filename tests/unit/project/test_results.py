@@ -36,5 +36,5 @@ def test_this_version_finds_an_older_bundle_sound(bundle: Path) -> None:
     command = [sys.executable, "-m", "a2rl", "audit", str(bundle)]
     audit = subprocess.run(command, check=False, capture_output=True, text=True, cwd=RESULTS.parents[1])
     assert audit.returncode == 0, audit.stdout
-    if bundle.name == "alfworld-smollm2-135m-1h.tar.gz":  # made when that was a setting
-        assert "this version of a2rl does not know vllm.gpu_memory_utilization" in audit.stdout
+    if bundle.name == "alfworld-smollm2-135m-1h.tar.gz":  # made when these were settings
+        assert "this version of a2rl does not know judge_sample, vllm.gpu_memory_utilization" in audit.stdout

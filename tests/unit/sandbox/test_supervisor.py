@@ -13,7 +13,7 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.linux.orphans import MARKER
-from a2rl.sandbox.agent_log import FULL, AgentLog, keep_log
+from a2rl.sandbox.agent_log import FULL, keep_log
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
 from tests.run_maker import alive, kill, wait_for
@@ -183,7 +183,7 @@ def test_the_log_has_all_that_the_agent_printed(start: Callable[..., AgentProces
 
 
 def test_the_log_is_limited_and_says_so_and_the_agent_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AgentLog.__init__, "__defaults__", (False, 1000))
+    monkeypatch.setattr("a2rl.sandbox.agent_log.MAX_BYTES", 1000)
     theirs, ours = os.pipe()
     with os.fdopen(theirs, "rb") as source:
         keeper = threading.Thread(target=keep_log, args=(source, log(tmp_path), False))
