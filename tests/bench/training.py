@@ -15,9 +15,9 @@ from a2rl.task_api.data import ensure_data
 from tasks.gsm8k.prompts import prompt, solution
 from tests.bench.measured import Row, mirror_of, seconds
 
-MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
-TEXTS = 4
-"""Texts of a batch, which are also the rollouts of a group."""
+MODELS = {"smollm2-135m": 4, "qwen2.5-coder-0.5b": 2}
+"""The texts of a batch, which are also the rollouts of a group: as many as the logits of all tokens, which the others
+compute, leave room for in 24 GB."""
 REPEATED = 2
 """Passes of each kind; the faster one counts."""
 
@@ -31,7 +31,7 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
 
     visible = ensure_data("gsm8k", "full", mirror_of("gsm8k", settings), settings) / "visible"
     shots, rows = (read_jsonl(visible / name) for name in ("shots.jsonl", "train.jsonl"))
-    for name in MODELS:
+    for name, count in MODELS.items():
         trained = agent.load(resolve_model(name, settings))
         model, tokenizer = trained.model, trained.tokenizer
 
@@ -39,8 +39,8 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
             chat = prompt(row["question"], shots, chat=True)
             return list(tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
 
-        prompts = [asked(row) for row in rows[10 : 10 + TEXTS]]
-        answers = [[*tokenizer(solution(row))["input_ids"], tokenizer.eos_token_id] for row in rows[10 : 10 + TEXTS]]
+        prompts = [asked(row) for row in rows[10 : 10 + count]]
+        answers = [[*tokenizer(solution(row))["input_ids"], tokenizer.eos_token_id] for row in rows[10 : 10 + count]]
         texts = [before + after for before, after in zip(prompts, answers, strict=True)]
         labels = [[-100] * len(before) + after for before, after in zip(prompts, answers, strict=True)]
         batch = {
@@ -63,22 +63,22 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
         yield Row("the same: TRL's SFTTrainer / the agent", f"{by_trl / by_us:.1f}x")
 
         group = {
-            "prompt_ids": torch.tensor([prompts[0]] * TEXTS),
-            "prompt_mask": torch.ones(TEXTS, len(prompts[0]), dtype=torch.long),
+            "prompt_ids": torch.tensor([prompts[0]] * count),
+            "prompt_mask": torch.ones(count, len(prompts[0]), dtype=torch.long),
             "completion_ids": _padded(answers, 0),
             "completion_mask": _padded([[1] * len(answer) for answer in answers], 0),
-            "advantages": torch.tensor([1.0, -1.0] * (TEXTS // 2)),
+            "advantages": torch.tensor([1.0, -1.0] * (count // 2)),
             "num_items_in_batch": torch.tensor(learned),
         }
         rewards = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
-        grpo = GRPOConfig(temperature=1.0, per_device_train_batch_size=TEXTS, num_generations=TEXTS, beta=0.0, **common)
+        grpo = GRPOConfig(temperature=1.0, per_device_train_batch_size=count, num_generations=count, beta=0.0, **common)
         prompted = _dataset([{"prompt": "a"}])
         theirs, ours = (
             kind(args=grpo, train_dataset=prompted, **given, **rewards) for kind in (GRPOTrainer, agent.Grpo)
         )
         by_trl = _fastest(model, _loss, theirs, group)
         by_us = _fastest(model, _loss, ours, group)
-        yield Row(f"{name}: a pass of GRPO over {TEXTS} rollouts of one prompt", f"{by_us:.1f} s")
+        yield Row(f"{name}: a pass of GRPO over {count} rollouts of one prompt", f"{by_us:.1f} s")
         yield Row("the same: TRL's GRPOTrainer / the agent", f"{by_trl / by_us:.1f}x")
 
 
