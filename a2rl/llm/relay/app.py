@@ -218,7 +218,7 @@ class Relay:
             for name, value in parse_qsl(scope["query_string"].decode("latin-1"))
             if QUERY.fullmatch(name)
         ]
-        url = httpx.URL(self._origin, path=path, query=urlencode(query).encode())
+        url = httpx.URL(self._origin, path=path, query=urlencode(query).encode() or None)
         content = self._content(path, body, exchange) if scope["method"] == "POST" else None
         return self._http.build_request(
             scope["method"], url, headers=[*headers, ("accept-encoding", "identity")], content=content
