@@ -46,7 +46,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     LOOK: (stored_runs.outputs, stored_runs.compare, stored_runs.label),
     "Check results": (stored_runs.verify, launching.regrade, sharing.bundle, sharing.audit),
     "Grade without a run": (grading.grade, grading.score),
-    SET_UP: (grading.prepare, machine.driver, machine.redteam),
+    SET_UP: (machine.rehearse, grading.prepare, machine.driver, machine.redteam),
 }  # fmt: skip
 """The panels of `a2rl --help` with their commands, in order."""
 SETTINGS: dict[Callable[..., None], dict[str, Any]] = {

@@ -32,7 +32,7 @@ def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, as
     agents = check_cells(cells, params, settings)
     cells = [cell.model_copy(update={"driver": cell.driver or agents[cell.agent].driver}) for cell in cells]
     found = estimate(name, suite, settings)
-    checks = examine_runs(plan_runs(suite, name, params, settings), settings, only_free=True)
+    checks = examine_runs(plan_runs(suite, name, params, settings), settings, lambda check: check.is_free)
     _show_grid(cells)
     _show_totals(found)
     _show_tasks(found)

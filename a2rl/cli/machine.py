@@ -1,5 +1,5 @@
-"""`a2rl init`, `a2rl doctor`, `a2rl redteam` and `a2rl driver`: a project, checks of this machine, and a scripted
-LLM."""
+"""`a2rl init`, `a2rl doctor`, `a2rl rehearse`, `a2rl redteam` and `a2rl driver`: a project, checks of this machine, and
+a scripted LLM."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from rich.text import Text
 
 import a2rl
 from a2rl.cli.console import print_json, say
-from a2rl.cli.options import Json, with_optional_settings
+from a2rl.cli.options import Json, with_optional_settings, with_replaced_settings
 from a2rl.core.errors import UsageError
 from a2rl.core.files import machine_failure
 from a2rl.core.settings import MADE_BY, Settings
@@ -81,6 +81,31 @@ def doctor(*, as_json: Json = False, **given: Any) -> None:
         if finding.mend:
             say(Text(f"{'':23}{finding.mend}", "dim"))
     if any(not finding.ok and not finding.optional for finding in findings):
+        sys.exit(1)
+
+
+@with_replaced_settings
+def rehearse(
+    *,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Try only model, checks, copy, grades, together or run.")
+    ] = None,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Try each link of a real run once: a few minutes that find what would break in the first hours of a run.
+
+    The run is that of the options, made short, with the scripted agent. What is not installed is skipped.
+
+    Examples: `a2rl rehearse --model smollm2-135m`, `a2rl rehearse --model Qwen/Qwen2.5-7B --task gsm8k --json`
+    """
+    from a2rl.cli.rehearse import rehearse_here, show
+
+    report = rehearse_here(given, only or (), Settings.load())
+    show(report)
+    if as_json:
+        print_json(report.model_dump(mode="json"))
+    if not report.passed:
         sys.exit(1)
 
 

@@ -97,6 +97,11 @@ class Settings:
         return self.root / "reports"
 
     @property
+    def rehearsals(self) -> Path:
+        """The folder of what rehearsals found."""
+        return self.root / "rehearsals"
+
+    @property
     def models(self) -> Path:
         """The folder of the base models that this repository builds."""
         return self.root / "models"

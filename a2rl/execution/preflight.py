@@ -303,18 +303,18 @@ CHECKS = (
 )
 
 
-def examine_runs(specs: Sequence[RunSpec], settings: Settings, only_free: bool = False) -> list[CheckResult]:
+def examine_runs(
+    specs: Sequence[RunSpec], settings: Settings, is_wanted: Callable[[Check], bool] = lambda _: True
+) -> list[CheckResult]:
     """Makes all checks for runs, each once for all runs that share it.
 
     Args:
         specs: The specifications of the runs.
-        only_free: Whether to leave out checks that use the network or cost money.
+        is_wanted: Whether to make a check, such as `lambda check: check.is_free`.
     """
     here = ThisMachine(settings)
     findings = []
-    for check in CHECKS:
-        if only_free and not check.is_free:
-            continue
+    for check in filter(is_wanted, CHECKS):
         shared: dict[Hashable, list[RunSpec]] = {}
         for spec in specs:
             shared.setdefault(check.depends_on(spec), []).append(spec)

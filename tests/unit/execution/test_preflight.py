@@ -143,7 +143,7 @@ def test_a_dry_run_makes_only_the_checks_that_are_free(
         raise AssertionError("this costs money")
 
     monkeypatch.setattr(preflight, "CHECKS", (Check("judge answers", lambda run: 0, look, is_free=False),))
-    assert examine_runs([ready()], settings, only_free=True) == []
+    assert examine_runs([ready()], settings, lambda check: check.is_free) == []
 
 
 class _Endpoint(BaseHTTPRequestHandler):
