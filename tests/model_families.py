@@ -70,8 +70,8 @@ class Family:
         (making / "config.json").write_text(json.dumps(plain))
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(making), dtype=torch.float32)
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1 or name.endswith("bias"):
                 parameter.data += torch.randn_like(parameter) * 0.05  # so that norms and biases differ from their start
         model.to(self.dtype).save_pretrained(making)
         weights: dict[str, torch.Tensor] = load_file(making / "model.safetensors")
@@ -174,6 +174,17 @@ FAMILIES = {
         stored_head=True,
         other_files=BPE,
     ),
+    "qwen3-30b-a3b": Family(
+        "Qwen/Qwen3-30B-A3B",
+        _qwen(
+            architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", tie_word_embeddings=False, head_dim=16,
+            attention_bias=False, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=32,
+            norm_topk_prob=True, num_experts=4, num_experts_per_tok=2, output_router_logits=False,
+            router_aux_loss_coef=0.001,
+        ),
+        shards=16,
+        other_files=BPE,
+    ),
     "llama-2": Family(
         "meta-llama/Llama-2-7b-hf",
         _llama(torch_dtype="float16", num_key_value_heads=HEADS),
@@ -242,9 +253,9 @@ FAMILIES = {
             "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "attention_bias": False,
             "attention_dropout": 0.0, "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid",
             "final_logit_softcapping": 30.0, "head_dim": HEAD, "hidden_act": "gelu_pytorch_tanh",
-            "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192, "pad_token_id": 0,
-            "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096,
-            "torch_dtype": "float32", "transformers_version": "4.42.4",
+            "hidden_activation": "gelu_pytorch_tanh", "initializer_range": 0.02, "max_position_embeddings": 8192,
+            "pad_token_id": 0, "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+            "sliding_window": 4096, "torch_dtype": "float32", "transformers_version": "4.42.4",
         },
         dtype=torch.float32,
         shards=3,
@@ -256,8 +267,9 @@ FAMILIES = {
             "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "_sliding_window_pattern": 6,
             "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping": None,
             "final_logit_softcapping": None, "head_dim": HEAD, "hidden_activation": "gelu_pytorch_tanh",
-            "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": 32768,
-            "pad_token_id": 0, "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0,
+            "initializer_range": 0.02, "layer_types": ["sliding_attention", "full_attention"],
+            "max_position_embeddings": 32768, "pad_token_id": 0, "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-06,
+            "rope_local_base_freq": 10000.0,
             "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": 512, "torch_dtype": "bfloat16",
             "transformers_version": "4.55.0.dev0", "use_bidirectional_attention": False,
         },

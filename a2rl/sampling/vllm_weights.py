@@ -31,20 +31,21 @@ class WeightsDifferError(Exception):
     """The engine does not compute with the weights in the files."""
 
 
-def require_equal(folder: str, model: Any, number_type: Any, tied: bool) -> None:
+def require_equal(folder: str, model: Any, number_type: Any) -> None:
     """Returns if an engine's model has exactly the weights of a checkpoint folder.
 
     Args:
         folder: The checkpoint folder.
         model: The module that the engine computes with.
         number_type: The type of numbers that the engine computes in.
-        tied: Whether the model's head is tied to its embedding.
 
     Raises:
         WeightsDifferError: It has others, or they cannot be compared.
     """
     try:
         device = next(model.parameters()).device
+        # The engine itself decides this: of a configuration that says so and files that have a head, it compares both.
+        tied = not any(name.endswith(TIED_HEAD) for name, _ in model.named_parameters())
         stored, loaded = sums_of_files(Path(folder), number_type, tied, device), sums_of_model(model, number_type)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise WeightsDifferError(f"the engine's weights cannot be compared with the files: {error}") from error
@@ -52,6 +53,18 @@ def require_equal(folder: str, model: Any, number_type: Any, tied: bool) -> None
     if differing:
         where = ", ".join(f"layer {name}" if name else "outside of the layers" for name in differing[:3])
         raise WeightsDifferError(f"the engine's weights differ from those in the files: {where}")
+
+
+def forget_packing(model: Any) -> None:
+    """Makes vLLM pack a mixture's experts for the processor when it next loads them.
+
+    vLLM 0.32 packs them once for each kernel. Later weights stay as they are, and are then computed with as if they
+    were packed. On a GPU nothing is packed in this way, and the graphs have the addresses of the kernel's weights.
+    """
+    for module in model.modules():
+        method: Any = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) and next(module.parameters()).device.type == "cpu":
+            method.moe_kernel = None
 
 
 def pack_again(model: Any) -> None:
@@ -125,7 +138,7 @@ def _sum_of_product(module: Any, number_type: Any) -> int:
     import torch
 
     weight = module.weight
-    size = weight.shape[1] if weight.numel() else module.input_size_per_partition
+    size = weight.shape[1] if weight.numel() else getattr(module, "input_size_per_partition", module.input_size)
     total = 0
     for start in range(0, size, ROWS):
         rows = torch.zeros(min(ROWS, size - start), size, dtype=number_type)

@@ -170,6 +170,7 @@ class Engine:
         try:
             if self._is_asleep:
                 self._llm.wake_up(tags=["weights"])
+            self._llm.apply_model(vllm_weights.forget_packing)
             self._llm.collective_rpc("reload_weights", kwargs={"weights_path": model})
             self._llm.apply_model(vllm_weights.pack_again)
             self._require_weights_of(model)
@@ -192,9 +193,8 @@ class Engine:
             self._is_asleep = True
 
     def _require_weights_of(self, model: str) -> None:
-        config = self._llm.llm_engine.model_config
-        tied = bool(getattr(config.hf_text_config, "tie_word_embeddings", False))
-        self._llm.apply_model(lambda module: vllm_weights.require_equal(model, module, config.dtype, tied))
+        dtype = self._llm.llm_engine.model_config.dtype
+        self._llm.apply_model(lambda module: vllm_weights.require_equal(model, module, dtype))
 
     @property
     def about(self) -> Json:
@@ -323,8 +323,9 @@ def load_engine(model: str, exact: bool, options: Json) -> Any:
     """Starts an engine of vLLM on a checkpoint folder.
 
     Raises:
-        RequestError: The folder is not a checkpoint.
+        RequestError: The folder is not a checkpoint, or not one for these options.
     """
+    from pydantic import ValidationError
     from safetensors import SafetensorError
     from vllm import LLM
 
@@ -332,13 +333,18 @@ def load_engine(model: str, exact: bool, options: Json) -> Any:
         return LLM(
             model=model,
             trust_remote_code=False,
+            # Repositories of Mistral also have everything in a format of their own, which submissions do not have.
             load_format="safetensors",
+            config_format="hf",
+            tokenizer_mode="hf",
             # The numbers of a prompt must not depend on earlier content of the cache.
             enable_prefix_caching=not exact,
             **options,
         )
     except SafetensorError as error:
         raise RequestError(f"{model} cannot be loaded as a checkpoint: {first_line(error)}") from error
+    except ValidationError as error:
+        raise RequestError(f"vLLM does not take {model}: {error.errors()[0]['msg']}") from error
 
 
 def cpu_options(exact: bool) -> Json:

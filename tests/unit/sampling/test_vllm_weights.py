@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from a2rl.sampling import vllm_weights
-from a2rl.sampling.vllm_weights import WeightsDifferError, pack_again, require_equal
+from a2rl.sampling.vllm_weights import WeightsDifferError, forget_packing, pack_again, require_equal
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -31,7 +32,7 @@ class Packed(nn.Module):
 
     def __init__(self, weight: Tensor, keep: bool) -> None:
         super().__init__()
-        self.input_size_per_partition = weight.shape[1]
+        self.input_size = weight.shape[1]
         self.weight = nn.Parameter(weight if keep else torch.empty(0))
         self.quant_method = self
         self.cpu_linear: Callable[..., Tensor]
@@ -77,7 +78,7 @@ def test_an_engine_with_the_weights_of_the_files_is_accepted(tmp_path: Path, dty
     first, second = layer(1, dtype), layer(2, dtype)
     inverse = {"layers.0.rotary_emb.inv_freq": torch.ones(4), "lm_head.weight": torch.ones(2, 2)}
     folder = write(tmp_path / "a", first, second, **inverse)
-    require_equal(folder, engine_of(first, second), dtype, tied=True)
+    require_equal(folder, engine_of(first, second), dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -87,29 +88,27 @@ def test_a_single_number_of_an_earlier_checkpoint_is_found(tmp_path: Path, dtype
     stale = {name: tensor.clone() for name, tensor in second.items()}
     stale["k.weight"][1, 3] += 0.5
     with pytest.raises(WeightsDifferError, match="layer 1"):
-        require_equal(folder, engine_of(first, stale), dtype, tied=True)
+        require_equal(folder, engine_of(first, stale), dtype)
 
 
 def test_layers_in_another_order_and_a_missing_tensor_are_found(tmp_path: Path) -> None:
     first, second = layer(1, torch.float32), layer(2, torch.float32)
     folder = write(tmp_path / "a", first, second)
     with pytest.raises(WeightsDifferError, match="layer 0, layer 1"):
-        require_equal(folder, engine_of(second, first), torch.float32, tied=True)
+        require_equal(folder, engine_of(second, first), torch.float32)
     with pytest.raises(WeightsDifferError, match="layer 1"):
-        require_equal(folder, engine_of(first), torch.float32, tied=True)
+        require_equal(folder, engine_of(first), torch.float32)
     with pytest.raises(WeightsDifferError, match="outside of the layers"):
-        require_equal(
-            write(tmp_path / "b", first, **{"lm_head.weight": torch.ones(2, 2)}), engine_of(first), torch.float32, False
-        )
+        require_equal(write(tmp_path / "b", first, more=torch.ones(2, 2)), engine_of(first), torch.float32)
 
 
 def test_a_matrix_that_can_only_be_multiplied_with_is_read_too(tmp_path: Path) -> None:
     weight, other = torch.randn(300, 520), torch.randn(300, 520)
     folder = write(tmp_path / "a", {"up.weight": weight})
     packed, stale = (Engine(nn.ModuleDict({"up": Packed(each, keep=False)})) for each in (weight, other))
-    require_equal(folder, packed, torch.float32, tied=True)
+    require_equal(folder, packed, torch.float32)
     with pytest.raises(WeightsDifferError, match="layer 0"):
-        require_equal(folder, stale, torch.float32, tied=True)
+        require_equal(folder, stale, torch.float32)
 
 
 def test_an_outdated_packed_copy_is_found_and_can_be_renewed(tmp_path: Path) -> None:
@@ -117,9 +116,37 @@ def test_an_outdated_packed_copy_is_found_and_can_be_renewed(tmp_path: Path) -> 
     engine = Engine(head=(head := Packed(torch.randn(8, 6), keep=True)))
     head.weight.data.copy_(weight)
     with pytest.raises(WeightsDifferError, match="packed for this processor: lm_head"):
-        require_equal(folder, engine, torch.float32, tied=False)
+        require_equal(folder, engine, torch.float32)
     pack_again(engine)
-    require_equal(folder, engine, torch.float32, tied=False)
+    require_equal(folder, engine, torch.float32)
+
+
+def test_a_stored_head_counts_if_the_engine_has_one(tmp_path: Path) -> None:
+    """Whatever the configuration says: Qwen3-0.6B ties its head to the embedding, and stores it all the same."""
+    first, head = layer(1, torch.float32), nn.Linear(6, 8, bias=False)
+    folder = write(tmp_path / "a", first, **{"lm_head.weight": head.weight.detach()})
+    tied, own = engine_of(first), engine_of(first)
+    own.lm_head = head
+    require_equal(folder, tied, torch.float32)
+    require_equal(folder, own, torch.float32)
+    own.lm_head = nn.Linear(6, 8, bias=False)
+    with pytest.raises(WeightsDifferError, match="outside of the layers"):
+        require_equal(folder, own, torch.float32)
+
+
+class Mixture(nn.Module):
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.w13_weight = nn.Parameter(torch.empty(2, 4, device=device))
+        self.quant_method = SimpleNamespace(moe_kernel="packed once")
+
+
+def test_experts_are_packed_for_the_processor_at_each_load(tmp_path: Path) -> None:
+    """The numbers alone do not show whether they are packed. On a GPU, the graphs have the addresses of the kernel."""
+    on_cpu, on_gpu = Mixture("cpu"), Mixture("meta")
+    forget_packing(Engine(on_cpu, on_gpu, Packed(torch.ones(2, 2), keep=True)))
+    assert on_cpu.quant_method.moe_kernel is None
+    assert on_gpu.quant_method.moe_kernel == "packed once"
 
 
 def test_only_files_of_the_index_count(tmp_path: Path) -> None:
@@ -129,10 +156,10 @@ def test_only_files_of_the_index_count(tmp_path: Path) -> None:
     save_file({"layers.0.norm": torch.ones(6)}, tmp_path / "a" / "leftover.safetensors")
     names = {"weight_map": {f"layers.0.{name}": "model.safetensors" for name in first}}
     (tmp_path / "a" / "model.safetensors.index.json").write_text(json.dumps(names))
-    require_equal(folder, engine_of(first), torch.float32, tied=True)
+    require_equal(folder, engine_of(first), torch.float32)
     (tmp_path / "a" / "model.safetensors").unlink()
     with pytest.raises(WeightsDifferError, match="cannot be compared"):
-        require_equal(folder, engine_of(first), torch.float32, tied=True)
+        require_equal(folder, engine_of(first), torch.float32)
 
 
 def test_files_are_summed_where_the_engine_has_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,5 +173,5 @@ def test_files_are_summed_where_the_engine_has_its_weights(tmp_path: Path, monke
         return 0
 
     monkeypatch.setattr(vllm_weights, "sum_of", noted)
-    require_equal(folder, engine, torch.float32, tied=True)
+    require_equal(folder, engine, torch.float32)
     assert seen == ["meta"] * 5  # three tensors in the file, two in the engine
