@@ -104,8 +104,8 @@ def rehearse(
     report = rehearse_here(given, only or (), Settings.load())
     show(report)
     if as_json:
-        print_json(report.model_dump(mode="json"))
-    if not report.passed:
+        print_json(report)
+    if not report["passed"]:
         sys.exit(1)
 
 

@@ -1,8 +1,9 @@
 """`a2rl rehearse`: tries each link of a real run once, and says which fail and what to do about it."""
 
-import shutil
+import json
+import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +11,31 @@ from rich.text import Text
 
 from a2rl.cli.console import print_table, say, say_aside
 from a2rl.cli.doctor import examine
-from a2rl.cli.rehearsal_links import GROUPS, SUITE, Plan, Row
+from a2rl.cli.rehearsal_links import GROUPS, Rehearsal, Row
 from a2rl.config.params import load_params
 from a2rl.config.plan import new_launch_id, package_versions, plan_runs
 from a2rl.config.suite import replace_settings, single_run
-from a2rl.core.errors import InfrastructureError, UsageError, unknown_name
-from a2rl.core.files import FrozenModel, write_model
-from a2rl.core.processes import module_command, run_child
+from a2rl.core.errors import UsageError, unknown_name
+from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight_probes import vllm_build
-from a2rl.linux.gpus import Hardware, hardware
 from a2rl.run.disk import disk_of_runs
 from a2rl.run.spec import RunSpec
 
 STYLES = {"pass": "green", "skipped": "yellow", "fail": "bold red"}
-COLD_START = "vLLM, cold start"
+SUITE = "rehearsal"
 
 
-class Report(FrozenModel):
-    """What a rehearsal found: `rehearsal.json`."""
-
-    passed: bool
-    seconds: float
-    folder: str
-    """The folder with this file and the logs, to attach to a report of a problem."""
-    hardware: Hardware
-    versions: dict[str, str]
-    links: list[Row]
-    machine: list[dict[str, Any]]
-    """What `a2rl doctor` says."""
-
-
-def rehearse_here(given: dict[str, Any], only: Collection[str], settings: Settings) -> Report:
-    """Tries the links of a run, shows each as it ends, and writes the report, also if the user stops it.
+def rehearse_here(given: dict[str, Any], only: Collection[str], settings: Settings) -> dict[str, Any]:
+    """Tries the links of a run, and shows each as it ends.
 
     Args:
         given: The settings of the run, by the keys of suites.
         only: The groups of links to try; all of them if there are none.
         settings: The project.
+
+    Returns:
+        The report, which is also written if the user stops the rehearsal: `rehearsal.json` in its folder.
 
     Raises:
         UsageError: A setting or a group does not exist.
@@ -58,23 +46,29 @@ def rehearse_here(given: dict[str, Any], only: Collection[str], settings: Settin
     specs, began, rows = planned(given, settings), time.monotonic(), list[Row]()
     folder = settings.rehearsals / new_launch_id(SUITE)
     folder.mkdir(parents=True)
+
+    def write(row: Row) -> None:
+        rows.append(row)
+        say_aside(Text.assemble((f"{row.result:<8}", STYLES[row.result]), f"{row.link}  ", (row.found, "dim")))
+
     try:
         for spec in specs:
-            name = f"{spec.task}: " if len(specs) > 1 else ""
-            for row in links(spec, only or GROUPS, folder, settings):
-                rows.append(row.model_copy(update={"link": name + row.link}))
-                _announce(rows[-1])
+            if len(specs) > 1:
+                say_aside(f"{spec.task}, {spec.model}", style="bold")
+            with tempfile.TemporaryDirectory(dir=disk_of_runs(settings), prefix=".rehearsal-") as scratch:
+                here = Rehearsal(spec, folder, Path(scratch), settings, write)
+                for name in only or GROUPS:
+                    GROUPS[name](here)
     finally:
-        report = Report(
-            passed=all(row.result != "fail" for row in rows),
-            seconds=round(time.monotonic() - began, 1),
-            folder=str(folder),
-            hardware=hardware(),
-            versions=package_versions(),
-            links=rows,
-            machine=[each._asdict() for each in examine(settings)],
-        )
-        write_model(folder / "rehearsal.json", report)
+        report = {
+            "passed": all(row.result != "fail" for row in rows),
+            "seconds": round(time.monotonic() - began, 1),
+            "folder": str(folder),
+            "links": [row.model_dump() for row in rows],
+            "doctor": [each._asdict() for each in examine(settings)],
+            "versions": package_versions(),
+        }
+        write_atomically(folder / "rehearsal.json", json.dumps(report, indent=2))
     return report
 
 
@@ -84,68 +78,20 @@ def planned(given: dict[str, Any], settings: Settings) -> list[RunSpec]:
     Raises:
         UsageError: A setting does not exist or is not allowed.
     """
-    params = load_params(settings.root)
     try:
         has_vllm = bool(vllm_build(settings))
     except UsageError:
         has_vllm = True  # a check says what is wrong with it
-    default = {"backend": "vllm"} if has_vllm else {}
-    return plan_runs(replace_settings(single_run(default), given), SUITE, params, settings)
+    suite = replace_settings(single_run({"backend": "vllm"} if has_vllm else {}), given)
+    return plan_runs(suite, SUITE, load_params(settings.root), settings)
 
 
-def links(spec: RunSpec, wanted: Collection[str], folder: Path, settings: Settings) -> Iterator[Row]:
-    """Makes the links of a run, each group in a process of its own.
-
-    Args:
-        spec: The run.
-        wanted: The groups.
-        folder: The folder for logs.
-        settings: The project.
-    """
-    kept, scratch = folder / f"{spec.task}-{spec.run_id[-4:]}", disk_of_runs(settings) / f".{folder.name}"
-    kept.mkdir()
-    for group, (_, limit_s) in GROUPS.items():
-        if group not in wanted:
-            continue
-        plan = Plan(spec=spec, rows=kept / f"{group}.jsonl", scratch=scratch, kept=kept)
-        rows = _group(group, limit_s, plan, settings)
-        yield from rows
-        if any(row.link == COLD_START and row.result == "fail" for row in rows):
-            spec = spec.model_copy(update={"backend": "transformers"})  # the run has other links to show
-
-
-def _group(group: str, limit_s: float, plan: Plan, settings: Settings) -> list[Row]:
-    """Runs a group to its end, or its limit, and returns its rows."""
-    log, file = plan.kept / f"{group}.log", plan.kept / f"{group}.json"
-    root = str(settings.root)
-    environment = {**settings.environ, "PYTHONPATH": root, "A2RL_ROOT": root, "PYTHONUNBUFFERED": "1"}
-    plan.scratch.mkdir()
-    try:
-        write_model(file, plan)
-        code = run_child(module_command("a2rl.cli.rehearsal_links", group, str(file)), environment, log, limit_s)
-        ended = f"its process ended with status {code}"
-    except InfrastructureError:
-        ended = f"it took longer than the {limit_s:.0f} s of its group"
-    finally:
-        shutil.rmtree(plan.scratch, ignore_errors=True)
-    lines = plan.rows.read_text(encoding="utf-8").splitlines() if plan.rows.exists() else []
-    rows = {row.link: row for row in map(Row.model_validate_json, lines)}
-    if not rows:
-        rows[group] = Row(link=group, result="fail", seconds=0, found="")
-    return [
-        row.model_copy(update={"found": f"{ended}: {log} says more"}) if row.result == "fail" and not row.found else row
-        for row in rows.values()
-    ]
-
-
-def _announce(row: Row) -> None:
-    say_aside(Text.assemble((f"{row.result:<8}", STYLES[row.result]), f"{row.link}  ", (row.found, "dim")))
-
-
-def show(report: Report) -> None:
+def show(report: dict[str, Any]) -> None:
     """Prints the table of the links."""
-    rows = [(row.link, row.result, f"{row.seconds:.1f}", row.found) for row in report.links]
+    links = report["links"]
+    rows = [(each["link"], each["result"], f"{each['seconds']:.1f}", each["found"]) for each in links]
     print_table(("link", "result", "seconds", "what it found, or the remedy"), rows, right=("seconds",))
-    failed = sum(row.result == "fail" for row in report.links)
-    total = f"{failed} of {len(report.links)} links failed, {report.seconds:.0f} s"
-    say(f"{total}; if you report a problem, attach the folder {report.folder}")
+    failed = sum(each["result"] == "fail" for each in links)
+    say(
+        f"{failed} of {len(links)} links failed, {report['seconds']:.0f} s; the report and its logs: {report['folder']}"
+    )
