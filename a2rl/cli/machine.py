@@ -99,10 +99,9 @@ def rehearse(
 
     Examples: `a2rl rehearse --model smollm2-135m`, `a2rl rehearse --model Qwen/Qwen2.5-7B --task gsm8k --json`
     """
-    from a2rl.cli.rehearse import rehearse_here, show
+    from a2rl.cli.rehearse import rehearse_here
 
     report = rehearse_here(given, only or (), Settings.load())
-    show(report)
     if as_json:
         print_json(report)
     if not report["passed"]:

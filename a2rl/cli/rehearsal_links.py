@@ -137,7 +137,7 @@ class Rehearsal:
         began, found = time.monotonic(), list[str]()
 
         def end(*_: object) -> None:
-            raise InfrastructureError(f"it takes longer than {limit_s:.0f} s; what it did is in {self.kept}")
+            raise InfrastructureError(f"it takes longer than {limit_s:g} s; what it did is in {self.kept}")
 
         before = signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, limit_s)

@@ -27,7 +27,7 @@ SUITE = "rehearsal"
 
 
 def rehearse_here(given: dict[str, Any], only: Collection[str], settings: Settings) -> dict[str, Any]:
-    """Tries the links of a run, and shows each as it ends.
+    """Tries the links of a run, shows each as it ends, and then all of them, even if the user stops it.
 
     Args:
         given: The settings of the run, by the keys of suites.
@@ -35,7 +35,7 @@ def rehearse_here(given: dict[str, Any], only: Collection[str], settings: Settin
         settings: The project.
 
     Returns:
-        The report, which is also written if the user stops the rehearsal: `rehearsal.json` in its folder.
+        The report, which is also `rehearsal.json` in its folder.
 
     Raises:
         UsageError: A setting or a group does not exist.
@@ -69,6 +69,7 @@ def rehearse_here(given: dict[str, Any], only: Collection[str], settings: Settin
             "versions": package_versions(),
         }
         write_atomically(folder / "rehearsal.json", json.dumps(report, indent=2))
+        _show(report)
     return report
 
 
@@ -86,8 +87,7 @@ def planned(given: dict[str, Any], settings: Settings) -> list[RunSpec]:
     return plan_runs(suite, SUITE, load_params(settings.root), settings)
 
 
-def show(report: dict[str, Any]) -> None:
-    """Prints the table of the links."""
+def _show(report: dict[str, Any]) -> None:
     links = report["links"]
     rows = [(each["link"], each["result"], f"{each['seconds']:.1f}", each["found"]) for each in links]
     print_table(("link", "result", "seconds", "what it found, or the remedy"), rows, right=("seconds",))
