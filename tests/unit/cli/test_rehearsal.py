@@ -17,6 +17,7 @@ from a2rl.cli.rehearsal_links import GROUPS, Rehearsal, Row, compared
 from a2rl.cli.rehearse import rehearse_here
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.settings import Settings
+from a2rl.run.spec import RunSpec
 from a2rl.sandbox.selection import TrialEnd
 from tests.fake_engine import FakeEngine
 from tests.fake_gpus import GIB, FakeGpus
@@ -26,30 +27,36 @@ Try = Callable[..., dict[str, Row]]
 FREED = "Error in memory profiling. Initial free memory 12.1 GiB, current free memory 40.2 GiB"
 
 
-@pytest.fixture
-def rehearsal(settings: Settings, base_model: Path, tmp_path: Path) -> Callable[..., Rehearsal]:
-    """Returns a function that makes a rehearsal whose rows are in its `rows`; keywords are settings of its run."""
+class Noted(Rehearsal):
+    """A rehearsal that keeps its rows."""
 
-    def make(here: Settings = settings, **changes: Any) -> Rehearsal:
-        rows: list[Row] = []
-        scratch = tmp_path / "scratch"
-        scratch.mkdir(exist_ok=True)
-        run = spec(**{"model": str(base_model), "agent": "noop", "sandbox": "none", **changes})
-        made = Rehearsal(run, tmp_path, scratch, here, rows.append)
-        made.rows = rows  # type: ignore[attr-defined]
-        return made
+    def __init__(self, run: RunSpec, folder: Path, settings: Settings) -> None:
+        self.rows: list[Row] = []
+        (folder / "scratch").mkdir(exist_ok=True)
+        super().__init__(run, folder, folder / "scratch", settings, self.rows.append)
+
+    def by_name(self) -> dict[str, Row]:
+        return {row.link: row for row in self.rows}
+
+
+@pytest.fixture
+def rehearsal(settings: Settings, base_model: Path, tmp_path: Path) -> Callable[..., Noted]:
+    """Returns a function that makes a rehearsal; keywords are settings of its run."""
+
+    def make(here: Settings = settings, **changes: Any) -> Noted:
+        return Noted(spec(**{"model": str(base_model), **changes}), tmp_path, here)
 
     return make
 
 
 @pytest.fixture
-def tried(rehearsal: Callable[..., Rehearsal]) -> Try:
+def tried(rehearsal: Callable[..., Noted]) -> Try:
     """Returns a function that tries a group of links, and returns its rows by the names of the links."""
 
     def try_group(group: str, here: Settings | None = None, **changes: Any) -> dict[str, Row]:
         made = rehearsal(here, **changes) if here else rehearsal(**changes)
         GROUPS[group](made)
-        return {row.link: row for row in made.rows}  # type: ignore[attr-defined]
+        return made.by_name()
 
     return try_group
 
@@ -67,10 +74,10 @@ def with_vllm(settings: Settings, folder: Path, build: str, problem: str = "") -
 # The faults.
 
 
-def test_a_missing_vllm_is_found_and_the_run_goes_on_with_transformers(rehearsal: Callable[..., Rehearsal]) -> None:
+def test_a_missing_vllm_is_found_and_the_run_goes_on_with_transformers(rehearsal: Callable[..., Noted]) -> None:
     here = rehearsal(backend="vllm")
     GROUPS["grades"](here)
-    rows = {row.link: row for row in here.rows}  # type: ignore[attr-defined]
+    rows = here.by_name()
     assert (rows["transformers"].result, rows["vLLM, cold start"].result) == ("pass", "fail")
     assert "run `make setup-vllm`" in rows["vLLM, cold start"].found
     assert rows["vLLM, new weights"].result == "skipped"
@@ -192,7 +199,7 @@ def test_a_checkpoint_is_copied_as_a_submission(tried: Try) -> None:
     assert "read, hashed and written" in found.found
 
 
-def test_a_link_that_breaks_or_takes_too_long_does_not_stop_the_others(rehearsal: Callable[..., Rehearsal]) -> None:
+def test_a_link_that_breaks_or_takes_too_long_does_not_stop_the_others(rehearsal: Callable[..., Noted]) -> None:
     here = rehearsal()
     with here.link("breaks"):
         raise KeyError("a library's own error")
@@ -200,7 +207,7 @@ def test_a_link_that_breaks_or_takes_too_long_does_not_stop_the_others(rehearsal
         threading.Event().wait(60)
     with here.link("works") as found:
         found("something")
-    rows: list[Row] = here.rows  # type: ignore[attr-defined]
+    rows = here.rows
     assert [row.result for row in rows] == ["fail", "fail", "pass"]
     assert 'KeyError: "a library\'s own error"' in rows[0].found
     assert "it takes longer than 0.1 s" in rows[1].found
