@@ -40,6 +40,7 @@ from a2rl.linux.resources import GIB
 from a2rl.models.base_model import local_folder, model_digest, resolve_model
 from a2rl.models.finite import require_finite_weights
 from a2rl.results.outputs import graded_outputs
+from a2rl.results.verify.check import CheckOutcome
 from a2rl.run.directory import RunDir, new_run_id
 from a2rl.run.disk import format_bytes, weights_bytes
 from a2rl.run.events import GradingFailed, SubmissionAccepted, SubmissionReceived, SubmissionRefused
@@ -335,7 +336,8 @@ def compared(expected: list[str], texts: list[str]) -> str:
 
 
 def _free_memory(here: Rehearsal, device: str) -> str:
-    job, gpus = _job(here, device, here.spec.backend), [gpu for gpu in here.gpus if gpu.uuid in device.split(",")]
+    job, now = _job(here, device, here.spec.backend), usable_gpus(here.settings).gpus
+    gpus = [gpu for gpu in now if gpu.uuid in device.split(",")]
     if not gpus:
         raise SkippedError("no GPU grades")
     needed = job.memory.total_bytes if job.memory else weights_bytes(job.model)
@@ -415,38 +417,44 @@ def _last(output: str) -> str:
     return (output.strip().splitlines() or ["it says nothing"])[-1]
 
 
-def run(here: Rehearsal) -> None:
-    """Makes a real run of the scripted agent: a few steps of SFT and of GRPO, both submitted, and its report."""
+def run(rehearsals: Sequence[Rehearsal]) -> None:
+    """Makes real runs of the scripted agent, in one flow: a few steps of SFT and of GRPO, both submitted, and a report
+    of each."""
     from a2rl.cli.flow_runner import run_flow
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
+    settings, created = rehearsals[0].settings, [create_run(short_run(each), each.settings) for each in rehearsals]
+    ids = [each.id for each in created]
+    with rehearsals[0].link("runs, under Prefect", RUN_S * len(ids)) as found:
+        run_flow({"run_ids": ids, "concurrency": 1}, ids, settings)
+        found(", ".join(ids))
+    for here, ours in zip(rehearsals, created, strict=True):
+        for method in ("SFT", "GRPO"):
+            with here.link(f"training and grade: {method}") as found:
+                found(submission_of(ours, method))
+        with here.link("verify, with MLflow") as found:
+            made = verify_run(ours, Tracker(settings), trust_of(settings))
+            if problems := [each.problem or each.not_checked for each in made if each.problem or _lacks_mlflow(each)]:
+                raise IntegrityError("; ".join(problems))
+            found(f"{len(made)} checks, verdict: {ours.need('grade', GradeRecord).verdict}")
+        shutil.copytree(ours.logs, here.kept / ours.id, dirs_exist_ok=True)
+        shutil.rmtree(ours.workspace / "output", ignore_errors=True)  # checkpoints of the real size
+
+
+def _lacks_mlflow(check: CheckOutcome) -> bool:
+    return "MLflow" in check.what and bool(check.not_checked)
+
+
+def short_run(here: Rehearsal) -> RunSpec:
+    """Returns a run like that of the rehearsal, with the scripted agent, that takes a few minutes."""
     short = {
         "run_id": new_run_id(here.spec.task, "scripted"), "agent": "scripted", "driver": None, "base_url": None,
         "mode": "free", "trials": 1, "protocol": "strict", "budget_s": 300.0, "steps": 10 if here.gpus else 2,
         "limit": 2 * ITEMS, "max_submissions": 4, "keep": "none",
         "generation": here.spec.generation.model_copy(update={"max_new_tokens": ANSWER_TOKENS}),
     }  # fmt: skip
-    settings, created = here.settings, create_run(here.spec.model_copy(update=short), here.settings)
-    with here.link("run, under Prefect", RUN_S) as found:
-        run_flow({"run_ids": [created.id]}, [created.id], settings)
-        if (record := created.need("grade", GradeRecord)).failed_stage:
-            raise RunFailedError(record.reason)
-        found(f"{created.id}: {record.verdict}")
-    for method in ("SFT", "GRPO"):
-        with here.link(f"training and grade: {method}") as found:
-            found(submission_of(created, method))
-    with here.link("verify, with MLflow") as found:
-        made = verify_run(created, Tracker(settings), trust_of(settings))
-        if problems := [
-            each.problem or each.not_checked
-            for each in made
-            if each.problem or ("MLflow" in each.what and each.not_checked)
-        ]:
-            raise IntegrityError("; ".join(problems))
-        found(f"{len(made)} checks")
-    shutil.copytree(created.logs, here.kept / created.id, dirs_exist_ok=True)
-    shutil.rmtree(created.workspace / "output", ignore_errors=True)  # checkpoints of the real size
+    return here.spec.model_copy(update=short)
 
 
 def submission_of(run: RunDir, method: str) -> str:
@@ -464,9 +472,9 @@ def submission_of(run: RunDir, method: str) -> str:
         reasons += [each.reason for each in ledger.events(GradingFailed)]
         raise RunFailedError("; ".join(reasons) or f"the agent submitted nothing of it: {run.agent_log} says why")
     start = read_model(run.items(grade.weights_digest, run.spec.public_split), GradeResult).engine_start
-    how = f", in {start.seconds:.1f} s by a {start.kind} engine of vLLM" if start else ""
-    took_s = grade.elapsed_s - received.elapsed_s
-    return f"submitted after {received.elapsed_s:.0f} s, graded {took_s:.0f} s later{how}"
+    how = f", with a {start.kind} engine of vLLM in {start.seconds:.1f} s" if start else ""
+    return f"submitted after {received.elapsed_s:.0f} s, graded in {grade.result.seconds:.1f} s{how}"
 
 
-GROUPS = {each.__name__: each for each in (model, checks, copy, grades, together, run)}
+GROUPS = {each.__name__: each for each in (model, checks, copy, grades, together)}
+"""The groups of links for one run, by name; `run` is for all runs."""

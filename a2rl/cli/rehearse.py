@@ -4,6 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from a2rl.cli.console import print_table, say, say_aside
 from a2rl.cli.doctor import examine
-from a2rl.cli.rehearsal_links import GROUPS, Rehearsal, Row
+from a2rl.cli.rehearsal_links import GROUPS, Rehearsal, Row, run
 from a2rl.config.params import load_params
 from a2rl.config.plan import new_launch_id, package_versions, plan_runs
 from a2rl.config.suite import replace_settings, single_run
@@ -40,25 +41,27 @@ def rehearse_here(given: dict[str, Any], only: Collection[str], settings: Settin
     Raises:
         UsageError: A setting or a group does not exist.
     """
-    for name in only:
-        if name not in GROUPS:
-            raise unknown_name("group of links", name, GROUPS)
+    wanted = only or (*GROUPS, run.__name__)
+    for name in wanted:
+        if name not in (*GROUPS, run.__name__):
+            raise unknown_name("group of links", name, (*GROUPS, run.__name__))
     specs, began, rows = planned(given, settings), time.monotonic(), list[Row]()
     folder = settings.rehearsals / new_launch_id(SUITE)
     folder.mkdir(parents=True)
 
-    def write(row: Row) -> None:
-        rows.append(row)
-        say_aside(Text.assemble((f"{row.result:<8}", STYLES[row.result]), f"{row.link}  ", (row.found, "dim")))
+    def write(spec: RunSpec, row: Row) -> None:
+        rows.append(row.model_copy(update={"link": f"{spec.task}: {row.link}"}) if len(specs) > 1 else row)
+        shown = rows[-1]
+        say_aside(Text.assemble((f"{row.result:<8}", STYLES[row.result]), f"{shown.link}  ", (row.found, "dim")))
 
     try:
-        for spec in specs:
-            if len(specs) > 1:
-                say_aside(f"{spec.task}, {spec.model}", style="bold")
-            with tempfile.TemporaryDirectory(dir=disk_of_runs(settings), prefix=".rehearsal-") as scratch:
-                here = Rehearsal(spec, folder, Path(scratch), settings, write)
-                for name in only or GROUPS:
-                    GROUPS[name](here)
+        with tempfile.TemporaryDirectory(dir=disk_of_runs(settings), prefix=".rehearsal-") as scratch:
+            rehearsals = [Rehearsal(each, folder, Path(scratch), settings, partial(write, each)) for each in specs]
+            for here in rehearsals:
+                for group in (GROUPS[name] for name in GROUPS if name in wanted):
+                    group(here)
+            if run.__name__ in wanted:
+                run(rehearsals)
     finally:
         report = {
             "passed": all(row.result != "fail" for row in rows),
