@@ -4,6 +4,7 @@ A message is one line that a user can act on: what is wrong, then how to fix it.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from a2rl.core.printable import printable
@@ -75,6 +76,24 @@ class InterruptedByUserError(A2rlError):
     """The user stopped the pipeline (Ctrl-C or SIGTERM); `a2rl resume` continues from here."""
 
     exit_code = 130
+
+
+WARNING = re.compile(r"Warning|WARN|warnings\.warn|\[W\d")
+"""What warnings have in common: those of Python, of logging and of PyTorch's libraries."""
+
+
+def last_words(output: str, nothing: str = "it says nothing") -> str:
+    """Returns the line in which a program that has ended says why: its last one, but for warnings.
+
+    Libraries also warn while a process ends, after the exception that ended it.
+
+    Args:
+        output: What it wrote.
+        nothing: What is returned if it wrote nothing.
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = (line for line in reversed(lines) if not WARNING.search(line))
+    return next(telling, lines[-1] if lines else nothing)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

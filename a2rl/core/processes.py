@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from a2rl.core.errors import InfrastructureError, InterruptedByUserError
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError, last_words
 from a2rl.core.settings import WAY_OUT, Settings
 
 STOP = threading.Event()
@@ -403,8 +403,8 @@ def read_apart(
         is_machines, code = bool(problem and cpu_s), process.returncode
         if code and not problem:
             problems.seek(max(0, problems.seek(0, os.SEEK_END) - MAX_PROBLEM_BYTES))
-            lines = problems.read().decode("utf-8", "replace").splitlines()
-            problem = lines[-1] if lines and code > 0 else f"its process ended with status {code}"
+            ended = f"its process ended with status {code}"
+            problem = last_words(problems.read().decode("utf-8", "replace"), ended) if code > 0 else ended
             is_machines = code in KILLED or (problem == "MemoryError" and not memory_bytes)
             if code == -signal.SIGXCPU:
                 problem = f"it needed more than {cpu_s} s of processor time"

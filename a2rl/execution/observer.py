@@ -22,7 +22,7 @@ from pathlib import Path
 from a2rl.agent_systems.definition import Agent, find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.agent_systems.transcripts.ending import Account
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, last_words
 from a2rl.core.event_log import Background, log_failure
 from a2rl.core.files import FrozenModel
 from a2rl.core.processes import Child, child_environment, module_command
@@ -75,7 +75,7 @@ def transcript_summary(run: RunDir, agent: Agent, settings: Settings, attempt: i
             capture_output=True, timeout=SUMMARY_TIMEOUT_S, check=False,
         )  # fmt: skip
         if done.returncode != 0:
-            raise InfrastructureError((done.stderr.decode(errors="replace").splitlines() or ["it was killed"])[-1])
+            raise InfrastructureError(last_words(done.stderr.decode(errors="replace"), "it was killed"))
         return TranscriptSummary.model_validate_json(done.stdout)
     except (OSError, ValueError, InfrastructureError, subprocess.TimeoutExpired) as error:
         log_failure(pipeline_log(run), "the transcript could not be read", error)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from a2rl.agent_systems.installation import Installation
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import UsageError, last_words
 from a2rl.core.processes import child_environment
 from a2rl.core.settings import Settings
 from a2rl.execution.workspace import gpu_variables
@@ -214,4 +214,4 @@ def _run(python: Path, program: str, env: Mapping[str, str]) -> "subprocess.Comp
 
 
 def _last(output: str) -> str:
-    return (output.strip().splitlines() or ["it says nothing"])[-1][-MAX_SHOWN:]
+    return last_words(output)[-MAX_SHOWN:]

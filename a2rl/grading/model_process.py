@@ -11,7 +11,7 @@ from typing import NamedTuple
 import psutil
 from pydantic import BaseModel
 
-from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, last_words
 from a2rl.core.files import write_model
 from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
@@ -75,8 +75,8 @@ def run_model_process(
         return f"it took longer than {timeout_s:.0f} s"
     if status == 0:
         return ""
-    lines = log.read_text(errors="replace").strip()[-LOG_CHARS:].splitlines()
-    return f"its process ended with exit code {status}: {lines[-1] if lines else 'it wrote nothing'}"
+    said = log.read_text(errors="replace")[-LOG_CHARS:]
+    return f"its process ended with exit code {status}: {last_words(said, 'it wrote nothing')}"
 
 
 class MissingWeights(BaseModel):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import UsageError, last_words
 from a2rl.core.files import file_digest, machine_failure
 from a2rl.core.locks import file_lock
 from a2rl.core.processes import child_environment, module_command, run_child
@@ -96,5 +96,6 @@ def convert_apart(gguf: Path, folder: Path, log: Path, settings: Settings) -> st
         for path in folder.iterdir():
             path.chmod(0o644)  # agents read it as another user; safetensors writes files for their owner alone
         return ""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"]
-    return "the process was killed, perhaps for lack of memory" if status < 0 else lines[-1]
+    if status < 0:
+        return "the process was killed, perhaps for lack of memory"
+    return last_words(log.read_text(encoding="utf-8", errors="replace"))

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.errors import InfrastructureError, UsageError, last_words
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.sampling.engine_params import Dtype, EngineMemory, VllmParams
@@ -138,13 +138,13 @@ class EngineConnection:
         """Returns the error for a lost worker, with the end of its log as a note.
 
         Args:
-            why: What is known about it; otherwise, the last line of its log is shown.
+            why: What is known about it; otherwise, what its log ends with is shown.
             ended: How it ended, if that is known.
         """
-        lines = [line for line in self._end_of_log().splitlines() if line.strip()]
-        last = why or (lines[-1].strip() if lines else "it wrote nothing")
+        end = self._end_of_log()
+        last = why or last_words(end, "it wrote nothing")
         error = EngineLostError(f"the vLLM worker ended{ended}: {last}; log: {self._log}", why)
-        error.add_note("\n".join(lines[-LOG_TAIL_LINES:]))
+        error.add_note("\n".join(end.splitlines()[-LOG_TAIL_LINES:]))
         return error
 
     def _end_of_log(self) -> str:

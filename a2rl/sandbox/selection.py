@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import a2rl
-from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError, last_words
 from a2rl.core.settings import Settings
 from a2rl.linux import landlock, seccomp
 from a2rl.linux.cgroup import CONTROLLERS, ControlGroup
@@ -128,8 +128,8 @@ def _try_out() -> dict[Layer, int]:
         )  # fmt: skip
         return cast(dict[Layer, int], json.loads(done.stdout))
     except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
-        raise InfrastructureError(f"cannot find out what this machine supports: {said[-1]}; try again") from error
+        said = last_words(error.stderr, f"exit code {error.returncode}")
+        raise InfrastructureError(f"cannot find out what this machine supports: {said}; try again") from error
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise InfrastructureError(f"cannot find out what this machine supports: {error}; try again") from error
 
@@ -317,4 +317,4 @@ def _problem(isolation: Isolation, settings: Settings) -> str:
         ended = try_in_sandbox(
             [sys.executable, "-I", "-S", "-c", PROBE, str(port)], isolation, settings, connect=(port,)
         )
-    return "" if ended.ok else ended.output.splitlines()[-1][:MAX_SHOWN]
+    return "" if ended.ok else last_words(ended.output)[:MAX_SHOWN]

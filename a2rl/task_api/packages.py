@@ -21,7 +21,7 @@ from string import Template
 from typing import Any, ClassVar
 
 import a2rl
-from a2rl.core.errors import InfrastructureError, TaskDefinitionError, UsageError
+from a2rl.core.errors import InfrastructureError, TaskDefinitionError, UsageError, last_words
 from a2rl.core.processes import tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.task_api.package_process import DATA, START
@@ -191,6 +191,6 @@ class PackageTask:
             raise InfrastructureError(f"{self.package}'s {self.name} gave no answer: {error}") from error
         replies = [json.loads(line) for line in done.stdout.splitlines()]
         if len(replies) != len(requests):
-            last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-            raise InfrastructureError(f"the process of {self.package}'s {self.name} ended early: {last[:500]}")
+            last = last_words(done.stderr)[:500]
+            raise InfrastructureError(f"the process of {self.package}'s {self.name} ended early: {last}")
         return replies

@@ -388,7 +388,7 @@ def common_settings(trained: Trained) -> dict[str, Any]:
         "disable_tqdm": True,
         "use_cpu": not ON_GPU,
         "bf16": computes_in_bfloat16(trained.parameters),
-        "gradient_checkpointing": ON_GPU and trained.parameters >= SMALL_MODEL,
+        "gradient_checkpointing": ON_GPU and tokens_that_fit(trained.model) < MOST_TOKENS,
         "dataloader_pin_memory": ON_GPU,
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.core.errors import last_words
 from a2rl.core.processes import Reading, read_apart, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.sandbox import command
@@ -103,3 +104,27 @@ def test_a_process_that_reads_what_an_agent_wrote_is_limited(
 def test_a_reader_of_agent_files_is_told_and_says_something(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("import sys\nprint(sys.stdin.read() + sys.argv[1])\n")
     assert read_apart("reader", ["b"], Settings(tmp_path, settings.environ), "a", 60) == Reading(b"ab\n", "")
+
+
+ENDED = """Traceback (most recent call last):
+  File "worker.py", line 12, in <module>
+ModuleNotFoundError: No module named 'flashinfer'
+"""
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "[rank0]:[W1126 23:05:56.2 ProcessGroupNCCL.cpp:1575] destroy_process_group() was not called\n",
+        "tracker.py:254: UserWarning: there appear to be 2 leaked objects\n  warnings.warn('leaked')\n",
+        "2026-11-26 23:05:56 WARNING closing\n\n",
+        "",
+    ],
+)
+def test_a_warning_at_the_end_does_not_hide_the_error(warning: str) -> None:
+    assert last_words(ENDED + warning) == "ModuleNotFoundError: No module named 'flashinfer'"
+
+
+def test_a_program_that_only_warns_or_says_nothing() -> None:
+    assert last_words("UserWarning: odd\n") == "UserWarning: odd"
+    assert last_words(" \n", "it wrote nothing") == "it wrote nothing"
