@@ -99,9 +99,10 @@ def rehearse(
 
     Examples: `a2rl rehearse --model smollm2-135m`, `a2rl rehearse --model Qwen/Qwen2.5-7B --task gsm8k --json`
     """
+    from a2rl.cli.rehearsal_links import GROUPS
     from a2rl.cli.rehearse import rehearse_here
 
-    report = rehearse_here(given, only or (), Settings.load())
+    report = rehearse_here(given, GROUPS, only or (), Settings.load())
     if as_json:
         print_json(report)
     if not report["passed"]:

@@ -4,47 +4,40 @@ what it makes.
 
 import secrets
 import shutil
-import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from a2rl.agent_systems.definition import agent_ids, find_agent
 from a2rl.agent_systems.installation import Installation
+from a2rl.cli.rehearse import Group, Rehearsal, SkippedError
 from a2rl.config.params import load_params
 from a2rl.config.provision import provision_of
 from a2rl.core.errors import (
-    A2rlError,
     InfrastructureError,
     IntegrityError,
-    InterruptedByUserError,
     RunFailedError,
     UsageError,
+    last_words,
 )
-from a2rl.core.files import FrozenModel, machine_failure, read_model
+from a2rl.core.files import machine_failure, read_model
 from a2rl.core.processes import Child, child_environment
-from a2rl.core.settings import Settings
-from a2rl.execution.preflight import CHECKS, examine_runs
+from a2rl.execution.preflight import CHECKS
 from a2rl.execution.workspace import gpu_variables
 from a2rl.grading.base_trial import try_base_model
 from a2rl.grading.devices import held_device, planned_for
 from a2rl.grading.job import EngineChoice, GradeJob, GradeResult
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.submitted_files import Source, SubmittedFiles
-from a2rl.linux.gpus import CPU, Gpu, driver_nodes, usable_gpus
+from a2rl.linux.gpus import CPU, driver_nodes, usable_gpus
 from a2rl.linux.resources import GIB
 from a2rl.models.base_model import local_folder, model_digest, resolve_model
 from a2rl.models.finite import require_finite_weights
 from a2rl.results.outputs import graded_outputs
-from a2rl.results.verify.check import CheckOutcome
 from a2rl.run.directory import RunDir, new_run_id
 from a2rl.run.disk import format_bytes, weights_bytes
 from a2rl.run.events import GradingFailed, SubmissionAccepted, SubmissionReceived, SubmissionRefused
-from a2rl.run.gpu_share import wants_no_gpu
 from a2rl.run.owner import create_run
 from a2rl.run.records import GradeRecord
 from a2rl.run.spec import RunSpec
@@ -90,96 +83,6 @@ while True:
 """Allocates and frees memory of a GPU as long as its input is open, but leaves as much as it is told."""
 
 
-Outcome = Literal["pass", "fail", "skipped"]
-
-
-class Row(FrozenModel):
-    """A link of the table."""
-
-    link: str
-    result: Outcome
-    seconds: float
-    found: str
-    """What it found, or why it failed or was skipped, and what to do about it."""
-
-
-class SkippedError(A2rlError):
-    """A link cannot be tried here, or need not be."""
-
-
-class Rehearsal:
-    """The rehearsal of one run.
-
-    Args:
-        spec: The run that the user has in mind.
-        kept: A folder for logs.
-        scratch: A folder for checkpoints, on the disk of the runs.
-        settings: The project.
-        write: Called with each row, as soon as its link has ended.
-    """
-
-    def __init__(
-        self, spec: RunSpec, kept: Path, scratch: Path, settings: Settings, write: Callable[[Row], None]
-    ) -> None:
-        self.spec, self.kept, self.scratch, self.settings, self.write = spec, kept, scratch, settings, write
-        self.gpus: Sequence[Gpu] = () if wants_no_gpu(spec) else usable_gpus(settings).gpus
-
-    @contextmanager
-    def link(self, name: str, limit_s: float = 300.0) -> Iterator[Callable[[str], None]]:
-        """Writes the row of a link, whatever happens in the context, which ends after some time.
-
-        Yields:
-            A function to call with what is found.
-
-        Raises:
-            InterruptedByUserError: The user stopped it.
-        """
-        result: Outcome = "fail"
-        began, found = time.monotonic(), list[str]()
-
-        def end(*_: object) -> None:
-            raise InfrastructureError(f"it takes longer than {limit_s:g} s; what it did is in {self.kept}")
-
-        before = signal.signal(signal.SIGALRM, end)
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
-        try:
-            yield found.append
-            result = "pass"
-        except InterruptedByUserError:
-            raise
-        except SkippedError as why:
-            result, found = "skipped", [str(why)]
-        except A2rlError as error:
-            found = [str(error)]
-        except Exception as error:  # noqa: BLE001 - whatever breaks here is what the rehearsal is for
-            with (self.kept / "errors.log").open("a", encoding="utf-8") as log:
-                traceback.print_exc(file=log)
-            found = [f"{type(error).__name__}: {error}; {self.kept / 'errors.log'} says more"]
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-        if any(found):  # a check that this run does not need finds nothing
-            self.write(Row(link=name, result=result, seconds=time.monotonic() - began, found="; ".join(found)))
-
-    def check(self, what: str, spec: RunSpec, name: str = "", is_needed: bool = True) -> bool:
-        """Makes one of the checks before a run, and returns whether there is no problem.
-
-        Args:
-            what: The check.
-            spec: The run that it is made for.
-            name: The name of the link; that of the check unless given.
-            is_needed: Whether a problem is a failure.
-        """
-        is_ok = False
-        with self.link(name or what) as found:
-            results = examine_runs([spec], self.settings, lambda check: check.what == what)
-            for problem in (each.problem for each in results if each.problem):
-                raise UsageError(problem) if is_needed else SkippedError(problem)
-            is_ok = True
-            found("; ".join(each.found for each in results))
-        return is_ok
-
-
 def model(here: Rehearsal) -> None:
     """Downloads the base model unless it is here, reads its weights, and tries whether a copy can be submitted."""
     folder = local_folder(here.spec.model, here.settings)
@@ -222,7 +125,7 @@ def checks(here: Rehearsal) -> None:
 def copy(here: Rehearsal) -> None:
     """Copies a checkpoint of the real size as the grader copies a submission."""
     with here.link("copy of a submission") as found:
-        saved, target = checkpoint(here), here.scratch / "copy"
+        saved, target = _checkpoint(here), here.scratch / "copy"
         target.mkdir()
         with SubmittedFiles(Source(here.scratch, saved.name)) as files:
             began = time.monotonic()
@@ -231,12 +134,8 @@ def copy(here: Rehearsal) -> None:
         shutil.rmtree(target)
 
 
-def checkpoint(here: Rehearsal) -> Path:
-    """Returns a checkpoint with other weights than the base model, as an agent saves one.
-
-    Raises:
-        InfrastructureError: It cannot be written.
-    """
+def _checkpoint(here: Rehearsal) -> Path:
+    """Returns a checkpoint with other weights than the base model, as an agent saves one."""
     from safetensors.torch import load_file, save_file
 
     folder, saved = resolve_model(here.spec.model, here.settings), here.scratch / "saved"
@@ -283,7 +182,7 @@ def grades(here: Rehearsal) -> None:
             with here.link("vLLM, new weights") as found:
                 if "vllm" not in texts or here.spec.gpus_for_one > 1:
                     raise SkippedError("no engine is kept")
-                other, _ = _grade(pool, _job(here, device, "vllm", checkpoint(here)))
+                other, _ = _grade(pool, _job(here, device, "vllm", _checkpoint(here)))
                 again, texts_again = _grade(pool, _job(here, device, "vllm"))
                 starts = f"{_start_s(other, 'warm')}, and with the first ones again {_start_s(again, 'warm')}"
                 found(f"{starts}; of their texts, {compared(texts['vllm'], texts_again)}")
@@ -382,9 +281,9 @@ def together(here: Rehearsal) -> None:
             raise SkippedError("it is not installed: `make setup-agent-env` does so where there is a GPU")
         if not ok:
             raise UsageError(
-                f"it cannot be imported ({_last(output)}): remove .venv-agent, then `make setup-agent-env`"
+                f"it cannot be imported ({last_words(output)}): remove .venv-agent, then `make setup-agent-env`"
             )
-        found(_last(output))
+        found(last_words(output))
 
 
 def _torchrun(here: Rehearsal, backend: str, count: int) -> str:
@@ -392,9 +291,10 @@ def _torchrun(here: Rehearsal, backend: str, count: int) -> str:
     ok, output = _in_sandbox(here, *launch, PYTHON, "-c", TOGETHER, backend)
     if not ok:
         telling = [line for line in output.splitlines() if "NCCL WARN" in line or "Error: " in line]
+        why, log = (telling or [last_words(output)])[0].strip(), here.kept / "sandbox.log"
         raise UsageError(
-            f"processes of an agent cannot work together with {backend} inside the sandbox "
-            f"({(telling or [_last(output)])[0].strip()}): try --sandbox bwrap; {here.kept / 'sandbox.log'} says more"
+            f"processes of an agent cannot work together with {backend} inside the sandbox ({why}): try --sandbox "
+            f"bwrap; {log} says more"
         )
     return f"{count}, started by torchrun inside the sandbox"
 
@@ -413,10 +313,6 @@ def _in_sandbox(here: Rehearsal, *arguments: str) -> tuple[bool, str]:
     return ended.ok, ended.output
 
 
-def _last(output: str) -> str:
-    return (output.strip().splitlines() or ["it says nothing"])[-1]
-
-
 def run(rehearsals: Sequence[Rehearsal]) -> None:
     """Makes real runs of the scripted agent, in one flow: a few steps of SFT and of GRPO, both submitted, and a report
     of each."""
@@ -424,7 +320,7 @@ def run(rehearsals: Sequence[Rehearsal]) -> None:
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
-    settings, created = rehearsals[0].settings, [create_run(short_run(each), each.settings) for each in rehearsals]
+    settings, created = rehearsals[0].settings, [create_run(_short_run(each), each.settings) for each in rehearsals]
     ids = [each.id for each in created]
     with rehearsals[0].link("runs, under Prefect", RUN_S * len(ids)) as found:
         run_flow({"run_ids": ids, "concurrency": 1}, ids, settings)
@@ -432,21 +328,18 @@ def run(rehearsals: Sequence[Rehearsal]) -> None:
     for here, ours in zip(rehearsals, created, strict=True):
         for method in ("SFT", "GRPO"):
             with here.link(f"training and grade: {method}") as found:
-                found(submission_of(ours, method))
+                found(_submission_of(ours, method))
         with here.link("verify, with MLflow") as found:
             made = verify_run(ours, Tracker(settings), trust_of(settings))
-            if problems := [each.problem or each.not_checked for each in made if each.problem or _lacks_mlflow(each)]:
-                raise IntegrityError("; ".join(problems))
+            problems = [each.problem or each.not_checked * ("MLflow" in each.what) for each in made]
+            if any(problems):
+                raise IntegrityError("; ".join(filter(None, problems)))
             found(f"{len(made)} checks, verdict: {ours.need('grade', GradeRecord).verdict}")
         shutil.copytree(ours.logs, here.kept / ours.id, dirs_exist_ok=True)
         shutil.rmtree(ours.workspace / "output", ignore_errors=True)  # checkpoints of the real size
 
 
-def _lacks_mlflow(check: CheckOutcome) -> bool:
-    return "MLflow" in check.what and bool(check.not_checked)
-
-
-def short_run(here: Rehearsal) -> RunSpec:
+def _short_run(here: Rehearsal) -> RunSpec:
     """Returns a run like that of the rehearsal, with the scripted agent, that takes a few minutes."""
     short = {
         "run_id": new_run_id(here.spec.task, "scripted"), "agent": "scripted", "driver": None, "base_url": None,
@@ -457,12 +350,8 @@ def short_run(here: Rehearsal) -> RunSpec:
     return here.spec.model_copy(update=short)
 
 
-def submission_of(run: RunDir, method: str) -> str:
-    """Says when the agent submitted what it trained by a method, and when that had a grade.
-
-    Raises:
-        RunFailedError: It did not, or the submission has no score.
-    """
+def _submission_of(run: RunDir, method: str) -> str:
+    """Says when the agent submitted what it trained by a method, and when that had a grade."""
     ledger = run.ledger
     received = {each.claims.method: each for each in ledger.events(SubmissionReceived)}.get(method)
     digests = {each.receipt: each.weights_digest for each in ledger.events(SubmissionAccepted)}
@@ -476,5 +365,15 @@ def submission_of(run: RunDir, method: str) -> str:
     return f"submitted after {received.elapsed_s:.0f} s, graded in {grade.result.seconds:.1f} s{how}"
 
 
-GROUPS = {each.__name__: each for each in (model, checks, copy, grades, together)}
-"""The groups of links for one run, by name; `run` is for all runs."""
+def _for_each(group: Callable[[Rehearsal], None]) -> Group:
+    def all_of_them(rehearsals: Sequence[Rehearsal]) -> None:
+        for here in rehearsals:
+            group(here)
+
+    return all_of_them
+
+
+GROUPS: dict[str, Group] = {
+    **{group.__name__: _for_each(group) for group in (model, checks, copy, grades, together)},
+    run.__name__: run,
+}

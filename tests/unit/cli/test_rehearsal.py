@@ -4,7 +4,7 @@ import errno
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from a2rl.cli import rehearsal_links
-from a2rl.cli.rehearsal_links import GROUPS, Rehearsal, Row, compared
-from a2rl.cli.rehearse import rehearse_here
+from a2rl.cli.rehearsal_links import GROUPS, compared
+from a2rl.cli.rehearse import Rehearsal, Row, rehearse_here
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.settings import Settings
 from a2rl.run.spec import RunSpec
@@ -55,7 +55,7 @@ def tried(rehearsal: Callable[..., Noted]) -> Try:
 
     def try_group(group: str, here: Settings | None = None, **changes: Any) -> dict[str, Row]:
         made = rehearsal(here, **changes) if here else rehearsal(**changes)
-        GROUPS[group](made)
+        GROUPS[group]([made])
         return made.by_name()
 
     return try_group
@@ -74,9 +74,9 @@ def with_vllm(settings: Settings, folder: Path, build: str, problem: str = "") -
 # The faults.
 
 
-def test_a_missing_vllm_is_found_and_the_run_goes_on_with_transformers(rehearsal: Callable[..., Noted]) -> None:
+def test_a_missing_vllm_is_found_and_transformers_grades(rehearsal: Callable[..., Noted]) -> None:
     here = rehearsal(backend="vllm")
-    GROUPS["grades"](here)
+    GROUPS["grades"]([here])
     rows = here.by_name()
     assert (rows["transformers"].result, rows["vLLM, cold start"].result) == ("pass", "fail")
     assert "run `make setup-vllm`" in rows["vLLM, cold start"].found
@@ -186,6 +186,19 @@ def test_an_engine_is_started_once_and_takes_other_weights(tried: Try, settings:
     assert "grade with --backend transformers" in rows["both back ends"].found
 
 
+def test_a_grade_beside_a_process_that_takes_memory_is_tried(tried: Try, settings: Settings, tmp_path: Path) -> None:
+    """The fake takes some at once, as many times as it says, and waits."""
+    engine, gpus = FakeEngine(tmp_path / "fake"), FakeGpus(settings.root, 1)
+    program = "if 'mem_get_info' in sys.argv[-2]:\n    print(7, flush=True)\n    sys.stdin.read()\n    sys.exit()\n"
+    text = engine.python.read_text()
+    engine.python.write_text(text.replace('if "-c" in sys.argv', program + 'if "-c" in sys.argv'))
+    environ = {**gpus.seen_by(settings).environ, "A2RL_VLLM_PYTHON": str(engine.python)}
+    rows = tried("grades", replace(settings, environ=environ), backend="vllm", gpus_per_run=1)
+    assert rows["memory of the GPU"].result == "pass"
+    assert "while another process took memory 7 times" in rows["grade beside another process"].found
+    assert len(engine.starts()) == 2
+
+
 def test_texts_may_differ_late_but_not_from_their_beginning() -> None:
     early, late = ["no, one is the answer"] * 4, ["one, as all can see: 2"] * 4
     assert compared(late, [*late[:2], "one, as all can see: 3", "one"]) == "2 of 4 are the same, 3 begin alike"
@@ -199,7 +212,7 @@ def test_a_checkpoint_is_copied_as_a_submission(tried: Try) -> None:
     assert "read, hashed and written" in found.found
 
 
-def test_a_link_that_breaks_or_takes_too_long_does_not_stop_the_others(rehearsal: Callable[..., Noted]) -> None:
+def test_a_link_that_breaks_or_hangs_does_not_stop_the_others(rehearsal: Callable[..., Noted]) -> None:
     here = rehearsal()
     with here.link("breaks"):
         raise KeyError("a library's own error")
@@ -215,23 +228,20 @@ def test_a_link_that_breaks_or_takes_too_long_does_not_stop_the_others(rehearsal
 
 
 def test_the_report_is_kept_in_a_folder(settings: Settings, base_model: Path) -> None:
-    report = rehearse_here({"model": [str(base_model)]}, ["copy"], settings)
+    report = rehearse_here({"model": [str(base_model)]}, GROUPS, ["copy"], settings)
     assert report["passed"]
     assert json.loads(Path(report["folder"], "rehearsal.json").read_text()) == report
     assert [each["link"] for each in report["links"]] == ["copy of a submission"]
     assert not list(settings.root.glob(".rehearsal-*"))
 
 
-def test_a_rehearsal_that_is_stopped_leaves_only_its_report(
-    settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(here: Rehearsal) -> None:
-        (here.scratch / "large").touch()
-        with here.link("stopped"):
+def test_a_rehearsal_that_is_stopped_leaves_only_its_report(settings: Settings, base_model: Path) -> None:
+    def stopped(rehearsals: Sequence[Rehearsal]) -> None:
+        (rehearsals[0].scratch / "large").touch()
+        with rehearsals[0].link("stopped"):
             raise InterruptedByUserError("stopped by the user")
 
-    monkeypatch.setitem(GROUPS, "copy", stopped)
     with pytest.raises(InterruptedByUserError):
-        rehearse_here({"model": [str(base_model)]}, ["copy", "run"], settings)
+        rehearse_here({"model": [str(base_model)]}, {"first": stopped}, (), settings)
     assert len(list(settings.rehearsals.glob("*/rehearsal.json"))) == 1
     assert not list(settings.root.glob(".rehearsal-*"))
