@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
-from a2rl.core.files import validation_message
+from a2rl.core.files import StrictModel, validation_message
 
 Name = Literal[
     "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
@@ -44,11 +44,7 @@ Text = Annotated[str, AfterValidator(_known_names)]
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Install(_Section):
+class Install(StrictModel):
     """The packages of an agent system at pinned versions, from npm or from PyPI."""
 
     npm: OneOrMore = ()
@@ -67,7 +63,7 @@ class Install(_Section):
         return self.npm + self.pip
 
 
-class TranscriptSource(_Section):
+class TranscriptSource(StrictModel):
     """Where an agent system writes its transcript, and in which format."""
 
     format: str
@@ -86,7 +82,7 @@ class TranscriptSource(_Section):
         return tuple(source for source in self.sources if source != STDOUT)
 
 
-class Agent(_Section):
+class Agent(StrictModel):
     """An agent system, defined by `agents/<id>/agent.yaml` or by a start script of the user."""
 
     id: str
@@ -104,9 +100,9 @@ class Agent(_Section):
     """The LLM that drives it, unless the run names another one."""
     base_url: str | None = None
     """The URL of the LLM's API, unless the run names another one."""
-    env: dict[str, Text] = {}
+    env: dict[str, Text] = Field(default_factory=dict)
     """Environment variables that it gets. They are settings, not secrets."""
-    files: dict[str, Text] = {}
+    files: dict[str, Text] = Field(default_factory=dict)
     """Files in its HOME, by path. They are written before each start."""
     forward_env: tuple[str, ...] = ()
     """Names of the user's environment variables (API keys) that it gets. It gets none of the others."""
@@ -123,7 +119,7 @@ class Agent(_Section):
     messages: Literal["claude-code"] | None = None
     """The format in which it reads its prompt, and messages while it works, from its standard input. None: it does not
     read them there."""
-    exits: dict[int, str] = {}
+    exits: dict[int, str] = Field(default_factory=dict)
     """The meaning of its exit codes, in plain words."""
     prompt_note: str = ""
     """A text that is added to the common prompt for this agent system."""

@@ -1,12 +1,10 @@
 """The section `anchor` of params.yaml: who signs the heads of ledgers, whom readers trust, and who stamps the time."""
 
-from pydantic import BaseModel, ConfigDict
+from a2rl.core.files import StrictModel
 
 
-class AnchorParams(BaseModel):
+class AnchorParams(StrictModel):
     """The anchor of all runs of a checkout. Relative paths begin at the checkout."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: str = ""
     """The file of the private key that signs heads; empty: they are not signed."""

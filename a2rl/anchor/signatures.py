@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from a2rl.core.errors import IntegrityError, UsageError
-from a2rl.core.files import canonical_json, machine_failure
+from a2rl.core.files import StrictModel, canonical_json, machine_failure
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row
 
@@ -118,19 +118,15 @@ PENDING_S = 120.0
 """How young an entry must be to be without a signature."""
 
 
-class Head(BaseModel):
+class Head(StrictModel):
     """The head of a ledger: its last entry."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seq: int = Field(ge=0)
     hash: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class HeadSignature(BaseModel):
+class HeadSignature(StrictModel):
     """A signed head."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seq: int = Field(ge=1)
     hash: str = Field(pattern="^[0-9a-f]{64}$")

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from a2rl import __version__
 from a2rl.core.errors import UsageError
-from a2rl.core.files import file_digest, machine_failure, validation_message
+from a2rl.core.files import StrictModel, file_digest, machine_failure, validation_message
 from a2rl.core.secrets import scrub_bytes
 from a2rl.grading.submission_states import pruned
 from a2rl.recording.code_history import export_history
@@ -45,19 +45,15 @@ MAX_INDEX_BYTES = 64 << 20
 MAX_LEDGER_BYTES = 1 << 30
 
 
-class Member(BaseModel):
+class Member(StrictModel):
     """A file in a bundle."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class Index(BaseModel):
+class Index(StrictModel):
     """The list of what a bundle has, and of what it only names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     run_id: str = Field(pattern=f"^{RUN_ID}$")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from a2rl.bundle.archive import CODE, HIDDEN, INDEX, LEDGER, MAX_BYTES, MAX_LEDGER_BYTES, RUN, Index, unpack
 from a2rl.core.errors import A2rlError, IntegrityError, InterruptedByUserError, UsageError
-from a2rl.core.files import read_model, write_model
+from a2rl.core.files import FrozenModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, ignore_progress
 from a2rl.grading.regrade import Regrade, regrade, regrade_baseline
@@ -34,10 +34,8 @@ SOUND, UNSOUND, NOT_DONE, FLAGGED, VOID, DIFFERENT = 0, 1, 2, 3, 4, 5
 RESULT, BASE_MODEL = "the checkpoint that counts", "the base model"
 
 
-class Audit(BaseModel):
+class Audit(FrozenModel):
     """What an audit found."""
-
-    model_config = ConfigDict(frozen=True)
 
     run_id: str
     checks: tuple[CheckOutcome, ...]

@@ -14,13 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from pydantic import BaseModel, ConfigDict
-
 import a2rl
 from a2rl.anchor.signatures import read_signatures
 from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, reopen_bundle
 from a2rl.config.params import load_params
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
+from a2rl.core.files import FrozenModel
 from a2rl.core.processes import Child, child_environment, module_command, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
@@ -43,10 +42,8 @@ MAX_PAGE_CHARS = 4 << 20
 """A longer report is not shown on a leaderboard."""
 
 
-class Work(BaseModel):
+class Work(FrozenModel):
     """What a process is told to do."""
-
-    model_config = ConfigDict(frozen=True)
 
     bundle: Path
     scratch: Path
@@ -61,10 +58,8 @@ class Work(BaseModel):
     """Whether it also says what a leaderboard shows of a sound run."""
 
 
-class Shown(BaseModel):
+class Shown(FrozenModel):
     """What a leaderboard shows of a sound run: made here, with nothing of the bundle's own report."""
-
-    model_config = ConfigDict(frozen=True)
 
     summary: RunSummary
     keys: frozenset[str]
@@ -73,10 +68,8 @@ class Shown(BaseModel):
     """The report; empty if it cannot be drawn with this checkout."""
 
 
-class Done(BaseModel):
+class Done(FrozenModel):
     """What a process found."""
-
-    model_config = ConfigDict(frozen=True)
 
     audit: Audit
     judge: JudgeParams | None = None

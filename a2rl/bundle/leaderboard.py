@@ -14,14 +14,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 import a2rl
 from a2rl.bundle.archive import MAX_BYTES, SUFFIX
 from a2rl.bundle.audit import DIFFERENT, FLAGGED, RESULT, UNSOUND, Audit
 from a2rl.bundle.confined import Done, Shown, audit_bundle
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
-from a2rl.core.files import digest_of, file_digest, folder_digest, read_model, write_atomically, write_model
+from a2rl.core.files import (
+    FrozenModel,
+    digest_of,
+    file_digest,
+    folder_digest,
+    read_model,
+    write_atomically,
+    write_model,
+)
 from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
@@ -41,10 +49,8 @@ MAX_NUMBER, MAX_TEXT, MAX_VALUES = 1e12, 500, 200_000
 TOO_LARGE = "the run has a number or a text that is too large for a leaderboard, or too many of them"
 
 
-class KeptAudit(BaseModel):
+class KeptAudit(FrozenModel):
     """What is known of a bundle, in `audits/DIGEST.json`."""
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: Literal[1] = 1
     bundle: str

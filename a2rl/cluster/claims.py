@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.event_log import PeriodicThread
+from a2rl.core.files import FrozenModel
 
 LEASE_S = 120.0
 """A claim that was not renewed for this long may be taken by another process."""
@@ -37,10 +36,8 @@ class ClaimLostError(InfrastructureError):
     """Another process has taken the run over; nothing of this process may be recorded any more."""
 
 
-class Progress(BaseModel):
+class Progress(FrozenModel):
     """What the owner of a run last said about it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     stage: str = ""
     """The first stage that is not finished; empty at the end."""
@@ -54,10 +51,8 @@ class Progress(BaseModel):
     verdict: str = ""
 
 
-class RunRow(BaseModel):
+class RunRow(FrozenModel):
     """What the claims know about one run."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     run_id: str
     suite: str = ""

@@ -21,10 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
-from a2rl.core.files import MACHINE_ERRORS
+from a2rl.core.files import MACHINE_ERRORS, StrictModel
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row, as_row
 from a2rl.run.names import RUN_ID
@@ -148,10 +148,8 @@ def _publish(partial: Path, path: Path) -> None:
     partial.replace(path)
 
 
-class CopyManifest(BaseModel):
+class CopyManifest(StrictModel):
     """One state of a run, as the names of the objects that hold it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str = Field(pattern=f"^{RUN_ID}$")
     epoch: int
@@ -160,13 +158,13 @@ class CopyManifest(BaseModel):
     """The number of entries of the ledger."""
     head: str = ""
     """The hash of the last of them."""
-    epochs: dict[int, int] = {}
+    epochs: dict[int, int] = Field(default_factory=dict)
     """By epoch, the last entry that was written under it."""
-    files: dict[str, str] = {}
+    files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 digests of files by their path in the run directory."""
-    folders: dict[str, str] = {}
+    folders: dict[str, str] = Field(default_factory=dict)
     """SHA-256 digests of the tar files of folders."""
-    checkpoints: dict[str, dict[str, int]] = {}
+    checkpoints: dict[str, dict[str, int]] = Field(default_factory=dict)
     """The files of each checkpoint, with their sizes in bytes."""
 
     @property

@@ -6,12 +6,11 @@ What is read of runs that other machines have worked on is fetched from the stor
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.cluster.claims import RunRow
 from a2rl.cluster.copies import read_spec
 from a2rl.cluster.holding import Cluster
 from a2rl.cluster.restore import continues, fetch_results
+from a2rl.core.files import StrictModel
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.records import VERDICTS, sum_known
@@ -23,10 +22,8 @@ MOST = 50
 """So many waiting runs are looked at: a suite has few kinds of runs."""
 
 
-class SuiteStatus(BaseModel):
+class SuiteStatus(StrictModel):
     """The state of a suite at one moment."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     runs: int
     done: int

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.config.plan import cells_of
 from a2rl.config.suite import Suite
+from a2rl.core.files import StrictModel
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
 from a2rl.models.checkpoint import parameters_in_name
@@ -33,11 +32,7 @@ DISK_EXPLAINED = (
 )
 
 
-class _Figures(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelSize(_Figures):
+class ModelSize(StrictModel):
     """The size of a checkpoint of a base model."""
 
     model: str
@@ -46,7 +41,7 @@ class ModelSize(_Figures):
     source: SizeSource
 
 
-class TaskResolution(_Figures):
+class TaskResolution(StrictModel):
     """The smallest gain that a run of a task can show, in points."""
 
     task: str
@@ -62,7 +57,7 @@ class TaskResolution(_Figures):
     """Whether the task compares other values than right and wrong answers. This figure is then only a guide."""
 
 
-class Estimate(_Figures):
+class Estimate(StrictModel):
     """What a suite needs and what it can show."""
 
     suite: str

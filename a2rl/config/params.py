@@ -4,13 +4,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
+from pydantic import Field, NonNegativeFloat, ValidationError
 
 from a2rl.anchor.params import AnchorParams
 from a2rl.config.preset import FamilyRule
 from a2rl.config.suite import Suite
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import read_text, validation_message
+from a2rl.core.files import StrictModel, read_text, validation_message
 from a2rl.judge.annotator import annotator_names
 from a2rl.judge.params import JudgeParams
 from a2rl.models.tiny_params import TinyParams
@@ -20,11 +20,7 @@ from a2rl.sampling.engine_params import DtypeSetting, VllmParams
 from a2rl.task_api.contract import Task, Variant
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class GradingParams(_Section):
+class GradingParams(StrictModel):
     """How checkpoints and base models are graded."""
 
     backend: Backend = "transformers"
@@ -35,7 +31,7 @@ class GradingParams(_Section):
     """Whether results must not depend on batching, not even in the last bit. This is slower."""
     split_seed: int = 0
     """Decides which items a sample of `a2rl grade` has. The halves and samples of runs follow from their draw."""
-    options: dict[str, dict[str, str]] = {}
+    options: dict[str, dict[str, str]] = Field(default_factory=dict)
     """The options of tasks, by task; `a2rl tasks` lists them."""
     generation: tuple[FamilyRule, ...] = ()
     """How families of models answer, where not greedily within the task's limit. The first rule that fits counts."""
@@ -44,7 +40,7 @@ class GradingParams(_Section):
     """The options of the back end vllm."""
 
 
-class TokenPrices(_Section):
+class TokenPrices(StrictModel):
     """What a model costs, in dollars per million tokens."""
 
     input: NonNegativeFloat
@@ -56,20 +52,20 @@ class TokenPrices(_Section):
     """Of tokens that stay in the cache for an hour; as `cache_write` unless given."""
 
 
-class Params(_Section):
+class Params(StrictModel):
     """The content of params.yaml."""
 
     tasks: tuple[str, ...]
     """The tasks that `dvc repro` prepares and grades baselines for."""
     tiny: TinyParams
     grading: GradingParams
-    judge: dict[str, str] = {}
+    judge: dict[str, str] = Field(default_factory=dict)
     """The judge of each task that needs one, unless a run names another."""
-    judges: dict[str, JudgeParams] = {}
+    judges: dict[str, JudgeParams] = Field(default_factory=dict)
     """Judges by name."""
     anchor: AnchorParams = AnchorParams()
     """Who signs the heads of ledgers, and where they are published."""
-    prices: dict[str, TokenPrices] = {}
+    prices: dict[str, TokenPrices] = Field(default_factory=dict)
     """Prices of drivers by name, for those that the package genai-prices does not know or that cost something else."""
     suites: dict[str, Suite]
 

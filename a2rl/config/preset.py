@@ -11,20 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from a2rl.core.errors import UsageError
-from a2rl.core.files import validation_message
+from a2rl.core.files import StrictModel, validation_message
 from a2rl.run.spec import PresetName
 from a2rl.sampling.generation import Generation
 from a2rl.task_api.contract import Variant
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FamilyRule(_Section):
+class FamilyRule(StrictModel):
     """How the models of a family answer some tasks in their full variants.
 
     A model from the hub is recognised by its id, and a folder by its files, so that it does not matter whether the hub
@@ -51,10 +47,10 @@ class FamilyRule(_Section):
         return self.any_folder or (model_type in self.model_types and self.template_has in _template(folder))
 
 
-class TaskPreset(_Section):
+class TaskPreset(StrictModel):
     """What a preset says of one task."""
 
-    options: dict[str, str] = {}
+    options: dict[str, str] = Field(default_factory=dict)
     judge: str | None = None
     """A name in `judges` of params.yaml, or of an annotator."""
     generation: Generation = Generation()
@@ -63,7 +59,7 @@ class TaskPreset(_Section):
     """How grading differs from the published figures' whatever the settings are."""
 
 
-class AgentPreset(_Section):
+class AgentPreset(StrictModel):
     """How the published figures' code starts an agent."""
 
     in_paper: bool = True
@@ -74,7 +70,7 @@ class AgentPreset(_Section):
     """What is different here whatever the settings are."""
 
 
-class Preset(_Section):
+class Preset(StrictModel):
     """Settings for every task. A value that a user gives wins."""
 
     settings: dict[str, str]

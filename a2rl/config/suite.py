@@ -21,9 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_orig
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     create_model,
@@ -33,7 +31,7 @@ from pydantic.fields import FieldInfo
 
 from a2rl.config.preset import load_preset
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import validation_message
+from a2rl.core.files import StrictModel, validation_message
 from a2rl.run.spec import RunSettings, Seconds
 
 PLURAL = {"task": "tasks", "agent": "agents", "seed": "seeds"}
@@ -86,10 +84,6 @@ class Setting(NamedTuple):
 SETTINGS = tuple(Setting(name, field) for name, field in RunSettings.model_fields.items())
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
@@ -117,10 +111,10 @@ def _axis(setting: Setting) -> Any:
 _AXES: dict[str, Any] = {each.suite_key: _axis(each) for each in SETTINGS}
 _VALUES: dict[str, Any] = {each.key: (each.value_type | None, None) for each in SETTINGS}
 _LISTS: dict[str, Any] = {each.key: (_values_type(each), ()) for each in SETTINGS}
-_Axes: Any = create_model("_Axes", __base__=_Section, **_AXES)
-Included: Any = create_model("Included", __base__=_Section, **_VALUES)
+_Axes: Any = create_model("_Axes", __base__=StrictModel, **_AXES)
+Included: Any = create_model("Included", __base__=StrictModel, **_VALUES)
 """An entry of `include`: one value for each of some settings."""
-Excluded: Any = create_model("Excluded", __base__=_Section, **_LISTS)
+Excluded: Any = create_model("Excluded", __base__=StrictModel, **_LISTS)
 """An entry of `exclude`: one or more values for each of some settings."""
 
 
@@ -189,7 +183,7 @@ SUITE_SETTINGS = (*SETTINGS, Setting("concurrency", Suite.model_fields["concurre
 """What `a2rl bench` and the flow can replace in a suite."""
 
 
-def _given(entry: BaseModel) -> dict[str, Any]:
+def _given(entry: StrictModel) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.model_fields_set}
 
 

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError
-from a2rl.core.files import read_model, write_model
+from a2rl.core.files import FrozenModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.prompt_check import asked_prompts
@@ -37,10 +35,8 @@ MOST = 300
 """Items of each kind: with more, the test would not be better, only slower."""
 
 
-class Asked(BaseModel):
+class Asked(FrozenModel):
     """A prompt and the right answer to it."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     prompt: str | tuple[tuple[str, str], ...]
@@ -48,19 +44,15 @@ class Asked(BaseModel):
     answer: str
 
 
-class GoldJob(BaseModel):
+class GoldJob(FrozenModel):
     """What the process of `gold_process` does."""
-
-    model_config = ConfigDict(frozen=True)
 
     models: tuple[Path, ...]
     items: tuple[Asked, ...]
 
 
-class GoldResult(BaseModel):
+class GoldResult(FrozenModel):
     """The log-probabilities of the answers in nats for each character, by model and item."""
-
-    model_config = ConfigDict(frozen=True)
 
     values: tuple[tuple[float, ...], ...]
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.core.files import MACHINE_ERRORS, file_digest, machine_failure
+from a2rl.core.files import MACHINE_ERRORS, StrictModel, file_digest, machine_failure
 from a2rl.core.settings import Settings
 
 READ_TIMEOUT_S = 60.0
@@ -21,10 +21,8 @@ STALE_AFTER_S = 24 * 3600.0
 REMEDY = "check the network, or give a local mirror (--source)"
 
 
-class DataSource(BaseModel):
+class DataSource(StrictModel):
     """The pinned source of the full variant's data."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: Literal["hub", "github"] = "hub"
     """hub: a data set on the Hugging Face hub; github: files of a release."""
@@ -32,7 +30,7 @@ class DataSource(BaseModel):
     revision: str
     """A commit on the hub, the tag of a release on GitHub."""
     files: tuple[str, ...]
-    sha256: dict[str, str] = {}
+    sha256: dict[str, str] = Field(default_factory=dict)
     """Known digests (hex) by file name: a file with another digest is refused."""
     url: str
     licence: str

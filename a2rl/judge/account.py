@@ -19,10 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.database import copy_database, open_database, read_database, rows_of
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import StrictModel
 
 Kind = Literal["judgement", "agent's judgement", "agent's question", "agent's search"]
 """An agent's question that needs a request to the judge is a judgement, too."""
@@ -40,10 +39,8 @@ class SpendLimitError(InfrastructureError):
     """The run's limit for its judge is used up: nothing more is asked."""
 
 
-class Use(BaseModel):
+class Use(StrictModel):
     """What was used of one kind, or of all."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests: int = 0
     prompt_tokens: int = 0

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from a2rl.core.errors import UsageError
+from a2rl.core.files import StrictModel
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Kind
 from a2rl.judge.annotator import Annotator, annotator_names, find_annotator
@@ -17,14 +18,12 @@ SERVED_TIMEOUT_S = 900.0
 """Timeout of one attempt at a model that this machine serves: on a CPU, an answer takes long."""
 
 
-class JudgeParams(BaseModel):
+class JudgeParams(StrictModel):
     """An OpenAI-compatible chat endpoint, or a model that is served here, and how it is asked.
 
     What params.yaml leaves out comes from the annotator; `resolved` fills it in. In the spec of a run nothing is left
     out, so that a run depends on no file outside of it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = ""
     """Its name in `judges`, for reports."""

@@ -2,10 +2,9 @@
 
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
+from a2rl.core.files import StrictModel
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.run.directory import Record, RunDir, pipeline_log
@@ -38,10 +37,8 @@ FailureType = Literal[
 """The paper's failure types."""
 
 
-class Evidence(BaseModel):
+class Evidence(StrictModel):
     """What a label is based on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Literal["trace", "log", "weights", "ledger", "code"]
     what: str
@@ -54,10 +51,8 @@ class Evidence(BaseModel):
     """When, in seconds of the run's budget clock."""
 
 
-class RouteLabel(BaseModel):
+class RouteLabel(StrictModel):
     """One step of a route."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     route: Route
     confidence: float
@@ -88,29 +83,23 @@ TIMEOUT_S, MAX_CPU_S = 100.0, 12
 MAX_MEMORY_BYTES = 900 << 20
 
 
-class SubmissionRoute(BaseModel):
+class SubmissionRoute(StrictModel):
     """The route to the checkpoint of a submission."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     submission: int
     chain: tuple[RouteLabel, ...]
 
 
-class Failure(BaseModel):
+class Failure(StrictModel):
     """A reason why a run did not improve the model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: FailureType
     confidence: float
     evidence: tuple[Evidence, ...] = ()
 
 
-class SecondRating(BaseModel):
+class SecondRating(StrictModel):
     """The route as an LLM sees it, which reads the same code."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     routes: tuple[Route, ...]
@@ -119,10 +108,8 @@ class SecondRating(BaseModel):
     dollars: float = 0.0
 
 
-class ProgramRun(BaseModel):
+class ProgramRun(StrictModel):
     """The time of a program that trained or sampled, in seconds of the budget clock."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     activity: Literal["SFT", "RL", "rollout"]
     start_s: float

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from a2rl.core.files import FrozenModel
 from a2rl.recording.tracer import MAX_BYTES
 
 MAX_LINES, MAX_LINE = 60_000, 16_000
@@ -21,10 +22,8 @@ Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
 
-class Steps(BaseModel):
+class Steps(FrozenModel):
     """Steps of optimizers that were taken at one place in the agent's code."""
-
-    model_config = ConfigDict(frozen=True)
 
     file: Text = ""
     line: Count = 0
@@ -32,10 +31,8 @@ class Steps(BaseModel):
     count: Count = 0
 
 
-class Line(BaseModel):
+class Line(FrozenModel):
     """A line of the file; the fields of all events together."""
-
-    model_config = ConfigDict(frozen=True)
 
     event: Literal["train", "trained", "work", "saved", "loaded", "merged"]
     t: Time

@@ -20,9 +20,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import StrictModel
 from a2rl.core.processes import child_environment, module_command
 from a2rl.core.settings import Settings
 
@@ -41,10 +40,8 @@ CPUINFO, MEMINFO, DRIVER = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/
 CUDA_RUNTIME = re.compile(r"nvidia[-_]cuda[-_]runtime([-_]cu\d+)?$", re.IGNORECASE)
 
 
-class Gpu(BaseModel):
+class Gpu(StrictModel):
     """A device that CUDA can use."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     index: int
     """The number of the GPU, by its place on the PCI bus. The MIG instances of a GPU share it."""
@@ -192,10 +189,8 @@ def _ask(command: Sequence[str], settings: Settings) -> str | None:
         return None
 
 
-class Hardware(BaseModel):
+class Hardware(StrictModel):
     """The machine of a run. GPUs are in the run's `gpus.json`. Texts are empty where the machine does not say."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     processor: str
     cores: int

@@ -15,9 +15,10 @@ from typing import Annotated
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from a2rl.core.errors import UsageError
+from a2rl.core.files import StrictModel
 from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_responses
 from a2rl.mock_llm.dialogue import Dialect, Json, LlmRequest
 from a2rl.mock_llm.play import Player, ScenarioStep, count_tokens
@@ -28,10 +29,8 @@ WHY = {401: "invalid API key", 429: "too many requests", 500: "internal error", 
 HOST = "127.0.0.1"
 
 
-class Served(BaseModel):
+class Served(StrictModel):
     """A line of the log: one request. The sums over all lines are an agent's usage."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     time: float
     protocol: str

@@ -20,18 +20,16 @@ from pathlib import Path
 from typing import Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import validation_message
+from a2rl.core.files import StrictModel, validation_message
 
 SHIPPED = Path(__file__).with_name("scenarios")
 
 
-class Strict(BaseModel):
+class Strict(StrictModel):
     """Base of all parts of a scenario: unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Usage(Strict):

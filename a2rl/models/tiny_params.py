@@ -1,12 +1,12 @@
 """The section `tiny` of params.yaml: how the base model `tiny` is built."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from a2rl.core.files import StrictModel
 
 
-class TinyParams(BaseModel):
+class TinyParams(StrictModel):
     """How `tiny` is built. Every parameter affects the weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
     """Of the initial weights, of the order of the text, and of the text itself."""

@@ -17,9 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
-from a2rl.core.files import read_model
+from a2rl.core.files import StrictModel, read_model
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.grading.job import GradeResult
@@ -38,10 +36,8 @@ from a2rl.task_api.contract import HeadlineGrader
 from a2rl.validity.record import counted_gain, read_validity
 
 
-class RunMetrics(BaseModel):
+class RunMetrics(StrictModel):
     """What the reference computes of a run. None: there is nothing to compute it from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     valid_submission_rate: float | None = None
     """The share of submissions that have a score. A submission that was refused after it was received has none."""

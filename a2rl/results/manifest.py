@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import IntegrityError
-from a2rl.core.files import file_digest, read_model, write_model
+from a2rl.core.files import StrictModel, file_digest, read_model, write_model
 from a2rl.recording.code_history import commits
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
@@ -35,10 +33,8 @@ LAWFUL = ("records/validity.json", "records/labels.json", "report/")
 improve, and `a2rl report` draws the page anew. Those of the first and the last kind are checked by themselves."""
 
 
-class Manifest(BaseModel):
+class Manifest(StrictModel):
     """The files of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     files: dict[str, str]

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import UsageError
-from a2rl.core.files import read_model
+from a2rl.core.files import FrozenModel, read_model
 from a2rl.grading.job import GradeResult
 from a2rl.grading.outputs import Turn, outputs_path, read_outputs
 from a2rl.grading.regrade import choose_grade
@@ -14,10 +12,8 @@ from a2rl.run.directory import RunDir
 from a2rl.scoring.score import Verdict
 
 
-class GradedOutput(BaseModel):
+class GradedOutput(FrozenModel):
     """The work on one item, and its grade."""
-
-    model_config = ConfigDict(frozen=True)
 
     item: str
     sample: int

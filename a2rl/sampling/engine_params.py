@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from a2rl.core.errors import UsageError
+from a2rl.core.files import StrictModel
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 """The type of the numbers that a model is computed with."""
@@ -26,10 +27,8 @@ FAST_IN_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 """What CPUs that multiply matrices in bfloat16 say of themselves. There it is 2 to 5 times as fast as float32."""
 
 
-class VllmParams(BaseModel):
+class VllmParams(StrictModel):
     """The section `grading.vllm` of params.yaml: options of vLLM, under vLLM's own names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dtype: DtypeSetting = "auto"
     """`auto`: as `grading.dtype`."""
@@ -102,10 +101,8 @@ RESIDENT_BYTES = 2 << 30
 GIB = 1 << 30
 
 
-class EngineMemory(BaseModel):
+class EngineMemory(StrictModel):
     """What an engine takes of each of its GPUs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     context: int
     """Tokens of the context."""

@@ -7,7 +7,7 @@ keep it for reports only; no record decides what an agent may do.
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from a2rl.core.files import StrictModel
 
 SandboxKind = Literal["landlock", "bwrap", "none"]
 Layer = Literal["landlock", "scopes", "seccomp", "broker", "user", "devices", "processes", "file system"]
@@ -30,10 +30,8 @@ SIGNAL_LAYERS: tuple[Layer, ...] = ("scopes", "user", "processes")
 """Each of these prevents an agent from signalling other processes; at least one is required."""
 
 
-class Isolation(BaseModel):
+class Isolation(StrictModel):
     """The kind and the layers of an agent's sandbox."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: SandboxKind
     layers: tuple[Layer, ...] = ()

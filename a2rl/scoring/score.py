@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from a2rl.core.files import StrictModel
 from a2rl.scoring.means import Interval, mean_interval
 
 Verdict = Literal["correct", "wrong", "truncated", "errored"]
@@ -43,7 +44,7 @@ class ItemResult(BaseModel):
     """How many tokens the model generated."""
     group: str = ""
     """The kind of item it is, where a task has several and reports each."""
-    measures: dict[str, float] = {}
+    measures: dict[str, float] = Field(default_factory=dict)
     """Other figures that the task reports, by name; their means are shown with the score."""
 
     def settled(self, value: float) -> "ItemResult":
@@ -61,10 +62,8 @@ class Group(NamedTuple):
     total: int
 
 
-class TaskScore(BaseModel):
+class TaskScore(StrictModel):
     """The score of a checkpoint on a set of items; correct + wrong + truncated + errored = total, always."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     score: float | None
     """0 to 100, or None with a reason."""
@@ -78,9 +77,9 @@ class TaskScore(BaseModel):
     errored: int
     seconds: float = 0.0
     tokens: int = 0
-    groups: dict[str, Group] = {}
+    groups: dict[str, Group] = Field(default_factory=dict)
     """By kind of item, where the task has kinds."""
-    measures: dict[str, float] = {}
+    measures: dict[str, float] = Field(default_factory=dict)
     """Means of the task's other figures over the items that could be judged, and what its headline adds."""
 
     def __str__(self) -> str:
@@ -168,7 +167,7 @@ def _group(items: Sequence[ItemResult]) -> Group:
 
 def _mean_measures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the mean of each figure over the items that have it."""
-    named: dict[str, list[float]] = {}
+    named: dict[str, list[float]] = Field(default_factory=dict)
     for row in rows:
         for name, value in row.items():
             named.setdefault(name, []).append(value)

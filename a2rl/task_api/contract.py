@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from a2rl.core.errors import A2rlError, TaskDefinitionError, UsageError, unknown_name
-from a2rl.core.files import validation_message
+from a2rl.core.files import StrictModel, validation_message
 from a2rl.core.hub import DataSource
 from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
@@ -35,20 +35,16 @@ EPISODES = 3
 NO_SOURCE = DataSource(repo_id="", revision="", files=(), url="", licence="")
 
 
-class Limits(BaseModel):
+class Limits(StrictModel):
     """Limits of the model's answer to one item."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_new_tokens: int
     max_steps: int = 1
     """Turns of an interactive episode; 1 for static tasks."""
 
 
-class Option(BaseModel):
+class Option(StrictModel):
     """A setting of a task's grading. Set it with `grading.options` in params.yaml or `a2rl grade --NAME VALUE`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     default: str
     choices: tuple[str, ...]
@@ -59,19 +55,15 @@ Options = Mapping[str, str]
 """Options of a task: their values by name."""
 
 
-class TaskVariant(BaseModel):
+class TaskVariant(StrictModel):
     """One variant of a task: `mini` with small generated data, or `full` with the real data."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     eval_items: int
     limits: Limits
 
 
-class Task(BaseModel):
+class Task(StrictModel):
     """The definition of a task; the `TASK` of its `task.py`. It has at least one of the variants."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     """The name of its folder. The catalog replaces it where the task is one of the user's own: see `find_task`."""
@@ -87,7 +79,7 @@ class Task(BaseModel):
     """What the folder of `--source` must have, where nothing can be fetched without it."""
     mini: TaskVariant | None = None
     full: TaskVariant | None = None
-    options: dict[str, Option] = {}
+    options: dict[str, Option] = Field(default_factory=dict)
     judged: tuple[Variant, ...] = ()
     """The variants whose answers are graded by the judge set in params.yaml."""
     serves_agents: bool = False

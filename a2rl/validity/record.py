@@ -8,9 +8,9 @@ Finding.of(
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator
 
-from a2rl.core.files import digest_of
+from a2rl.core.files import StrictModel, digest_of
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.run.directory import Record, RunDir
@@ -29,10 +29,8 @@ MAX_ITEMS = 50
 """Item ids in one piece of evidence; more of them are counted."""
 
 
-class Evidence(BaseModel):
+class Evidence(StrictModel):
     """One place where a finding can be checked, and what is there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: str
     """What there is to see, in a few words."""
@@ -67,10 +65,8 @@ class Evidence(BaseModel):
         return (*items[:MAX_ITEMS], f"and {len(items) - MAX_ITEMS:,} more")
 
 
-class Finding(BaseModel):
+class Finding(StrictModel):
     """One thing that a check found."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     """The same for the same finding, whoever finds it again: its kind and a digest of the rest."""
@@ -89,10 +85,8 @@ class Finding(BaseModel):
         return cls(id=f"{kind}-{digest_of(content)[:8]}", kind=kind, level=level, text=safe, evidence=evidence)
 
 
-class Validity(BaseModel):
+class Validity(StrictModel):
     """What a result is worth, and why."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     word: Word
     findings: tuple[Finding, ...] = ()
@@ -123,10 +117,8 @@ class Validity(BaseModel):
         return tuple(each.text for each in self.findings if each.level != "note")
 
 
-class CheckRun(BaseModel):
+class CheckRun(StrictModel):
     """One check that was made, and what it took."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     seconds: float

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from a2rl.core.files import StrictModel
 
 VERSION: Literal["ATIF-v1.8"] = "ATIF-v1.8"
 MAX_COUNT = 2**53
@@ -23,10 +25,8 @@ Usd = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Extra = dict[str, Any] | None
 
 
-class Part(BaseModel):
+class Part(StrictModel):
     """Base of all parts of a trajectory. A part cannot be changed, and has only fields of the format."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Agent(Part):

@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
+from a2rl.core.files import FrozenModel
 from a2rl.core.printable import printable
 
 Responsible = Literal["agent", "api", "machine", "unknown"]
@@ -26,10 +25,8 @@ MANY_FAILURES = 3
 """So many failed requests in a row, at the deadline, are more than one that happened to be under way."""
 
 
-class Account(BaseModel):
+class Account(FrozenModel):
     """What the transcript of an attempt says about its end. All of it may be wrong, or written by the agent."""
-
-    model_config = ConfigDict(frozen=True)
 
     failure: str = ""
     """The error that ended the attempt, in the agent system's words; empty if it names none."""

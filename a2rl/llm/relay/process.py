@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from a2rl.config.params import TokenPrices
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import log_failure
+from a2rl.core.files import StrictModel
 from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_message
@@ -21,10 +22,8 @@ LOOPBACK = "127.0.0.1"
 END_TIMEOUT_S = 8.0
 
 
-class RelaySettings(BaseModel):
+class RelaySettings(StrictModel):
     """What the relay of one run is told."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_url: str
     """The URL of the provider's API."""
@@ -33,7 +32,7 @@ class RelaySettings(BaseModel):
     log: Path
     """The log with one line per request. Existing lines count towards the limits. Once it is full, nothing is
     forwarded, so that each request that was forwarded is in it."""
-    prices: dict[str, TokenPrices] = {}
+    prices: dict[str, TokenPrices] = Field(default_factory=dict)
     """The prices of params.yaml, by model."""
     allowed: tuple[str, ...] = ()
     """What requests may ask of the provider besides text: see `beyond_text`."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from itertools import accumulate, takewhile
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from a2rl.agent_systems.transcripts.ending import FailedRequest
+from a2rl.core.files import FrozenModel
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.run.records import LlmUse, ModelUse, sum_known
@@ -19,10 +20,8 @@ FULL = "the record of requests to the LLM (logs/llm.jsonl) is full, so no more a
 OTHERS, UNNAMED = "(others)", "(no name)"
 
 
-class Request(BaseModel):
+class Request(FrozenModel):
     """A line of the log: one request."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     t: float
     """When it ended, in Unix seconds."""

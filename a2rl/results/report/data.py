@@ -4,9 +4,8 @@ docs/run-report.schema.json."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import UsageError
+from a2rl.core.files import FrozenModel
 from a2rl.results.comparability import comparability
 from a2rl.results.figures import RunMetrics, run_metrics
 from a2rl.run.directory import RunDir
@@ -30,10 +29,8 @@ from a2rl.scoring.score import TaskScore
 from a2rl.validity.record import counted_gain, read_validity
 
 
-class Submitted(BaseModel):
+class Submitted(FrozenModel):
     """One submission, or several refused ones in a row."""
-
-    model_config = ConfigDict(frozen=True)
 
     number: int | None
     """None if it was refused."""
@@ -55,10 +52,8 @@ class Submitted(BaseModel):
     """Whether the run's result comes from it."""
 
 
-class RunReport(BaseModel):
+class RunReport(FrozenModel):
     """Everything about a run that its page says in figures."""
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: Literal[1] = 1
     run_id: str

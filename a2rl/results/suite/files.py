@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.cluster.status import fetch_suites, submitted_runs
 from a2rl.core.errors import UsageError
-from a2rl.core.files import write_atomically, write_model
+from a2rl.core.files import FrozenModel, write_atomically, write_model
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
@@ -40,10 +38,8 @@ MAX_NAME = 100
 """A longer name is cut; it becomes a folder's."""
 
 
-class CellRow(BaseModel):
+class CellRow(FrozenModel):
     """One stack on one task, in report.json."""
-
-    model_config = ConfigDict(frozen=True)
 
     variant: str
     stack: str
@@ -59,10 +55,8 @@ class CellRow(BaseModel):
     is_reversed: bool
 
 
-class ReversalRow(BaseModel):
+class ReversalRow(FrozenModel):
     """Two stacks whose order on one task is not that on another, in report.json."""
-
-    model_config = ConfigDict(frozen=True)
 
     variant: str
     stack: str
@@ -72,10 +66,8 @@ class ReversalRow(BaseModel):
     worse_on: str
 
 
-class StandingRow(BaseModel):
+class StandingRow(FrozenModel):
     """One stack over all tasks, in report.json."""
-
-    model_config = ConfigDict(frozen=True)
 
     variant: str
     stack: str
@@ -91,10 +83,8 @@ class StandingRow(BaseModel):
     points_per_dollar: float | None
 
 
-class SuiteReport(BaseModel):
+class SuiteReport(FrozenModel):
     """`report.json`: everything that the page shows. Its JSON schema is in docs/suite-report.schema.json."""
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: Literal[1] = 1
     name: str

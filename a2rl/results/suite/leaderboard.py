@@ -10,10 +10,8 @@ from itertools import combinations
 from math import sqrt
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import UsageError
-from a2rl.core.files import canonical_json
+from a2rl.core.files import FrozenModel, canonical_json
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.suite.run_summary import RunSummary
@@ -285,10 +283,8 @@ def _standing(stack: str, cells: Sequence[Cell]) -> Standing:
     )
 
 
-class StackComparison(BaseModel):
+class StackComparison(FrozenModel):
     """The difference between two stacks on one task, in points."""
-
-    model_config = ConfigDict(frozen=True)
 
     variant: str
     task: str

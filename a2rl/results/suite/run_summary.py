@@ -6,10 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import A2rlError
-from a2rl.core.files import digest_of, read_model, write_model
+from a2rl.core.files import FrozenModel, digest_of, read_model, write_model
 from a2rl.grading.job import GradeResult
 from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import TokensSpent
@@ -46,10 +44,8 @@ class Try(NamedTuple):
     """The tokens that the agent had used by then, as the relay measured them; None if it did not."""
 
 
-class RunSummary(BaseModel):
+class RunSummary(FrozenModel):
     """A finished run, or what is known of an unfinished one."""
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: Literal[4] = 4
     state: str
