@@ -99,7 +99,6 @@ def graded_anew(
     """Grades the checkpoint that counts, and the base model, again; a run without a result stays as it is.
 
     Args:
-        settings: The settings of the checkout that the run is in.
         absent: What is known not to be here.
         on_progress: Called with how far a grade is.
 

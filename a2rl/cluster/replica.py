@@ -49,7 +49,6 @@ class Replica:
     """Copies one run.
 
     Args:
-        store: Where to.
         claims: Where a copy is made valid.
         claim: The claim of this process.
         manifest: The last copy, from which this one goes on.

@@ -107,7 +107,6 @@ def fetch_results(folder: Path, store: ObjectStore, key: str) -> RunDir:
 
     Args:
         folder: The folder of fetched runs; what is there of this copy already is not fetched again.
-        key: The manifest of the copy.
 
     Raises:
         InfrastructureError: The store failed.

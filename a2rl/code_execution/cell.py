@@ -61,7 +61,6 @@ class Cells:
         """Forks the process that all cells come from; call it before anything secret is in memory.
 
         Args:
-            limits: The limits of each cell.
             use_landlock: Whether cells may read the standard library; otherwise they can open no files at all.
         """
         self._control, theirs = socket.socketpair()

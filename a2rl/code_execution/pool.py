@@ -80,7 +80,6 @@ class CodePool:
         """Starts a tester for each available core, in a few tenths of a second.
 
         Args:
-            limits: The limits of each answer.
             most: The maximum number of testers, for when there are fewer answers than cores.
             use_landlock: Whether to use Landlock; without it, answers are confined as on an old kernel.
 

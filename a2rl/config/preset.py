@@ -95,7 +95,6 @@ class Preset(StrictModel):
         """Returns the settings of a run with those that were not given taken from the preset.
 
         Args:
-            cell: The settings by their keys.
             given: The keys that a user gave.
         """
         wanted = {key: value for key, value in self.settings.items() if key in cell and key not in given}

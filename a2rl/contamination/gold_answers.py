@@ -94,9 +94,7 @@ def measure(
     Args:
         models: The trained model and the base model.
         seen: Eval items.
-        fresh: Their twins.
         folder: Where the result and the log are, named after the trained model's folder.
-        device: The device that computes.
 
     Raises:
         InfrastructureError: It could not be done on this machine, or not in time.

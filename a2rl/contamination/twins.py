@@ -145,8 +145,6 @@ def gap_between(seen: Mapping[str, float], fresh: Mapping[str, float], of: Seque
     """Compares the values of eval items with those of their twins; None if there is too little of either.
 
     Args:
-        seen: The values of eval items by id.
-        fresh: The values of twins by id.
         of: The ids of the items whose twins they are, in order; None if they are another draw.
     """
     if of is None:

@@ -118,7 +118,6 @@ def use_write_ahead_log(database: sqlite3.Connection, is_new: bool = False) -> N
     two that both tried to leave WAL mode would wait for each other.
 
     Args:
-        database: The database.
         is_new: Whether it has no content yet. The journal of its first page is then in memory, so that a database of
             ours never has a journal beside it.
 

@@ -65,7 +65,6 @@ class PeriodicThread:
     A call that does not return is abandoned with its thread: it delays the exit by a few seconds at most.
 
     Args:
-        name: The name of the thread.
         work: The function to call; an exception ends the thread.
         pause_s: Returns how many seconds to wait before the next call.
     """

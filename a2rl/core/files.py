@@ -77,7 +77,6 @@ def folder_digest(folder: Path, patterns: Iterable[str] = ("**/*",), but: Iterab
     """Returns a SHA-256 (hex) over the names and bytes of all files that match, in the order of their paths.
 
     Args:
-        folder: The folder to search.
         patterns: Glob patterns of the files to include.
         but: Relative paths of files to leave out.
     """
@@ -145,7 +144,6 @@ def machine_failure(what: str, error: OSError) -> InfrastructureError:
 
     Args:
         what: The action that failed, such as "write records/grade.json".
-        error: The cause.
     """
     remedy = REMEDIES.get(error.errno or 0)
     message = f"cannot {what}: {error.strerror or error}"
@@ -185,7 +183,6 @@ def validation_message(error: ValidationError, one_or_several: Collection[str] =
     """Returns a validation error as one line that names the invalid keys.
 
     Args:
-        error: The error.
         one_or_several: Keys whose value may be given without a list around it, so that its place in one says nothing.
     """
     problems = []

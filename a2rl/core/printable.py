@@ -36,7 +36,6 @@ def printable(text: str, limit: int = MAX_CHARS, *, lines: bool = False) -> str:
     """Returns the text with visible escapes (`\\x1b`, `\\u202e`, `\\U000e0041`) for all invisible characters.
 
     Args:
-        text: Any text.
         limit: The number of characters to keep; a note at the end says how many were left out.
         lines: Whether to keep line breaks and tabs.
     """

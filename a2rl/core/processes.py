@@ -103,7 +103,6 @@ class Child:
     It has a session of its own, so Ctrl-C reaches the pipeline alone.
 
     Args:
-        command: The command.
         environment: All of its environment variables.
         folder: Where it runs; None for the current folder.
         log: The file to which its output is added; None for our own output.
@@ -231,7 +230,6 @@ class RestartedChild:
     """A child that is started again when it is killed. It listens on a socket of this process: requests wait there.
 
     Args:
-        start: Starts it.
         on_end: Called with the exit status when it has ended by itself.
     """
 
@@ -298,7 +296,6 @@ def tied_to_parent(command: list[str], memory_bytes: int = 0, cpu_s: int = 0, fi
     The wrapper is a separate program, because code between fork and exec is unsafe in a process with threads.
 
     Args:
-        command: The command.
         memory_bytes: The limit on its address space; 0 for none, as for the others.
         cpu_s: The limit on its processor time.
         file_bytes: The limit on each file that it writes.
@@ -320,7 +317,6 @@ def run_child(
     Args:
         command: The command. Its standard input is empty.
         environment: All of its environment variables.
-        log: The file for its output.
         timeout_s: After this time it is killed.
         on_wait: Called several times a second.
         folder: Where it runs; None for the current folder.
@@ -381,8 +377,6 @@ def read_apart(
     time and memory, and may fail in any way.
 
     Args:
-        module: The module.
-        arguments: Its arguments.
         stdin: What it reads from standard input.
         timeout_s: After this time it is killed.
         memory_bytes: The limit on its address space; 0 for none.

@@ -44,7 +44,6 @@ def retry_request(request: Callable[[], T], attempts: int, backoff_s: float, pau
     """Makes a request and returns its result; repeats the request if it fails with a temporary error.
 
     Args:
-        request: Makes one attempt.
         attempts: The number of attempts before the request counts as failed, at least 1.
         backoff_s: The longest wait before the second attempt; it doubles from attempt to attempt.
         pause: Waits for so many seconds; returns True if the caller no longer waits for the answer.
@@ -78,8 +77,6 @@ def read_body(blocks: Iterable[bytes], max_bytes: int, timeout_s: float) -> byte
     The timeout of an HTTP client is that of one read: a server that sends a byte now and then would never exceed it.
 
     Args:
-        blocks: The pieces of the body.
-        max_bytes: The largest body.
         timeout_s: The longest time for all pieces together.
 
     Raises:

@@ -22,8 +22,6 @@ def serve_for_parent(
     """Serves on the inherited socket until standard input closes, which happens however the parent ends.
 
     Args:
-        app: The application.
-        descriptor: The listening socket.
         lifespan: Whether the application handles ASGI lifespan events.
         on_line: Called in a thread for every line on standard input.
         options: Further settings of uvicorn.

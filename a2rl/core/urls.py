@@ -52,7 +52,6 @@ def refuse_credentials(url: str, name: str) -> None:
     """Refuses URLs with credentials: URLs are recorded in many places, so keys belong in environment variables.
 
     Args:
-        url: The URL to check.
         name: Names the URL in the error message.
 
     Raises:

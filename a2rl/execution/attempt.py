@@ -59,9 +59,7 @@ class AgentMessages:
     waits for further messages, so its input is closed at its first answer.
 
     Args:
-        send: A function that sends a line to the agent.
         end: A function that closes the agent's input.
-        prompt: The first message.
         time_s: The time of the attempt, in seconds.
     """
 

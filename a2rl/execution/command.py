@@ -68,7 +68,6 @@ def confinement_of(
     If the agent has its own user, that user becomes the owner of the workspace.
 
     Args:
-        run: A run with a workspace.
         agent: The agent, which may read its own definition.
         settings: The settings of this checkout; of the checkout only the Python environment is readable.
         isolation: The layers of the sandbox (a2rl/sandbox/selection.py).

@@ -76,7 +76,6 @@ class TreeLoad:
         groups: Returns the folders of the control groups that contain only the agent, once it is in them; their
             processor time is complete.
         gpus: Returns the processes that use a GPU.
-        proc: Where /proc is mounted.
         below: Returns the descendants of a process.
     """
 

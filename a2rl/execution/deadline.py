@@ -47,7 +47,6 @@ class Refund:
 
         Args:
             start_s: Start of the tick, in seconds of the agent's time.
-            end_s: End of the tick.
             computed: Whether the agent computed in it.
             new: The ledger's entries since the last tick.
         """

@@ -90,8 +90,6 @@ def check_program(
     """Starts the agent's program in the sandbox with `--version`; returns what it says, or nothing if it has none.
 
     Args:
-        installation: The installation of the agent.
-        isolation: The layers of its sandbox.
         read: Further folders that it may read.
 
     Raises:
@@ -116,8 +114,6 @@ def check_python(python: Path, isolation: Isolation, settings: Settings, read: S
     """Starts the agent's interpreter in the sandbox, as the agent's user, and reads what the agent will read.
 
     Args:
-        python: The interpreter.
-        isolation: The layers of the sandbox.
         read: The files and folders that the agent may read, among them those of the interpreter.
 
     Raises:
@@ -140,7 +136,6 @@ def check_gpus_in_sandbox(
 
     Args:
         gpus: The GPUs that an agent should see.
-        isolation: The layers of its sandbox.
         python: The interpreter with which it trains.
         read: Further folders that it may read, among them those of the interpreter.
 
@@ -165,7 +160,6 @@ def check_backend(backend: Backend, gpus: Sequence[Gpu], settings: Settings) -> 
 
     Args:
         backend: What grades.
-        gpus: The GPUs that grade.
 
     Raises:
         UsageError: It could not grade.

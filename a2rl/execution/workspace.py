@@ -65,12 +65,9 @@ def build_workspace(
     workspace contains links to them.
 
     Args:
-        run: A new run.
-        base_model: The folder of the base model.
         visible: The data that the agent may see.
         description: The task's description.md.
         provision: What the agent gets in addition, which the instructions list.
-        isolation: The confinement of the agent.
     """
     if run.workspace.exists():
         return
@@ -108,9 +105,7 @@ def write_into_workspace(workspace: Path, files: Mapping[str, str], mode: int = 
     """Writes files into the workspace, which the agent controls: links that it has put there are not followed.
 
     Args:
-        workspace: The agent's folder.
         files: Text by path relative to it.
-        mode: Permissions of the files.
 
     Raises:
         SpoiledWorkspaceError: The agent has changed the workspace so that the files cannot be written.
@@ -139,7 +134,6 @@ def agent_environment(
     """Returns the agent's environment variables: basics, its own settings, its secrets, the benchmark's variables.
 
     Args:
-        grading_url: The URL of the grading service.
         names: Values of the placeholders in the definition's texts.
         before_path: Folders of programs that come first on the PATH.
     """

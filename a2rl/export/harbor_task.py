@@ -54,7 +54,6 @@ def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> N
 
     Args:
         wanted: What to export.
-        target: A new folder.
 
     Raises:
         UsageError: The task, the model or the solution cannot be exported, or the folder exists.

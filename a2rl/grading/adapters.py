@@ -93,8 +93,6 @@ class AdapterMerger:
 
         Args:
             adapter: The grader's copy of the adapter.
-            base_model: The folder of the base model.
-            target: A folder for the merged model.
 
         Returns:
             The adapter in words.
@@ -137,7 +135,6 @@ def read_adapter(folder: Path, base: Mapping[str, Tensor]) -> Adapter:
 
     Args:
         folder: The folder with `submitted.adapter_config.json` and the weights.
-        base: The base model's tensors.
 
     Raises:
         InvalidSubmissionError: It is not a LoRA adapter of the kinds that can be merged safely.

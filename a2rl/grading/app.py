@@ -107,8 +107,6 @@ def create_app(
     """Creates the API for one run's service.
 
     Args:
-        task: The id of the task.
-        gpus: The GPUs that grade.
         log: The log of calls. If there are too many, only their number is logged.
         agent_gpus: The GPUs that the agent may use.
         services: What the task lets the agent ask for its own rollouts, if it has such services.
@@ -150,7 +148,6 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
     """Adds the request that submits a checkpoint.
 
     Args:
-        gpus: The GPUs that grade.
         quick: Threads for work that does not take long.
     """
 
@@ -199,11 +196,7 @@ def _add_states(app: FastAPI, service: GradingService, quick: Executor) -> None:
 
 
 def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], Awaitable[None]]) -> None:
-    """Defines the answers to errors.
-
-    Args:
-        on_malformed: Called for malformed requests.
-    """
+    """Defines the answers to errors."""
 
     @app.exception_handler(InvalidSubmissionError)
     async def refused(request: Request, error: InvalidSubmissionError) -> JSONResponse:

@@ -42,10 +42,6 @@ def try_base_model(folder: Path, digest: str, settings: Settings) -> BaseTrial:
     A machine that lacks the memory, the disk space or the time says so in `not_tried`: agents may still be able to
     train the model there, on a GPU or in parts.
 
-    Args:
-        folder: The folder of the base model.
-        digest: Its digest.
-
     Raises:
         UsageError: Trained copies would be refused; the message says why.
         InterruptedByUserError: The user stopped the pipeline meanwhile.

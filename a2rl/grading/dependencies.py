@@ -83,9 +83,7 @@ def baseline_key(
     """Returns everything that a baseline's score depends on, by name: contents, never the names of files.
 
     Args:
-        job: The job that grades it.
         base_digest: The digest of the base model, with its configuration, tokenizer and chat template.
-        data_digest: The digest of the grader's data.
         gpus: The models of the GPUs that grade it; none: the processor does.
     """
     code, generation = code_of(job.task), job.generation

@@ -27,7 +27,6 @@ def devices_of(gpus: Sequence[Gpu], for_one: int = 1) -> list[str]:
     """Returns the devices for a `GraderPool` on some GPUs; the processor if there are none.
 
     Args:
-        gpus: The GPUs.
         for_one: How many GPUs compute one model. Each so many are one device, and what is left over is not used.
 
     Raises:
@@ -48,7 +47,6 @@ def held_device(model: str, settings: Settings, for_one: int = 1) -> Iterator[st
     """Holds a device for grading outside of runs, after waiting for it; `tiny` is graded on the processor, as in runs.
 
     Args:
-        model: The name of the model.
         for_one: How many GPUs compute one model.
 
     Raises:
@@ -95,7 +93,6 @@ def describe_gpus(share: GpuShare, memory: EngineMemory | None = None) -> tuple[
     """Returns what an agent is told about its GPUs.
 
     Args:
-        share: The GPUs of the run.
         memory: What the grader takes; None if that is not fixed.
     """
     shared, needed = {gpu.uuid for gpu in share.graders}, memory.total_gib if memory else None
@@ -113,10 +110,6 @@ def describe_gpus(share: GpuShare, memory: EngineMemory | None = None) -> tuple[
 
 def plan_memory(spec: RunSpec, base_model: Path, gpus: Sequence[Gpu], root: Path) -> EngineMemory | None:
     """Plans what the engine takes that grades a run; None with another back end than vLLM.
-
-    Args:
-        base_model: The folder of its base model.
-        gpus: The GPUs that may grade.
 
     Raises:
         UsageError: A GPU is too small for it, or the model's configuration does not say what must be known.

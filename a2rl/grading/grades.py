@@ -103,7 +103,6 @@ class Grades:
         """Returns the grade of a checkpoint, which is graded once however often it is submitted.
 
         Args:
-            digest: The digest of its weights.
             gpu: The GPUs of which one grades it, separated by commas; empty: any.
         """
         with self._lock:

@@ -110,7 +110,6 @@ class EngineChoice(FrozenModel):
             backend: The back end.
             dtype: The setting for all back ends; None for that of runs from before there was one.
             vllm: The options of vLLM; not used, and not part of the choice, with another back end.
-            base_model: Its folder.
         """
         if backend == "vllm" and vllm.dtype != "auto":
             dtype = vllm.dtype
@@ -121,8 +120,6 @@ class EngineChoice(FrozenModel):
         """Plans the memory of the engine for a base model and everything trained from it; None without an engine.
 
         Args:
-            base_model: Its folder.
-            limits: The limits of answers.
             on_gpu: Whether GPUs grade.
 
         Raises:

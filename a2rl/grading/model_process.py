@@ -57,7 +57,6 @@ def run_model_process(
     """Runs a module to its end.
 
     Args:
-        log: The file for its output.
         timeout_s: The process is killed after this time.
         device: The device that it may use.
 

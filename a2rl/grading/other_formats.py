@@ -26,7 +26,6 @@ def how_to_convert(folder: UntrustedFolder, names: set[str], path: str) -> str:
 
     Args:
         folder: A folder without *.safetensors, whose content may be hostile.
-        names: The names in it.
         path: The folder as the agent named it.
     """
     below = [("", names), *islice(_below(folder, names, MAX_DEPTH), MAX_FOLDERS)]

@@ -118,7 +118,6 @@ def recorded(
 
     Args:
         sampler: Answers.
-        result: The result of the grade.
         ids: The items that are asked about, in order.
         sample: The number of the round, from 0; the first round replaces what an earlier attempt has left.
         on_answer: Called whenever the sampler has answered.
@@ -212,7 +211,6 @@ class ProgressFile:
         """Begins to count.
 
         Args:
-            result: The result of the grade.
             total: The number of its items.
             steps: The most answers that an item takes.
         """

@@ -97,7 +97,6 @@ def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path
     Args:
         spec: The run whose base model it is, or the job that grades it.
         name: What the user calls the model.
-        model: The folder of the model.
 
     Returns:
         What was found, as a phrase; empty if it cannot be told here.
@@ -195,9 +194,6 @@ def limits_of(spec: RunSpec | GradeJob, root: Path) -> Limits:
 
 def asked_prompts(spec: RunSpec, model: Path, hidden: Path, ids: Sequence[str], root: Path) -> list[Prompt] | None:
     """Returns the prompts of items, each of which is answered by one text.
-
-    Args:
-        model: The folder of the model that is asked.
 
     Returns:
         None if the task has episodes, or if the prompts cannot be told here.

@@ -82,7 +82,6 @@ def regrade(
     """Grades the kept checkpoint of a submission again.
 
     Args:
-        run: A run with grades.
         submission: The number of the submission, which is graded on the items whose score the agent was told. None:
             the submission that counts, on the items that decided the result.
         on_progress: Called with how far the grade is.

@@ -44,7 +44,6 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
 
         Args:
             now: The clock of the time-outs.
-            module: The module of the service.
         """
         self._module = module
         self._run, self._settings, self._now = run, settings, now

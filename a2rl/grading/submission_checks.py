@@ -136,8 +136,6 @@ def copy_submission(
     caps and a limit on its time (a2rl/models/caps.py).
 
     Args:
-        source: Where it is.
-        target: A new folder.
         required: What it must be like.
         alone: Entered while this takes disk space on which others must not count: for the copy, and for the merge.
 

@@ -69,7 +69,6 @@ def invalid_transition(entries: Sequence[Entry], finished: bool) -> str:
     """Returns the first invalid change of a submission's state in a ledger; empty if all are valid.
 
     Args:
-        entries: The entries of the ledger.
         finished: Whether the agent's part is over, so that every submission must be refused or graded.
     """
     states = _States()

@@ -149,7 +149,6 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         before the first byte is copied, so that concurrent copies cannot count on the same space.
 
         Args:
-            target: The folder.
             header_bytes: How much is read of all headers together. What is behind that gets no digests here.
 
         Returns:

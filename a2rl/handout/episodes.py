@@ -144,15 +144,11 @@ def play(
 
     Args:
         model: A causal model of transformers, also with an adapter of peft.
-        tokenizer: Its tokenizer.
-        environments: New environments.
         max_steps: The most turns in an episode.
         max_new_tokens: The most tokens in a turn.
         temperature: 0 for greedy decoding.
-        seed: The seed of sampling.
         max_invalid: An episode ends after so many turns without effect; episodes that loop teach little.
         max_tokens: An episode ends when it has become longer than this.
-        turns: Where the model's turns end.
         template_kwargs: Arguments of the chat template, for prompts that are chats.
         player: A copy of the model, such as one in bfloat16, which takes over its weights and plays in its place. That
             is about twice as fast as float32 where the processor or GPU has instructions for bfloat16.
@@ -205,9 +201,7 @@ def for_trl(
 
     Args:
         environment: Makes a new episode from a name.
-        reward: Computes the reward of an episode.
         more: Further columns for reward functions and trainers.
-        seed: The seed of sampling.
         processes: How many processes play, each on one core, if the model is on the CPU. The rollouts of small models
             gain nothing from threads: most of their time is spent between the matrix products.
         settings: Further arguments of `play`.

@@ -84,7 +84,6 @@ class AnswerCache:
         """Provides the stored reply of a key, or a claim to ask for it, which excludes others within the context.
 
         Args:
-            key: The key of the question.
             wait: Waits for so many seconds; returns True if the caller is closing, and the context then gets None.
 
         Raises:

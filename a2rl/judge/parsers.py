@@ -42,7 +42,6 @@ def parse(kind: str, arguments: Mapping[str, Any], completion: Any) -> list[Any]
     """Reads a completion with a parser.
 
     Args:
-        kind: The name of the parser.
         arguments: Its arguments, as in the annotator's configuration.
         completion: The text; for `logprob_parser`, the choice with its log probabilities.
 
@@ -233,7 +232,6 @@ def bounded_number(value: object, low: float, high: float, what: str) -> float:
     """Returns the value if it is a number from `low` to `high`; NaN, infinity, booleans and text are not.
 
     Args:
-        value: The value to check.
         low: The smallest number allowed.
         high: The largest number allowed.
         what: Names the value in the error message.

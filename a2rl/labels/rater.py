@@ -49,7 +49,6 @@ def rate(run: RunDir, judge: JudgeParams, settings: Settings, limit_usd: float |
 
     Args:
         run: A run whose agent has ended.
-        judge: The endpoint and model.
         limit_usd: Nothing is asked if the run's account for this has reached it.
 
     Raises:

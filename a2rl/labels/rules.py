@@ -94,7 +94,6 @@ def route_of_trainer(route: Route, signs: Collection[Sign], settings: Collection
     """Returns what a trainer of a library does with the texts that it is given.
 
     Args:
-        route: The route of its class.
         signs: What was seen before it began.
         settings: Which of its arguments are set.
     """

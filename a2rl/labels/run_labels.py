@@ -58,9 +58,7 @@ def traced_phase(work: Work, code: Sequence[Spot], file: str, commit: str, at_s:
     """Returns what a program did, from what it noted itself and the signs in its code; None if nothing was trained.
 
     Args:
-        work: What was noted.
         code: The places in the code where it trains.
-        file: The file of the code where it trained.
         at_s: When it began, in seconds of the budget clock.
     """
     place = Evidence(source="trace", what="", commit=commit if file else "", file=file, line=work.place.line, at_s=at_s)

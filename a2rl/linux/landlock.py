@@ -82,7 +82,6 @@ def restrict(rights: AccessRights, at_least: int = 1) -> None:
     """Gives up all access except `rights`; from ABI 6 on also signals and abstract sockets to outside processes.
 
     Args:
-        rights: The access to keep.
         at_least: The oldest Landlock version that is acceptable.
 
     Raises:

@@ -51,8 +51,6 @@ def place_folder(original: Path, target: Path, *, share: bool, public: bool = Fa
     """Makes `target` a folder with the files of another; links in it are followed.
 
     Args:
-        original: A folder.
-        target: The new folder.
         share: Whether the files may be the originals, which is so if their readers cannot change them.
         public: Whether all users of this machine must be able to read them.
     """

@@ -166,7 +166,6 @@ def end_tree(group: ControlGroup | None, enclosed: bool, grace_s: float, limit_s
     """Asks all descendants of this process to end, kills those that do not, and reaps them.
 
     Args:
-        group: The control group of the descendants.
         enclosed: Whether `enter_signal_scope` was called and returned True.
         grace_s: The time between the request and the kill.
         limit_s: The time after which to give up.

@@ -138,7 +138,6 @@ def install_filter(steps: Sequence[Instruction], flags: int = 0) -> int:
 
     Args:
         steps: The program; it starts with the call number loaded, and ends with a return.
-        flags: The flags of seccomp(2).
 
     Returns:
         The kernel's result: the listener's file descriptor, if the flags ask for one.

@@ -42,10 +42,6 @@ def unsuitable(gguf: Path) -> str:
 def convert(gguf: Path, folder: Path) -> None:
     """Writes config.json, generation_config.json, the weights as *.safetensors, the tokenizer and its chat template.
 
-    Args:
-        gguf: A GGUF file with a model and its tokenizer.
-        folder: The folder to write to.
-
     Raises:
         SystemExit: The file cannot be converted; its text says why.
     """

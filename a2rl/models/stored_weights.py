@@ -22,10 +22,6 @@ BLOCK = 1 << 20
 def keep_only(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Removes all other tensors from a folder's files, gives these their names, and writes the index.
 
-    Args:
-        folder: A folder of the grader.
-        tensors: Tensors in files of the folder, by their new names.
-
     Raises:
         InvalidSubmissionError: The new names are too long for a header.
     """

@@ -44,7 +44,6 @@ def compare(checkpoint: Path, base: Path, digest: str, known: Mapping[str, Path]
 
     Args:
         checkpoint: The grader's copy of a checkpoint, whose tensors have the base model's names.
-        base: The folder of the base model.
         digest: The digest of the checkpoint's weights, which decides what is drawn.
         known: Folders of other models with which it is compared, by name.
 

@@ -46,7 +46,6 @@ class ProcessLog:
     """Notes which processes there are below a supervisor.
 
     Args:
-        log: Where to write.
         supervisor: Process id of the agent's supervisor.
         workspace: The agent's folder; only files in it are recorded.
     """

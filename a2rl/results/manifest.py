@@ -145,7 +145,6 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", absent: froz
 
     Args:
         below: Only files whose paths begin with this.
-        absent: Files that are known not to be here.
     """
     here = {str(path) for path in files_of(run) if _must_stay(str(path), below)}
     listed = {path for path in manifest.files if _must_stay(path, below)} - absent

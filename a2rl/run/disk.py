@@ -41,7 +41,6 @@ def disk_need(settings: RunSettings, model_bytes: int) -> DiskNeed:
     """Returns what a run takes.
 
     Args:
-        settings: The settings of the run.
         model_bytes: The size of the base model's weights.
     """
     kept = most_kept(settings)
@@ -62,9 +61,7 @@ def check_disk(settings: RunSettings, size: int, place: Path) -> str:
     """Refuses a run whose checkpoints would not fit.
 
     Args:
-        settings: The settings of the run.
         size: The number of bytes of its base model's weights.
-        place: A folder on the disk of the runs.
 
     Returns:
         What the run takes, in words.

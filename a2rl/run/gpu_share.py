@@ -52,7 +52,6 @@ def count_gpus(spec: RunSettings, here: Inventory, side_by_side: int = 1) -> Gpu
     """Returns how many GPUs a run takes.
 
     Args:
-        spec: The settings of the run.
         here: The GPUs that runs may use.
         side_by_side: The number of runs at a time. A run that does not say how many GPUs it needs gets an even share.
 

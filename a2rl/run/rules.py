@@ -106,7 +106,6 @@ class GradingLimits(StrictModel):
 
         Args:
             baseline_s: The seconds that the base model's grade took; None if that is unknown.
-            budget_s: The run's budget in seconds.
         """
         if baseline_s is None:
             return max(self.at_least_s, UNKNOWN_S, budget_s)

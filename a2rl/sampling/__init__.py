@@ -112,7 +112,6 @@ def translated(
     """Returns the same conversation with other prompts or completions. What it waits for passes through unchanged.
 
     Args:
-        conversation: The conversation.
         ask: Called with each prompt. It yields what is asked instead, is sent the answer, and returns the completion.
     """
     try:

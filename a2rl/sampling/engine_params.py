@@ -120,10 +120,8 @@ class EngineMemory(StrictModel):
         """Plans for a base model and everything trained from it.
 
         Args:
-            model: The folder of the base model.
             params: The options of vLLM.
             dtype: The type of numbers that the engine computes in.
-            answer_tokens: The most tokens of one answer.
             turns: How many answers the model gives to one item.
 
         Raises:
@@ -192,7 +190,6 @@ def context_of(sections: list[dict[str, Any]], params: VllmParams | None, answer
     Args:
         sections: The configuration, after the section for its text model.
         params: The options of vLLM; None with another back end.
-        answer_tokens: The most tokens of one answer.
     """
     own = _number(sections, "max_position_embeddings", "n_positions")
     if params is None:

@@ -226,7 +226,6 @@ def run_as_init(agent: int, telling: int) -> NoReturn:
     When this process ends, the kernel kills all others in the table.
 
     Args:
-        agent: The pid of the agent.
         telling: The file descriptor to which the agent's exit status is written.
     """
     for number in TERMINATION_SIGNALS:

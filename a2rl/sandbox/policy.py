@@ -72,10 +72,8 @@ def workspace_confinement(
 
     Args:
         workspace: The folder that it can write to.
-        isolation: The layers of its sandbox.
         read: What it may read in addition to the system and Python.
         connect: The loopback ports that it may connect to.
-        network_log: The file that logs its connections.
         user: The id of its own user; 0: it shares the pipeline's.
         gpus: The device files of the GPUs that it may use.
     """

@@ -206,7 +206,6 @@ def try_in_sandbox(
     """Runs a program as an agent would run it, in an empty workspace that is also its HOME.
 
     Args:
-        isolation: The layers of the sandbox.
         env: Environment variables, besides HOME and TMPDIR.
         read: What it may read in addition to the system and Python.
         connect: The loopback ports that it may connect to.

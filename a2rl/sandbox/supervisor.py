@@ -55,7 +55,6 @@ def spawn_agent(command: AgentCommand, group: ControlGroup | None, files: tuple[
     """Starts the process of an agent, in its control group and with its limits and confinement.
 
     Args:
-        group: The control group to limit, which the agent enters.
         files: The agent's soft and hard limit of open files.
 
     Raises:

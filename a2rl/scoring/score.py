@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from a2rl.core.files import StrictModel
 from a2rl.scoring.means import Interval, mean_interval
 
 Verdict = Literal["correct", "wrong", "truncated", "errored"]
@@ -44,7 +43,7 @@ class ItemResult(BaseModel):
     """How many tokens the model generated."""
     group: str = ""
     """The kind of item it is, where a task has several and reports each."""
-    measures: dict[str, float] = Field(default_factory=dict)
+    measures: dict[str, float] = {}
     """Other figures that the task reports, by name; their means are shown with the score."""
 
     def settled(self, value: float) -> "ItemResult":
@@ -62,8 +61,10 @@ class Group(NamedTuple):
     total: int
 
 
-class TaskScore(StrictModel):
+class TaskScore(BaseModel):
     """The score of a checkpoint on a set of items; correct + wrong + truncated + errored = total, always."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     score: float | None
     """0 to 100, or None with a reason."""
@@ -77,9 +78,9 @@ class TaskScore(StrictModel):
     errored: int
     seconds: float = 0.0
     tokens: int = 0
-    groups: dict[str, Group] = Field(default_factory=dict)
+    groups: dict[str, Group] = {}
     """By kind of item, where the task has kinds."""
-    measures: dict[str, float] = Field(default_factory=dict)
+    measures: dict[str, float] = {}
     """Means of the task's other figures over the items that could be judged, and what its headline adds."""
 
     def __str__(self) -> str:
@@ -167,7 +168,7 @@ def _group(items: Sequence[ItemResult]) -> Group:
 
 def _mean_measures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the mean of each figure over the items that have it."""
-    named: dict[str, list[float]] = Field(default_factory=dict)
+    named: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():
             named.setdefault(name, []).append(value)

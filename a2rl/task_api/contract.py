@@ -258,7 +258,6 @@ class ServicesModule(Protocol):
         """Opens the services of a run.
 
         Args:
-            variant: The variant of the task.
             visible: The data that the agent has.
             hidden: The grader's data.
             options: Every option of the task.
@@ -381,7 +380,6 @@ class HeadlineGrader(Grader, Protocol):
         Args:
             before: The results of the first model: at least one item, and none errored.
             after: The results of the second model on the same items in the same order, none errored.
-            level: The confidence level of the interval.
             hidden: The folder of the grader's data.
         """
         ...

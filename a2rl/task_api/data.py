@@ -193,7 +193,6 @@ def ensure_drawn(task_id: str, seed: str, folder: Path) -> Path:
 
     Args:
         task_id: A task for which `can_draw` is true.
-        seed: The secret.
         folder: Where it belongs: `Settings.drawn`.
 
     Raises:

@@ -44,7 +44,6 @@ class Evaluation(PackageTask):
         Args:
             source: The folder with local copies.
             folders: Those in it that belong to this evaluation.
-            items: The module `items.py`.
             visible: See `a2rl.task_api.contract.Preparer`.
             hidden: The same.
 

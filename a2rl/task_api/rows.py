@@ -47,7 +47,6 @@ def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row
     """Writes the data of a task, and hands `items.py` to the agent; for `prepare`.
 
     Args:
-        items: The module `items.py`.
         train: The rows that the agent gets, with their answers.
         evaluation: The rows that only the grader has.
         visible: See `a2rl.task_api.contract.Preparer`.

@@ -18,7 +18,6 @@ def check_limit(limit: int, items: int, task: str, halved: bool) -> None:
     Args:
         limit: The number of items in the sample.
         items: The number of items in the eval set.
-        task: The id of the task.
         halved: Whether the sample is divided into two halves.
 
     Raises:
@@ -38,7 +37,6 @@ def sample_ids(ids: Sequence[str], size: int, seed: int, kinds: Mapping[str, str
     """Returns the ids of a sample, in the order of the data.
 
     Args:
-        ids: The ids of all items.
         size: The number of items in the sample, at most as many as there are.
         seed: The seed that decides which items are in the sample.
         kinds: The kind of each item, by id. Items without a kind form one kind together.

@@ -162,9 +162,6 @@ def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> 
     """Makes checks in a process of their own, because of what they read. A check that ends it, or takes too long, is a
     finding, and the checks after it are made in another process.
 
-    Args:
-        checks: Functions of modules.
-
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
     """

@@ -75,7 +75,6 @@ def escaped(text: str, lines: Set[str] = frozenset()) -> str:
     """Escapes what could end a text's place in the prompt.
 
     Args:
-        text: The text.
         lines: The prompt's own lines, such as `## Output (b):`. A line of the text that is one of them is marked.
     """
     text = text.replace('"""', r"\"\"\"").replace("<|", r"<\|")

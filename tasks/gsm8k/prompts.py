@@ -41,7 +41,6 @@ def shots_that_fit(
         questions: What will be asked.
         chat: Whether the model has a chat template.
         room_after: Returns how many tokens of the model's context a prompt leaves free.
-        max_new_tokens: The most tokens of an answer.
     """
     longest = max(questions, key=len, default="")
     for count in range(len(shots), 0, -1):

@@ -45,7 +45,6 @@ def program(prompt: str, function: str, answer: str) -> str:
 
     Args:
         prompt: Imports, helper functions, signature and docstring of the function.
-        function: Its name.
         answer: The text that the model wrote after the prompt.
     """
     answer = answer_of(answer)[:LONGEST]

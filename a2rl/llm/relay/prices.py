@@ -52,7 +52,6 @@ class PriceTable:
         """Returns what an answer cost; None if the price is unknown.
 
         Args:
-            used: Its tokens.
             models: The names of the model that answered; the first one with a price counts.
             tier: The tier of the service, by the names of genai-prices.
         """

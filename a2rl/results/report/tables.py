@@ -285,7 +285,6 @@ def draw(submissions: Sequence[Submitted], baseline: float | None, baseline_ci: 
 
     Args:
         submissions: The submissions in order; those without a score are left out.
-        baseline_ci: Its interval.
         end_s: The end of the time axis, in seconds since the agent's start.
     """
     points = [(each, each.score) for each in submissions if each.score is not None]

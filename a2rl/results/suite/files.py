@@ -152,8 +152,6 @@ def write_site(
     """Writes a report over runs, whose pages may be anywhere.
 
     Args:
-        folder: Where to write.
-        name: The title.
         found: The runs, and why others are left out.
         links: The page of each run that has one, relative to the folder, by run id.
         feed: The name of a file with a feed, in the folder; empty for none.

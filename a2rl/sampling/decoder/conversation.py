@@ -93,7 +93,6 @@ def prompt_tokens(tokenizer: Any, prompt: str | Chat, template_kwargs: Mapping[s
     """Returns the tokens of a prompt.
 
     Args:
-        tokenizer: A tokenizer of transformers.
         prompt: A text to continue, or a chat, to which the tokenizer's chat template is applied.
         template_kwargs: Further arguments of the chat template.
 

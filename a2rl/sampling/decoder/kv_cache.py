@@ -43,7 +43,6 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Prepares the next pass.
 
         Args:
-            first: The first slot of the pass.
             tokens: How many tokens the longest row of the pass will hold.
 
         Raises:

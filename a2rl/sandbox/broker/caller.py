@@ -221,7 +221,6 @@ class AgentFiles:
         Args:
             call: The system call that names the file.
             folder: The caller's file descriptor of the folder that the path starts from, or AT_FDCWD.
-            name: The path.
             follow: Whether to follow a link at the end of the path.
 
         Raises:

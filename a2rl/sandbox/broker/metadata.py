@@ -66,7 +66,6 @@ def _times(argument: int, convert: Callable[[bytes], bytes] | None = None, size:
     """Returns a function that reads two times in seconds and nanoseconds; it returns None for the current time.
 
     Args:
-        argument: The argument with the address of the times.
         convert: Converts the caller's structure to seconds and nanoseconds, if it has another format.
         size: The size of the caller's structure in bytes.
     """
@@ -143,8 +142,6 @@ def change(places: AgentFiles, asked: Change, call: Call, is_waiting: Callable[[
     """Performs a change for the caller.
 
     Args:
-        places: The agent's folders.
-        asked: The kind of change.
         is_waiting: Raises OSError if the caller no longer waits. If it still waits, everything that was read from
             /proc under its thread id really came from it.
 

@@ -108,7 +108,6 @@ class Network:
         Args:
             ports: The loopback ports that the agent may connect to.
             places: The agent's folders. It may connect to local sockets in those that belong to it.
-            log: The log of connections and servers.
         """
         self._ports, self._places, self._log = frozenset(ports), places, log
         self._lock = threading.Lock()

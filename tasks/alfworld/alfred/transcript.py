@@ -112,7 +112,6 @@ class GameEnvironment:
         """Opens a game.
 
         Args:
-            game: The game.
             before: What the model reads first, such as `framed` examples.
         """
         self.game, self.play = game, Play(game)

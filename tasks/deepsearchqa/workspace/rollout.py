@@ -46,7 +46,6 @@ class QuestionEnvironment:
         """Asks a question.
 
         Args:
-            question: The question.
             search: Finds results.
             instructions: The text before the question.
             max_steps: The most turns.
