@@ -21,6 +21,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, ProcessesSurvived, SubmissionAccepted, SubmissionRefused
 from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import check_inputs
+from a2rl.run.ledger import events_of
 from a2rl.run.records import ExecuteRecord
 
 RESUMABLE = {"interrupted", "lost"}
@@ -92,7 +93,7 @@ def _record(attempts: Attempts, seconds: float) -> ExecuteRecord:
             "refunded_s": refund_s(clock),
             "stood_still_s": clock.stood_still_s,
             "attempts": end.attempt,
-            "submissions": sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
-            "refused": sum(entry.event.count for entry in entries if isinstance(entry.event, SubmissionRefused)),
+            "submissions": len(events_of(entries, SubmissionAccepted)),
+            "refused": sum(event.count for event in events_of(entries, SubmissionRefused)),
         }
     )

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from a2rl.grading.worker_process import OUT_OF_MEMORY
+from a2rl.grading.pool import OUT_OF_MEMORY
 
 working: list[int] = []
 """The numbers of the jobs so far."""

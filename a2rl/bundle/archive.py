@@ -31,6 +31,7 @@ from a2rl.results.manifest import FILE, files_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import hidden_of
+from a2rl.run.ledger import events_of
 from a2rl.run.names import MAX_CHARS, RUN_ID, is_plain, is_run_file
 
 INDEX, RUN, HIDDEN = "bundle.json", "run", "hidden"
@@ -125,7 +126,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
 def _weights(run: RunDir) -> dict[str, list[Path]]:
     """Returns the weight files of the kept checkpoints by the digest of the weights."""
     entries = run.ledger.entries()
-    accepted = {entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)}
+    accepted = {event.weights_digest for event in events_of(entries, SubmissionAccepted)}
     kept = accepted - pruned(entries)
     return {digest: sorted(run.checkpoint(digest).glob("*.safetensors")) for digest in kept}
 

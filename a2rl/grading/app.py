@@ -42,9 +42,8 @@ from a2rl.grading.answers import (
 from a2rl.grading.devices import AgentGpu
 from a2rl.grading.http_limits import CallLog, RequestRate, SizeLimit, error_response
 from a2rl.grading.pool import named_devices
-from a2rl.grading.service import GradingService
+from a2rl.grading.service import BudgetSpentError, GradingService, SubmissionDeferredError, SubmitRequest
 from a2rl.grading.submission_queue import Outcome
-from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError, SubmitRequest
 from a2rl.grading.throttling import bounded
 from a2rl.run.events import SubmissionClaims
 from a2rl.run.rules import MAX_WAITING

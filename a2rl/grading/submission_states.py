@@ -30,7 +30,7 @@ from a2rl.run.events import (
     SubmissionRefused,
     ValidityDecided,
 )
-from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.ranking import best_among
 from a2rl.run.records import BaselineRecord
 from a2rl.run.spec import RunSpec
@@ -42,27 +42,20 @@ def is_agent_at_work(entries: Iterable[Entry]) -> bool:
     return kinds[AgentStarted] > kinds[AgentEnded]
 
 
-def open_receipts(entries: Iterable[Entry]) -> list[SubmissionReceived]:
+def open_receipts(entries: Sequence[Entry]) -> list[SubmissionReceived]:
     """Returns the submissions that were received and are neither refused nor accepted yet, in order."""
-    received: dict[int, SubmissionReceived] = {}
-    for event in (entry.event for entry in entries):
-        if isinstance(event, SubmissionReceived):
-            received[event.receipt] = event
-        elif isinstance(event, SubmissionRefused | SubmissionAccepted) and event.receipt is not None:
-            received.pop(event.receipt, None)
-    return list(received.values())
+    ended = {event.receipt for event in events_of(entries, SubmissionRefused)}
+    ended |= {event.receipt for event in events_of(entries, SubmissionAccepted)}
+    return [event for event in events_of(entries, SubmissionReceived) if event.receipt not in ended]
 
 
-def ungraded(entries: Iterable[Entry]) -> dict[str, SubmissionAccepted]:
+def ungraded(entries: Sequence[Entry]) -> dict[str, SubmissionAccepted]:
     """Returns the first submission of each accepted checkpoint without a grade, by the digest of the weights."""
-    waiting: dict[str, SubmissionAccepted] = {}
-    graded: set[str] = set()
-    for event in (entry.event for entry in entries):
-        if isinstance(event, SubmissionAccepted):
+    grades, waiting = grades_among(entries), dict[str, SubmissionAccepted]()
+    for event in events_of(entries, SubmissionAccepted):
+        if event.weights_digest not in grades:
             waiting.setdefault(event.weights_digest, event)
-        elif isinstance(event, Graded):
-            graded.add(event.weights_digest)
-    return {digest: event for digest, event in waiting.items() if digest not in graded}
+    return waiting
 
 
 def invalid_transition(entries: Sequence[Entry], finished: bool) -> str:
@@ -156,15 +149,14 @@ class QuotaLeft(NamedTuple):
         return "grading time" if self.seconds <= 0 else ""
 
 
-def quota_left(run: RunDir, entries: Iterable[Entry]) -> QuotaLeft:
+def quota_left(run: RunDir, entries: Sequence[Entry]) -> QuotaLeft:
     """Returns what is left of the quota of a run with these entries in its ledger.
 
     Submissions that are being copied count as accepted. The usual grading time is charged for each submission that
     waits for a grade, so that many simultaneous submissions cannot exceed the quota.
     """
-    entries, spec = list(entries), run.spec
-    under_way = len(open_receipts(entries))
-    accepted = sum(isinstance(entry.event, SubmissionAccepted) for entry in entries)
+    spec, under_way = run.spec, len(open_receipts(entries))
+    accepted = len(events_of(entries, SubmissionAccepted))
     expected_s = (under_way + len(ungraded(entries))) * usual_s(run, entries)
     return QuotaLeft(
         submissions=max(0, spec.submissions_quota - accepted - under_way),
@@ -172,24 +164,19 @@ def quota_left(run: RunDir, entries: Iterable[Entry]) -> QuotaLeft:
     )
 
 
-def graded_s(entries: Iterable[Entry]) -> float:
+def graded_s(entries: Sequence[Entry]) -> float:
     """Returns the seconds of grading that a run's submissions have used, including failed grades."""
-    seconds = 0.0
-    for event in (entry.event for entry in entries):
-        if isinstance(event, Graded):
-            seconds += event.result.seconds
-        elif isinstance(event, GradingFailed):
-            seconds += event.seconds
-    return seconds
+    seconds = sum(event.result.seconds for event in events_of(entries, Graded))
+    return seconds + sum(event.seconds for event in events_of(entries, GradingFailed))
 
 
-def usual_s(run: RunDir, entries: Iterable[Entry]) -> float:
+def usual_s(run: RunDir, entries: Sequence[Entry]) -> float:
     """Estimates the seconds of grading per submission: from the base model's grade, or from earlier submissions."""
     baseline = run.read("baseline", BaselineRecord)
     if baseline is not None and baseline.graded_s is not None and baseline.total.total:
         items = baseline.public if run.spec.protocol == "strict" else baseline.total
         return baseline.graded_s * items.total / baseline.total.total
-    known = [entry.event.result.seconds for entry in entries if isinstance(entry.event, Graded)]
+    known = [event.result.seconds for event in events_of(entries, Graded)]
     return sum(known) / len(known) if known else 0.0
 
 
@@ -207,7 +194,7 @@ class _NothingToPruneError(Exception):
 
 def pruned(entries: Sequence[Entry]) -> set[str]:
     """Returns the digests of the checkpoints that were removed."""
-    return {entry.event.weights_digest for entry in entries if isinstance(entry.event, CheckpointPruned)}
+    return {event.weights_digest for event in events_of(entries, CheckpointPruned)}
 
 
 def unneeded(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
@@ -217,11 +204,11 @@ def unneeded(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
     """
     if spec.keep == "all":
         return []
-    is_open = not any(isinstance(entry.event, ValidityDecided) for entry in entries)
+    is_open = not events_of(entries, ValidityDecided)
     grades, gone, waiting = grades_among(entries), pruned(entries), ungraded(entries)
     best = best_among(entries)
     kept = {best.submission.weights_digest} if best and (spec.keep == "best" or is_open) else set()
-    accepted = [entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)]
+    accepted = [event.weights_digest for event in events_of(entries, SubmissionAccepted)]
     return [
         digest
         for digest in dict.fromkeys(accepted)

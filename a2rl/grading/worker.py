@@ -31,7 +31,7 @@ from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import lost_gpu
 from a2rl.grading.job import GradeJob, run_job
-from a2rl.grading.worker_process import OUT_OF_MEMORY
+from a2rl.grading.pool import OUT_OF_MEMORY
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
 from a2rl.models.checkpoint import INDEX

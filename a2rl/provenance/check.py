@@ -19,7 +19,7 @@ from a2rl.models.checkpoint import tensors_of
 from a2rl.provenance.compare import compare
 from a2rl.provenance.kinds import Kind, Provenance
 from a2rl.run.events import BaselineKnown
-from a2rl.run.ledger import grades_among
+from a2rl.run.ledger import events_of, grades_among
 from a2rl.validity.checks import NOT_CHECKED, RunEvidence
 from a2rl.validity.record import Evidence, Finding, Level
 
@@ -215,7 +215,7 @@ def tries(evidence: RunEvidence) -> Iterator[Finding]:
 
 def _better_than_base(evidence: RunEvidence) -> set[str]:
     """Returns the digests of submissions that are better than the base model, which noise alone does not achieve."""
-    known = [entry.event.public for entry in evidence.entries if isinstance(entry.event, BaselineKnown)]
+    known = [event.public for event in events_of(evidence.entries, BaselineKnown)]
     if not known:
         return set()
     grades = {digest: grade.result.ci for digest, grade in grades_among(evidence.entries).items()}

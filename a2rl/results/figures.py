@@ -25,7 +25,7 @@ from a2rl.results.comparability import comparability
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Graded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.inputs import hidden_of
-from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.ranking import chosen_among, sample_note, selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.run.spec import RunSettings
@@ -105,7 +105,7 @@ def _copies(run: RunDir, entries: Sequence[Entry]) -> int | None:
     ready = run.read("setup", SetupRecord)
     if ready is None:
         return None
-    accepted = [entry.event for entry in entries if isinstance(entry.event, SubmissionAccepted)]
+    accepted = events_of(entries, SubmissionAccepted)
     return sum(ready.is_base_model(each.weights_digest) for each in accepted)
 
 

@@ -15,6 +15,7 @@ from a2rl.recording.code_history import commits
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
 from a2rl.run.inputs import OF_OTHERS
+from a2rl.run.ledger import events_of
 from a2rl.run.records import GradeRecord
 
 FILE = "manifest.json"
@@ -114,7 +115,7 @@ def last_closing(run: RunDir) -> RunClosed | None:
         IntegrityError: It was closed again after it had ended for good.
     """
     entries = run.ledger.entries()
-    closings = [entry.event for entry in entries if isinstance(entry.event, RunClosed)]
+    closings = events_of(entries, RunClosed)
     if any(is_final(each) for each in closings[:-1]):
         raise IntegrityError("the run was closed again after it had ended")
     if not closings:

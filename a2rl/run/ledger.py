@@ -119,7 +119,7 @@ class Ledger:
 
     def events(self, kind: type[E]) -> list[E]:
         """Returns the events of one kind, in order."""
-        return [entry.event for entry in self.entries() if isinstance(entry.event, kind)]
+        return events_of(self.entries(), kind)
 
     def grades(self) -> dict[str, Graded]:
         """Returns the grade of each graded checkpoint by the digest of its weights."""
@@ -205,9 +205,14 @@ def rebuild(path: Path, rows: Iterable[Row]) -> None:
         raise ValueError(str(error)) from error
 
 
+def events_of(entries: Iterable[Entry], kind: type[E]) -> list[E]:
+    """Returns the events of one kind in these entries, in order."""
+    return [entry.event for entry in entries if isinstance(entry.event, kind)]
+
+
 def grades_among(entries: Iterable[Entry]) -> dict[str, Graded]:
     """Returns the grade of each checkpoint that is graded in these entries, by the digest of its weights."""
-    return {entry.event.weights_digest: entry.event for entry in entries if isinstance(entry.event, Graded)}
+    return {event.weights_digest: event for event in events_of(entries, Graded)}
 
 
 def chain_hash(seq: int, at: float, kind: str, body: str, previous: str) -> str:

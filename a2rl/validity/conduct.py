@@ -11,6 +11,7 @@ from a2rl.core.event_log import EventLog
 from a2rl.core.files import read_jsonl
 from a2rl.recording.processes import FULL
 from a2rl.run.events import AgentConfined, AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.run.ledger import events_of
 from a2rl.run.records import ExecuteRecord
 from a2rl.run.rules import rules
 from a2rl.sandbox.agent_log import MAX_BYTES as MAX_PRINTED
@@ -70,7 +71,7 @@ def ungraded(evidence: RunEvidence) -> Iterator[Finding]:
     """Voids a finished run that accepted a submission and has no grade for it, not even a failed one."""
     if evidence.grade.failed_stage is not None or evidence.run.read("execute", ExecuteRecord) is None:
         return
-    graded = {entry.event.weights_digest for entry in evidence.entries if isinstance(entry.event, Graded)}
+    graded = {event.weights_digest for event in events_of(evidence.entries, Graded)}
     for entry in evidence.entries:
         event = entry.event
         if isinstance(event, SubmissionAccepted) and event.weights_digest not in graded:

@@ -20,13 +20,19 @@ from httpx2 import Response
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading import frozen_sources, http_limits, submission_queue, submissions
+from a2rl.grading import frozen_sources, http_limits, submission_queue
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.service import GradingService
+from a2rl.grading.service import (
+    MAX_CRASHES,
+    BudgetSpentError,
+    GradingService,
+    SubmissionDeferredError,
+    Submissions,
+    SubmitRequest,
+)
 from a2rl.grading.submission_checks import CheckedCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition, open_receipts, ungraded
-from a2rl.grading.submissions import BudgetSpentError, SubmissionDeferredError, SubmitRequest
 from a2rl.grading.submitted_files import Source
 from a2rl.grading.throttling import BURST, INTERVAL_S, MAX_PATH, MAX_REASON, Refusals, TokenBucket
 from a2rl.models.checkpoint import weights_digest
@@ -69,7 +75,7 @@ class SlowCopy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
         self._copy = copy_submission
-        monkeypatch.setattr(submissions, "copy_submission", self)
+        monkeypatch.setattr("a2rl.grading.service.copy_submission", self)
 
     def __call__(self, *arguments: Any) -> CheckedCopy:
         self.begun.set()
@@ -238,7 +244,7 @@ def test_two_services_that_copy_one_submission_accept_it_once(
         wait_for(lambda: run.ledger.events(Graded))
         return copy
 
-    monkeypatch.setattr(submissions, "copy_submission", copy_after_another)
+    monkeypatch.setattr("a2rl.grading.service.copy_submission", copy_after_another)
     with pytest.raises(InfrastructureError, match="another grading service"):
         old.submissions.accept(pending)
     assert old.submissions.accept(pending).submission_id == 1, "now the ledger says so"
@@ -253,7 +259,7 @@ def test_a_full_disk_loses_nothing_after_the_agents_end(
     service_of(run, settings).submissions.receive(V1)
     end_agent_at_work(run)
     with monkeypatch.context() as full:
-        full.setattr(submissions, "copy_submission", raising(InfrastructureError("the grader's disk is full")))
+        full.setattr("a2rl.grading.service.copy_submission", raising(InfrastructureError("the grader's disk is full")))
         service = service_of(run, settings)
         assert "disk is full" in wait_for(lambda: service.problem)
     assert len(open_receipts(run.ledger.entries())) == 1
@@ -275,7 +281,7 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
             raise InfrastructureError("the grader's disk is full")
         return copy_submission(source, *others)
 
-    monkeypatch.setattr(submissions, "copy_submission", copy)
+    monkeypatch.setattr("a2rl.grading.service.copy_submission", copy)
     service = service_of(run, settings)
     wait_for(lambda: run.ledger.events(Graded))
     service.submit(V2).outcome.result(30)  # as when its client asks again
@@ -291,13 +297,13 @@ def test_a_submission_that_keeps_killing_the_service_is_refused(
 ) -> None:
     received = service_of(run, settings).submissions.receive(V1).received
     marks = run.checkpoints / f".attempts-{received.receipt}"
-    marks.write_bytes(b"." * submissions.MAX_CRASHES)
+    marks.write_bytes(b"." * MAX_CRASHES)
     service_of(run, settings)  # it has one more attempt, which succeeds
     wait_for(lambda: run.ledger.events(Graded))
     assert not marks.exists()
     received = service_of(run, settings).submissions.receive(V1).received
     marks = run.checkpoints / f".attempts-{received.receipt}"
-    marks.write_bytes(b"." * (submissions.MAX_CRASHES + 1))
+    marks.write_bytes(b"." * (MAX_CRASHES + 1))
     service_of(run, settings)
     [refused] = wait_for(lambda: run.ledger.events(SubmissionRefused))
     assert "crashed each time" in refused.reason
@@ -337,7 +343,7 @@ def test_copies_are_made_one_at_a_time(
     def copied(*arguments: Any) -> CheckedCopy:
         return copy(*arguments[:-1], partial(counted, arguments[-1]))
 
-    monkeypatch.setattr(submissions, "copy_submission", copied)
+    monkeypatch.setattr("a2rl.grading.service.copy_submission", copied)
     with ThreadPoolExecutor(4) as threads:
         assert len(list(threads.map(lambda _: service.submit(V1, queues=True).outcome.result(60), range(4)))) == 4
     assert most == [1]
@@ -376,7 +382,7 @@ def test_whatever_a_copy_raises_is_no_500_and_ends_the_chain(
 ) -> None:
     client = client_of(service_of(run, settings))
     with monkeypatch.context() as broken:
-        broken.setattr(submissions, "copy_submission", raising(error))
+        broken.setattr("a2rl.grading.service.copy_submission", raising(error))
         assert submit(client, v1).status_code == status
     [refused] = run.ledger.events(SubmissionRefused)
     assert refused.receipt == 1
@@ -494,7 +500,7 @@ def test_what_failed_beside_the_agent_is_graded_after_its_end(run: RunDir, setti
 def test_without_code_history_a_submission_still_counts(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submissions, "snapshot_code", raising(InfrastructureError("git is not installed")))
+    monkeypatch.setattr("a2rl.grading.service.snapshot_code", raising(InfrastructureError("git is not installed")))
     assert submit(client_of(service_of(run, settings)), v1).status_code == 200
     assert run.ledger.events(SubmissionAccepted)[0].code_revision is None
 
@@ -531,7 +537,7 @@ def test_repeated_broken_checkpoints_make_the_agent_wait_longer(
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
     now = [100.0]
-    receiver = submissions.Submissions(run, lambda: now[0])
+    receiver = Submissions(run, lambda: now[0])
     run.checkpoints.mkdir()
     (run.workspace / v1 / "config.json").write_text("{")
     for _ in range(submission_queue.MISTAKES + 10):
@@ -553,14 +559,14 @@ def test_refused_submissions_have_a_quota_of_time(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
     now = [100.0]
-    receiver = submissions.Submissions(run, lambda: now[0])
+    receiver = Submissions(run, lambda: now[0])
     run.checkpoints.mkdir()
 
     def slow(*_: object) -> None:
         now[0] += submission_queue.REFUSED_S / 10
         raise InvalidSubmissionError("it has numbers that are not finite")
 
-    monkeypatch.setattr(submissions, "copy_submission", slow)
+    monkeypatch.setattr("a2rl.grading.service.copy_submission", slow)
     had_room = []
     for number in range(12):
         pending = receiver.receive(V1, queues=True)
@@ -580,7 +586,7 @@ def test_a_submission_does_not_wait_for_the_check_of_another(
     run: RunDir, base_model: Path, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a check reads is hostile, so it may take its whole time."""
-    receiver = submissions.Submissions(run)
+    receiver = Submissions(run)
     run.checkpoints.mkdir()
     trained_copy(base_model, run.workspace / "output/v2", seed=7)
     reached, proceed = threading.Event(), threading.Event()
@@ -590,7 +596,7 @@ def test_a_submission_does_not_wait_for_the_check_of_another(
             reached.set()
             assert proceed.wait(60)
 
-    monkeypatch.setattr(submissions, "check_apart", check)
+    monkeypatch.setattr("a2rl.grading.service.check_apart", check)
     first, second = receiver.receive(V1), receiver.receive(V2)
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(receiver.accept, first)

@@ -20,7 +20,7 @@ from a2rl.run.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
-from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import VERDICTS, ExecuteRecord, GradeRecord, LlmUse, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
@@ -177,7 +177,7 @@ def verdict_in_words(grade: GradeRecord | None) -> str:
 
 def story(entries: Sequence[Entry]) -> list[str]:
     """Returns sentences on how the agent ended and on everything unusual."""
-    starts = [entry.event for entry in entries if isinstance(entry.event, AgentStarted)]
+    starts = events_of(entries, AgentStarted)
     sentences: list[str] = []
     trials = starts[-1].trial if starts else 1
     if trials > 1:

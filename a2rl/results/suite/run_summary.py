@@ -17,7 +17,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.gpu_share import allocation_of
 from a2rl.run.inputs import base_model_of
-from a2rl.run.ledger import Entry, grades_among
+from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
@@ -181,9 +181,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         baseline=graded.baseline.score if graded else None,
         final=graded.final.score if graded and graded.final else None,
         public_baseline=_public_baseline(entries),
-        submissions=executed.submissions
-        if executed
-        else sum(isinstance(entry.event, SubmissionAccepted) for entry in entries),
+        submissions=executed.submissions if executed else len(events_of(entries, SubmissionAccepted)),
         refused=executed.refused if executed else 0,
         agent_s=executed.elapsed_s if executed else 0.0,
         cost_usd=executed.cost_usd if executed else None,
@@ -206,7 +204,7 @@ def _reported_tokens(usage: Usage | None) -> int | None:
 
 
 def _public_baseline(entries: Sequence[Entry]) -> float | None:
-    known = [entry.event.public.score for entry in entries if isinstance(entry.event, BaselineKnown)]
+    known = [event.public.score for event in events_of(entries, BaselineKnown)]
     return known[0] if known else None
 
 
@@ -255,7 +253,7 @@ def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) ->
 
 def _data_digest(entries: Sequence[Entry]) -> str:
     """Returns the digest of the eval set: items of two draws have the same ids."""
-    return next((entry.event.data_digest for entry in entries if isinstance(entry.event, RunOpened)), "")
+    return next((event.data_digest for event in events_of(entries, RunOpened)), "")
 
 
 def _final_items(run: RunDir, graded: GradeRecord, entries: Sequence[Entry]) -> dict[str, ItemResult] | None:

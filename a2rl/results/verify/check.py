@@ -23,6 +23,7 @@ from a2rl.results.report.page import report_files
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, Graded, PrivateGraded, RunOpened, SubmissionAccepted
 from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of
+from a2rl.run.ledger import events_of
 from a2rl.run.records import BaselineRecord, SetupRecord
 from a2rl.scoring.score import ItemResult, TaskScore
 from a2rl.task_api.contract import Split
@@ -117,7 +118,7 @@ def check_checkpoints(run: RunDir, absent: Absent) -> str:
     """Recomputes the digests of the kept checkpoints."""
     entries = run.ledger.entries()
     require(not (problem := invalid_pruning(run.spec, entries)), problem)
-    accepted = {entry.event.weights_digest for entry in entries if isinstance(entry.event, SubmissionAccepted)}
+    accepted = {event.weights_digest for event in events_of(entries, SubmissionAccepted)}
     kept = accepted - pruned(entries)
     for digest in kept - absent.weights:
         require(

@@ -8,7 +8,6 @@ import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading import submissions
 from a2rl.grading.adapters import check_adapter
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
@@ -48,7 +47,7 @@ def test_a_merged_adapter_is_graded_kept_and_verified(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report says so."""
-    monkeypatch.setattr(submissions, "AdapterMerger", MergerWithoutProcess)
+    monkeypatch.setattr("a2rl.grading.service.AdapterMerger", MergerWithoutProcess)
     run = make_run(settings, base_model)
     service = GradingService(run, cast(GraderPool, FakePool()))
     write_adapter(run.workspace / "output" / "v1")

@@ -21,7 +21,7 @@ from a2rl.run.failure import forget_failure, record_failure
 from a2rl.run.owner import owned
 from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord
 from a2rl.scoring.score import summarise
-from flows import policies
+from flows import pipeline
 from stages.grade import grade
 from tests.run_maker import end_agent
 
@@ -37,19 +37,19 @@ def records_problem(run: RunDir) -> str:
 def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Exception], None]:
     """Makes one stage fail, as Prefect reports it when all retries are used up; the other stages do nothing."""
     for name in STAGES:
-        monkeypatch.setitem(policies.STAGE_TASKS, name, lambda *_: None)
+        monkeypatch.setitem(pipeline.STAGE_TASKS, name, lambda *_: None)
 
     def fail(name: str, error: Exception) -> None:
         def stage(*_: object) -> None:
             raise error
 
-        monkeypatch.setitem(policies.STAGE_TASKS, name, stage)
+        monkeypatch.setitem(pipeline.STAGE_TASKS, name, stage)
 
     return fail
 
 
 def run_stages(run: RunDir, settings: Settings) -> None:
-    policies.benchmark_run.fn(run, settings, Mirrors(Mirror(lambda _: None)), os.sched_getaffinity(0))
+    pipeline.benchmark_run.fn(run, settings, Mirrors(Mirror(lambda _: None)), os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from a2rl.run.records import GradeRecord
 from a2rl.validity import checks
 from a2rl.validity.checks import CheckMade, RunEvidence
 from a2rl.validity.record import read_validity
-from flows import policies
+from flows import pipeline
 from tests.run_maker import Finished, checkout
 from tests.simulated_runs import simulate_run
 
@@ -62,9 +62,9 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finished:
         '{"event": "work", "t": 1e9, "process": "1", "steps": [{"file": "/w/code/train.py", "line": 2, "count": 1}]}\n'
     )
     for name in ("setup", "baseline", "execute", "grade"):
-        monkeypatch.setitem(policies.STAGE_TASKS, name, lambda *_: None)
-    monkeypatch.setitem(policies.STAGE_TASKS, "validity", stages.validity.validity)
-    monkeypatch.setitem(policies.STAGE_TASKS, "report", stages.report.report)
+        monkeypatch.setitem(pipeline.STAGE_TASKS, name, lambda *_: None)
+    monkeypatch.setitem(pipeline.STAGE_TASKS, "validity", stages.validity.validity)
+    monkeypatch.setitem(pipeline.STAGE_TASKS, "report", stages.report.report)
     for module in (label_records, page, checks):
         monkeypatch.setattr(module, "read_apart", here)
     monkeypatch.setattr(tracking.Tracker, "sync", lambda *_: None)
@@ -91,7 +91,7 @@ def here(module: str, arguments: Sequence[str], settings: Settings, *_: object) 
 
 def go_on(found: Finished) -> None:
     """Runs the stages that are left."""
-    policies.benchmark_run.fn(found.run, found.settings, Mirrors(Mirror(lambda _: None)), os.sched_getaffinity(0))
+    pipeline.benchmark_run.fn(found.run, found.settings, Mirrors(Mirror(lambda _: None)), os.sched_getaffinity(0))
 
 
 @contextmanager

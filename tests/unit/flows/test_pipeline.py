@@ -20,8 +20,8 @@ from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import forget_failure, refusal
 from a2rl.run.records import STAGES
-from flows import policies
-from flows.policies import benchmark_run, on_cores, shares_of_cores
+from flows import pipeline
+from flows.pipeline import benchmark_run, on_cores, shares_of_cores
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import spec
 
@@ -66,7 +66,7 @@ def test_a_run_that_setup_refuses_is_shown_as_refused(settings: Settings, monkey
     def refuse(*_: object) -> None:
         raise UsageError("no model 'x': name one")
 
-    monkeypatch.setitem(policies.STAGE_TASKS, "setup", refuse)
+    monkeypatch.setitem(pipeline.STAGE_TASKS, "setup", refuse)
     run = RunDir.create(settings.runs, spec())
     assert state_of(run) == "new"
     with pytest.raises(UsageError):
@@ -94,7 +94,7 @@ def test_a_run_holds_its_gpus_from_baseline_to_result(
         return work
 
     for name in STAGES:
-        monkeypatch.setitem(policies.STAGE_TASKS, name, stage(name))
+        monkeypatch.setitem(pipeline.STAGE_TASKS, name, stage(name))
     try:
         begin(run, fake.seen_by(settings))
     except InterruptedByUserError:
@@ -118,7 +118,7 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
             check_stop()
 
     for name in STAGES:
-        monkeypatch.setitem(policies.STAGE_TASKS, name, work if name == "execute" else lambda *_: None)
+        monkeypatch.setitem(pipeline.STAGE_TASKS, name, work if name == "execute" else lambda *_: None)
     lost, other = (RunDir.create(settings.runs, spec(run_id=f"gsm8k-noop-{number}")) for number in (1, 2))
     with ThreadPoolExecutor(2) as threads:
         ends = [
