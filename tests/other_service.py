@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from a2rl.grading import __main__ as service
+from a2rl.grading import app as service
 from a2rl.grading import submitted_files
 from a2rl.grading.pool import GraderPool
 from a2rl.linux import untrusted_folder

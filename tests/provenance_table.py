@@ -23,7 +23,7 @@ from a2rl.core.files import read_jsonl
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
 from a2rl.models.checkpoint import weights_digest
-from a2rl.provenance.compare import compare
+from a2rl.provenance.check import compare
 from a2rl.provenance.kinds import Kind, Provenance
 from tests import provenance_models as make
 from tests.model_families import FAMILIES

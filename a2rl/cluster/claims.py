@@ -132,46 +132,36 @@ class Claims(Protocol):
     @property
     def lease_s(self) -> float:
         """For how long a claim holds without being renewed, in seconds."""
-        ...
 
     def register(self, runs: Sequence[NewRun]) -> None:
         """Adds runs; those that are known stay as they are."""
-        ...
 
     def take(self, run: NewRun, owner: str) -> Claim:
         """Takes a run; one that is unknown is registered first. Raises ClaimTakenError if that is not possible.
 
         Each call is for another owner; a call for the owner of the run was not answered before, and takes it again.
         """
-        ...
 
     def renew(self, claim: Claim, progress: Progress | None) -> None:
         """Says that the owner lives. Raises ClaimLostError if another process has taken the run."""
-        ...
 
     def commit(self, claim: Claim, commit: Commit) -> None:
         """Makes a copy the valid one. Raises ClaimLostError if the claim does not hold any more."""
-        ...
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
         """Gives the run back, unless another process has it; one that was closed meanwhile keeps its outcome."""
-        ...
 
     def rows(self, suite: str | None = None) -> list[RunRow]:
         """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
-        ...
 
     def row(self, run_id: str) -> RunRow | None:
         """Returns the row of a run; None if it is unknown."""
-        ...
 
     def started(self, run_id: str, attempt: int, flow_run: str) -> None:
         """Notes which flow run is to work on an attempt."""
-        ...
 
     def declined(self, run_id: str, why: str) -> None:
         """Notes why a machine did not take a run that nobody holds."""
-        ...
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
         """Moves a run that nobody holds on from this attempt, for this reason.
@@ -179,15 +169,12 @@ class Claims(Protocol):
         Returns:
             Whether it is now at the next attempt, which has no flow run yet.
         """
-        ...
 
     def close(self, run_id: str, outcome: str) -> None:
         """Marks a run as done, so that nobody can take it any more; a live owner loses it at its next renewal."""
-        ...
 
     def reopen(self, run_id: str) -> None:
         """Allows a closed run to be taken again."""
-        ...
 
 
 def this_owner() -> str:

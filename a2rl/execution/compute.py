@@ -48,7 +48,6 @@ class Load(Protocol):
 
     def sample(self) -> Sample:
         """Takes a sample."""
-        ...
 
 
 def computed(before: Sample, after: Sample, seconds: float) -> bool:

@@ -163,11 +163,9 @@ class RunningAgent(Protocol):
 
     def wait(self, timeout_s: float) -> AgentExit | None:
         """Waits for the agent's end; None if it is still running after the timeout."""
-        ...
 
     def stop(self) -> AgentExit:
         """Ends the agent."""
-        ...
 
 
 class WatchResult(NamedTuple):

@@ -18,7 +18,7 @@ from a2rl.llm.keys import grader_keys, keys_message
 from a2rl.run.directory import RunDir
 
 LOOPBACK = "127.0.0.1"
-SERVICE = "a2rl.grading"
+SERVICE = "a2rl.grading.app"
 START_TIMEOUT_S = 60
 SILENCE_TIMEOUT_S = 60.0
 """A service that sends no report for this long is considered stuck and is restarted. It reports every second."""

@@ -27,26 +27,21 @@ class Environment(Protocol):
     @property
     def prompt(self) -> str | Chat:
         """The first text for the model to continue; it ends where the model's turn begins. Or a chat."""
-        ...
 
     @property
     def done(self) -> bool:
         """Whether the episode has ended."""
-        ...
 
     @property
     def reward(self) -> float:
         """What the episode is worth so far."""
-        ...
 
     @property
     def invalid(self) -> int:
         """How many turns did nothing."""
-        ...
 
     def write(self, turn: str) -> str:
         """Takes a turn; returns the text up to the beginning of the next one."""
-        ...
 
 
 class Turns(Protocol):
@@ -54,11 +49,9 @@ class Turns(Protocol):
 
     def stops(self, tokenizer: Any) -> Stops | None:
         """Returns what says which turns are complete; None: only the model's end token and the limit end a turn."""
-        ...
 
     def read(self, written: str) -> tuple[str, str]:
         """Returns what the environment gets of a turn, and what must follow before the environment's answer."""
-        ...
 
 
 class Until:

@@ -134,18 +134,15 @@ class Sampler(Protocol):
     @property
     def has_chat_template(self) -> bool:
         """Whether the model's tokenizer has a chat template."""
-        ...
 
     def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         """Returns how many tokens of the model's context the prompt leaves free; negative if it does not fit.
 
         A prompt that leaves too little room for its completion loses its beginning.
         """
-        ...
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """Runs every conversation to its end and returns what each one returns."""
-        ...
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams) -> list[Completion]:
         """Completes each prompt."""

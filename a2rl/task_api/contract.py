@@ -146,7 +146,6 @@ class PretrainingPreparer(Preparer, Protocol):
 
     def pretraining_text(self, seed: int) -> Iterator[str]:
         """Yields documents for pretraining the base model `tiny`. None of them contains an item of the eval set."""
-        ...
 
 
 @runtime_checkable
@@ -159,7 +158,6 @@ class CanonicalPreparer(Preparer, Protocol):
         Two items that differ only in names therefore have the same canonical text. No canonical item of the eval set
         occurs in the canonical training data or pretraining documents.
         """
-        ...
 
 
 @runtime_checkable
@@ -176,7 +174,6 @@ class DrawingPreparer(Preparer, Protocol):
             seed: A secret. The same seed gives the same files, byte for byte; none of them contains it.
             hidden: An empty folder.
         """
-        ...
 
 
 class Grader(Protocol):
@@ -184,21 +181,17 @@ class Grader(Protocol):
 
     def item_ids(self, hidden: Path) -> list[str]:
         """Returns the ids of the items in the eval set, in the order of the data."""
-        ...
 
     def grade(
         self, sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options
     ) -> list[ItemResult]:
         """Has the model answer the items, and returns one result for each id."""
-        ...
 
     def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
         """Grades completions that were generated elsewhere. An id without a completion gets the verdict errored."""
-        ...
 
     def gold_outputs(self, hidden: Path) -> dict[str, str]:
         """Returns the completions of a perfect model by id. They must score 100."""
-        ...
 
 
 class NotForAgentError(Exception):
@@ -231,7 +224,6 @@ class AgentServices(Protocol):
             NotForAgentError: The query is about the eval set.
             InfrastructureError: The search failed.
         """
-        ...
 
     def judge(self, problem: str, answer: str) -> AgentJudgement:
         """Judges an answer to a training question as the grader would.
@@ -240,7 +232,6 @@ class AgentServices(Protocol):
             NotForAgentError: It is no training question.
             InfrastructureError: The judge gave no verdict.
         """
-        ...
 
 
 class ServicesModule(Protocol):
@@ -267,7 +258,6 @@ class ServicesModule(Protocol):
         Raises:
             A2rlError: They cannot be opened.
         """
-        ...
 
 
 class TwinsModule(Protocol):
@@ -284,7 +274,6 @@ class TwinsModule(Protocol):
         Returns:
             The ids of the items that have a twin, in the order of the twins.
         """
-        ...
 
 
 @runtime_checkable
@@ -296,7 +285,6 @@ class PublishedGrader(Grader, Protocol):
 
         They include the eval set.
         """
-        ...
 
 
 @runtime_checkable
@@ -305,7 +293,6 @@ class KindsGrader(Grader, Protocol):
 
     def item_kinds(self, hidden: Path) -> Mapping[str, str]:
         """Returns the kind of each item of the eval set, by id."""
-        ...
 
 
 class OwnJudge(NamedTuple):
@@ -330,17 +317,14 @@ class JudgedGrader(Protocol):
         Returns:
             A function that waits for the judge and returns one result for each id. It does not use the sampler.
         """
-        ...
 
     def score_outputs(
         self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
     ) -> list[ItemResult]:
         """Like `Grader.score_outputs`, with the judge to use; None if the variant has its own."""
-        ...
 
     def trial_question(self, annotator: str) -> "Question":
         """Returns a question with which a judge is tried before a run."""
-        ...
 
 
 @runtime_checkable
@@ -359,7 +343,6 @@ class ServiceGrader(Grader, Protocol):
             UsageError: A key is missing or refused.
             InfrastructureError: A service does not answer.
         """
-        ...
 
 
 @runtime_checkable
@@ -368,7 +351,6 @@ class HeadlineGrader(Grader, Protocol):
 
     def headline(self, items: Sequence[ItemResult], hidden: Path) -> Headline:
         """Returns the score of these items. There is at least one, and none is errored."""
-        ...
 
     def improvement(
         self, before: Sequence[ItemResult], after: Sequence[ItemResult], level: float, hidden: Path
@@ -382,14 +364,12 @@ class HeadlineGrader(Grader, Protocol):
             after: The results of the second model on the same items in the same order, none errored.
             hidden: The folder of the grader's data.
         """
-        ...
 
     def contributions(self, items: Sequence[ItemResult], hidden: Path) -> Sequence[float] | None:
         """Returns what each item adds to the score, so that 100 times their mean is the score.
 
         It is None if the score cannot be computed. There is at least one item, and none is errored.
         """
-        ...
 
 
 @contextmanager

@@ -45,11 +45,9 @@ class Work(Protocol):
 
     def load(self) -> None:
         """Loads the package, once for all requests."""
-        ...
 
     def done(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
         """Does a request, and returns the reply."""
-        ...
 
 
 def main(work: Work) -> None:

@@ -15,7 +15,7 @@ from a2rl.contamination.text_search import TextSearch
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import resolve_model
 from a2rl.models.checkpoint import weights_digest
-from a2rl.provenance.compare import compare
+from a2rl.provenance.check import compare
 from a2rl.recording.recorder import Recorder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted

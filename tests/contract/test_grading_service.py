@@ -542,7 +542,7 @@ def test_after_kills_each_accepted_submission_is_graded_once(run: RunDir, settin
     wait_for(lambda: not _processes(SERVICE) and not _processes(WORKER))
 
 
-SERVICE, WORKER = "a2rl.grading", "a2rl.grading.worker"
+SERVICE, WORKER = "a2rl.grading.app", "a2rl.grading.worker"
 
 
 def _insist(url: str, path: str) -> dict[str, Any]:

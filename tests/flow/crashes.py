@@ -27,7 +27,7 @@ VICTIMS = ("flow", "service", "worker", "agent", "recorder", "relay", "prefect")
 MODULES = {
     "worker": "a2rl.grading.worker",
     "recorder": "a2rl.execution.observer watch",
-    "relay": "a2rl.llm.relay",
+    "relay": "a2rl.llm.relay.app",
     "prefect": "flows.server",
 }
 """Parts known by the module that they run."""
@@ -142,7 +142,7 @@ def _kill(victim: str, flow: int, run: RunDir) -> None:
 def _is(victim: str, process: psutil.Process, run: RunDir) -> bool:
     command = " ".join(process.cmdline())
     if victim == "service":
-        return "-m a2rl.grading " in command and str(run.root) in command
+        return "-m a2rl.grading.app " in command and str(run.root) in command
     if victim in MODULES:
         return MODULES[victim] in command
     return (

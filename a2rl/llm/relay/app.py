@@ -3,12 +3,17 @@
 A forwarded request is a new one, built from the parts that were understood: a known path, the body as parsed JSON, and
 the headers except those of the connection. So nothing can bypass the checks, and requests are sent only to the
 provider.
+
+The process is `python -P -m a2rl.llm.relay.app FD`, on a socket that its parent listens on. The first line on stdin is
+the message of a2rl/llm/keys.py. The second line is a `RelaySettings` in JSON. When stdin closes, the relay ends after
+the current answers, or after a few seconds.
 """
 
 import asyncio
 import json
 import posixpath
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +24,10 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 
 from a2rl.core.event_log import EventLog
-from a2rl.core.secrets import scrub_bytes, scrubbing_stream
+from a2rl.core.secrets import register_secrets, scrub_bytes, scrubbing_stream
+from a2rl.core.serving import serve_for_parent
+from a2rl.core.settings import Settings
+from a2rl.llm.keys import receive_keys
 from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request, tier_of
 from a2rl.llm.relay.prices import PriceTable
 from a2rl.llm.relay.process import RelaySettings
@@ -346,3 +354,20 @@ async def _answer(send: Send, status: int, value: dict[str, Any]) -> None:
         headers.append((b"x-should-retry", b"false"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+MAX_CONNECTIONS = 128
+
+
+def main() -> None:
+    """Runs the relay until standard input closes."""
+    receive_keys(sys.stdin)
+    told = RelaySettings.model_validate_json(sys.stdin.readline())
+    environ = Settings.load().environ
+    register_secrets({name: environ[name] for name in told.keys})
+    relay = Relay(told, {stand_in: environ[name] for name, stand_in in told.keys.items()})
+    serve_for_parent(relay, int(sys.argv[1]), lifespan="off", limit_concurrency=MAX_CONNECTIONS, http="h11", ws="none")
+
+
+if __name__ == "__main__":
+    main()

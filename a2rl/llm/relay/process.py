@@ -103,7 +103,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
     def _start(self) -> Child:
         descriptor, log = self._listener.fileno(), self._run.logs / "relay.log"
         child = Child.of_module(
-            "a2rl.llm.relay", descriptor, settings=self._settings, log=log, descriptors=[descriptor]
+            "a2rl.llm.relay.app", descriptor, settings=self._settings, log=log, descriptors=[descriptor]
         )
         child.tell(keys_message(self._keys))
         child.tell(self._told.model_dump_json())

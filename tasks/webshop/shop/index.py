@@ -28,8 +28,6 @@ _ONE = np.float32(1)
 META = "index.json"
 FOUND = 50
 """Maximum number of results of a search."""
-COMMON = 32
-"""A term in more than one of this many documents is common."""
 
 Floats = NDArray[np.float32]
 
@@ -137,16 +135,10 @@ def build(documents: Iterable[tuple[str, str]], folder: Path) -> None:
     frequency = np.bincount(number, minlength=len(numbers))
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(frequency)])
     gains = times.astype(np.float32) * gains_of_one(filled, total)[norms][docs]
-    arrays = {"ids": encoded, "ranks": np.argsort(order).astype(np.int32), "docs": docs.astype(np.int32)}
-    arrays |= {"gains": gains, "starts": starts}
-    # A search does not read the others. With them, the data has the digest that earlier results name.
-    most = np.maximum.reduceat(times, starts[:-1]) if postings else times
-    common = np.flatnonzero((frequency * COMMON > len(ids)) & (most <= np.iinfo(np.uint8).max))
-    rows = np.zeros((len(common), len(ids)), np.uint8)
-    for row, term in enumerate(common):
-        rows[row, docs[starts[term] : starts[term + 1]]] = times[starts[term] : starts[term + 1]]
-    peaks = np.maximum.reduceat(gains, starts[:-1]) if postings else gains
-    arrays |= {"norms": norms, "peaks": peaks, "common": common, "rows": rows}
+    arrays = {
+        "ids": encoded, "ranks": np.argsort(order).astype(np.int32), "docs": docs.astype(np.int32), "gains": gains,
+        "starts": starts,
+    }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for file, values in arrays.items():
         np.save(folder / f"{file}.npy", values)

@@ -231,7 +231,7 @@ class down:  # noqa: N801 - used like a function
 
 
 def test_a_full_disk_during_the_download_is_named_as_the_cause(tmp_path: Path) -> None:
-    from a2rl.models.package_index import _reason
+    from a2rl.models.pretrained_store import _reason
 
     said = "Collecting x\nERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
     assert _reason("x==1", said) == "x==1 cannot be stored: the disk is full; free some disk space and try again"

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from a2rl.models.checkpoint import weights_digest
-from a2rl.provenance.check import count_tries, known_models
-from a2rl.provenance.compare import compare
+from a2rl.provenance.check import compare, count_tries, known_models
 from a2rl.provenance.kinds import Kind, Provenance
 from a2rl.provenance.trace import Arrangement, draw, roughness, share_kept
 from tests import provenance_models as make
