@@ -14,7 +14,6 @@ NVML says which processes use an NVIDIA GPU, and whether the GPUs of a run are s
 Without a GPU, a driver or the permission to ask, no process is ever seen as busy, and no GPU as lost.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +24,10 @@ from typing import Any, NamedTuple, Protocol
 
 import pynvml
 
-from a2rl.linux.process_tree import MAX_PROCESSES, descendants
+from a2rl.linux.process_tree import MAX_PROCESSES, PROC, Process, descendants, read_stat
 
 IDLE_SHARE = 0.1
 """A share of one core. An agent that uses less does not compute. Idle agent systems use 1 to 3%."""
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MAX_CGROUP_LOOKUPS = 20
 """After this many samples without a control group, no control group is expected any more."""
 
@@ -55,18 +53,6 @@ def computed(before: Sample, after: Sample, seconds: float) -> bool:
     return after.is_running or after.cpu_s - before.cpu_s >= IDLE_SHARE * seconds
 
 
-class Stat(NamedTuple):
-    """A process, from /proc/PID/stat."""
-
-    pid: int
-    state: bytes
-    own_s: float
-    """Processor time of all its threads."""
-    reaped_s: float
-    """Processor time of the descendants it has waited for."""
-    started: int
-
-
 class TreeLoad:
     """Measures the processes below the supervisor of an agent.
 
@@ -83,7 +69,7 @@ class TreeLoad:
         root: int,
         groups: Callable[[], list[Path]] = list,
         gpus: Callable[[], set[int]] = set,
-        proc: Path = Path("/proc"),
+        proc: Path = PROC,
         below: Callable[[int], Iterable[int]] = descendants,
     ) -> None:
         self._root = root
@@ -104,7 +90,7 @@ class TreeLoad:
             OSError: /proc cannot be read.
         """
         # Each process is read as soon as it is found, because it may exist for only a few milliseconds.
-        found = [read_stat(self._proc, pid) for pid in chain((self._root,), self._below(self._root))]
+        found = [read_stat(pid, self._proc) for pid in chain((self._root,), self._below(self._root))]
         tree = [stat for stat in found if stat is not None]
         used = {(stat.pid, stat.started): self._used_s(stat) for stat in tree}
         # A new process has used all its time since the last sample. A parent's time may include a child's time that
@@ -113,7 +99,7 @@ class TreeLoad:
         self._seen = used
         self._cpu_s += max(in_tree_s, self._in_group_s())
         pids = {stat.pid for stat in tree} - {self._root}
-        is_running = any(stat.state == b"R" for stat in tree if stat.pid != self._root) or bool(pids & self._gpus())
+        is_running = any(stat.state == "R" for stat in tree if stat.pid != self._root) or bool(pids & self._gpus())
         is_running = is_running or len(found) >= MAX_PROCESSES  # there may be further processes that were not read
         return Sample(self._cpu_s, is_running)
 
@@ -138,24 +124,12 @@ class TreeLoad:
                 self._group, self._group_s = group, cpu_s
                 return
 
-    def _used_s(self, stat: Stat) -> float:
+    def _used_s(self, stat: Process) -> float:
         """Returns the agent's part of a process's time.
 
         The supervisor's own time belongs to the pipeline, but the processes that it has reaped were the agent's.
         """
         return stat.reaped_s + (0.0 if stat.pid == self._root else stat.own_s)
-
-
-def read_stat(proc: Path, pid: int) -> Stat | None:
-    """Reads the state of a process; None if it has ended."""
-    try:
-        line = (proc / str(pid) / "stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = line.rpartition(b")")[2].split()  # a name may contain anything, including brackets and newlines
-    user, system, reaped_user, reaped_system = (int(field) / TICKS_PER_S for field in fields[11:15])
-    own_s, reaped_s = user + system, reaped_user + reaped_system
-    return Stat(pid, fields[0], own_s, reaped_s, int(fields[19]))
 
 
 def cgroup_cpu_s(folder: Path) -> float | None:

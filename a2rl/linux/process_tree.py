@@ -35,6 +35,8 @@ REQUEST_TIMEOUT_S, MANY_PROCESSES = 0.5, 256
 MAX_SURVIVORS = 100
 MAX_PROCESSES = 50_000
 """Processes examined in one pass, so that a fork bomb cannot keep it running for ever."""
+PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FIRST_FIELD = 3
 """Number of the first field after the name in /proc/<pid>/stat, as counted in proc(5)."""
 
@@ -51,6 +53,10 @@ class Process(NamedTuple):
     session: int
     started: int
     """Start time in clock ticks since boot; together with the pid, it identifies the process."""
+    own_s: float
+    """Processor time of all its threads."""
+    reaped_s: float
+    """Processor time of the descendants it has waited for."""
 
     @property
     def is_alive(self) -> bool:
@@ -67,15 +73,31 @@ class Ended(NamedTuple):
     """Pid and printable name of those that could not be ended."""
 
 
+def read_stat(pid: int, proc: Path = PROC) -> Process | None:
+    """Reads a process; returns None if it has ended.
+
+    Raises:
+        OSError: /proc, which is mounted at `proc`, cannot be read.
+    """
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 - called thousands of times
+            text = file.read(4096)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    head, _, rest = text.rpartition(b")")  # a name may contain anything, including brackets and newlines
+    fields = [b""] * _FIRST_FIELD + rest.split()
+    name = head.partition(b"(")[2].decode("ascii", "backslashreplace")
+    user, system, reaped_user, reaped_system = (int(field) / TICKS_PER_S for field in fields[14:18])
+    return Process(
+        pid, printable(name), fields[3].decode(), int(fields[4]), int(fields[6]), int(fields[22]), user + system,
+        reaped_user + reaped_system,
+    )  # fmt: skip
+
+
 def read_process(pid: int) -> Process | None:
     """Reads a process; returns None if it has ended or cannot be read."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - called thousands of times
-            text = file.read(4096)
-        head, _, rest = text.rpartition(b")")
-        fields = [b""] * _FIRST_FIELD + rest.split()
-        name = head.partition(b"(")[2].decode("ascii", "backslashreplace")
-        return Process(pid, printable(name), fields[3].decode(), int(fields[4]), int(fields[6]), int(fields[22]))
+        return read_stat(pid)
     except (OSError, ValueError, IndexError):
         return None
 

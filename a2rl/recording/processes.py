@@ -15,7 +15,7 @@ from pathlib import Path
 
 from a2rl.core.event_log import EventLog
 from a2rl.core.printable import printable
-from a2rl.linux.process_tree import descendants
+from a2rl.linux.process_tree import TICKS_PER_S, descendants, read_process
 
 MAX_ARGUMENTS, MAX_ARGUMENT_CHARS = 64, 500
 MAX_COMMAND_BYTES = 1 << 16
@@ -28,7 +28,6 @@ MAX_LINES = 20_000
 MAX_OPEN, MAX_FILES = 128, 60
 """Open files that are examined in a pass, and files that are recorded, for each process."""
 WRITES = os.O_WRONLY | os.O_RDWR
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -74,10 +73,9 @@ class ProcessLog:
             if place >= MAX_PROCESSES:
                 self._note_full()
                 return
-            stat = _stat(pid)
-            if stat is not None:
-                parent, started, cpu_s = stat
-                yield (pid, started), (parent, cpu_s)
+            process = read_process(pid)
+            if process is not None and process.is_alive:
+                yield (pid, process.started), (process.parent, process.own_s)
 
     def _examine(self, key: tuple[int, int], parent: int, cpu_s: float, elapsed_s: float) -> None:
         command = _command(key[0])
@@ -119,17 +117,6 @@ class ProcessLog:
             read=sorted(seen.read),
             wrote=sorted(seen.wrote),
         )
-
-
-def _stat(pid: int) -> tuple[int, int, float] | None:
-    """Returns parent, start time in ticks since boot and processor time of a process; None if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        if fields[0] in {b"Z", b"X"}:
-            return None
-        return int(fields[1]), int(fields[19]), (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _command(pid: int) -> list[str] | None:

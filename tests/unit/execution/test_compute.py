@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.execution.compute import TICKS_PER_S, TreeLoad, cgroup_cpu_s, computed
-from a2rl.linux.process_tree import MAX_PROCESSES
+from a2rl.execution.compute import TreeLoad, cgroup_cpu_s, computed
+from a2rl.linux.process_tree import MAX_PROCESSES, TICKS_PER_S
 
 SUPERVISOR, AGENT, WORKER = 100, 101, 102
 
