@@ -10,9 +10,9 @@ import select
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import a2rl
@@ -73,7 +73,7 @@ class Layers(NamedTuple):
         return f"seccomp: computing only; {files}"
 
 
-class CodePool:
+class CodePool(AbstractContextManager["CodePool"]):
     """A pool of running testers; close it, or use it as a context."""
 
     def __init__(self, limits: CellLimits = DEFAULT_LIMITS, most: int = MAX_TESTERS, use_landlock: bool = True) -> None:
@@ -142,12 +142,7 @@ class CodePool:
         while not self._free.empty():
             self._free.get().close()
 
-    def __enter__(self) -> "CodePool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

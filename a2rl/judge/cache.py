@@ -17,10 +17,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
 from a2rl.core.errors import InfrastructureError
@@ -40,23 +40,15 @@ WHERE claims.until < ? OR claims.until > ?"""
 """Claims a key that is free, whose claim has expired, or whose claim was made by a clock that was ahead."""
 
 
-class Claim:
+class Claim(NamedTuple):
     """Either the stored reply of a key, or the exclusive right to ask for it."""
 
-    def __init__(self, reply: dict[str, Any] | None, keep: Callable[[dict[str, Any]], None]) -> None:
-        self.reply = reply
-        self._keep = keep
-
-    def keep(self, reply: dict[str, Any]) -> None:
-        """Stores the reply permanently.
-
-        Raises:
-            InfrastructureError: It cannot be stored.
-        """
-        self._keep(reply)
+    reply: dict[str, Any] | None
+    keep: Callable[[dict[str, Any]], None]
+    """Stores the reply permanently. Raises InfrastructureError if it cannot be stored."""
 
 
-class AnswerCache:
+class AnswerCache(AbstractContextManager["AnswerCache"]):
     """Replies of endpoints by key; safe to use from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
@@ -97,7 +89,7 @@ class AnswerCache:
                 yield None
                 return
         try:
-            yield Claim(reply, lambda kept: self.store(key, kept))
+            yield Claim(reply, partial(self.store, key))
         finally:
             if claimed:
                 self._release(key)
@@ -156,12 +148,7 @@ class AnswerCache:
         except sqlite3.Error as error:
             raise InfrastructureError(f"an answer cannot be {done}: {error}") from error
 
-    def __enter__(self) -> "AnswerCache":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._renewal.join()
         self._database.close()

@@ -12,8 +12,8 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -80,7 +80,7 @@ class RefusedError(Exception):
         self.status = status
 
 
-class Judge:
+class Judge(AbstractContextManager["Judge"]):
     """The client of one endpoint."""
 
     def __init__(self, config: JudgeConfig) -> None:
@@ -143,12 +143,7 @@ class Judge:
         self._threads.shutdown(cancel_futures=True)
         self._cache.__exit__(None, None, None)
 
-    def __enter__(self) -> "Judge":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def body(self, question: Question) -> dict[str, Any]:
@@ -227,7 +222,8 @@ class Asking:
 
     def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int) -> None:
         self._judge, self._threads, self._failures_allowed = judge, threads, failures_allowed
-        self._failed = _Counter()
+        self._failures: list[str] = []
+        """The reasons of the questions that failed."""
         self._asked: dict[str, Future[Answer]] = {}
         self._error: BaseException | None = None
 
@@ -252,8 +248,8 @@ class Asking:
         return {item: asked.result() for item, asked in self._asked.items()}
 
     def _ask(self, question: Question) -> Answer:
-        if self._failed.count > self._failures_allowed:
-            why = f"not asked, after {self._failures_allowed + 1} others had failed: {self._failed.reason}"
+        if len(self._failures) > self._failures_allowed:
+            why = f"not asked, after {self._failures_allowed + 1} others had failed: {self._failures[0]}"
             return Answer(None, why)
         try:
             answer = self._judge.ask_one(question)
@@ -261,21 +257,8 @@ class Asking:
             self._error = error
             raise
         if answer.verdict is None:
-            self._failed.add(answer.reason)
+            self._failures.append(answer.reason)
         return answer
-
-
-class _Counter:
-    """A thread-safe count of failures, with the reason of the first one."""
-
-    def __init__(self) -> None:
-        self.count, self.reason = 0, ""
-        self._lock = threading.Lock()
-
-    def add(self, reason: str) -> None:
-        with self._lock:
-            self.reason = self.reason or reason
-            self.count += 1
 
 
 def _refusal(response: httpx.Response, text: str) -> Exception:

@@ -18,11 +18,10 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -135,7 +134,7 @@ class RetryPolicy:
 RETRIES = RetryPolicy()
 
 
-class WebSearch:
+class WebSearch(AbstractContextManager["WebSearch"]):
     """Searches with an engine; safe to use from several threads."""
 
     def __init__(self, engine: Engine, retries: RetryPolicy) -> None:
@@ -159,12 +158,7 @@ class WebSearch:
         self._failures.clear()
         return hits
 
-    def __enter__(self) -> "WebSearch":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._http.close()
 
