@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from a2rl import __version__
 from a2rl.core.errors import UsageError
@@ -28,6 +29,17 @@ WAY_OUT = (
 )
 """How this machine reaches others: its proxy, and the certificates that it trusts."""
 _handed_over: dict[str, str] = {}
+
+
+class Below:
+    """A path below the `root` of an object: `logs = Below("logs")`."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, instance: Any, _: object = None) -> Path:
+        """Returns the path."""
+        return Path(instance.root, *self._parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,45 +93,22 @@ class Settings:
         """The folder with one folder for each run; it may be a link to another disk."""
         return (self.root / "runs").resolve()
 
-    @property
-    def trusted_runs(self) -> Path:
-        """The file with the digests of the settings of all runs that were made here: see a2rl/run/owner.py."""
-        return self.root / ".trusted-runs"
-
-    @property
-    def fetched(self) -> Path:
-        """The folder with what reports need of runs that are only in the store."""
-        return self.root / ".fetched"
-
-    @property
-    def reports(self) -> Path:
-        """The folder of the reports over many runs."""
-        return self.root / "reports"
-
-    @property
-    def rehearsals(self) -> Path:
-        """The folder of what rehearsals found."""
-        return self.root / "rehearsals"
-
-    @property
-    def models(self) -> Path:
-        """The folder of the base models that this repository builds."""
-        return self.root / "models"
-
-    @property
-    def base_trials(self) -> Path:
-        """The folder with what the trials of base models found, by their digests."""
-        return self.root / "data" / "base-models"
-
-    @property
-    def baselines(self) -> Path:
-        """The folder of the baselines' scores."""
-        return self.root / "baselines"
-
-    @property
-    def mlruns(self) -> Path:
-        """The folder of MLflow's database and artifacts."""
-        return self.root / "mlruns"
+    trusted_runs = Below(".trusted-runs")
+    """The file with the digests of the settings of all runs that were made here: see a2rl/run/owner.py."""
+    fetched = Below(".fetched")
+    """The folder with what reports need of runs that are only in the store."""
+    reports = Below("reports")
+    """The folder of the reports over many runs."""
+    rehearsals = Below("rehearsals")
+    """The folder of what rehearsals found."""
+    models = Below("models")
+    """The folder of the base models that this repository builds."""
+    base_trials = Below("data", "base-models")
+    """The folder with what the trials of base models found, by their digests."""
+    baselines = Below("baselines")
+    """The folder of the baselines' scores."""
+    mlruns = Below("mlruns")
+    """The folder of MLflow's database and artifacts."""
 
     @property
     def vllm_python(self) -> Path:
@@ -154,30 +143,20 @@ class Settings:
         """The Postgres database that says which machine works on a run; empty: none."""
         return self.environ.get("A2RL_CLAIMS", "")
 
-    @property
-    def judgements(self) -> Path:
-        """The cache of paid judge answers, shared by all runs."""
-        return self.root / "data" / "judgements.db"
-
-    @property
-    def judge_checks(self) -> Path:
-        """Which judges answered a short time ago, shared by all runs."""
-        return self.root / "data" / "judge_checks.json"
-
-    @property
-    def searches(self) -> Path:
-        """The cache of live web searches, shared by all runs."""
-        return self.root / "data" / "searches.db"
+    judgements = Below("data", "judgements.db")
+    """The cache of paid judge answers, shared by all runs."""
+    judge_checks = Below("data", "judge_checks.json")
+    """Which judges answered a short time ago, shared by all runs."""
+    searches = Below("data", "searches.db")
+    """The cache of live web searches, shared by all runs."""
 
     @property
     def gpu_locks(self) -> Path:
         """The folder of the locks of GPUs, the same one for all checkouts and users of this machine."""
         return Path(self.environ.get("A2RL_GPU_LOCKS") or "/tmp/a2rl-gpus")
 
-    @property
-    def pretraining(self) -> Path:
-        """The folder of the pretraining data of `tiny`, with one file for each task."""
-        return self.root / "data" / "pretraining"
+    pretraining = Below("data", "pretraining")
+    """The folder of the pretraining data of `tiny`, with one file for each task."""
 
     def data(self, task_id: str, variant: str) -> Path:
         """Returns the folder with `visible/` (for the agent) and `hidden/` (for the grader) of a task."""

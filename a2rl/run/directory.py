@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.event_log import EventLog
 from a2rl.core.files import StrictModel, machine_failure, read_model, write_model
-from a2rl.core.settings import ROOT_MARK, Settings
+from a2rl.core.settings import ROOT_MARK, Below, Settings
 from a2rl.run.budget import Clock
 from a2rl.run.ledger import Ledger
 from a2rl.run.spec import RunSpec
@@ -113,74 +113,37 @@ class RunDir:
         """The budget clock of the run; nothing is read before it is used."""
         return Clock(self.root / "clock.json")
 
-    @property
-    def workspace(self) -> Path:
-        """The agent's working folder."""
-        return self.root / "workspace"
-
-    @property
-    def given(self) -> Path:
-        """The base model, the training data and the tracer, read-only for the agent."""
-        return self.root / "given"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The grader's copies of submissions, one folder for each distinct set of weights."""
-        return self.root / "submissions"
-
-    @property
-    def grades(self) -> Path:
-        """Per-item results, one file per checkpoint and split."""
-        return self.root / "grades"
-
-    @property
-    def baseline_items(self) -> Path:
-        """The base model's per-item results on the whole eval set."""
-        return self.grades / "baseline.json"
+    workspace = Below("workspace")
+    """The agent's working folder."""
+    given = Below("given")
+    """The base model, the training data and the tracer, read-only for the agent."""
+    checkpoints = Below("submissions")
+    """The grader's copies of submissions, one folder for each distinct set of weights."""
+    grades = Below("grades")
+    """Per-item results, one file per checkpoint and split."""
+    baseline_items = Below("grades", "baseline.json")
+    """The base model's per-item results on the whole eval set."""
 
     def items(self, weights_digest: str, split: Split) -> Path:
         """Returns the file with a checkpoint's per-item results on a split."""
         return self.grades / f"{weights_digest[:16]}-{split}.json"
 
-    @property
-    def code(self) -> Path:
-        """A git repository with the history of the agent's code."""
-        return self.root / "code"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of all log files."""
-        return self.root / "logs"
-
-    @property
-    def agent_log(self) -> Path:
-        """What the agent printed, as visible characters and without secrets."""
-        return self.logs / "agent.log"
-
-    @property
-    def training_log(self) -> Path:
-        """How the agent's Python programs trained, as they noted it themselves: see a2rl/recording/tracer.py."""
-        return self.logs / "training.jsonl"
-
-    @property
-    def trajectory(self) -> Path:
-        """The agent's steps in ATIF; written for agents that leave a transcript."""
-        return self.root / "trajectory.json"
-
-    @property
-    def account(self) -> Path:
-        """What the run has used of paid services: see a2rl/judge/account.py."""
-        return self.root / "account.db"
-
-    @property
-    def names(self) -> Path:
-        """The passwd and group files that an agent with its own user sees."""
-        return self.root / "names"
-
-    @property
-    def report(self) -> Path:
-        """The report page."""
-        return self.root / "report" / "index.html"
+    code = Below("code")
+    """A git repository with the history of the agent's code."""
+    logs = Below("logs")
+    """The folder of all log files."""
+    agent_log = Below("logs", "agent.log")
+    """What the agent printed, as visible characters and without secrets."""
+    training_log = Below("logs", "training.jsonl")
+    """How the agent's Python programs trained, as they noted it themselves: see a2rl/recording/tracer.py."""
+    trajectory = Below("trajectory.json")
+    """The agent's steps in ATIF; written for agents that leave a transcript."""
+    account = Below("account.db")
+    """What the run has used of paid services: see a2rl/judge/account.py."""
+    names = Below("names")
+    """The passwd and group files that an agent with its own user sees."""
+    report = Below("report", "index.html")
+    """The report page."""
 
     def checkpoint(self, weights_digest: str) -> Path:
         """Returns the folder of the grader's copy of these weights."""
