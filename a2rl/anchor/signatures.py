@@ -195,7 +195,6 @@ def check_signatures(run: RunDir, trusted: Collection[str], now: float | None = 
 
     Args:
         trusted: The ids of the public keys that count; empty: any, which proves nothing against its holder.
-        now: The present time in Unix seconds.
 
     Returns:
         What was found, in words.

@@ -186,7 +186,6 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
 
     Args:
         folder: Where to write; it must not exist.
-        max_bytes: The most bytes that may be written.
 
     Raises:
         UsageError: It is not a bundle, is damaged, or has something that no bundle has.

@@ -100,7 +100,6 @@ def graded_anew(
 
     Args:
         absent: What is known not to be here.
-        on_progress: Called with how far a grade is.
 
     Returns:
         With the comparison. What could not be graded anew is named in it; the checks do not depend on that.

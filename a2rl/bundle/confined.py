@@ -90,10 +90,8 @@ def audit_bundle(
     """Audits a bundle, which anybody may have made.
 
     Args:
-        settings: The settings of the reader's checkout.
         keys: The public keys whose signatures count.
         grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
-        max_bytes: The most bytes that the bundle may unpack to.
         on_progress: Called with how far a grade is.
         shows: Whether to find what a leaderboard shows, too.
 

@@ -87,7 +87,6 @@ class Builder:
     """Builds the site of a leaderboard.
 
     Args:
-        settings: The settings of the auditor's checkout.
         signers: The names of the signers that are known, by public key.
         grades_anew: Whether every checkpoint must be graded anew, with the same results.
         max_bytes: The most bytes that a bundle may unpack to.
@@ -113,7 +112,6 @@ class Builder:
         """Audits the bundles below a folder, and writes the site.
 
         Args:
-            jobs: How many audits run at once.
             on_progress: Called with how many bundles are done.
 
         Raises:

@@ -212,7 +212,6 @@ class Lease:
     """Renews a claim in a thread until the context is left.
 
     Args:
-        claim: The claim, which was taken just now.
         progress: Returns what to say about the run, or None.
         on_lost: Called once, in the thread, when the claim is lost.
         since: When taking the claim began, by the clock; now, if that is not known.

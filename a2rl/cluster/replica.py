@@ -50,7 +50,6 @@ class Replica:
 
     Args:
         claims: Where a copy is made valid.
-        claim: The claim of this process.
         manifest: The last copy, from which this one goes on.
         progress: Returns what the claims are told about the run.
         lease: What keeps the claim alive. It is told when a commit shows that the claim was lost.

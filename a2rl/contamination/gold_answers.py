@@ -92,8 +92,6 @@ def measure(
     """Reads the gold answers with both models, in a process of its own. An existing result is used again.
 
     Args:
-        models: The trained model and the base model.
-        seen: Eval items.
         folder: Where the result and the log are, named after the trained model's folder.
 
     Raises:

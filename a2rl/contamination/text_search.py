@@ -266,7 +266,6 @@ class TextSearch:
         """Searches texts.
 
         Args:
-            written: What the agent wrote.
             limit_s: When this time is over, the rest is not read.
         """
         best: dict[tuple[Way, str], Place] = {}

@@ -92,8 +92,6 @@ class Background(PeriodicThread):
     """A periodic thread whose failures are logged, so that none of them ends the run.
 
     Args:
-        name: Names the work in the log.
-        work: The function to call.
         pause_s: Returns how many seconds to wait before the next call.
         log: Gets one line for each failure that differs from the previous one.
     """

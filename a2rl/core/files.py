@@ -77,7 +77,6 @@ def folder_digest(folder: Path, patterns: Iterable[str] = ("**/*",), but: Iterab
     """Returns a SHA-256 (hex) over the names and bytes of all files that match, in the order of their paths.
 
     Args:
-        patterns: Glob patterns of the files to include.
         but: Relative paths of files to leave out.
     """
     left_out = {folder / name for name in but}

@@ -105,7 +105,6 @@ class Patience:
     """The wait for what other processes hold: the user is told of it, and it has an end.
 
     Args:
-        timeout_s: How long to wait.
         heeds_stop: Whether the wait ends when the user stops the pipeline.
     """
 
@@ -141,7 +140,6 @@ def file_lock(
     Args:
         path: The lock file; it is created if necessary, with its folder.
         meanwhile: What the other holder is doing, for the notice to the user.
-        timeout_s: How long to wait.
         shared: Whether several shared holders may have the lock at once.
         heeds_stop: Whether the wait ends when the user stops the pipeline. What must also be done then waits on.
 

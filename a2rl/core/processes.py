@@ -107,7 +107,6 @@ class Child:
         folder: Where it runs; None for the current folder.
         log: The file to which its output is added; None for our own output.
         answers: Whether its standard output is read here, as `answers`.
-        descriptors: The open files that it inherits.
 
     Raises:
         OSError: It cannot be started.
@@ -297,8 +296,6 @@ def tied_to_parent(command: list[str], memory_bytes: int = 0, cpu_s: int = 0, fi
 
     Args:
         memory_bytes: The limit on its address space; 0 for none, as for the others.
-        cpu_s: The limit on its processor time.
-        file_bytes: The limit on each file that it writes.
     """
     limits = map(str, (memory_bytes, cpu_s, file_bytes))
     return [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *limits, *command]
@@ -317,7 +314,6 @@ def run_child(
     Args:
         command: The command. Its standard input is empty.
         environment: All of its environment variables.
-        timeout_s: After this time it is killed.
         on_wait: Called several times a second.
         folder: Where it runs; None for the current folder.
 
@@ -377,8 +373,6 @@ def read_apart(
     time and memory, and may fail in any way.
 
     Args:
-        stdin: What it reads from standard input.
-        timeout_s: After this time it is killed.
         memory_bytes: The limit on its address space; 0 for none.
         cpu_s: The limit on its processor time, which does not depend on what else the machine does; 0 for none.
 

@@ -27,7 +27,6 @@ class RetryableError(Exception):
         """Makes an error for one failed attempt.
 
         Args:
-            reason: What went wrong.
             after_s: How many seconds the endpoint asks to wait before the next attempt.
             status: The HTTP status of the answer; 0 if there was none.
         """

@@ -56,12 +56,7 @@ class AgentMessages:
 
     It does nothing for agents that accept none: they get their prompt on the command line and can ask `/time`. A
     message that arrives while a tool runs is read together with the tool's result. After an answer, the agent system
-    waits for further messages, so its input is closed at its first answer.
-
-    Args:
-        end: A function that closes the agent's input.
-        time_s: The time of the attempt, in seconds.
-    """
+    waits for further messages, so its input is closed at its first answer."""
 
     def __init__(
         self, agent: Agent, send: Callable[[str], None], end: Callable[[], None], prompt: str, time_s: float

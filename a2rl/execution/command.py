@@ -113,7 +113,6 @@ def close_to_others(run: RunDir, keep_way: bool) -> None:
     """Removes the permissions of other users for the grader's files.
 
     Args:
-        run: The run whose directory is closed.
         keep_way: Whether the agent's own user must pass through the directory to reach its workspace. Then the
             permissions of everything else in the directory are removed instead.
     """

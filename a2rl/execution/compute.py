@@ -60,8 +60,6 @@ class TreeLoad:
         root: Process id of the supervisor. It is a subreaper, so that no process of the agent leaves the tree.
         groups: Returns the folders of the control groups that contain only the agent, once it is in them; their
             processor time is complete.
-        gpus: Returns the processes that use a GPU.
-        below: Returns the descendants of a process.
     """
 
     def __init__(
@@ -164,7 +162,6 @@ class GpuWatch:
         Args:
             uuids: The GPUs that must stay.
             nvml: The NVML bindings; tests pass a fake.
-            poll_interval_s: Seconds between two polls.
         """
         self._nvml = nvml
         self._poll_interval_s = poll_interval_s

@@ -94,11 +94,7 @@ def summarise_transcript(run: RunDir, agent: Agent, settings: Settings, attempt:
 
 
 class Observer(AbstractContextManager["Observer"]):
-    """Owns the observer's process.
-
-    Args:
-        supervisor: Process id of the agent's supervisor.
-    """
+    """Owns the observer's process."""
 
     def __init__(self, run: RunDir, settings: Settings, attempt: int, supervisor: int) -> None:
         self._run = run

@@ -135,8 +135,6 @@ def check_gpus_in_sandbox(
     """Counts in the sandbox the GPUs that CUDA can use there.
 
     Args:
-        gpus: The GPUs that an agent should see.
-        python: The interpreter with which it trains.
         read: Further folders that it may read, among them those of the interpreter.
 
     Raises:
@@ -157,9 +155,6 @@ def check_gpus_in_sandbox(
 
 def check_backend(backend: Backend, gpus: Sequence[Gpu], settings: Settings) -> str:
     """Checks the environment in which models are graded: that it is there, and that its torch can use the GPUs.
-
-    Args:
-        backend: What grades.
 
     Raises:
         UsageError: It could not grade.

@@ -65,8 +65,6 @@ def build_workspace(
     workspace contains links to them.
 
     Args:
-        visible: The data that the agent may see.
-        description: The task's description.md.
         provision: What the agent gets in addition, which the instructions list.
     """
     if run.workspace.exists():

@@ -52,9 +52,6 @@ class HarborTask:
 def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> None:
     """Writes the folder of a task.
 
-    Args:
-        wanted: What to export.
-
     Raises:
         UsageError: The task, the model or the solution cannot be exported, or the folder exists.
         InfrastructureError: The data or the model cannot be had, or the folder cannot be written.

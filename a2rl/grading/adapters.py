@@ -91,9 +91,6 @@ class AdapterMerger:
     def __call__(self, adapter: Path, base_model: Path, target: Path) -> str:
         """Writes the merged model as `save_pretrained` does.
 
-        Args:
-            adapter: The grader's copy of the adapter.
-
         Returns:
             The adapter in words.
 

@@ -180,8 +180,6 @@ def submission_status(
     """Returns the state of a submission.
 
     Args:
-        receipt: The number of the submission's receipt.
-        history: The run's ledger.
         state: What the service does at the moment.
         whole: Whether the full answer is included, and not only the score.
     """

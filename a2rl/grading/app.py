@@ -125,7 +125,6 @@ def create_app(
 
     Args:
         log: The log of calls. If there are too many, only their number is logged.
-        agent_gpus: The GPUs that the agent may use.
         services: What the task lets the agent ask for its own rollouts, if it has such services.
     """
     app = FastAPI(title="a2rl grading service", docs_url=None, redoc_url=None, openapi_url=None)

@@ -107,7 +107,6 @@ class EngineChoice(FrozenModel):
         """Chooses for a base model.
 
         Args:
-            backend: The back end.
             dtype: The setting for all back ends; None for that of runs from before there was one.
             vllm: The options of vLLM; not used, and not part of the choice, with another back end.
         """

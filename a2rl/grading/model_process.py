@@ -58,7 +58,6 @@ def run_model_process(
 
     Args:
         timeout_s: The process is killed after this time.
-        device: The device that it may use.
 
     Returns:
         What went wrong; empty if the process ended with exit code 0.

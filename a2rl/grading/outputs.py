@@ -211,7 +211,6 @@ class ProgressFile:
         """Begins to count.
 
         Args:
-            total: The number of its items.
             steps: The most answers that an item takes.
         """
         self._file = progress_path(result)

@@ -84,7 +84,6 @@ def regrade(
     Args:
         submission: The number of the submission, which is graded on the items whose score the agent was told. None:
             the submission that counts, on the items that decided the result.
-        on_progress: Called with how far the grade is.
 
     Raises:
         UsageError: There is no such submission or grade, or the checkpoint was not kept.

@@ -40,11 +40,7 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
     def __init__(
         self, run: RunDir, settings: Settings, now: Callable[[], float] = time.monotonic, module: str = SERVICE
     ) -> None:
-        """Starts the service.
-
-        Args:
-            now: The clock of the time-outs.
-        """
+        """Starts the service."""
         self._module = module
         self._run, self._settings, self._now = run, settings, now
         self._restarts = 0

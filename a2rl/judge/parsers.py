@@ -231,11 +231,6 @@ def _shown(completion: Any) -> str:
 def bounded_number(value: object, low: float, high: float, what: str) -> float:
     """Returns the value if it is a number from `low` to `high`; NaN, infinity, booleans and text are not.
 
-    Args:
-        low: The smallest number allowed.
-        high: The largest number allowed.
-        what: Names the value in the error message.
-
     Raises:
         ValueError: The value is not such a number; the message shows it.
     """

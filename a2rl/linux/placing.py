@@ -28,10 +28,6 @@ READ_ONLY = 0o444
 def clone_file(source: int, target: int) -> bool:
     """Makes an open file a clone of another; at once, whatever its size.
 
-    Args:
-        source: The descriptor of the original, open for reading.
-        target: The descriptor of a file of ours, open for writing.
-
     Returns:
         Whether it was done; if not, the target is unchanged, and the file has to be copied.
 

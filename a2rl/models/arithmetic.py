@@ -51,8 +51,6 @@ def first_difference(
     """Returns a setting that makes the two compute differently; None if there is none.
 
     Args:
-        submitted: The config.json of a submission.
-        base: The config.json of the base model.
         complete: The same with all defaults, as transformers completes it; empty if that is not known.
     """
     return next(_differences(submitted, base, complete, DEPTH), None)

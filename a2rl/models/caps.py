@@ -89,7 +89,6 @@ def read_json(path: Path, name: str, largest: int = MAX_JSON_BYTES) -> dict[str,
 
     Args:
         name: What to call it in an error.
-        largest: The largest size in bytes.
 
     Raises:
         InvalidSubmissionError: It is something else.

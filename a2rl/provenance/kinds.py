@@ -143,7 +143,6 @@ def classify(
 
     Args:
         relatives: What known models explain.
-        vocabulary: The names of the embedding and the head.
         left_out: The number of tensors without a trace.
     """
     matrices = [trace for trace in traces if trace.kept is not None]

@@ -88,7 +88,6 @@ def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float =
     """Commits the present state of the code; returns the commit, or None if there is no code that can be read.
 
     Args:
-        code: The code folder in the agent's workspace.
         repository: The folder of the git repository; it is created if necessary.
         timeout_s: How long to wait for another process that makes a snapshot at the same time.
 

@@ -45,7 +45,6 @@ class ProcessLog:
     """Notes which processes there are below a supervisor.
 
     Args:
-        supervisor: Process id of the agent's supervisor.
         workspace: The agent's folder; only files in it are recorded.
     """
 

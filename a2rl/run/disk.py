@@ -88,7 +88,6 @@ def check_download(model: str, size: int) -> None:
 
     Args:
         model: The hub's id of the model.
-        size: The number of bytes of its weights.
 
     Raises:
         UsageError: They would not fit.

@@ -51,7 +51,6 @@ def failed(run: RunDir, reason: str, stage: str | None = None) -> GradeRecord:
     """Returns the record of a run without a result.
 
     Args:
-        reason: Why there is no result.
         stage: The stage that could not be finished; None if all were, so that resuming the run changes nothing.
     """
     return GradeRecord(

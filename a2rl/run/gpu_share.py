@@ -52,7 +52,6 @@ def count_gpus(spec: RunSettings, here: Inventory, side_by_side: int = 1) -> Gpu
     """Returns how many GPUs a run takes.
 
     Args:
-        here: The GPUs that runs may use.
         side_by_side: The number of runs at a time. A run that does not say how many GPUs it needs gets an even share.
 
     Raises:
@@ -76,10 +75,6 @@ def count_gpus(spec: RunSettings, here: Inventory, side_by_side: int = 1) -> Gpu
 
 def require_gpus_for_one(for_one: int, grading: int) -> None:
     """Refuses to compute one model on more GPUs than grade. Where none grades, the processor does.
-
-    Args:
-        for_one: How many GPUs compute one model.
-        grading: How many GPUs grade.
 
     Raises:
         UsageError: There are too few.

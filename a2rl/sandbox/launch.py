@@ -52,7 +52,6 @@ def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) ->
 
     Args:
         confinement: What the agent may access.
-        cwd: The agent's working directory.
         env: The agent's environment; links that it names in /tmp are recreated inside.
     """
     library = str(Path(a2rl.__file__).parent)  # for the launcher; Landlock then hides it from the agent

@@ -71,11 +71,8 @@ def workspace_confinement(
     """Returns what an agent in a workspace may access; None without a sandbox.
 
     Args:
-        workspace: The folder that it can write to.
         read: What it may read in addition to the system and Python.
-        connect: The loopback ports that it may connect to.
         user: The id of its own user; 0: it shares the pipeline's.
-        gpus: The device files of the GPUs that it may use.
     """
     if not isolation.confines:
         return None
@@ -174,7 +171,6 @@ def require_readable(
     """Checks a folder or file that an agent is to read; returns it with all links resolved.
 
     Args:
-        folder: The path that the user gave.
         eval_data: The ids of the data sets on the hub that contain eval items.
         source: The local copy of the data that this run is given, which contains eval items.
         name: The setting that names the folder, for messages.

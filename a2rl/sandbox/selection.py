@@ -208,8 +208,6 @@ def try_in_sandbox(
     Args:
         env: Environment variables, besides HOME and TMPDIR.
         read: What it may read in addition to the system and Python.
-        connect: The loopback ports that it may connect to.
-        gpus: The device files of the GPUs that it may use.
         timeout_s: How long it may take.
     """
     with tempfile.TemporaryDirectory() as folder:

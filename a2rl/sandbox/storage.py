@@ -137,7 +137,6 @@ class SharedMemory(NamedTuple):
         """Records the existing files.
 
         Args:
-            user: The agent's user.
             shared: Whether the agent uses the machine's /dev/shm; otherwise, there is nothing to do.
         """
         return cls(user, frozenset(found for _, found, _ in _files(place, user)) if shared else frozenset(), shared)

@@ -16,8 +16,6 @@ def check_limit(limit: int, items: int, task: str, halved: bool) -> None:
     """Checks the size of a sample.
 
     Args:
-        limit: The number of items in the sample.
-        items: The number of items in the eval set.
         halved: Whether the sample is divided into two halves.
 
     Raises:

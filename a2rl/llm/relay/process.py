@@ -49,7 +49,6 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
     restarts, the process is not started again. The agent then has no LLM, and ends.
 
     Args:
-        base_url: The URL of the provider's API.
         stand_ins: The agent's stand-in for each key, by the name of the key.
         prices: The prices of params.yaml, by model.
     """

@@ -140,7 +140,6 @@ def comparison(name: str, rows: Iterable[StackComparison], chosen: Sequence[str]
     """Returns one row for each difference between two stacks on a task.
 
     Args:
-        name: The id of the table.
         chosen: The two stacks that a page shows at first.
     """
     return Table(

@@ -30,7 +30,6 @@ class Batch(Generic[T]):
         """Prepares a batch.
 
         Args:
-            model: A causal model of transformers.
             memory_bytes: Approximate limit of the key-value cache.
             queue: The conversations, each at the beginning of its first turn.
             shares: See `Decoder`.
