@@ -39,7 +39,7 @@ from a2rl.run.directory import RunDir, new_run_id
 from a2rl.run.disk import format_bytes, weights_bytes
 from a2rl.run.events import GradingFailed, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.owner import create_run
-from a2rl.run.records import GradeRecord
+from a2rl.run.records import ExecuteRecord, GradeRecord
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import Backend
 from a2rl.sandbox.selection import select_sandbox, try_in_sandbox
@@ -359,7 +359,9 @@ def _submission_of(run: RunDir, method: str) -> str:
     if received is None or grade is None or grade.result.score is None:
         reasons = [each.reason for each in ledger.events(SubmissionRefused)]
         reasons += [each.reason for each in ledger.events(GradingFailed)]
-        raise RunFailedError("; ".join(reasons) or f"the agent submitted nothing of it: {run.agent_log} says why")
+        ended = run.need("execute", ExecuteRecord)
+        reasons += [f"the agent {ended.ended}{f': {ended.why}' if ended.why else ''}; {run.agent_log} says more"]
+        raise RunFailedError("; ".join(reasons))
     start = read_model(run.items(grade.weights_digest, run.spec.public_split), GradeResult).engine_start
     how = f", with a {start.kind} engine of vLLM in {start.seconds:.1f} s" if start else ""
     return f"submitted after {received.elapsed_s:.0f} s, graded in {grade.result.seconds:.1f} s{how}"
