@@ -25,14 +25,10 @@ class _Stored(RunRow):
 
 
 class FileClaims:
-    """The rows of all runs in one folder of this machine.
+    """The rows of all runs in one folder of this machine."""
 
-    Args:
-        now: The wall clock, for what is shown about rows.
-    """
-
-    def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
-        self._folder, self._now = folder, now
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._locks: dict[str, FileLock] = {}
         """The lock of each run that this process holds."""
 
@@ -60,23 +56,23 @@ class FileClaims:
                 if not lock.take():
                     raise taken(before)
             changed = before.model_copy(
-                update={"owner": owner, "epoch": before.epoch + 1, "beat_at": self._now(), "outcome": ""}
+                update={"owner": owner, "epoch": before.epoch + 1, "beat_at": time.time(), "outcome": ""}
             )
             write_model(self._path(run.run_id), changed)
             undo.pop_all()
             self._locks[run.run_id] = lock
-            return Claim(run.run_id, owner, changed.epoch, _shown(before, False, self._now()))
+            return Claim(run.run_id, owner, changed.epoch, _shown(before, False))
 
     def renew(self, claim: Claim, progress: Progress | None) -> None:
         """Says that the owner lives. Raises ClaimLostError if the claim does not hold any more."""
         told = {"progress": progress} if progress else {}
-        if not self._update(claim.run_id, lambda row: _holds(row, claim), beat_at=self._now(), **told):
+        if not self._update(claim.run_id, lambda row: _holds(row, claim), beat_at=time.time(), **told):
             raise lost(claim)
 
     def commit(self, claim: Claim, commit: Commit) -> None:
         """Makes a copy the valid one. Raises ClaimLostError if the claim, or the order of entries, does not hold."""
         new = dict(zip(("seq", "head"), commit.entries[-1], strict=True)) if commit.entries else {}
-        new |= {"manifest": commit.manifest, "progress": commit.progress, "beat_at": self._now()}
+        new |= {"manifest": commit.manifest, "progress": commit.progress, "beat_at": time.time()}
         if not self._update(claim.run_id, lambda row: _holds(row, claim) and commit.continues(row), **new):
             raise lost(claim)
 
@@ -143,7 +139,7 @@ class FileClaims:
             launch=run.launch,
             pool=run.pool,
             progress=Progress(budget_s=run.budget_s),
-            created_at=self._now(),
+            created_at=time.time(),
         )
         write_model(self._path(run.run_id), row)
         return row
@@ -155,7 +151,7 @@ class FileClaims:
             return None
 
     def _show(self, row: _Stored) -> RunRow:
-        return _shown(row, self._is_live(row.run_id), self._now())
+        return _shown(row, self._is_live(row.run_id))
 
     def _is_live(self, run_id: str) -> bool:
         if run_id in self._locks:
@@ -182,7 +178,8 @@ def _holds(row: _Stored, claim: Claim) -> bool:
     return (row.owner, row.epoch) == (claim.owner, claim.epoch) and not row.done
 
 
-def _shown(row: _Stored, live: bool, now: float) -> RunRow:
+def _shown(row: _Stored, live: bool) -> RunRow:
+    now = time.time()
     beat_s = None if row.beat_at is None else max(0.0, now - row.beat_at)
     values = {**row.model_dump(), "live": live, "beat_s": beat_s, "age_s": now - row.created_at}
     return RunRow.model_validate(values)

@@ -49,11 +49,10 @@ class PostgresClaims:
     Args:
         url: Such as `postgresql://a2rl:password@host/a2rl`.
         lease_s: For how long a claim holds without being renewed.
-        patience_s: How long `take`, `release` and the like wait for a database that does not answer.
     """
 
-    def __init__(self, url: str, lease_s: float = LEASE_S, patience_s: float = PATIENCE_S) -> None:
-        self._url, self._lease_s, self._patience_s = url, lease_s, patience_s
+    def __init__(self, url: str, lease_s: float = LEASE_S) -> None:
+        self._url, self._lease_s = url, lease_s
         self._is_ready = False
 
     @property
@@ -177,7 +176,7 @@ class PostgresClaims:
                 return work(database)
 
         attempts = Retrying(
-            stop=stop_after_delay(self._patience_s),
+            stop=stop_after_delay(PATIENCE_S),
             wait=wait_fixed(1),
             retry=retry_if_exception_type(_UnreachableError),
             reraise=True,

@@ -46,7 +46,7 @@ def test_every_place_in_a_run_directory_is_documented(page: str, tmp_path: Path)
 
 def test_every_log_is_documented(page: str, repository: Path) -> None:
     sources = [path.read_text(encoding="utf-8") for path in (repository / "a2rl").rglob("*.py")]
-    logs = {name for source in sources for name in re.findall(r'logs / f?"([\w.-]+\.\w+)"', source)}
+    logs = {name for source in sources for name in re.findall(r'(?:logs / f?|"logs", )"([\w.-]+\.\w+)"', source)}
     assert {"agent.log", "api.jsonl"} <= logs
     assert {name for name in logs if f"`{name}`" not in page} == set()
 
