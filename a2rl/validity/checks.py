@@ -29,7 +29,7 @@ from a2rl.llm.keys import keys_message, receive_keys
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import base_model_of
-from a2rl.run.ledger import Entry
+from a2rl.run.ledger import Entry, events_of
 from a2rl.run.ranking import Ranked, best_among
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult
@@ -84,7 +84,7 @@ class RunEvidence:
     @cached_property
     def accepted(self) -> tuple[SubmissionAccepted, ...]:
         """The accepted submissions, in order."""
-        return tuple(entry.event for entry in self.entries if isinstance(entry.event, SubmissionAccepted))
+        return tuple(events_of(self.entries, SubmissionAccepted))
 
     @cached_property
     def best(self) -> Ranked | None:
