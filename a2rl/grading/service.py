@@ -36,7 +36,6 @@ from a2rl.grading.answers import (
     submit_answer,
     time_answer,
 )
-from a2rl.grading.frozen_sources import FrozenSources
 from a2rl.grading.grades import Grades
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.submission_checks import CheckedCopy, Requirements, check_apart, copy_submission
@@ -50,6 +49,7 @@ from a2rl.grading.submission_states import (
     sweep,
     ungraded,
 )
+from a2rl.grading.submitted_files import FrozenSources
 from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, bounded
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.recording.code_history import snapshot_code

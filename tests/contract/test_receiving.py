@@ -20,7 +20,7 @@ from httpx2 import Response
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, InvalidSubmissionError
 from a2rl.core.settings import Settings
-from a2rl.grading import frozen_sources, http_limits, submission_queue
+from a2rl.grading import http_limits, submission_queue, submitted_files
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import (
@@ -196,10 +196,11 @@ def test_where_files_can_be_cloned_even_that_does_not_matter(
 ) -> None:
     def clone(source: int, target: int) -> bool:
         os.sendfile(target, source, 0, os.fstat(source).st_size)
+        os.lseek(target, 0, os.SEEK_SET)
         return True
 
     service, digest = service_of(run, settings), weights_digest(run.workspace / v1)
-    monkeypatch.setattr(frozen_sources, "clone_file", clone)
+    monkeypatch.setattr(submitted_files, "clone_file", clone)
     pending = service.submissions.receive(V1)
     with (run.workspace / v1 / "model.safetensors").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
