@@ -1,6 +1,7 @@
 """How long grades take: predicted by the product's formula, and measured with vLLM."""
 
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -38,7 +39,7 @@ GRADES = {"gsm8k": 24, "humaneval": 32, "alfworld": 8}
 """Tasks with their real data, and how many items are graded."""
 BLOCK = 128
 """Tokens of a block of vLLM's cache on a processor."""
-BATCH, STEPS = 24, 32
+BATCH, STEPS = 24, 48
 BUDGET_S = 12 * 3600
 WORDS = "time year people way day man thing woman life child world school state family student".split()  # noqa: SIM905
 
@@ -196,8 +197,8 @@ def grade_time(settings: Settings, folder: Path) -> Iterator[Row]:
     memory = EngineMemory.of(model, VllmParams(), DTYPE, 512, 1)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     with open_sampler(model, "vllm", dtype=DTYPE, memory=memory) as sampler:
+        before = Pace.of(sampler)
         for task, items in GRADES.items():
-            before = Pace.of(sampler)
             counted = Counted(sampler, tokenizer)
             hidden = ensure_data(task, "full", mirror_of(task, settings), settings) / "hidden"
             grader, definition = cast(Any, load_grader(task)), load_task(task, settings.root)
@@ -206,8 +207,10 @@ def grade_time(settings: Settings, folder: Path) -> Iterator[Row]:
             after = Pace.of(sampler)
             device = Pace(*map(mean, zip(before, after, strict=True))).device(memory)
             predicted = time_of_grade(counted.work, memory, DTYPE, device)
+            before = after
+            ratio, load = predicted.total_s / counted.seconds, os.getloadavg()[0]
             yield Row(
                 f"{items} items of {task}, {MODEL}, {DTYPE}: predicted / measured",
-                f"{predicted.total_s:.0f} s / {counted.seconds:.0f} s = {predicted.total_s / counted.seconds:.2f}",
+                f"{predicted.total_s:.0f} s / {counted.seconds:.0f} s = {ratio:.2f}, load {load:.1f}",
             )
             yield Row("  its tokens, and the constants", f"{counted.work}; {device}")
