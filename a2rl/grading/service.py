@@ -234,8 +234,7 @@ class GradingService:
         for pending in self.submissions.claim_unfinished():
             self._begin(pending, again=True)
         entries = self._run.ledger.entries()
-        events = [entry.event for entry in entries]
-        gpus = {event.receipt: event.gpu for event in events if isinstance(event, SubmissionReceived)}
+        gpus = {event.receipt: event.gpu for event in events_of(entries, SubmissionReceived)}
         for digest, accepted in ungraded(entries).items():
             self._grades.grade(digest, gpus.get(accepted.receipt, ""))
 
@@ -475,8 +474,8 @@ def _known(request: SubmitRequest, entries: list[Entry]) -> SubmissionReceived |
     Raises:
         InvalidSubmissionError: The key belongs to a different submission.
     """
-    events = [entry.event for entry in entries if request.key and isinstance(entry.event, SubmissionReceived)]
-    known = next((event for event in events if event.key == request.key), None)
+    received = events_of(entries, SubmissionReceived) if request.key else []
+    known = next((event for event in received if event.key == request.key), None)
     if known is not None and (known.model_path, known.gpu) != (request.model_path, request.gpu):
         raise InvalidSubmissionError(
             f"this Idempotency-Key belongs to another submission, that of {bounded(known.model_path, 200)}; use a new "
