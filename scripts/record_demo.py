@@ -32,8 +32,8 @@ def record(command: str, cast: Path) -> None:
     for at, _, text in events:
         frame = int(at * faster / FRAME_S)
         frames[frame] = frames.get(frame, "") + text
-    shown = [[round(frame * FRAME_S, 1), "o", text] for frame, text in sorted(frames.items())]
-    shown = [[0.0, "o", f"$ {command}\r\n"], *shown, [shown[-1][0] + LAST_FRAME_S, "o", ""]]
+    shown = [(round(frame * FRAME_S, 1), "o", text) for frame, text in sorted(frames.items())]
+    shown = [(0.0, "o", f"$ {command}\r\n"), *shown, (shown[-1][0] + LAST_FRAME_S, "o", "")]
     kept = {name: header[name] for name in ("version", "width", "height")} | {"title": command}
     cast.write_text("".join(json.dumps(each) + "\n" for each in (kept, *shown)), encoding="utf-8")
 
