@@ -135,8 +135,8 @@ class Follower:
 
     def _describe_submission(self, run: RunDir, event: Event) -> Text | None:
         if isinstance(event, SubmissionAccepted):
-            after = format_duration(event.elapsed_s)
-            return Text(f"submission {event.submission_id} after {after}: {_shortened(event.model_path)}", "dim")
+            after, path = format_duration(event.elapsed_s), event.model_path.removeprefix(f"{run.workspace}/")
+            return Text(f"submission {event.submission_id} after {after}: {_shortened(path)}", "dim")
         if isinstance(event, Graded):
             numbers = self._numbers(run, event.weights_digest)
             gain = "" if event.improvement is None else f", {event.improvement:+.1f} points"

@@ -1,7 +1,7 @@
-"""Records `make demo` for the README: docs/demo.cast, for asciinema, and docs/demo.svg, which plays in a browser.
+"""Records a run for the README: docs/run.cast, for asciinema, and docs/run.svg, which plays in a browser.
 
     pip install asciinema==2.4.0    # npm is needed, too, for svg-term-cli
-    python scripts/record_demo.py   # in an empty clone, on a quiet machine
+    python scripts/record_run.py    # in a clone, after `make demo`
 
 What took minutes is shown in forty seconds.
 """
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-COLUMNS, ROWS = 112, 32
+COLUMNS, ROWS = 132, 18
 SECONDS, FRAME_S, LAST_FRAME_S = 40.0, 0.4, 5.0
 """The length of what is shown, of a frame at least, and of the last one."""
 
@@ -39,6 +39,6 @@ def record(command: str, cast: Path) -> None:
 
 
 if __name__ == "__main__":
-    record(sys.argv[1] if len(sys.argv) > 1 else "make demo", DOCS / "demo.cast")
+    record(sys.argv[1] if len(sys.argv) > 1 else "a2rl run --task gsm8k --agent scripted --budget 80s", DOCS / "run.cast")
     drawing = ["npx", "--yes", "svg-term-cli@2.1.1", "--window", "--no-cursor"]
-    subprocess.run([*drawing, "--in", DOCS / "demo.cast", "--out", DOCS / "demo.svg"], check=True)
+    subprocess.run([*drawing, "--in", DOCS / "run.cast", "--out", DOCS / "run.svg"], check=True)
