@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+RUN = "a2rl run --task gsm8k --agent scripted --budget 80s"
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-COLUMNS, ROWS = 132, 18
+COLUMNS, ROWS = 136, 18
 SECONDS, FRAME_S, LAST_FRAME_S = 40.0, 0.4, 5.0
 """The length of what is shown, of a frame at least, and of the last one."""
 
@@ -39,6 +40,6 @@ def record(command: str, cast: Path) -> None:
 
 
 if __name__ == "__main__":
-    record(sys.argv[1] if len(sys.argv) > 1 else "a2rl run --task gsm8k --agent scripted --budget 80s", DOCS / "run.cast")
+    record(sys.argv[1] if len(sys.argv) > 1 else RUN, DOCS / "run.cast")
     drawing = ["npx", "--yes", "svg-term-cli@2.1.1", "--window", "--no-cursor"]
     subprocess.run([*drawing, "--in", DOCS / "run.cast", "--out", DOCS / "run.svg"], check=True)
