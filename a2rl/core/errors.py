@@ -78,8 +78,8 @@ class InterruptedByUserError(A2rlError):
     exit_code = 130
 
 
-WARNING = re.compile(r"Warning|WARN|warnings\.warn|\[W\d")
-"""What warnings have in common: those of Python, of logging and of PyTorch's libraries."""
+WARNING = re.compile(r":\d+: \w*Warning: |^warnings\.warn\(|\[W\d{4} |^[\d:.,TZ -]*WARN(ING)?\b")
+"""The lines of warnings: of Python, with the place and then the code, of PyTorch's libraries, and of logs."""
 
 
 def last_words(output: str, nothing: str = "it says nothing") -> str:

@@ -9,16 +9,11 @@ is a sum over the tokens that are read, those that are written, and the steps. G
 that are run and the answers of an environment, is not part of it.
 """
 
-from pydantic import BaseModel, ConfigDict
-
+from a2rl.core.files import StrictModel
 from a2rl.sampling.engine_params import NUMBER_BYTES, ON_GPU, Dtype, EngineMemory
 
 
-class _Figures(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Work(_Figures):
+class Work(StrictModel):
     """The tokens of a grade. Those of an item are means."""
 
     items: int
@@ -36,7 +31,7 @@ class Work(_Figures):
     """The most that it writes to one."""
 
 
-class Device(_Figures):
+class Device(StrictModel):
     """What a device reaches in practice."""
 
     read_flops: float
@@ -75,7 +70,7 @@ DEVICES = {"A100": _gpu(312e12, 2.0e12), "H100": _gpu(989e12, 3.35e12), "H200": 
 """GPUs by a part of their name."""
 
 
-class GradeTime(_Figures):
+class GradeTime(StrictModel):
     """The seconds of a grade on a kept engine."""
 
     load_s: float

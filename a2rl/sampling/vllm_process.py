@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
-
 from a2rl.core.errors import InfrastructureError, UsageError, last_words
+from a2rl.core.files import StrictModel
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.sampling.engine_params import Dtype, EngineMemory, VllmParams
@@ -48,10 +47,8 @@ class EngineMemoryError(InfrastructureError):
     """The device has too little free memory. An engine that found this before it took any goes on resting."""
 
 
-class EngineStart(BaseModel):
+class EngineStart(StrictModel):
     """How an engine got the weights of a checkpoint; recorded with the grade."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["cold", "warm"]
     """`warm`: a running engine took the weights, and every one was compared with the files."""

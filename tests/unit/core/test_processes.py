@@ -125,6 +125,11 @@ def test_a_warning_at_the_end_does_not_hide_the_error(warning: str) -> None:
     assert last_words(ENDED + warning) == "ModuleNotFoundError: No module named 'flashinfer'"
 
 
+@pytest.mark.parametrize("error", ["DeprecationWarning: now an error", "a2rl: no WARNING.md in it"])
+def test_an_error_that_speaks_of_warnings_is_no_warning(error: str) -> None:
+    assert last_words(f"{ENDED}{error}\n") == error
+
+
 def test_a_program_that_only_warns_or_says_nothing() -> None:
     assert last_words("UserWarning: odd\n") == "UserWarning: odd"
     assert last_words(" \n", "it wrote nothing") == "it wrote nothing"
