@@ -257,9 +257,12 @@ def test_a_right_answer_passes_if_a_sandbox_process_is_killed(victim: int) -> No
 
 
 def all_below_me() -> list[psutil.Process]:
-    """Returns the tester of this test, the process that forks cells, and a cell, once all three exist."""
+    """Returns the tester of this test, the process that forks cells, and a cell, once all three exist. Pids start again
+    from low numbers after the highest, so the newest tester need not have the highest one.
+    """
     testers = [each for each in psutil.Process().children() if is_tester(each)]
-    found = [*testers[-1:], *(below for tester in testers[-1:] for below in tester.children(recursive=True))]
+    newest = max(testers, key=psutil.Process.create_time, default=None)
+    found = [newest, *newest.children(recursive=True)] if newest else []
     return found if len(found) == 3 else []
 
 
