@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -105,11 +105,11 @@ class Patience:
     """The wait for what other processes hold: the user is told of it, and it has an end.
 
     Args:
-        heeds_stop: Whether the wait ends when the user stops the pipeline.
+        check: Called at every turn; it raises an error to end the wait, as when the user stops the pipeline.
     """
 
-    def __init__(self, timeout_s: float, heeds_stop: bool = True) -> None:
-        self._timeout_s, self._heeds_stop = timeout_s, heeds_stop
+    def __init__(self, timeout_s: float, check: Callable[[], None] = check_stop) -> None:
+        self._timeout_s, self._check = timeout_s, check
         self._began = time.monotonic()
         self._next_notice = self._began + FIRST_NOTICE_S
 
@@ -117,11 +117,10 @@ class Patience:
         """Waits for a moment; says on stderr, now and then, what is waited for.
 
         Raises:
-            InterruptedByUserError: The user stopped the pipeline.
+            InterruptedByUserError: The user stopped the pipeline, or whatever else the check raises.
             InfrastructureError: The time is over; the message is `too_long`.
         """
-        if self._heeds_stop:
-            check_stop()
+        self._check()
         now = time.monotonic()
         if now - self._began > self._timeout_s:
             raise InfrastructureError(too_long)
@@ -153,7 +152,7 @@ def file_lock(
         raise machine_failure(f"lock {path}", error) from error
     lock = FileLock(path, shared)
     too_long = f"{meanwhile}, for more than {timeout_s:.0f} s: end that process (it holds {path}), or try again later"
-    patience = Patience(timeout_s, heeds_stop)
+    patience = Patience(timeout_s, check_stop if heeds_stop else lambda: None)
     try:
         while not lock.take():
             patience.pause(meanwhile, too_long)

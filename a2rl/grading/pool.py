@@ -3,6 +3,8 @@
 with GraderPool(settings, devices_here(settings)) as pool:
     result = pool.submit(job).result()
 
+Runs that share a GPU for grading take turns on it: a job holds its device for itself while its model works.
+
 A worker reports once that it is ready, and while a job runs, the job's process reports every second that it is alive.
 Both have timeouts, so that the pool never waits for a process that is stopped, starved or stuck.
 """
@@ -16,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError, devices_here, lost_gpu
 from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of
 from a2rl.grading.outputs import OnProgress, ignore_progress, joint_progress, progress_path
+from a2rl.linux.gpu_locks import hold_for_grade
 from a2rl.linux.gpus import CPU
 from a2rl.llm.keys import grader_keys, keys_message
 
@@ -235,18 +238,21 @@ class _Slot:
 
     def grade(self, job: GradeJob) -> GradeResult:
         """Tries once to grade a job on the device, which is taken, and freed as soon as the job no longer needs it."""
-        has_device, began = True, time.monotonic()
+        has_device, turn = True, ExitStack()
 
         def free_device() -> None:
             nonlocal has_device
             if has_device and self._judging.acquire(blocking=False):
                 has_device = False
+                turn.close()
                 self.device_is_free.release()
 
         try:
+            gpus = named_devices(self.device) - {CPU} if not job.result.exists() else ()
+            turn.enter_context(hold_for_grade(gpus, self._settings.gpu_locks, self._check_open))
+            began = time.monotonic()
             problem, attempts = ("", 1) if job.result.exists() else self._attempt(job, free_device)
-            if self._closed:
-                raise InterruptedByUserError("grading was stopped")
+            self._check_open()
             if job.result.exists():
                 return read_model(job.result, GradeResult)
             if lost := lost_gpu(self.device, self._settings):
@@ -255,12 +261,17 @@ class _Slot:
             raise GradingError(problem or "the grader left no result", seconds, attempts=attempts)
         finally:
             progress_path(job.result).unlink(missing_ok=True)  # of a process that was killed
+            turn.close()
             (self.device_is_free if has_device else self._judging).release()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._worker.kill()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InterruptedByUserError("grading was stopped")
 
     def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> tuple[str, int]:
         """Runs the job once; returns why there is no result, and how many times a job is tried that fails so."""
@@ -288,8 +299,7 @@ class _Slot:
 
     def _live_worker(self) -> "WorkerProcess":
         with self._lock:
-            if self._closed:
-                raise InterruptedByUserError("grading was stopped")
+            self._check_open()
             if not self._worker.is_alive:
                 self._worker = WorkerProcess(self._settings, self.device, self._module)
             return self._worker

@@ -28,7 +28,7 @@ class GpuShare(StrictModel):
     agent: tuple[Gpu, ...] = ()
     """The GPUs that the agent sees."""
     grading: tuple[Gpu, ...] = ()
-    """Those that are reserved for grading."""
+    """Those that only grade, for this run and others in turn."""
 
     @property
     def graders(self) -> tuple[Gpu, ...]:
@@ -42,7 +42,7 @@ class GpuShare(StrictModel):
 
 
 class GpuCounts(NamedTuple):
-    """How many GPUs a run takes."""
+    """How many GPUs a run takes: for its agent alone, and for grading, together with other runs."""
 
     agent: int
     grading: int
@@ -60,7 +60,7 @@ def count_gpus(spec: RunSettings, here: Inventory, side_by_side: int = 1) -> Gpu
     whole = [gpu for gpu in here.gpus if not gpu.is_mig]
     wanted = spec.gpus_per_run
     if wanted is None:
-        even = max(1, len(here.gpus) // side_by_side) - spec.grading_gpus
+        even = (len(here.gpus) - spec.grading_gpus) // side_by_side
         most = max(1, len(whole) - spec.grading_gpus)
         wanted = 0 if spec.model == TINY or not here.gpus else min(max(1, even), most)
     needed = wanted + spec.grading_gpus
@@ -97,6 +97,8 @@ def wants_no_gpu(spec: RunSettings) -> bool:
 def allocated_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> Iterator[GpuShare]:
     """Holds the GPUs of a run within the context, after waiting for runs that use them.
 
+    Those that only grade are shared with other runs that have them for that, too; a `GraderPool` waits for its turn.
+
     Args:
         side_by_side: The number of runs at a time: see `count_gpus`.
 
@@ -109,8 +111,7 @@ def allocated_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> It
     require_answer(here)
     counts = count_gpus(run.spec, here, side_by_side)
     candidates = [gpu for gpu in here.gpus if counts.agent < 2 or not gpu.is_mig]
-    with hold_gpus(candidates, sum(counts), settings.gpu_locks, f"run {run.id}") as gpus:
-        # The last ones grade, so that the agent's are those that people expect: the first.
+    with hold_gpus(candidates, counts.agent, settings.gpu_locks, f"run {run.id}", shared=counts.grading) as gpus:
         share = GpuShare(agent=gpus[: counts.agent], grading=gpus[counts.agent :])
         write_model(run.root / FILE, share)
         yield share

@@ -154,7 +154,8 @@ class RunSettings(StrictModel):
     grading_gpus: int = Field(
         default=0,
         ge=0,
-        description="Further GPUs that only grade and that the agent does not see. 0: the agent's GPUs grade, too.",
+        description="Further GPUs that only grade, for all runs that ask for such in turn, and that no agent sees. "
+        "0: the agent's GPUs grade, too.",
     )
     backend: Backend | None = Field(
         default=None, description="What grades: transformers or vllm; unless given, the one in params.yaml."

@@ -41,7 +41,7 @@ class Seen(NamedTuple):
     [
         pytest.param(8, 8, 0, id="eight runs on eight GPUs", marks=pytest.mark.slow),
         pytest.param(4, 2, 0, id="four runs on two GPUs", marks=pytest.mark.slow),
-        pytest.param(4, 4, 1, id="four runs on four GPUs, of which each reserves one for grading"),
+        pytest.param(4, 5, 1, id="four runs on five GPUs, of which one grades for all of them"),
     ],
 )
 def test_each_agent_sees_its_own_gpus_and_never_the_graders(
@@ -63,7 +63,7 @@ def test_each_agent_sees_its_own_gpus_and_never_the_graders(
             (run.workspace / name).mkdir()
         return run
 
-    there_is_one_for_each = runs * (1 + grading) <= gpus
+    there_is_one_for_each = runs + grading <= gpus
     all_have_theirs = threading.Barrier(runs if there_is_one_for_each else 1)
 
     def work(run: RunDir) -> Seen:
@@ -84,9 +84,10 @@ def test_each_agent_sees_its_own_gpus_and_never_the_graders(
         assert len(each.share.grading) == grading
         assert [uuid for uuid in map(fake.uuid, range(gpus)) if uuid in each.environment] == [mine.uuid]
     at_once = [(one, other) for one, other in itertools.combinations(seen, 2) if _overlap(one, other)]
-    assert not any(set(one.share.all) & set(other.share.all) for one, other in at_once)
+    assert not any(set(one.share.agent) & set(other.share.all) for one, other in at_once)
     if there_is_one_for_each:
         assert len({each.share.agent for each in seen}) == runs
+        assert len({each.share.grading for each in seen}) == 1
 
 
 def _overlap(one: Seen, other: Seen) -> bool:

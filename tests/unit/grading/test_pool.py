@@ -13,6 +13,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.job import GradeJob, GradeResult
 from a2rl.grading.pool import MAX_JUDGING, GraderPool, GradingError
+from a2rl.linux.gpu_locks import hold_for_grade
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for
 
@@ -69,6 +70,37 @@ def test_a_device_grades_on_while_a_job_waits_for_its_judge(pool: GraderPool, ma
     assert not waiting.done()
     make("judge").result.with_suffix(".verdict").touch()
     assert waiting.result(SOON_S).score.correct == 1
+
+
+def test_pools_of_two_runs_take_turns_on_a_gpu_that_they_share(settings: Settings, make: Make) -> None:
+    """A job that only waits for its judge leaves the GPU to the other run."""
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    other = make("grade").model_copy(update={"result": make("grade").result.with_name("other.json")})
+    with (
+        GraderPool(settings, ["GPU-0"], worker="tests.fake_worker") as mine,
+        GraderPool(settings, ["GPU-0"], worker="tests.fake_worker") as theirs,
+    ):
+        hanging = mine.submit(make("hang"))
+        wait_for(make("hang").result.with_suffix(".child").exists)
+        waiting = theirs.submit(other)
+        with pytest.raises(TimeoutError):
+            waiting.result(1)
+        mine.close()
+        assert isinstance(hanging.exception(SOON_S), InterruptedByUserError)
+        assert waiting.result(SOON_S).score.correct == 1
+        judging = theirs.submit(make("judge"))
+        with GraderPool(settings, ["GPU-0"], worker="tests.fake_worker") as third:
+            assert third.submit(make("grade")).result(SOON_S).score.correct == 1
+        assert not judging.done()
+
+
+def test_a_grade_that_waits_for_another_run_ends_with_its_pool(settings: Settings, make: Make) -> None:
+    with hold_for_grade(["GPU-0"], settings.gpu_locks), GraderPool(settings, ["GPU-0"]) as pool:
+        waiting = pool.submit(make("grade"))
+        with pytest.raises(TimeoutError):
+            waiting.result(0.5)
+        pool.close()
+        assert isinstance(waiting.exception(SOON_S), InterruptedByUserError)
 
 
 def test_only_so_many_jobs_of_a_device_wait_for_their_judge(pool: GraderPool, make: Make) -> None:

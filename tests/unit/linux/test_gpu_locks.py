@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from a2rl.core import locks, processes
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.linux import gpu_locks
-from a2rl.linux.gpu_locks import hold_gpus
+from a2rl.linux.gpu_locks import hold_for_grade, hold_gpus
 from a2rl.linux.gpus import Gpu
 from tests.fake_gpus import fake_gpu
 
@@ -142,8 +143,58 @@ def test_runs_with_other_gpus_do_not_wait_for_each_other(tmp_path: Path, held_el
         assert mine.index == 4
 
 
-def _hold_briefly(candidates: list[Gpu], folder: Path) -> None:
-    with hold_gpus(candidates, 1, folder, "run b"):
+def _hold_briefly(candidates: list[Gpu], folder: Path, shared: int = 0) -> None:
+    with hold_gpus(candidates, 1, folder, "run b", shared=shared):
+        pass
+
+
+def test_eight_runs_share_the_last_gpu_and_seven_have_one_alone(tmp_path: Path) -> None:
+    with ExitStack() as held:
+        runs = [held.enter_context(hold_gpus(EIGHT, 1, tmp_path, f"run {n}", shared=1)) for n in range(7)]
+        assert [[gpu.index for gpu in gpus] for gpus in runs] == [[n, 7] for n in range(7)]
+        eighth = threading.Thread(target=_hold_briefly, args=(EIGHT, tmp_path, 1), daemon=True)
+        eighth.start()
+        eighth.join(0.2)
+        assert eighth.is_alive()
+    eighth.join(30)
+    assert not eighth.is_alive()
+
+
+def test_a_gpu_that_is_shared_is_nobody_elses_alone(tmp_path: Path) -> None:
+    with (
+        hold_gpus(EIGHT[:3], 0, tmp_path, "run a", shared=1) as [graders],
+        hold_gpus(EIGHT[:3], 2, tmp_path, "run b") as alone,
+    ):
+        assert (graders.index, [gpu.index for gpu in alone]) == (2, [0, 1])
+
+
+def test_grades_of_many_runs_take_turns_on_a_gpu(tmp_path: Path) -> None:
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def grade(_: int) -> None:
+        nonlocal at_once, most
+        with hold_for_grade([EIGHT[0].uuid], tmp_path):
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.02)
+            with lock:
+                at_once -= 1
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(grade, range(24)))
+    assert most == 1
+
+
+def test_a_grade_that_waits_ends_when_its_pool_is_closed(tmp_path: Path) -> None:
+    def closed() -> None:
+        raise InterruptedByUserError("grading was stopped")
+
+    with (
+        hold_for_grade([EIGHT[0].uuid], tmp_path),
+        pytest.raises(InterruptedByUserError),
+        hold_for_grade([EIGHT[0].uuid], tmp_path, closed),
+    ):
         pass
 
 

@@ -27,7 +27,7 @@ def here(count: int) -> Inventory:
         ({}, 8, 1, (8, 0)), ({}, 8, 3, (2, 0)), ({}, 2, 4, (1, 0)), ({}, 0, 4, (0, 0)),
         ({"model": "tiny"}, 8, 1, (0, 0)), ({"model": "tiny", "gpus_per_run": 1}, 8, 1, (1, 0)),
         ({"gpus_per_run": 0}, 8, 1, (0, 0)), ({"gpus_per_run": 2}, 8, 8, (2, 0)),
-        ({"grading_gpus": 1}, 8, 1, (7, 1)), ({"grading_gpus": 1}, 8, 8, (1, 1)),
+        ({"grading_gpus": 1}, 8, 1, (7, 1)), ({"grading_gpus": 1}, 8, 8, (1, 1)), ({"grading_gpus": 2}, 8, 3, (2, 2)),
         ({"gpus_per_run": 0, "grading_gpus": 1}, 1, 1, (0, 1)), ({"gpus_per_run": 6, "grading_gpus": 2}, 8, 2, (6, 2)),
     ],
 )  # fmt: skip
@@ -90,9 +90,19 @@ def test_the_gpu_that_grades_is_never_one_of_the_agents(new_run: NewRun, setting
     run = new_run(model="m", gpus_per_run=1, grading_gpus=1)
     with allocated_gpus(run, fake.seen_by(settings)) as share:
         assert [gpu.index for gpu in share.agent] == [0]
-        assert [gpu.index for gpu in share.graders] == [1]
-        assert [gpu.index for gpu in share.all] == [1, 0]
+        assert [gpu.index for gpu in share.graders] == [2]
+        assert [gpu.index for gpu in share.all] == [2, 0]
         assert share_of(run, settings) == share
+
+
+def test_runs_share_a_gpu_that_only_grades(new_run: NewRun, settings: Settings) -> None:
+    seen = FakeGpus(settings.root, 3).seen_by(settings)
+    one, other = (
+        new_run(run_id=f"gsm8k-test-{name}", model="m", gpus_per_run=1, grading_gpus=1) for name in ("a", "b")
+    )
+    with allocated_gpus(one, seen) as first, allocated_gpus(other, seen) as second:
+        assert [gpu.index for gpu in (*first.agent, *second.agent)] == [0, 1]
+        assert [gpu.index for gpu in (*first.graders, *second.graders)] == [2, 2]
 
 
 def test_two_runs_at_once_share_no_gpu(new_run: NewRun, settings: Settings) -> None:
