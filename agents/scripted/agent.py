@@ -105,7 +105,7 @@ class Plan:
         self.loaded: Trained | None = trained
         self.small = trained.parameters < SMALL_MODEL
         context = trained.model.config.get_text_config().max_position_embeddings
-        setting = Setting(Path(os.environ["DATA_PATH"]), trained.tokenizer, context, self.meta, trained.parameters)
+        setting = Setting(Path(os.environ["DATA_PATH"]), trained.tokenizer, context, self.meta, self.small)
         self.setting, self.route = setting, load_route(os.environ["TASK"], setting)
         enough_time = self.total_s >= SHORT_S and not self.steps
         kept = min(HELD_OUT, len(self.route.names) // 10) if self.route.can_play and enough_time else 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from routes import BaseRoute, Example, Setting
-from training import CORES, IGNORED_LABEL, SMALL_MODEL, Row, Trained
+from training import CORES, IGNORED_LABEL, Row, Trained
 
 AT_ONCE = 32
 """Episodes that are played at once where the time is limited."""
@@ -30,7 +30,7 @@ class Player:
     def __init__(self, route: BaseRoute, setting: Setting) -> None:
         self.route, self.seed = route, setting.seed
         self.settings = {**route.play_settings, "template_kwargs": setting.meta["chat_template_kwargs"]}
-        self.small = setting.parameters < SMALL_MODEL
+        self.small = setting.small
         self.processes = CORES if self.small else 1  # a small model gains nothing from threads
 
     def play(self, trained: Trained, names: Sequence[str], temperature: float, seed: int = 0) -> list[Any]:

@@ -28,7 +28,7 @@ from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from routes import Setting, load_route
 task, data, chat, meta = sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "chat", json.loads(sys.argv[5])
-setting = Setting(data, SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, 10**9)
+setting = Setting(data, SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, small=False)
 setting.room_after = lambda prompt: 100_000 - len(str(prompt))
 route = load_route(task, setting)
 print(json.dumps([route.environment(name).prompt for name in route.names]))

@@ -37,8 +37,8 @@ class Setting:
     """The most tokens that the model can read."""
     meta: Mapping[str, Any]
     """run_meta.json."""
-    parameters: int
-    """Of the model."""
+    small: bool
+    """Whether the model is very small."""
 
     @property
     def chat(self) -> bool:

@@ -9,6 +9,10 @@ from routes import BaseRoute, Example, Part, Setting, rows_of
 class Route(BaseRoute):
     """Learns to solve word problems."""
 
+    WITH_EXAMPLES = 0.25
+    """Share of the texts that begin with the worked examples that the grader shows, for a model that is not very small.
+    They are six times as long as a question with its solution, and in the same time it learns from more without."""
+
     def __init__(self, setting: Setting) -> None:
         from episodes import Until
         from prompts import shots_that_fit
@@ -19,25 +23,39 @@ class Route(BaseRoute):
         new_tokens = setting.meta["max_new_tokens"]
         self.chat = setting.chat
         self.shots = shots_that_fit(shown, questions, self.chat, setting.room_after, new_tokens)
+        self.with_examples = 1.0 if setting.small else self.WITH_EXAMPLES
         self.names = [name for name, row in self.rows.items() if row not in shown]
         random.Random(setting.seed).shuffle(self.names)
         self.play_settings = {"max_steps": 1, "max_new_tokens": min(new_tokens, 320), "turns": Until("Question:")}
 
-    def prompt(self, name: str) -> Any:
-        """Returns the prompt that the grader uses."""
+    def prompt(self, name: str, shots: list[dict[str, Any]]) -> Any:
+        """Returns the prompt that the grader uses, after some worked examples."""
         from prompts import prompt
 
-        return prompt(self.rows[name]["question"], self.shots, self.chat)
+        return prompt(self.rows[name]["question"], shots, self.chat)
+
+    def shots_in_training(self, name: str) -> list[dict[str, Any]]:
+        """Returns the worked examples before a question in training; there are none before most."""
+        return self.shots if random.Random(name).random() < self.with_examples else []
 
     def example(self, name: str) -> Example:
         """Returns the worked solution."""
         from prompts import solution
 
-        before = "" if self.chat else " " if self.shots else "\n"
-        return Example(self.prompt(name), [Part(before + solution(self.rows[name]), True)])
+        shots = self.shots_in_training(name)
+        before = "" if self.chat else " " if shots else "\n"
+        return Example(self.prompt(name, shots), [Part(before + solution(self.rows[name]), True)])
 
     def environment(self, name: str) -> Any:
-        """Returns the question; an answer is worth 1 if its number is right, as the grader reads it."""
+        """Returns the question as it is graded."""
+        return self.asked(name, self.shots)
+
+    def practice(self, name: str) -> Any:
+        """Returns the question for reinforcement."""
+        return self.asked(name, self.shots_in_training(name))
+
+    def asked(self, name: str, shots: list[dict[str, Any]]) -> Any:
+        """Returns a question; an answer is worth 1 if its number is right, as the grader reads it."""
         from episodes import OneTurn
         from final_number import final_number
 
@@ -47,4 +65,4 @@ class Route(BaseRoute):
             number = final_number(answer)
             return float(number is not None and abs(number - right) < 1e-6)
 
-        return OneTurn(self.prompt(name), grade)
+        return OneTurn(self.prompt(name, shots), grade)
