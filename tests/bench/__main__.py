@@ -13,7 +13,7 @@ import tests.bench
 from a2rl.core.settings import Settings
 from tests.bench.measured import Row
 
-ON_REQUEST = {"grade-time", "paper-suite", "real-model", "training-speed"}
+ON_REQUEST = {"grade-time", "paper-suite", "real-model", "training-choices", "training-speed"}
 """Measurements that take long, or download something: only made when they are named."""
 
 
@@ -43,6 +43,7 @@ def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
         "grade-time": grade_time.grade_time,
         "real-model": decoding.real_model,
         "training-speed": training.training_speed,
+        "training-choices": training.training_choices,
     }
 
 

@@ -1,10 +1,13 @@
-"""Training: the scripted agent's passes beside TRL's own and plain PyTorch, on the same texts of real models."""
+"""Training: the scripted agent's passes beside TRL's own and plain PyTorch, and its choices beside others."""
 
 import importlib
+import math
+import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,6 +24,32 @@ MODELS = {"smollm2-135m": 32 if ON_GPU else 4, "qwen2.5-coder-0.5b": 16 if ON_GP
 compute, leave room for in 24 GB, or on a GPU in 80 GB."""
 REPEATED = 2
 """Passes of each kind; the faster one counts."""
+
+
+class Choice(NamedTuple):
+    """How a model imitates."""
+
+    rate: float = 3e-4
+    adapter: bool = False
+    """Whether a LoRA adapter is trained instead of all weights."""
+    dtype: torch.dtype = torch.float32
+    """The type of the trained weights. All compute in bfloat16."""
+    examples: float = 0.25
+    """The share of the texts that begin with the examples that the grader shows."""
+
+
+CHOICES = {
+    "as the agent does: all weights, float32, rate 3e-4, examples before a quarter of the games": Choice(),
+    "rate 1e-5": Choice(rate=1e-5),
+    "LoRA of rank 64, rate 3e-3": Choice(adapter=True, rate=3e-3),
+    "weights in bfloat16": Choice(dtype=torch.bfloat16),
+    "examples before no game": Choice(examples=0.0),
+    "examples before each game": Choice(examples=1.0),
+}
+TRAINED_S = 300
+"""How long each trains, without loading and measuring."""
+GAMES, HELD_OUT = 480, 24
+"""Games to imitate, and others to measure on."""
 
 
 def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
@@ -81,6 +110,49 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
         by_us = _fastest(model, _loss, ours, group)
         yield Row(f"{name}: a pass of GRPO over {count} rollouts of one prompt", f"{by_us:.2f} s")
         yield Row("the same: TRL's GRPOTrainer / the agent", f"{by_trl / by_us:.1f}x")
+
+
+def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
+    """Imitates games of the real ALFWorld with smollm2-135m, each time with another choice and for the same time, and
+    measures on held-out games with the examples that the grader shows. Needs the model and the data."""
+    visible = ensure_data("alfworld", "full", mirror_of("alfworld", settings), settings) / "visible"
+    sys.path[:0] = [str(settings.root / "agents" / "scripted"), str(visible)]
+    modules: Iterator[Any] = map(importlib.import_module, ("training", "playing", "routes"))
+    agent, playing, routes = modules
+    path = resolve_model("smollm2-135m", settings)
+    tokenizer = agent.load(path).tokenizer
+    meta = {"seed": 0, "options": {"prompts": "repaired"}, "max_steps": 50, "chat_template_kwargs": {}}
+    setting = routes.Setting(visible, tokenizer, 8192, meta, small=False)
+    route = routes.load_route("alfworld", setting)
+
+    def texts(names: list[str], with_examples: float) -> Any:
+        type(route).WITH_EXAMPLES = with_examples
+        return playing.texts_of([each for each in map(route.example, names) if each], setting)
+
+    held_out, names = route.names[:HELD_OUT], route.names[HELD_OUT : HELD_OUT + GAMES]
+    graded = texts(held_out, 1.0)
+    fits = agent.fits
+    for number, (name, choice) in enumerate(CHOICES.items()):
+        rows = texts(names, choice.examples)
+        agent.fits = (lambda _: False) if choice.adapter else fits
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+            trained = agent.load(path)
+            if not choice.adapter:
+                trained.model.to(choice.dtype)
+            clock = agent.TrainUntil("sft", TRAINED_S)
+            arguments = {"output_dir": str(folder / str(number)), "per_device_train_batch_size": 8, "seed": 0}
+            agent.sft(trained, agent.adam(trained.model, choice.rate), clock, arguments, rows)
+            won, _ = playing.Player(route, setting).measure(trained, held_out, math.inf)
+        loss = sum(_learned_loss(trained.model, row) for row in graded) / len(graded)
+        yield Row(name, f"loss {loss:.3f}, {won * HELD_OUT:.0f} of {HELD_OUT} held-out games won")
+
+
+@torch.no_grad()
+def _learned_loss(model: Any, row: dict[str, list[int]]) -> float:
+    """Returns the mean loss of the learned tokens of a text."""
+    tokens, labels = (torch.tensor([row[column]], device=model.device) for column in ("input_ids", "labels"))
+    with torch.autocast(model.device.type, torch.bfloat16):
+        return float(model(input_ids=tokens, labels=labels).loss)
 
 
 def _padded(rows: list[list[int]], value: int) -> torch.Tensor:

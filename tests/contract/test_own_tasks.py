@@ -167,7 +167,7 @@ from types import SimpleNamespace
 from routes import Setting, load_route
 
 meta = {"seed": 0, "max_new_tokens": 12, "max_steps": 6}
-route = load_route("sums-3f2a91c4", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=None), 4096, meta, small=True))
+route = load_route("sums-3f2a91c4", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=None), 4096, meta, True))
 prompts = []
 for name in route.names[:50]:
     example, environment = route.example(name), route.environment(name)

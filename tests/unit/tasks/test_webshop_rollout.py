@@ -68,7 +68,7 @@ from types import SimpleNamespace
 from routes import Setting, load_route
 def route_of(variant, template=None):
     meta = {"seed": 0, "variant": variant}
-    return load_route("webshop", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=template), 4096, meta, small=True))
+    return load_route("webshop", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=template), 4096, meta, True))
 route = route_of("mini")
 examples = [example for name in route.names if (example := route.example(name))]
 assert len(examples) >= 0.8 * len(route.names)
