@@ -314,22 +314,25 @@ def _in_sandbox(here: Rehearsal, *arguments: str) -> tuple[bool, str]:
 
 
 def run(rehearsals: Sequence[Rehearsal]) -> None:
-    """Makes real runs of the scripted agent, in one flow: a few steps of SFT and of GRPO, both submitted, and a report
-    of each."""
+    """Makes real runs of the scripted agent, in one flow: some steps of SFT and GRPO, with all weights and with LoRA.
+    All are submitted, and each run has a report."""
     from a2rl.cli.flow_runner import run_flow
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
-    settings, created = rehearsals[0].settings, [create_run(_short_run(each), each.settings) for each in rehearsals]
-    ids = [each.id for each in created]
+    settings, ways = rehearsals[0].settings, {"": "", ", LoRA": "ADAPTER=1"}
+    created = [
+        (here, create_run(_short_run(here, env), settings), way) for here in rehearsals for way, env in ways.items()
+    ]
+    ids = [ours.id for _, ours, _ in created]
     with rehearsals[0].link("runs, under Prefect", RUN_S * len(ids)) as found:
         run_flow({"run_ids": ids, "concurrency": 1}, ids, settings)
         found(", ".join(ids))
-    for here, ours in zip(rehearsals, created, strict=True):
+    for here, ours, way in created:
         for method in ("SFT", "GRPO"):
-            with here.link(f"training and grade: {method}") as found:
+            with here.link(f"training and grade: {method}{way}") as found:
                 found(_submission_of(ours, method))
-        with here.link("verify, with MLflow") as found:
+        with here.link(f"verify, with MLflow{way}") as found:
             made = verify_run(ours, Tracker(settings), trust_of(settings))
             problems = [each.problem or each.not_checked * ("MLflow" in each.what) for each in made]
             if any(problems):
@@ -339,12 +342,12 @@ def run(rehearsals: Sequence[Rehearsal]) -> None:
         shutil.rmtree(ours.workspace / "output", ignore_errors=True)  # checkpoints of the real size
 
 
-def _short_run(here: Rehearsal) -> RunSpec:
+def _short_run(here: Rehearsal, env: str) -> RunSpec:
     """Returns a run like that of the rehearsal, with the scripted agent, that takes a few minutes."""
     short = {
         "run_id": new_run_id(here.spec.task, "scripted"), "agent": "scripted", "driver": None, "base_url": None,
         "mode": "free", "trials": 1, "protocol": "strict", "budget_s": 300.0, "steps": 10 if here.gpus else 2,
-        "limit": 2 * ITEMS, "max_submissions": 4, "keep": "none",
+        "limit": 2 * ITEMS, "max_submissions": 4, "keep": "none", "env": env,
         "generation": here.spec.generation.model_copy(update={"max_new_tokens": ANSWER_TOKENS}),
     }  # fmt: skip
     return here.spec.model_copy(update=short)

@@ -186,7 +186,7 @@ class Attempts:
         if missing := Installation(self.agent, self.settings).missing(run.spec.base_url):
             return AttemptEnd("unavailable", why="; ".join(missing), responsible="machine")
         try:
-            write_into_workspace(run.workspace, {RUN_META: run_meta(run)}, RUN_META_MODE)
+            write_into_workspace(run.workspace, {RUN_META: run_meta(run, self.settings.environ)}, RUN_META_MODE)
             return agent_command(run, self.agent, self.settings, self.server, gateway, attempt)
         except (A2rlError, OSError) as error:
             # In a later attempt, the agent itself may have made its workspace unusable; that is a result.

@@ -6,7 +6,7 @@ so nothing ever reads it back.
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from a2rl.grading.outputs import Progress
 from a2rl.grading.submission_states import quota_left
+from a2rl.linux.resources import GIB, Resources
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
     BaselineKnown,
@@ -254,8 +255,12 @@ RUN_META = "run_meta.json"
 RUN_META_MODE = 0o644
 
 
-def run_meta(run: RunDir) -> str:
-    """Returns the text of the file for this moment."""
+def run_meta(run: RunDir, environ: Mapping[str, str]) -> str:
+    """Returns the text of the file for this moment.
+
+    Args:
+        environ: The user's environment, which may limit the agent's memory.
+    """
     spec, now, remaining_s = run.spec, time.time(), max(0.0, run.clock.remaining_s())
     submits = [entry.at for entry in run.ledger.entries() if isinstance(entry.event, SubmissionAccepted)]
     limits = load_task(spec.task, run.checkout).variant(spec.variant).limits
@@ -276,6 +281,7 @@ def run_meta(run: RunDir) -> str:
         "max_steps": limits.max_steps,
         "chat_template_kwargs": spec.generation.chat_template_kwargs,
         "options": spec.options,
+        "memory_gib": round(Resources.of_machine(run.workspace, environ).memory / GIB, 1) or None,
         "grader_gib": memory.total_gib if memory else None,
     }
     return json.dumps(known, indent=2)

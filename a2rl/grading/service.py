@@ -218,7 +218,7 @@ class GradingService:
                 self._uncopied[receipt] = str(ending)
             # The reference has the time of the last submission in the workspace.
             with suppress(OSError, A2rlError), UntrustedFolder.at(self._run.workspace) as workspace:
-                workspace.write(RUN_META, run_meta(self._run), RUN_META_MODE)
+                workspace.write(RUN_META, run_meta(self._run, settings_of(self._run).environ), RUN_META_MODE)
         finally:
             self.submissions.queue.end(pending, ending)
 

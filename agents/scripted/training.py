@@ -13,7 +13,10 @@ Only public methods of TRL and transformers are overridden (`compute_loss` and c
 """
 
 import copy
+import ctypes
 import gc
+import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,9 +42,13 @@ IGNORED_LABEL = -100
 BYTES_PER_WEIGHT = 16
 """Memory for a trained weight: itself, its gradient and two moments of Adam, in float32."""
 FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 1024
-"""Limits of the tokens that go through the model at once. With more, a processor is not faster."""
+"""Limits of the tokens that go through the model at once, without those that all texts begin with. With more, a
+processor is not faster."""
 MOST_TOKENS_SMALL = 320
 """The same for a very small model: attention between texts that do not see each other would be much of its work."""
+C_LIBRARY = ctypes.CDLL(None)
+RUN_META = Path("run_meta.json")
+"""Says how much memory the agent has: `memory_gib`."""
 
 
 def agreed(value: Any) -> Any:
@@ -81,15 +88,17 @@ class Trained(NamedTuple):
 
 
 def load(path: Path) -> Trained:
-    """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that."""
+    """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that, or where the
+    variable ADAPTER is set."""
     gc.collect()  # trainers of earlier stages refer to themselves, and hold a model and its optimizer
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32 if fits(path) else torch.bfloat16)
+    whole = fits(path) and not os.environ.get("ADAPTER")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32 if whole else torch.bfloat16)
     parameters = model.num_parameters()
-    if model.dtype != torch.float32:
+    if not whole:
         from peft import LoraConfig, get_peft_model
 
-        log(f"{free_bytes() / 1e9:.0f} GB are too few to train all {parameters / 1e9:.1f} billion weights: LoRA")
+        log(f"a LoRA adapter for {parameters / 1e9:.1f} billion weights; {free_bytes() / 1e9:.0f} GB are free")
         model = get_peft_model(model, LoraConfig(r=64, lora_alpha=64, target_modules="all-linear"))
     model = model.to("cuda" if ON_GPU else "cpu")
     copies = computes_in_bfloat16(parameters) and model.dtype == torch.float32
@@ -105,8 +114,12 @@ def fits(path: Path) -> bool:
 
 
 def free_bytes() -> int:
-    """Returns how much memory is free where the model is."""
-    return int(torch.cuda.mem_get_info()[0] if ON_GPU else psutil.virtual_memory().available)
+    """Returns how much memory is free where the model is. A processor's is shared with others, who have their part."""
+    if ON_GPU:
+        return int(torch.cuda.mem_get_info()[0])
+    available = psutil.virtual_memory().available
+    most = json.loads(RUN_META.read_text()).get("memory_gib") if RUN_META.exists() else None
+    return min(available, int(most * 2**30) - psutil.Process().memory_info().rss) if most else available
 
 
 def save(trained: Trained, folder: Path) -> None:
@@ -162,11 +175,13 @@ class LearnedTokens:
         texts, written = self.texts(inputs)
         total = self.accelerator.reduce(torch.tensor(float(written), device=self.accelerator.device), "sum")
         scale = self.accelerator.num_processes / total.clamp(min=1)
+        trained = self.accelerator.unwrap_model(model)
+        most = MOST_TOKENS if ON_GPU or trained.num_parameters() >= SMALL_MODEL else MOST_TOKENS_SMALL
         if self.tokens_at_once is None:
-            self.tokens_at_once = tokens_that_fit(self.accelerator.unwrap_model(model))
+            self.tokens_at_once = tokens_that_fit(trained)
         while True:
             try:
-                loss = sum(self.backward(model, part, scale) for part in parts(texts, self.tokens_at_once))
+                loss = sum(self.backward(model, part, scale) for part in parts(texts, self.tokens_at_once, most))
             except torch.OutOfMemoryError:
                 if self.tokens_at_once <= FEWEST_TOKENS:
                     raise
@@ -211,13 +226,21 @@ class LearnedTokens:
         return loss.item()
 
 
-def parts(texts: list[Text], tokens: int) -> Iterable[list[Text]]:
-    """Yields texts with at most so many tokens together, of which those that all begin with do not count; a longer text
-    is alone. Texts that begin alike are together."""
+def parts(texts: list[Text], tokens: int, most: int) -> Iterable[list[Text]]:
+    """Yields texts that go through the model at once; a text that is too long is alone. Texts that begin alike are
+    together.
+
+    Args:
+        texts: All of them.
+        tokens: How many tokens fit into memory.
+        most: How many go through it at most, without those that all texts of a part begin with.
+    """
     part: list[Text] = []
     for text in sorted(texts, key=lambda text: text.tokens.tolist()):
         more = [*part, text]
-        if part and sum(len(each.tokens) for each in more) - len(more) * shared_tokens(more) > tokens:
+        begins = shared_tokens(more)
+        own = sum(len(each.tokens) - begins for each in more)
+        if part and (own > most or begins + own > tokens):
             yield part
             more = [text]
         part = more
@@ -234,11 +257,14 @@ def shared_tokens(texts: list[Text]) -> int:
 
 
 def tokens_that_fit(model: Any) -> int:
-    """Estimates how many tokens can go through a model at once: activations of all layers, and logits of some."""
+    """Estimates how many tokens can go through a model at once, before its optimizer has its memory: activations of all
+    layers, and logits of some."""
     config = model.config.get_text_config()
-    most = MOST_TOKENS if ON_GPU or model.num_parameters() >= SMALL_MODEL else MOST_TOKENS_SMALL
-    bytes_per_token = 60 * config.num_hidden_layers * config.hidden_size + 10 * config.vocab_size
-    return max(FEWEST_TOKENS, min(most, int(0.5 * free_bytes() / bytes_per_token)))
+    trained = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+    taken = (BYTES_PER_WEIGHT - 4) * trained + 2 * model.num_parameters()  # copies in bfloat16
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    bytes_per_token = config.num_hidden_layers * (45 * config.hidden_size + 10 * inner) + 10 * config.vocab_size
+    return max(FEWEST_TOKENS, int((0.8 * free_bytes() - taken) / bytes_per_token))
 
 
 class Sft(LearnedTokens, SFTTrainer):  # type: ignore[misc]
@@ -309,6 +335,8 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
         control.should_training_stop, control.should_save = agreed((stop, due))
         if control.should_save:
             self.saved = now
+        if hasattr(C_LIBRARY, "malloc_trim"):
+            C_LIBRARY.malloc_trim(0)  # texts differ in length, and the C library keeps what it had for each
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Logs the number of steps."""
@@ -388,7 +416,7 @@ def common_settings(trained: Trained) -> dict[str, Any]:
         "disable_tqdm": True,
         "use_cpu": not ON_GPU,
         "bf16": computes_in_bfloat16(trained.parameters),
-        "gradient_checkpointing": ON_GPU and tokens_that_fit(trained.model) < MOST_TOKENS,
+        "gradient_checkpointing": tokens_that_fit(trained.model) < MOST_TOKENS,
         "dataloader_pin_memory": ON_GPU,
     }
 

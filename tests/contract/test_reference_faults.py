@@ -200,7 +200,7 @@ def test_an_empty_answer_is_wrong_and_an_unjudged_one_is_not(tmp_path: Path) -> 
 def test_one_clock_is_told_to_the_agent_enforced_and_served(run: RunDir, settings: Settings, v1: str) -> None:
     client = client_of(run, settings)
     left = run.clock.remaining_s()
-    told = json.loads(run_meta(run))["end_time"]
+    told = json.loads(run_meta(run, {}))["end_time"]
     answered = client.get("/time").json()
     assert abs(answered["remaining"] - left) < 1
     assert abs(answered["end_time"] - told) <= 2

@@ -119,7 +119,7 @@ def test_the_plan_of_setup_holds_for_all_grades_and_is_told(
     setup = run.need("setup", SetupRecord)
     run.write("setup", setup.model_copy(update={"memory": MEMORY}))
     assert grade_job(run, base_model, "all", run.grades / "any.json").memory == MEMORY
-    assert json.loads(run_meta(run))["grader_gib"] == told
+    assert json.loads(run_meta(run, {}))["grader_gib"] == told
 
 
 def test_the_agent_is_told_the_graders_share_of_gpu_memory() -> None:

@@ -222,7 +222,7 @@ def test_an_agent_cannot_replace_the_variables_of_the_benchmark(agent_run: RunDi
 
 
 def test_nobody_is_told_the_split_seed_or_the_graders_folders(agent_run: RunDir, settings: Settings) -> None:
-    write_into_workspace(agent_run.workspace, {RUN_META: run_meta(agent_run)})
+    write_into_workspace(agent_run.workspace, {RUN_META: run_meta(agent_run, {})})
     environment = agent_environment(agent_run, agent(), URL, settings)
     files = [path for path in agent_run.workspace.rglob("*") if path.suffix in {".md", ".json", ".jsonl"}]
     told = "\n".join([*(path.read_text() for path in files), *environment.values()])
@@ -248,11 +248,12 @@ def test_an_existing_workspace_is_left_as_the_agent_has_it(agent_run: RunDir, ba
 def test_run_meta_has_the_references_keys(agent_run: RunDir) -> None:
     """It has the settings that the agent may know."""
     for _ in range(2):
-        write_into_workspace(agent_run.workspace, {RUN_META: run_meta(agent_run)})
+        write_into_workspace(agent_run.workspace, {RUN_META: run_meta(agent_run, {})})
     told = json.loads((agent_run.workspace / RUN_META).read_text())
     assert told.keys() >= {"start_time", "timeout_s", "last_submit_time", "end_time"}
     assert (told["timeout_s"], told["last_submit_time"], told["seed"]) == (600, None, 0)
-    assert told["grader_gib"] is None
+    assert (told["memory_gib"] > 0, told["grader_gib"]) == (True, None)
+    assert json.loads(run_meta(agent_run, {"A2RL_AGENT_MEMORY_GIB": "6"}))["memory_gib"] == 6
     assert told["end_time"] - told["start_time"] == 600
     assert not list(agent_run.workspace.glob(".run_meta*"))
 
