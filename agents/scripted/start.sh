@@ -5,4 +5,11 @@ IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
 if [ "${#gpus[@]}" -gt 1 ]; then
   exec accelerate launch --num_processes "${#gpus[@]}" code/agent.py # one process for each GPU
 fi
-exec python code/agent.py
+# Where memory ends on a processor, the kernel kills the process. It goes on from what it has saved, with less at once.
+for MEMORY_SHARE in 1 0.5 0.2; do
+  export MEMORY_SHARE
+  python code/agent.py
+  ended=$?
+  [ "$ended" -eq 137 ] || break
+done
+exit "$ended"

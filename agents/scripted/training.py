@@ -46,6 +46,8 @@ FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 1024
 processor is not faster."""
 MOST_TOKENS_SMALL = 320
 """The same for a very small model: attention between texts that do not see each other would be much of its work."""
+MEMORY_SHARE = float(os.environ.get("MEMORY_SHARE", "1"))
+"""The share of the free memory for what goes through the model; less after the kernel has killed the process."""
 C_LIBRARY = ctypes.CDLL(None)
 RUN_META = Path("run_meta.json")
 """Says how much memory the agent has: `memory_gib`."""
@@ -264,7 +266,7 @@ def tokens_that_fit(model: Any) -> int:
     taken = (BYTES_PER_WEIGHT - 4) * trained + 2 * model.num_parameters()  # copies in bfloat16
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     bytes_per_token = config.num_hidden_layers * (45 * config.hidden_size + 10 * inner) + 10 * config.vocab_size
-    return max(FEWEST_TOKENS, int((0.8 * free_bytes() - taken) / bytes_per_token))
+    return max(FEWEST_TOKENS, int(MEMORY_SHARE * (0.8 * free_bytes() - taken) / bytes_per_token))
 
 
 class Sft(LearnedTokens, SFTTrainer):  # type: ignore[misc]

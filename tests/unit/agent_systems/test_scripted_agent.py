@@ -1,5 +1,6 @@
 """Tests what the scripted agent adds to TRL: cheaper passes with the same gradient, and a selection of items."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,27 @@ assert round(TrainUntil("sft", 1e6, None, 30).learning_rate_factor(15), 2) == 0.
 assert round(TrainUntil("sft", 1e6).learning_rate_factor(15), 2) == 1.0
 print("all is well")
 """
+MEMORY = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from training import FEWEST_TOKENS, Text, load, parts, tokens_that_fit
+
+model = load(Path(sys.argv[2])).model
+plenty = tokens_that_fit(model)
+Path("run_meta.json").write_text(json.dumps({"memory_gib": 0.1}))
+assert tokens_that_fit(model) == FEWEST_TOKENS < plenty
+
+def text(first, length):
+    return Text(torch.tensor([7] * 50 + [first] * length), torch.tensor([0.0] * 50 + [1.0] * length))
+
+texts = [text(first, 20) for first in range(6)]
+assert [len(part) for part in parts(texts, 1000, 45)] == [2, 2, 2]  # what they begin with does not count
+assert [len(part) for part in parts(texts, 115, 1000)] == [3, 3]  # but it takes memory, once
+assert [len(part) for part in parts(texts, 10, 10)] == [1] * 6
+print("all is well")
+"""
 ROWS = """
 import json, sys
 from pathlib import Path
@@ -213,3 +235,22 @@ def test_rows_may_contain_unicode_line_separators(tmp_path: Path, repository: Pa
 
 def test_a_clock_also_stops_after_the_most_steps(tmp_path: Path, repository: Path) -> None:
     assert run(tmp_path, CLOCK, repository / "agents" / "scripted") == "all is well"
+
+
+def test_what_goes_through_the_model_at_once_fits_into_the_agents_memory(tmp_path: Path, repository: Path) -> None:
+    model = build_base_model(tmp_path / "model")
+    assert run(tmp_path, MEMORY, repository / "agents" / "scripted", model) == "all is well"
+
+
+def test_an_agent_that_the_kernel_killed_goes_on_with_less(tmp_path: Path, repository: Path) -> None:
+    agent, workspace = tmp_path / "agent", tmp_path / "workspace"
+    (agent / "routes").mkdir(parents=True)
+    (workspace / "code").mkdir(parents=True)
+    shutil.copy(repository / "agents" / "scripted" / "start.sh", agent)
+    (agent / "agent.py").write_text(
+        "import os, signal\n"
+        "open('shares', 'a').write(os.environ['MEMORY_SHARE'] + ' ')\n"
+        "os.environ['MEMORY_SHARE'] == '0.5' or os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run(["bash", agent / "start.sh"], cwd=workspace, check=False).returncode == 0
+    assert (workspace / "shares").read_text() == "1 0.5 "
