@@ -61,8 +61,9 @@ MEASURING_SHARE = 0.03
 """Share of the time in which a checkpoint is measured on them."""
 WORTH_IMITATING = 0.1
 """From this share of right answers on, the model's own right answers are imitated instead of the data's: they need no
-new style."""
-FEWEST_OWN = 100
+new style. In half an hour of two cores, 600 worked solutions of gsm8k took Qwen2.5-Coder-0.5B from 1 of 32 held-out
+items to 0 of 24, while it solved 20% of all."""
+FEWEST_OWN = 32
 """With fewer of its own right answers than this, the data's are imitated after all."""
 GENTLER = 8
 """The rate for imitating the model's own answers is so many times smaller: it already solves some items, which it can
@@ -189,15 +190,13 @@ class Plan:
 
     def own_answers(self, trained: Trained, seconds: float) -> list[Row]:
         """Returns right answers of the model itself (rejection sampling); empty if it has too few to learn from."""
-        solved = self.progress.held_out
-        if self.route.play_settings["max_steps"] > 1 or solved is None or solved < WORTH_IMITATING:
+        if self.route.play_settings["max_steps"] > 1 or not self.measures:
             return []
-        log(f"it solves {solved:.0%} of the held-out items: it samples answers, and imitates its own right ones")
-        rows = self.player.right_answers(trained, self.names, time.monotonic() + seconds)
-        if len(rows) < FEWEST_OWN:
-            log(f"only {len(rows)} of its answers are right: it imitates the data's")
-            return []
-        return rows
+        rows, asked = self.player.right_answers(trained, self.names, time.monotonic() + seconds, WORTH_IMITATING)
+        worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
+        chosen = "it imitates its own right answers" if worth else "it imitates the data's answers"
+        log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")
+        return rows if worth else []
 
     # Reinforcement.
 

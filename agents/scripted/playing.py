@@ -16,6 +16,8 @@ from training import CORES, IGNORED_LABEL, Row, Trained
 
 AT_ONCE = 32
 """Episodes that are played at once where the time is limited."""
+FEWEST_ASKED = 96
+"""Answers to sample before it is judged whether they are worth it."""
 ANSWERS = 4
 """Answers that are sampled to each question when right ones are collected."""
 TURN_WEIGHT = 5.0
@@ -56,20 +58,30 @@ class Player:
                 break
         return sum(rewards) / len(rewards), len(rewards)
 
-    def right_answers(self, trained: Trained, names: Sequence[str], until: float) -> list[Row]:
-        """Samples answers until the time is over, and returns the right ones as rows to imitate."""
-        rows = {}
+    def right_answers(
+        self, trained: Trained, names: Sequence[str], until: float, worth: float
+    ) -> tuple[list[Row], int]:
+        """Samples answers until the time is over, or until it is clear that too small a share of them is right.
+
+        Args:
+            worth: The share that makes it worth the time.
+
+        Returns:
+            The right ones as rows to imitate, and the number of all.
+        """
+        rows, asked = dict[tuple[int, ...], Row](), 0
         for first in range(0, len(names), AT_ONCE // ANSWERS):
-            asked = [name for name in names[first : first + AT_ONCE // ANSWERS] for _ in range(ANSWERS)]
-            for episode in self.play(trained, asked, 1.0, self.seed + first):
+            these = [name for name in names[first : first + AT_ONCE // ANSWERS] for _ in range(ANSWERS)]
+            asked += len(these)
+            for episode in self.play(trained, these, 1.0, self.seed + first):
                 if episode.reward == 1:
                     end = [trained.tokenizer.eos_token_id]
                     tokens = episode.tokens if episode.tokens[-1:] == end else episode.tokens + end
                     labels = [IGNORED_LABEL] * len(episode.prompt) + tokens
                     rows[tuple(labels)] = {"input_ids": episode.prompt + tokens, "labels": labels}
-            if time.monotonic() > until:
+            if time.monotonic() > until or (asked >= FEWEST_ASKED and len(rows) < worth * asked):
                 break
-        return list(rows.values())
+        return list(rows.values()), asked
 
     def rollouts(self, trained: Trained, names: Sequence[str]) -> Callable[[list[str], Any], dict[str, Any]]:
         """Returns a `rollout_func` of TRL's. Its prompts only say which rollouts belong together; which item each group
