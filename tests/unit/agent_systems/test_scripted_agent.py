@@ -237,12 +237,12 @@ def test_a_clock_also_stops_after_the_most_steps(tmp_path: Path, repository: Pat
     assert run(tmp_path, CLOCK, repository / "agents" / "scripted") == "all is well"
 
 
-def test_what_goes_through_the_model_at_once_fits_into_the_agents_memory(tmp_path: Path, repository: Path) -> None:
+def test_a_pass_fits_into_the_agents_memory(tmp_path: Path, repository: Path) -> None:
     model = build_base_model(tmp_path / "model")
     assert run(tmp_path, MEMORY, repository / "agents" / "scripted", model) == "all is well"
 
 
-def test_an_agent_that_the_kernel_killed_goes_on_with_less(tmp_path: Path, repository: Path) -> None:
+def test_an_agent_that_was_killed_goes_on_with_less_memory(tmp_path: Path, repository: Path) -> None:
     agent, workspace = tmp_path / "agent", tmp_path / "workspace"
     (agent / "routes").mkdir(parents=True)
     (workspace / "code").mkdir(parents=True)
