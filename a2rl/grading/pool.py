@@ -248,10 +248,12 @@ class _Slot:
                 self.device_is_free.release()
 
         try:
-            gpus = named_devices(self.device) - {CPU} if not job.result.exists() else ()
-            turn.enter_context(hold_for_grade(gpus, self._settings.gpu_locks, self._check_open))
-            began = time.monotonic()
-            problem, attempts = ("", 1) if job.result.exists() else self._attempt(job, free_device)
+            problem, attempts, began = "", 1, time.monotonic()
+            if not job.result.exists():
+                gpus, who = named_devices(self.device) - {CPU}, f"the grade {job.result}"
+                turn.enter_context(hold_for_grade(gpus, self._settings.gpu_locks, who, self._check_open))
+                began = time.monotonic()
+                problem, attempts = self._attempt(job, free_device)
             self._check_open()
             if job.result.exists():
                 return read_model(job.result, GradeResult)

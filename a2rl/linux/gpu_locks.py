@@ -6,7 +6,7 @@ with hold_gpus(candidates, 2, folder, "run gsm8k-scripted-...") as gpus:
 A GPU that only grades is shared by the runs that have it for that, which take turns on it:
 
 with hold_gpus(candidates, 1, folder, "run gsm8k-scripted-...", shared=1) as (agents, graders):
-    with hold_for_grade([graders.uuid], folder, check_stop):
+    with hold_for_grade([graders.uuid], folder, "the grade ..."):
         ...
 
 The kernel releases a lock when its holder ends, however it ends. Who waits first is served first, even if it needs more
@@ -67,24 +67,27 @@ def hold_gpus(
 
 
 @contextmanager
-def hold_for_grade(uuids: Iterable[str], folder: Path, check: Callable[[], None] = check_stop) -> Iterator[None]:
+def hold_for_grade(
+    uuids: Iterable[str], folder: Path, who: str, check: Callable[[], None] = check_stop
+) -> Iterator[None]:
     """Waits until no other run grades on some GPUs, and keeps others from it within the context.
 
     Args:
         uuids: The GPUs, which the caller's run holds, alone or with others.
         folder: The folder of the lock files.
+        who: Which grade it is, for the notices of others who wait.
         check: Called while it waits; it may raise an error to end the wait.
 
     Raises:
         InfrastructureError: They did not become free in time, or the lock files cannot be used.
     """
-    need = "a grade needs a GPU on which several runs are graded in turn"
     with ExitStack() as held:
         for name in sorted(map(_name, uuids)):
             _make_folder(folder)
+            need = f"{who} needs the GPU {name}"
             with ExitStack() as queue:
-                _take_first([f"{name}.grade.queue"], 1, folder, "a grade that waits", need, queue, check=check)
-                _take_first([f"{name}.grade"], 1, folder, "a grade", need, held, check=check)
+                _take_first([f"{name}.grade.queue"], 1, folder, who, need, queue, check=check)
+                _take_first([f"{name}.grade"], 1, folder, who, need, held, check=check)
         yield
 
 
@@ -117,7 +120,7 @@ def _take_first(
         if len(taken) == count:
             return taken
         owners = ", ".join(dict.fromkeys(busy))
-        patience.pause(f"{need}; in use by {owners}", f"{need}, which are still in use by {owners}: try again later")
+        patience.pause(f"{need}; in use by {owners}", f"{need}; still in use by {owners}: try again later")
 
 
 def _take(path: Path, who: str, held: ExitStack, shared: bool) -> str | None:

@@ -11,5 +11,6 @@ for MEMORY_SHARE in 1 0.5 0.2; do
   python code/agent.py
   ended=$?
   [ "$ended" -eq 137 ] || break
+  echo "killed, probably because memory ran out: less goes through the model at once from here on"
 done
 exit "$ended"

@@ -49,6 +49,7 @@ MOST_TOKENS_SMALL = 320
 MEMORY_SHARE = float(os.environ.get("MEMORY_SHARE", "1"))
 """The share of the free memory for what goes through the model; less after the kernel has killed the process."""
 C_LIBRARY = ctypes.CDLL(None)
+"""Keeps what it had for texts of each length, until it is asked to give memory back."""
 RUN_META = Path("run_meta.json")
 """Says how much memory the agent has: `memory_gib`."""
 
@@ -116,7 +117,7 @@ def fits(path: Path) -> bool:
 
 
 def free_bytes() -> int:
-    """Returns how much memory is free where the model is. A processor's is shared with others, who have their part."""
+    """Returns how much memory is free where the model is. Of a processor's, the agent may use only a part."""
     if ON_GPU:
         return int(torch.cuda.mem_get_info()[0])
     available = psutil.virtual_memory().available
@@ -164,7 +165,8 @@ class LearnedTokens:
     """
 
     accelerator: Any
-    tokens_at_once: int | None = None
+    tokens_at_once, most_at_once = 0, 0
+    """How many tokens fit into memory, and how many go through the model at most (see `parts`); 0: not known yet."""
 
     def texts(self, inputs: dict[str, Any]) -> tuple[list[Text], int]:
         """Returns the texts of a batch that have something to learn, and the number of tokens written in all texts."""
@@ -177,21 +179,26 @@ class LearnedTokens:
         texts, written = self.texts(inputs)
         total = self.accelerator.reduce(torch.tensor(float(written), device=self.accelerator.device), "sum")
         scale = self.accelerator.num_processes / total.clamp(min=1)
-        trained = self.accelerator.unwrap_model(model)
-        most = MOST_TOKENS if ON_GPU or trained.num_parameters() >= SMALL_MODEL else MOST_TOKENS_SMALL
-        if self.tokens_at_once is None:
+        if not self.tokens_at_once:
+            trained = self.accelerator.unwrap_model(model)
             self.tokens_at_once = tokens_that_fit(trained)
+            is_small = trained.num_parameters() < SMALL_MODEL and not ON_GPU
+            self.most_at_once = MOST_TOKENS_SMALL if is_small else MOST_TOKENS
         while True:
             try:
-                loss = sum(self.backward(model, part, scale) for part in parts(texts, self.tokens_at_once, most))
+                rows = parts(texts, self.tokens_at_once, self.most_at_once)
+                loss = sum(self.backward(model, row, scale) for row in rows)
             except torch.OutOfMemoryError:
-                if self.tokens_at_once <= FEWEST_TOKENS:
+                if self.most_at_once <= FEWEST_TOKENS:
                     raise
                 self.tokens_at_once //= 2
-                log(f"out of memory: at most {self.tokens_at_once} tokens at once from here on")
+                self.most_at_once //= 2
+                log(f"out of memory: at most {self.most_at_once} tokens at once from here on")
                 model.zero_grad()
                 torch.cuda.empty_cache()
             else:
+                if hasattr(C_LIBRARY, "malloc_trim"):
+                    C_LIBRARY.malloc_trim(0)
                 return torch.tensor(float(loss), device=self.accelerator.device, requires_grad=True)
 
     def backward(self, model: Any, part: list[Text], scale: torch.Tensor) -> float:
@@ -262,8 +269,10 @@ def tokens_that_fit(model: Any) -> int:
     """Estimates how many tokens can go through a model at once, before its optimizer has its memory: activations of all
     layers, and logits of some."""
     config = model.config.get_text_config()
-    trained = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
-    taken = (BYTES_PER_WEIGHT - 4) * trained + 2 * model.num_parameters()  # copies in bfloat16
+    taken = sum(
+        weights.numel() * ((BYTES_PER_WEIGHT - 4) * weights.requires_grad + 2 * (weights.dtype == torch.float32))
+        for weights in model.parameters()
+    )  # gradients and moments of what is trained, and copies in bfloat16
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     bytes_per_token = config.num_hidden_layers * (45 * config.hidden_size + 10 * inner) + 10 * config.vocab_size
     return max(FEWEST_TOKENS, int(MEMORY_SHARE * (0.8 * free_bytes() - taken) / bytes_per_token))
@@ -337,8 +346,6 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
         control.should_training_stop, control.should_save = agreed((stop, due))
         if control.should_save:
             self.saved = now
-        if hasattr(C_LIBRARY, "malloc_trim"):
-            C_LIBRARY.malloc_trim(0)  # texts differ in length, and the C library keeps what it had for each
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Logs the number of steps."""

@@ -126,7 +126,7 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
     route = routes.load_route("alfworld", setting)
 
     def texts(names: list[str], with_examples: float) -> Any:
-        type(route).WITH_EXAMPLES = with_examples
+        route.with_examples = with_examples
         return playing.texts_of([each for each in map(route.example, names) if each], setting)
 
     held_out, names = route.names[:HELD_OUT], route.names[HELD_OUT : HELD_OUT + GAMES]

@@ -4,6 +4,7 @@ module `routes.<task>` of its own is learned by `routes.rows`."""
 import importlib
 import importlib.util
 import json
+import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,8 +71,14 @@ class BaseRoute:
     """SFT's share of a long budget for a small model; reinforcement gets the rest."""
     play_settings: dict[str, Any]
     """Arguments of `episodes.play`: limits, and where the model's turns end."""
+    with_examples: float = 1.0
+    """Share of the texts in training that begin with the examples that the grader shows, if it shows any."""
     can_play: bool = True
     """Whether there are environments to play in; otherwise the model only imitates."""
+
+    def shows_examples(self, name: str) -> bool:
+        """Whether the model meets an item in training as it is graded, with the examples before it."""
+        return random.Random(name).random() < self.with_examples
 
     def example(self, name: str) -> Example | None:
         """Returns what SFT imitates for an item; None if there is nothing."""

@@ -18,9 +18,9 @@ class Route(BaseRoute):
     sft_share = 0.15
     MANY_RECEPTACLES = 10
     """With more receptacles in a room on average, the expert looks first where an object is likely to be."""
-    WITH_EXAMPLES = 0.25
-    """Share of the texts to imitate that begin with the examples that the grader shows, if it shows any. They are four
-    times as long as the others, and this share is enough for the model to play as well after them as without."""
+    with_examples = 0.25
+    """Texts with examples are four times as long as the others, and this share is enough for the model to play as well
+    after them as without."""
 
     def __init__(self, setting: Setting) -> None:
         from alfred import Game
@@ -43,10 +43,6 @@ class Route(BaseRoute):
     def kind(self, name: str) -> str:
         """Returns the kind of a game."""
         return str(self.games[name].kind)
-
-    def shows_examples(self, name: str) -> bool:
-        """Whether the model meets an item in training as it is graded, with the examples before it."""
-        return random.Random(name).random() < self.WITH_EXAMPLES
 
     def before(self, name: str) -> str:
         """Returns what the grader shows before a game."""

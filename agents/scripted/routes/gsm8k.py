@@ -9,10 +9,6 @@ from routes import BaseRoute, Example, Part, Setting, rows_of
 class Route(BaseRoute):
     """Learns to solve word problems."""
 
-    WITH_EXAMPLES = 0.1
-    """Share of the texts that begin with the worked examples that the grader shows, for a model that is not very small.
-    They are seven times as long as the others, so that it learns from more texts in the same time."""
-
     def __init__(self, setting: Setting) -> None:
         from episodes import Until
         from prompts import shots_that_fit
@@ -23,7 +19,9 @@ class Route(BaseRoute):
         new_tokens = setting.meta["max_new_tokens"]
         self.chat = setting.chat
         self.shots = shots_that_fit(shown, questions, self.chat, setting.room_after, new_tokens)
-        self.with_examples = 1.0 if setting.small else self.WITH_EXAMPLES
+        if not setting.small:
+            # With worked examples, a text is seven times as long: without, it learns from more in the same time.
+            self.with_examples = 0.1
         self.names = [name for name, row in self.rows.items() if row not in shown]
         random.Random(setting.seed).shuffle(self.names)
         self.play_settings = {"max_steps": 1, "max_new_tokens": min(new_tokens, 320), "turns": Until("Question:")}
@@ -36,7 +34,7 @@ class Route(BaseRoute):
 
     def shots_in_training(self, name: str) -> list[dict[str, Any]]:
         """Returns the worked examples before a question in training; there are none before most."""
-        return self.shots if random.Random(name).random() < self.with_examples else []
+        return self.shots if self.shows_examples(name) else []
 
     def example(self, name: str) -> Example:
         """Returns the worked solution."""

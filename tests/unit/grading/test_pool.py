@@ -95,7 +95,7 @@ def test_pools_of_two_runs_take_turns_on_a_gpu_that_they_share(settings: Setting
 
 
 def test_a_grade_that_waits_for_another_run_ends_with_its_pool(settings: Settings, make: Make) -> None:
-    with hold_for_grade(["GPU-0"], settings.gpu_locks), GraderPool(settings, ["GPU-0"]) as pool:
+    with hold_for_grade(["GPU-0"], settings.gpu_locks, "another"), GraderPool(settings, ["GPU-0"]) as pool:
         waiting = pool.submit(make("grade"))
         with pytest.raises(TimeoutError):
             waiting.result(0.5)

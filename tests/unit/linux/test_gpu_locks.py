@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -68,11 +68,16 @@ def test_eight_runs_hold_eight_gpus_and_each_has_its_own(tmp_path: Path) -> None
 
 
 def test_four_runs_on_two_gpus_take_turns_and_all_get_one(tmp_path: Path) -> None:
+    assert most_at_once(4, lambda number: hold_gpus(EIGHT[:2], 1, tmp_path, f"run {number}")) == 2
+
+
+def most_at_once(count: int, hold: Callable[[int], AbstractContextManager[object]]) -> int:
+    """Returns how many of so many holders, each in a thread, held at the same time; all of them have held once."""
     holders, most, lock = 0, 0, threading.Lock()
 
     def work(number: int) -> None:
         nonlocal holders, most
-        with hold_gpus(EIGHT[:2], 1, tmp_path, f"run {number}"):
+        with hold(number):
             with lock:
                 holders += 1
                 most = max(most, holders)
@@ -80,9 +85,9 @@ def test_four_runs_on_two_gpus_take_turns_and_all_get_one(tmp_path: Path) -> Non
             with lock:
                 holders -= 1
 
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(work, range(4)))
-    assert most == 2
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(work, range(count)))
+    return most
 
 
 def test_another_process_has_other_gpus_and_a_crash_frees_them(
@@ -169,21 +174,8 @@ def test_a_gpu_that_is_shared_is_nobody_elses_alone(tmp_path: Path) -> None:
 
 
 def test_grades_of_many_runs_take_turns_on_a_gpu(tmp_path: Path) -> None:
-    at_once, most, lock = 0, 0, threading.Lock()
-
-    def grade(_: int) -> None:
-        nonlocal at_once, most
-        with hold_for_grade([EIGHT[0].uuid], tmp_path):
-            with lock:
-                at_once += 1
-                most = max(most, at_once)
-            time.sleep(0.02)
-            with lock:
-                at_once -= 1
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(grade, range(24)))
-    assert most == 1
+    gpus = [EIGHT[0].uuid]
+    assert most_at_once(24, lambda number: hold_for_grade(gpus, tmp_path, f"the grade {number}")) == 1
 
 
 def test_a_grade_that_waits_ends_when_its_pool_is_closed(tmp_path: Path) -> None:
@@ -191,9 +183,9 @@ def test_a_grade_that_waits_ends_when_its_pool_is_closed(tmp_path: Path) -> None
         raise InterruptedByUserError("grading was stopped")
 
     with (
-        hold_for_grade([EIGHT[0].uuid], tmp_path),
+        hold_for_grade([EIGHT[0].uuid], tmp_path, "the grade a"),
         pytest.raises(InterruptedByUserError),
-        hold_for_grade([EIGHT[0].uuid], tmp_path, closed),
+        hold_for_grade([EIGHT[0].uuid], tmp_path, "the grade b", closed),
     ):
         pass
 
