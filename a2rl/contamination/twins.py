@@ -23,7 +23,7 @@ from a2rl.grading.grades import grade_job, grade_on_all_gpus
 from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.run.directory import RunDir
 from a2rl.task_api.catalog import load_preparer, load_twins
-from a2rl.task_api.contract import CanonicalPreparer, DrawingPreparer
+from a2rl.task_api.contract import TWINS, CanonicalPreparer, DrawingPreparer
 
 FOLDER = "twins"
 SEED_FILE = "seed.txt"
@@ -76,7 +76,7 @@ def _write(task: str, variant: str, hidden: Path, seed: str, target: Path) -> li
     """Writes twins; returns whose twins they are, None for another draw, and nothing if there are none."""
     preparer, module = load_preparer(task), load_twins(task)
     if variant == "mini" and isinstance(preparer, DrawingPreparer):
-        preparer.draw(f"{seed}/twins", target)
+        preparer.draw(seed + TWINS, target)
         return None
     return module.write_twins(hidden, seed, target) if module is not None else []
 

@@ -160,6 +160,9 @@ class CanonicalPreparer(Preparer, Protocol):
         """
 
 
+TWINS = "/twins"
+
+
 @runtime_checkable
 class DrawingPreparer(Preparer, Protocol):
     """A preparer whose mini variant can draw a new eval set for every suite, which nobody can know before.
@@ -171,7 +174,8 @@ class DrawingPreparer(Preparer, Protocol):
         """Writes what `prepare` writes into `hidden`, with other items, none of which `prepare` writes.
 
         Args:
-            seed: A secret. The same seed gives the same files, byte for byte; none of them contains it.
+            seed: A secret. The same seed gives the same files, byte for byte; none of them contains it. One that ends
+                in TWINS draws the items with which an eval set is compared; those that are in both are not compared.
             hidden: An empty folder.
         """
 

@@ -3,8 +3,8 @@
     --task reasoning_gym:spell_backward
     --task 'reasoning_gym:chain_sum?min_terms=3&max_terms=5'
 
-Which part of the data an item belongs to follows from its question: training, the public eval set, or the eval sets
-that are drawn from secret seeds. So no item of one is in another.
+Which part of the data an item belongs to follows from its question: training, the public eval set, the eval sets that
+are drawn from secret seeds, or their twins. So no item of one is in another.
 """
 
 import hashlib
@@ -15,13 +15,14 @@ from types import ModuleType
 from typing import Any
 
 from a2rl.core.errors import TaskDefinitionError, UsageError
+from a2rl.task_api.contract import TWINS
 from a2rl.task_api.packages import EVALUATES, EXAMINED, PackageTask, fill
 from a2rl.task_api.rows import Row, write_eval_rows, write_rows
 
 VERSION = "0.1.25"
 """What `make setup-tasks` installs."""
 TRAIN_ITEMS, EVAL_ITEMS = 2000, 200
-POOLS = {"train": range(0, 128), "eval": range(128, 160), "drawn": range(160, 256)}
+POOLS = {"train": range(0, 128), "eval": range(128, 160), "drawn": range(160, 208), "twins": range(208, 256)}
 """The pool of an item by the first byte of a digest of its question."""
 AT_ONCE = 60
 """Items that are made by one request."""
@@ -42,7 +43,7 @@ class Generator(PackageTask):
 
     def draw(self, seed: str, hidden: Path) -> None:
         """Writes an eval set from a secret seed."""
-        write_eval_rows(self.rows(seed, "drawn", EVAL_ITEMS), hidden)
+        write_eval_rows(self.rows(seed, "twins" if seed.endswith(TWINS) else "drawn", EVAL_ITEMS), hidden)
 
     def rows(self, seed: str, pool: str, count: int) -> list[Row]:
         """Makes items of a pool, all different.

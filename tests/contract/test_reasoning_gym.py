@@ -10,6 +10,7 @@ from a2rl.core.errors import TaskDefinitionError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.task_api.catalog import find_task, load_preparer
 from a2rl.task_api.check import TaskCheck
+from a2rl.task_api.contract import TWINS
 from a2rl.task_api.reasoning_gym import Generator
 
 needs_package = pytest.mark.skipif(not Settings.load().tasks_python.is_file(), reason="make setup-tasks")
@@ -57,14 +58,13 @@ def test_no_item_is_in_two_parts_of_the_data(root: Path, tmp_path: Path) -> None
     preparer, parts = load_preparer(task_id), []
     for folder in (check.visible / "train.jsonl", check.hidden / "eval.jsonl"):
         parts.append({json.loads(line)["question"] for line in folder.read_text().splitlines()})
-    for number in range(3):
-        target = tmp_path / f"draw-{number}"
+    for seed in ("a secret", f"a secret{TWINS}"):
+        target = tmp_path / f"draw-{len(parts)}"
         target.mkdir()
-        preparer.draw(f"secret {number}", target)  # type: ignore[attr-defined]
-        drawn = {json.loads(line)["question"] for line in (target / "eval.jsonl").read_text().splitlines()}
-        assert len(drawn) == 200
-        assert not drawn & (parts[0] | parts[1])
-    assert not parts[0] & parts[1]
+        preparer.draw(seed, target)  # type: ignore[attr-defined]
+        parts.append({json.loads(line)["question"] for line in (target / "eval.jsonl").read_text().splitlines()})
+    assert [len(part) for part in parts] == [2000, 200, 200, 200]
+    assert len(set.union(*parts)) == 2600
 
 
 HOSTILE = {
