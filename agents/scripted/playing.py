@@ -11,15 +11,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from grading_client import log
 from routes import BaseRoute, Example, Setting
 from training import CORES, IGNORED_LABEL, Row, Trained
 
-AT_ONCE = 32
-"""Episodes that are played at once where the time is limited."""
-FEWEST_ASKED = 96
-"""Answers to sample before it is judged whether they are worth it."""
+AT_ONCE = 96
+"""Answers that are sampled at once when right ones are collected, and before it is judged whether that is worth it. A
+batch waits for its longest answer: with 128 at once, two cores write 1.8 times as many answers of Qwen2.5-Coder-0.5B to
+gsm8k as with 32."""
 ANSWERS = 4
-"""Answers that are sampled to each question when right ones are collected."""
+"""The most answers that are sampled to a question."""
+TEMPERATURE = 0.6
+"""The temperature at which they are sampled. Of what Qwen2.5-Coder-0.5B answers to gsm8k, 3% is right at 1, and 8% at
+0.6."""
+FIRST_MEASURED = 8
+"""Episodes that say how long the others take when a model is measured."""
 TURN_WEIGHT = 5.0
 """Weight of a turn's advantage, where the advantage of its episode has weight 1."""
 DISCOUNT = 0.95
@@ -30,16 +36,23 @@ class Player:
     """Plays the items of a route with the model that is being trained."""
 
     def __init__(self, route: BaseRoute, setting: Setting) -> None:
-        self.route, self.seed = route, setting.seed
+        self.route, self.setting, self.seed = route, setting, setting.seed
         self.settings = {**route.play_settings, "template_kwargs": setting.meta["chat_template_kwargs"]}
         self.small = setting.small
         self.processes = CORES if self.small else 1  # a small model gains nothing from threads
 
-    def play(self, trained: Trained, names: Sequence[str], temperature: float, seed: int = 0) -> list[Any]:
-        """Plays one episode for each name."""
+    def play(
+        self,
+        trained: Trained,
+        names: Sequence[str],
+        temperature: float,
+        seed: int = 0,
+        asked: Callable[[str], Any] | None = None,
+    ) -> list[Any]:
+        """Plays one episode for each name, as it is graded or as `asked` says."""
         from episodes import play
 
-        environments = [self.route.environment(name) for name in names]
+        environments = [(asked or self.route.environment)(name) for name in names]
         settings = {**self.settings, "temperature": temperature, "seed": seed, "player": trained.player}
         played: list[Any] = play(trained.model, trained.tokenizer, environments, **settings)
         return played
@@ -51,11 +64,12 @@ class Player:
             The mean reward, and the number of episodes.
         """
         rewards: list[float] = []
-        size = AT_ONCE // 2 if self.small else AT_ONCE // 4
-        for first in range(0, len(names), size):
-            rewards += [each.reward for each in self.play(trained, names[first : first + size], 0.0)]
-            if time.monotonic() > until:
-                break
+        size = FIRST_MEASURED
+        while size > 0:
+            begun = time.monotonic()
+            rewards += [each.reward for each in self.play(trained, names[len(rewards) : len(rewards) + size], 0.0)]
+            per_episode = (time.monotonic() - begun) / size
+            size = min(len(names) - len(rewards), int((until - time.monotonic()) / per_episode))
         return sum(rewards) / len(rewards), len(rewards)
 
     def right_answers(
@@ -63,25 +77,47 @@ class Player:
     ) -> tuple[list[Row], int]:
         """Samples answers until the time is over, or until it is clear that too small a share of them is right.
 
+        Where the grader shows worked examples, the model is also asked without them, and then in the way in which more
+        of its answers are right. Whatever the way, it is to give these answers when it is asked as the grader asks.
+
         Args:
             worth: The share that makes it worth the time.
 
         Returns:
-            The right ones as rows to imitate, and the number of all.
+            The right ones as rows to imitate, and the number of all that were sampled in the better way.
         """
-        rows, asked = dict[tuple[int, ...], Row](), 0
-        for first in range(0, len(names), AT_ONCE // ANSWERS):
-            these = [name for name in names[first : first + AT_ONCE // ANSWERS] for _ in range(ANSWERS)]
-            asked += len(these)
-            for episode in self.play(trained, these, 1.0, self.seed + first):
-                if episode.reward == 1:
-                    end = [trained.tokenizer.eos_token_id]
-                    tokens = episode.tokens if episode.tokens[-1:] == end else episode.tokens + end
-                    labels = [IGNORED_LABEL] * len(episode.prompt) + tokens
-                    rows[tuple(labels)] = {"input_ids": episode.prompt + tokens, "labels": labels}
-            if time.monotonic() > until or (asked >= FEWEST_ASKED and len(rows) < worth * asked):
+        ways: dict[str, Callable[[str], Any]] = {"as the grader does": self.route.environment}
+        if self.route.plain(names[0]).prompt != self.route.environment(names[0]).prompt:
+            ways["without examples"] = self.route.plain
+        found = {way: dict[tuple[int, ...], Row]() for way in ways}
+        asked = dict.fromkeys(ways, 0)
+
+        def share(way: str) -> float:
+            return len(found[way]) / max(1, asked[way])
+
+        queue = list(names) * ANSWERS
+        while queue and time.monotonic() < until:
+            way = min(ways, key=lambda way: (asked[way] >= AT_ONCE, -share(way)))
+            these, queue = queue[:AT_ONCE], queue[AT_ONCE:]
+            asked[way] += len(these)
+            seed = self.seed + len(queue)
+            for name, episode in zip(these, self.play(trained, these, TEMPERATURE, seed, ways[way]), strict=True):
+                if episode.reward == 1 and len(episode.tokens) < self.settings["max_new_tokens"]:
+                    row = self.answered(trained, self.route.environment(name).prompt, episode.tokens)
+                    found[way][tuple(row["input_ids"])] = row
+            if min(asked.values()) >= min(AT_ONCE, len(names) * ANSWERS) and max(map(share, ways)) < worth:
                 break
-        return list(rows.values()), asked
+        best = max(ways, key=share)
+        if len(ways) > 1:
+            shares = ", ".join(f"{100 * share(way):.0f}% when asked {way}" for way in ways)
+            log(f"of its sampled answers are right: {shares}")
+        return list(found[best].values()), asked[best]
+
+    def answered(self, trained: Trained, prompt: Any, answer: list[int]) -> Row:
+        """Returns a prompt and its answer as a text to imitate."""
+        before, end = self.setting.tokens(prompt), [trained.tokenizer.eos_token_id]
+        tokens = answer if answer[-1:] == end else answer + end
+        return {"input_ids": before + tokens, "labels": [IGNORED_LABEL] * len(before) + tokens}
 
     def rollouts(self, trained: Trained, names: Sequence[str]) -> Callable[[list[str], Any], dict[str, Any]]:
         """Returns a `rollout_func` of TRL's. Its prompts only say which rollouts belong together; which item each group

@@ -48,6 +48,10 @@ class Route(BaseRoute):
         """Returns the question as it is graded."""
         return self.asked(name, self.shots)
 
+    def plain(self, name: str) -> Any:
+        """Returns the question without worked examples."""
+        return self.asked(name, [])
+
     def practice(self, name: str) -> Any:
         """Returns the question for reinforcement."""
         return self.asked(name, self.shots_in_training(name))

@@ -170,6 +170,55 @@ assert round(TrainUntil("sft", 1e6, None, 30).learning_rate_factor(15), 2) == 0.
 assert round(TrainUntil("sft", 1e6).learning_rate_factor(15), 2) == 1.0
 print("all is well")
 """
+OWN_ANSWERS = """
+import sys, time
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+from playing import ANSWERS, AT_ONCE, Player
+
+class Route:
+    play_settings = {"max_steps": 1, "max_new_tokens": 4}
+    def environment(self, name):
+        return SimpleNamespace(prompt="example question")
+    def plain(self, name):
+        return SimpleNamespace(prompt="question")
+
+class Model(Player):
+    # Of eight answers, it gives so many right ones, by the length of the prompt.
+    def play(self, trained, names, temperature, seed, asked):
+        prompt = asked(names[0]).prompt
+        self.prompts.append(prompt)
+        rewards = [float(place % 8 < right[len(prompt)]) for place in range(len(names))]
+        return [
+            SimpleNamespace(reward=reward, tokens=[int(name), len(self.prompts)] + [9] * (place % 2))
+            for place, (name, reward) in enumerate(zip(names, rewards))
+        ]
+
+def sampled(questions):
+    model = Model(Route(), SimpleNamespace(seed=0, small=True, meta={"chat_template_kwargs": {}}, tokens=len_of))
+    model.prompts = []
+    names = [str(100 + number) for number in range(questions)]
+    return *model.right_answers(trained, names, time.monotonic() + 60, 0.1), model.prompts
+
+def len_of(prompt):
+    return [len(prompt)]
+
+trained = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=9))
+right = {16: 2, 8: 4}
+rows, asked, prompts = sampled(AT_ONCE)
+assert prompts == ["example question", "question", "question", "question"]
+assert asked == 3 * AT_ONCE and len(rows) == asked // 2
+assert all(row["input_ids"][0] == 16 and row["input_ids"][-1] == 9 for row in rows)  # asked as the grader asks
+assert all(row["labels"] == [-100] + row["input_ids"][1:] for row in rows)
+assert all(row["input_ids"].count(9) == 1 for row in rows)
+
+right = {16: 0, 8: 0}
+rows, asked, prompts = sampled(AT_ONCE)
+assert (rows, len(prompts)) == ([], 2)  # no more is asked than it takes to see that
+rows, asked, prompts = sampled(3)
+assert asked <= 3 * ANSWERS
+print("all is well")
+"""
 MEMORY = """
 import json, sys
 from pathlib import Path
@@ -235,6 +284,10 @@ def test_rows_may_contain_unicode_line_separators(tmp_path: Path, repository: Pa
 
 def test_a_clock_also_stops_after_the_most_steps(tmp_path: Path, repository: Path) -> None:
     assert run(tmp_path, CLOCK, repository / "agents" / "scripted") == "all is well"
+
+
+def test_a_model_is_asked_as_it_answers_best(tmp_path: Path, repository: Path) -> None:
+    assert run(tmp_path, OWN_ANSWERS, repository / "agents" / "scripted") == "all is well"
 
 
 def test_a_pass_fits_into_the_agents_memory(tmp_path: Path, repository: Path) -> None:
