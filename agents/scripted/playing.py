@@ -24,8 +24,9 @@ ANSWERS = 4
 TEMPERATURE = 0.6
 """The temperature at which they are sampled. Of what Qwen2.5-Coder-0.5B answers to gsm8k, 3% is right at 1, and 8% at
 0.6."""
-FIRST_MEASURED = 8
-"""Episodes that say how long the others take when a model is measured."""
+FEWEST_MEASURED, SLOW_S = 8, 4.0
+"""A model is measured on at least so many episodes. First it plays as many as fit into the time if each takes these
+seconds, which says how many more do."""
 TURN_WEIGHT = 5.0
 """Weight of a turn's advantage, where the advantage of its episode has weight 1."""
 DISCOUNT = 0.95
@@ -64,11 +65,11 @@ class Player:
             The mean reward, and the number of episodes.
         """
         rewards: list[float] = []
-        size = FIRST_MEASURED
+        begun = time.monotonic()
+        size = min(len(names), max(FEWEST_MEASURED, int((until - begun) / SLOW_S)))
         while size > 0:
-            begun = time.monotonic()
             rewards += [each.reward for each in self.play(trained, names[len(rewards) : len(rewards) + size], 0.0)]
-            per_episode = (time.monotonic() - begun) / size
+            per_episode = (time.monotonic() - begun) / len(rewards)
             size = min(len(names) - len(rewards), int((until - time.monotonic()) / per_episode))
         return sum(rewards) / len(rewards), len(rewards)
 

@@ -170,7 +170,7 @@ assert round(TrainUntil("sft", 1e6, None, 30).learning_rate_factor(15), 2) == 0.
 assert round(TrainUntil("sft", 1e6).learning_rate_factor(15), 2) == 1.0
 print("all is well")
 """
-OWN_ANSWERS = """
+PLAYER = """
 import sys, time
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
@@ -217,6 +217,23 @@ rows, asked, prompts = sampled(AT_ONCE)
 assert (rows, len(prompts)) == ([], 2)  # no more is asked than it takes to see that
 rows, asked, prompts = sampled(3)
 assert asked <= 3 * ANSWERS
+
+class Slow(Player):
+    # An episode takes 0.1 s, and the first half of the names is won.
+    def play(self, trained, names, temperature):
+        self.sizes.append(len(names))
+        time.sleep(len(names) / 10)
+        return [SimpleNamespace(reward=float(int(name) < 20)) for name in names]
+
+def measured(questions, seconds):
+    model = Slow(Route(), SimpleNamespace(seed=0, small=True, meta={"chat_template_kwargs": {}}))
+    model.sizes = []
+    names = [str(number) for number in range(questions)]
+    return *model.measure(trained, names, time.monotonic() + seconds), model.sizes
+
+assert measured(3, 0) == (1, 3, [3])
+assert measured(9, 0) == (1, 8, [8])  # at least eight
+assert measured(40, 30)[:2] == (0.5, 40)
 print("all is well")
 """
 MEMORY = """
@@ -286,8 +303,8 @@ def test_a_clock_also_stops_after_the_most_steps(tmp_path: Path, repository: Pat
     assert run(tmp_path, CLOCK, repository / "agents" / "scripted") == "all is well"
 
 
-def test_a_model_is_asked_as_it_answers_best(tmp_path: Path, repository: Path) -> None:
-    assert run(tmp_path, OWN_ANSWERS, repository / "agents" / "scripted") == "all is well"
+def test_a_model_is_asked_as_it_answers_best_and_measured(tmp_path: Path, repository: Path) -> None:
+    assert run(tmp_path, PLAYER, repository / "agents" / "scripted") == "all is well"
 
 
 def test_a_pass_fits_into_the_agents_memory(tmp_path: Path, repository: Path) -> None:
