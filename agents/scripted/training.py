@@ -29,7 +29,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from grading_client import log
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 ON_GPU = torch.cuda.is_available()
@@ -46,6 +46,9 @@ FEWEST_TOKENS, MOST_TOKENS = 256, 16384 if ON_GPU else 1024
 processor is not faster."""
 MOST_TOKENS_SMALL = 320
 """The same for a very small model: attention between texts that do not see each other would be much of its work."""
+TOKENS_TO_FIT = 4096
+"""All weights are trained only if so many tokens fit beside them. With less room, texts that begin with the same long
+examples go through the model one by one."""
 MEMORY_SHARE = float(os.environ.get("MEMORY_SHARE", "1"))
 """The share of the free memory for what goes through the model; less after the kernel has killed the process."""
 C_LIBRARY = ctypes.CDLL(None)
@@ -110,10 +113,17 @@ def load(path: Path) -> Trained:
 
 
 def fits(path: Path) -> bool:
-    """Whether all weights can be trained in the memory that is free."""
+    """Whether all weights can be trained in the memory that is free, which must then hold some texts as well."""
     stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     itself = 2 if "float32" not in (path / "config.json").read_text() else 4
-    return stored / itself * BYTES_PER_WEIGHT < 0.8 * free_bytes()
+    texts = TOKENS_TO_FIT * bytes_per_token(AutoConfig.from_pretrained(path).get_text_config())
+    return stored / itself * BYTES_PER_WEIGHT + texts < 0.8 * free_bytes()
+
+
+def bytes_per_token(config: Any) -> int:
+    """Estimates the memory for a token that goes through a model: activations of all layers, and logits."""
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    return int(config.num_hidden_layers * (45 * config.hidden_size + 10 * inner) + 10 * config.vocab_size)
 
 
 def free_bytes() -> int:
@@ -242,14 +252,14 @@ def parts(texts: list[Text], tokens: int, most: int) -> Iterable[list[Text]]:
     Args:
         texts: All of them.
         tokens: How many tokens fit into memory.
-        most: How many go through it at most, without those that all texts of a part begin with.
+        most: How many go through it at most, without those that all texts of a part begin with, unless these are more.
     """
     part: list[Text] = []
     for text in sorted(texts, key=lambda text: text.tokens.tolist()):
         more = [*part, text]
         begins = shared_tokens(more)
         own = sum(len(each.tokens) - begins for each in more)
-        if part and (own > most or begins + own > tokens):
+        if part and (own > max(most, begins) or begins + own > tokens):
             yield part
             more = [text]
         part = more
@@ -266,16 +276,13 @@ def shared_tokens(texts: list[Text]) -> int:
 
 
 def tokens_that_fit(model: Any) -> int:
-    """Estimates how many tokens can go through a model at once, before its optimizer has its memory: activations of all
-    layers, and logits of some."""
-    config = model.config.get_text_config()
+    """Estimates how many tokens can go through a model at once, before its optimizer has its memory."""
     taken = sum(
         weights.numel() * ((BYTES_PER_WEIGHT - 4) * weights.requires_grad + 2 * (weights.dtype == torch.float32))
         for weights in model.parameters()
     )  # gradients and moments of what is trained, and copies in bfloat16
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    bytes_per_token = config.num_hidden_layers * (45 * config.hidden_size + 10 * inner) + 10 * config.vocab_size
-    return max(FEWEST_TOKENS, int(MEMORY_SHARE * (0.8 * free_bytes() - taken) / bytes_per_token))
+    free = MEMORY_SHARE * (0.8 * free_bytes() - taken)
+    return max(FEWEST_TOKENS, int(free / bytes_per_token(model.config.get_text_config())))
 
 
 class Sft(LearnedTokens, SFTTrainer):  # type: ignore[misc]
