@@ -111,7 +111,7 @@ def run(*, as_json: Json = False, **given: Any) -> None:
     fetch([spec.model], settings)
     created = create_run(spec, settings)
     with showing(lambda: show_run(created, as_json)):
-        run_flow({"run_ids": [created.id]}, [created.id], settings)
+        run_flow([created], settings)
 
 
 @with_replaced_settings
@@ -159,10 +159,9 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
     _check(specs, settings)
     fetch([spec.model for spec in specs], settings)
     created = [create_run(spec, settings) for spec in specs]
-    ids = [each.id for each in created]
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
         try:
-            run_flow({"suite": specs[0].suite, "run_ids": ids, "concurrency": concurrency}, ids, settings)
+            run_flow(created, settings, suite=specs[0].suite, concurrency=concurrency)
         finally:
             show_list(list_runs(created))
             _report_on_launch(created, settings)
@@ -199,7 +198,7 @@ def resume(
         for each in runs:
             locks.enter_context(reserved(each, settings))
         _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
-        run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
+        run_flow(runs, settings)
 
 
 def _report_on_launch(runs: Sequence[RunDir], settings: Settings) -> None:
@@ -287,7 +286,7 @@ def rerun(run_id: RunId, as_json: Json = False) -> None:
         _show_repetition(first, again, as_json)
 
     with showing(show):
-        run_flow({"run_ids": [again.id]}, [again.id], settings)
+        run_flow([again], settings)
 
 
 def _show_repetition(first: RunDir, again: RunDir, as_json: bool) -> None:

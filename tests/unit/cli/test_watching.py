@@ -4,9 +4,10 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.live import Live
 
 from a2rl.cli.console import PlainConsole
-from a2rl.cli.watching import LiveRun, LiveTable, Watcher, belongs_to, live_table, sparkline
+from a2rl.cli.watching import LiveRun, Watcher, belongs_to, live_table, sparkline, table_below
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
@@ -110,8 +111,9 @@ def test_the_table_fits_the_terminal_and_is_gone_at_the_end(settings: Settings) 
     simulate_run(settings, 1)
     watcher = Watcher(settings.runs, belongs_to(()))
     console = PlainConsole(file=io.StringIO(), width=160, height=30, force_terminal=True)
-    with LiveTable(watcher.look, console) as table:
-        table._show()
+    with table_below(watcher.look, console) as live:
+        assert isinstance(live, Live)
+        live.refresh()
         console.print("a line above")
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
@@ -122,7 +124,7 @@ def test_the_table_fits_the_terminal_and_is_gone_at_the_end(settings: Settings) 
 
 def test_without_a_terminal_nothing_is_drawn(settings: Settings) -> None:
     console = PlainConsole(file=io.StringIO(), width=160)
-    with LiveTable(Watcher(settings.runs, belongs_to(())).look, console):
+    with table_below(Watcher(settings.runs, belongs_to(())).look, console):
         pass
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
