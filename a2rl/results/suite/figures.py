@@ -226,11 +226,11 @@ def _structures(board: Board, tasks: Sequence[Task]) -> Iterator[Bar]:
         for task in tasks:
             groups.setdefault(task.structure[dimension], []).append(task.id)
         for value, members in groups.items() if len(groups) > 1 else ():
-            for standing in board.standings:
-                if all(task in standing.cells for task in members):
-                    mean, ci = mean_over([standing.cells[task] for task in members])
-                    group = f"{dimension}: {value} ({', '.join(members)})"
-                    yield Bar(group, standing.stack, standing.stack, mean, *ci)
+            for stack in (each.stack for each in board.standings):
+                cells = [board.by_place[stack, task] for task in members if (stack, task) in board.by_place]
+                if len(cells) == len(members):
+                    mean, ci = mean_over(cells)
+                    yield Bar(f"{dimension}: {value} ({', '.join(members)})", stack, stack, mean, *ci)
 
 
 def _by_structure(bars: Sequence[Bar], style: Style) -> Figure:
