@@ -260,8 +260,7 @@ def grade_for_harbor(
         except InvalidSubmissionError as error:
             print_error(str(error))
         else:
-            request = GradeRequest(task, str(model), variant, None, "all", None, None, "", None, {}, None)
-            score = grade_checkpoint(settings, request, ignore_progress).score
+            score = grade_checkpoint(settings, GradeRequest(task, str(model), variant), ignore_progress).score
             if score.score is None:
                 raise InfrastructureError(f"there is no score: {score.reason}")
             rewards = {"reward": score.score / 100, "valid": 1.0}
