@@ -13,6 +13,7 @@ from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import err, print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, RunId, RunIds, Submission, with_replaced_settings, with_settings
 from a2rl.cli.progress import progress_bar
+from a2rl.cli.stored_runs import find_run
 from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
 from a2rl.core.errors import A2rlError
@@ -243,7 +244,7 @@ def regrade(
 
     Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2 2`, `a2rl regrade gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.results import find_run, show_regrade
+    from a2rl.cli.results import show_regrade
     from a2rl.grading.regrade import regrade as grade_again
 
     settings = Settings.load()
@@ -264,7 +265,7 @@ def rerun(run_id: RunId, as_json: Json = False) -> None:
     Example: `a2rl rerun gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.results import find_run, show_run
+    from a2rl.cli.results import show_run
     from a2rl.config.plan import plan_again
 
     settings = Settings.load()
