@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
+from a2rl.results.figures import result_items
 from a2rl.results.report.data import Submitted
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Usage
 from a2rl.scoring.means import Interval
@@ -189,13 +189,10 @@ class Example(NamedTuple):
 
 def examples_of(run: RunDir, entries: Sequence[Entry], counts: int | None) -> list[Example]:
     """Returns no examples if the run has no result, or if its items were deleted."""
-    for event in (entry.event for entry in entries):
-        if isinstance(event, SubmissionAccepted) and event.submission_id == counts:
-            paths = (run.baseline_items, run.items(event.weights_digest, run.spec.final_split))
-            if all(path.is_file() for path in paths):
-                baseline, result = (read_model(path, GradeResult).items for path in paths)
-                return choose(baseline, result)
-    return []
+    path = result_items(run, entries, counts)
+    if path is None or not path.is_file() or not run.baseline_items.is_file():
+        return []
+    return choose(read_model(run.baseline_items, GradeResult).items, read_model(path, GradeResult).items)
 
 
 def choose(baseline: Sequence[ItemResult], result: Sequence[ItemResult]) -> list[Example]:
