@@ -3,8 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -21,7 +20,7 @@ from a2rl.core.settings import Settings
 from a2rl.models.base_model import TINY
 from a2rl.models.checkpoint import parameters_in
 from a2rl.models.pretrained import CATALOGUE
-from a2rl.models.pretrained_store import OnProgress, PretrainedStore
+from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, own_task_ids, task_ids
 
 agents_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -169,17 +168,10 @@ def fetch(names: Iterable[str], settings: Settings) -> None:
     for model in (CATALOGUE[name] for name in wanted if name in CATALOGUE):
         if store.state(model) != "ready":
             store.require_licence(model)
-            with _progress(model.name, model.download_bytes) as on_progress:
+            if not err.is_terminal:  # where there is no bar, one line says what takes so long
+                say_aside(f"downloading {model.name} ({_size(model.download_bytes)}), once")
+            with byte_bar(f"downloading {model.name}") as on_progress:
                 store.get(model, on_progress)
-
-
-@contextmanager
-def _progress(name: str, total: int) -> Iterator[OnProgress]:
-    """Shows a bar on a terminal; elsewhere, one line says what takes so long."""
-    if not err.is_terminal:
-        say_aside(f"downloading {name} ({_size(total)}), once")
-    with byte_bar(f"downloading {name}") as on_progress:
-        yield on_progress
 
 
 def list_models(settings: Settings) -> list[ListedModel]:

@@ -12,12 +12,13 @@ from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
 from a2rl.results.figures import result_items
 from a2rl.results.report.data import Submitted
+from a2rl.results.table import NOTHING, points
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Entry
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Usage
 from a2rl.scoring.means import Interval
-from a2rl.scoring.score import Group, ItemResult
+from a2rl.scoring.score import ItemResult
 
 UNSEEN = "Its requests to the LLM could not be measured: the token counts are those that the agent system reports."
 WORTH_A_REMARK = 1.05
@@ -38,7 +39,7 @@ def kinds(grade: GradeRecord) -> list[Compared]:
     """Returns the scores for each kind of item, if the task has kinds."""
     after = grade.final.groups if grade.final else {}
     return [
-        Compared(f"{name} ({group.total})", _percent(group), _percent(after.get(name)))
+        Compared(f"{name} ({group.total})", points(group.score), points(after[name].score if name in after else None))
         for name, group in grade.baseline.groups.items()
     ]
 
@@ -46,15 +47,10 @@ def kinds(grade: GradeRecord) -> list[Compared]:
 def measures(grade: GradeRecord) -> list[Compared]:
     """Returns the other figures of the task."""
     before, after = grade.baseline.measures, grade.final.measures if grade.final else {}
-    return [Compared(name, *(_mean(each.get(name)) for each in (before, after))) for name in {**before, **after}]
-
-
-def _mean(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _percent(group: Group | None) -> str:
-    return "-" if group is None or group.score is None else f"{group.score:.1f}"
+    return [
+        Compared(name, *(f"{each[name]:.2f}" if name in each else NOTHING for each in (before, after)))
+        for name in {**before, **after}
+    ]
 
 
 def judge_figures(grade: GradeRecord | None) -> list[tuple[str, str]]:
@@ -265,12 +261,12 @@ class Chart:
     def __init__(
         self, submissions: Sequence[Submitted], baseline: float | None, baseline_ci: Interval | None, end_s: float
     ) -> None:
-        points = [(each, each.score) for each in submissions if each.score is not None]
-        self._end_s = max([end_s, 1.0, *(each.elapsed_s for each, _ in points)])
-        highs = [each.ci.high if each.ci else score for each, score in points] + [baseline or 0.0]
+        scored = [(each, each.score) for each in submissions if each.score is not None]
+        self._end_s = max([end_s, 1.0, *(each.elapsed_s for each, _ in scored)])
+        highs = [each.ci.high if each.ci else score for each, score in scored] + [baseline or 0.0]
         self._top_score = min(100.0, 10 * math.ceil(max(highs) / 10 + 0.5))
-        self.marks = [self._mark(each, score) for each, score in points]
-        self.best = self._best_line(points, baseline or 0.0)
+        self.marks = [self._mark(each, score) for each, score in scored]
+        self.best = self._best_line(scored, baseline or 0.0)
         self.baseline = None if baseline is None else self._band(baseline, baseline_ci or Interval(baseline, baseline))
 
     def x(self, seconds: float) -> float:
@@ -302,10 +298,10 @@ class Chart:
     def _band(self, baseline: float, ci: Interval) -> Band:
         return Band(self.y(baseline), self.y(ci.high), round(self.y(ci.low) - self.y(ci.high), 1))
 
-    def _best_line(self, points: Sequence[tuple[Submitted, float]], best: float) -> str:
+    def _best_line(self, scored: Sequence[tuple[Submitted, float]], best: float) -> str:
         """Returns the points of the line that shows the best score so far."""
         path = [(self.x(0), self.y(best))]
-        for each, score in points:
+        for each, score in scored:
             path.append((self.x(each.elapsed_s), self.y(best)))
             best = max(best, score)
             path.append((self.x(each.elapsed_s), self.y(best)))

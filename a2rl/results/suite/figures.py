@@ -169,17 +169,19 @@ def draw_figures(board: Board, tasks: Mapping[str, Task]) -> Iterator[Figure]:
 
 def _forest(board: Board, style: Style) -> Figure:
     """Draws every mean gain with its interval, by task."""
-    bars = []
-    rows: list[Row] = []
-    for task in board.tasks:
-        for cell in [cell for cell in board.cells if cell.task == task]:
-            bars.append(Bar(task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci))
-            rows.append(
-                {"task": task, "stack": cell.stack, "runs": len(cell.runs), "gain": cell.gain, "low": cell.ci.low,
-                 "high": cell.ci.high}
-            )  # fmt: skip
+    cells = _by_task(board)
+    bars = [Bar(cell.task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci) for cell in cells]
+    rows: list[Row] = [
+        {"task": cell.task, "stack": cell.stack, "runs": len(cell.runs), "gain": cell.gain, "low": cell.ci.low,
+         "high": cell.ci.high}
+        for cell in cells
+    ]  # fmt: skip
     caption = "Mean gain with its 95% interval over runs and items; in brackets, the number of runs."
     return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption, rows)
+
+
+def _by_task(board: Board) -> list[Cell]:
+    return sorted(board.cells, key=lambda cell: board.tasks.index(cell.task))
 
 
 def _heatmap(board: Board) -> Figure:
@@ -272,20 +274,20 @@ def draw_costs(board: Board, style: Style) -> Iterator[Figure]:
         ("gpu-hour", "GPU-hour", lambda run: run.gpu_hours, hour),
     )
     for name, unit, cost, note in costs:
-        if bars := [bar for task in board.tasks for cell in board.cells if (bar := _bar(cell, task, cost)) is not None]:
+        if bars := [bar for cell in _by_task(board) if (bar := _bar(cell, cost)) is not None]:
             yield _per_cost(bars, style, name, unit, note)
     if any(len(points) > 1 for points in _by_size(board).values()):
         yield _scaling(board, style)
 
 
-def _bar(cell: Cell, task: str, cost: Cost) -> Bar | None:
-    """Returns the mean gain divided by the mean cost; None for another task, or without the cost of every run."""
+def _bar(cell: Cell, cost: Cost) -> Bar | None:
+    """Returns the mean gain divided by the mean cost; None without the cost of every run."""
     total = sum_known(cost(run) for run in cell.runs)
-    if cell.task != task or not total:
+    if not total:
         return None
     each = total / len(cell.runs)
     label = f"{cell.stack} ({each:.3g})"
-    return Bar(task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
+    return Bar(cell.task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
 
 
 def _per_cost(bars: list[Bar], style: Style, name: str, unit: str, note: str) -> Figure:
