@@ -170,12 +170,8 @@ class Watcher:
 
 
 def belongs_to(names: Collection[str]) -> Callable[[RunDir], bool]:
-    """Returns a function that says whether a run has one of these names as its id, suite or launch; all if none."""
-
-    def is_meant(run: RunDir) -> bool:
-        return not names or bool({run.id, run.spec.suite, run.spec.launch} & set(names))
-
-    return is_meant
+    """Returns a function that says whether a run has one of these names as its id, suite or launch."""
+    return lambda run: any(name in names for name in (run.id, run.spec.suite, run.spec.launch))
 
 
 def _order(run: LiveRun) -> int:
