@@ -51,23 +51,14 @@ class Scale(NamedTuple):
     """The end of the axis; None: that of the last submission."""
 
 
-def _over_time(run: RunSummary, each: Try) -> float:
-    return min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"]))
-
-
-def _over_submissions(run: RunSummary, each: Try) -> float:
-    return float(each.number)
-
-
-def _over_tokens(run: RunSummary, each: Try) -> float | None:
-    return None if each.tokens is None else each.tokens / 1e6
-
-
 SCALES = (
-    Scale("time", "charged time, share of the budget", _over_time, end=100.0),
-    Scale("submissions", "submissions", _over_submissions),
     Scale(
-        "tokens", "charged tokens, millions", _over_tokens,
+        "time", "charged time, share of the budget",
+        lambda run, each: min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"])), end=100.0,
+    ),
+    Scale("submissions", "submissions", lambda _, each: float(each.number)),
+    Scale(
+        "tokens", "charged tokens, millions", lambda _, each: None if each.tokens is None else each.tokens / 1e6,
         " Tokens are those of the agent's requests that the relay measured; runs without them are left out.",
     ),
 )  # fmt: skip
