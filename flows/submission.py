@@ -222,12 +222,11 @@ class Decision(NamedTuple):
     why: str = ""
 
 
-def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> Decision:
+def decide(row: RunRow, state: FlowState | None) -> Decision:
     """Decides about a run.
 
     Args:
         state: The state of its flow run; None if there is none.
-        most: How often a run is taken before it is given up.
     """
     if row.done or row.live:
         return Decision("wait")
@@ -237,7 +236,7 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
         return Decision("close", "cancelled")
     if _is_resting(row, state) or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
-    if row.epoch >= most:
+    if row.epoch >= MOST_ATTEMPTS:
         return Decision("close", f"failed: given up after {row.epoch} attempts: {row.outcome or why}")
     return Decision("again", why)
 
@@ -262,7 +261,7 @@ def _why_it_is_over(row: RunRow, state: FlowState | None) -> str:
     return ""
 
 
-def reconcile(cluster: Cluster, suite: str | None = None, most: int = MOST_ATTEMPTS) -> dict[str, Decision]:
+def reconcile(cluster: Cluster, suite: str | None = None) -> dict[str, Decision]:
     """Looks at all open runs once, and starts again or closes those that nobody works on.
 
     Returns:
@@ -273,7 +272,7 @@ def reconcile(cluster: Cluster, suite: str | None = None, most: int = MOST_ATTEM
     with prefect_client() as client:
         states = _states(client, {row.flow_run for row in rows if row.flow_run})
         for row in rows:
-            decision = decide(row, states.get(row.flow_run), most)
+            decision = decide(row, states.get(row.flow_run))
             if decision.act != "wait" and _act(client, cluster, row, decision):
                 acted[row.run_id] = decision
     return acted
@@ -287,7 +286,7 @@ def cancel(cluster: Cluster, suite: str) -> list[str]:
     with prefect_client() as client:
         for row in rows:
             if row.flow_run and not row.live:
-                _set_state(client, row.flow_run, is_cancelled=True, why="the suite was cancelled")
+                _end(client, row.flow_run, Cancelled(message="the suite was cancelled"))
     return [row.run_id for row in rows]
 
 
@@ -300,20 +299,17 @@ def _act(client: SyncPrefectClient, cluster: Cluster, row: RunRow, decision: Dec
         return True
     if not cluster.claims.next_attempt(row.run_id, row.attempt, decision.why):
         return False  # somebody has taken the run, or another reconciler was faster
-    _set_state(client, row.flow_run, is_cancelled=False, why=decision.why)
+    _end(client, row.flow_run, Crashed(message=decision.why))
     submit_attempt(client, cluster, row.model_copy(update={"attempt": row.attempt + 1, "flow_run": ""}))
     return True
 
 
-def _set_state(client: SyncPrefectClient, flow_run: str, *, is_cancelled: bool, why: str) -> None:
+def _end(client: SyncPrefectClient, flow_run: str, state: State[Any]) -> None:
     """Marks a flow run as over, so that no worker begins it and Prefect shows what happened."""
-    try:
+    with suppress(ObjectNotFound):
         known = client.read_flow_run(UUID(flow_run))
         if known.state is None or not known.state.is_final():
-            state: State[object] = Cancelled(message=why) if is_cancelled else Crashed(message=why)
             client.set_flow_run_state(UUID(flow_run), state, force=True)
-    except ObjectNotFound:
-        return
 
 
 def _states(client: SyncPrefectClient, flow_runs: Iterable[str]) -> dict[str, FlowState]:

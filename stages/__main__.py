@@ -46,43 +46,37 @@ def main() -> None:
     is_task_baseline = arguments.stage == "baseline" and arguments.task
     if arguments.stage in STAGES and not arguments.run and not is_task_baseline:
         parser.error(f"{arguments.stage} needs --run")
+    run_stage = _run_stage_of_run if arguments.stage in STAGES and arguments.run else _run_preparation
     try:
-        sys.stdout.write(_run_stage(arguments, Settings.load()) + "\n")
+        sys.stdout.write(run_stage(arguments, Settings.load()) + "\n")
     except A2rlError as error:
         sys.exit(f"error: {error}")
 
 
-def _run_stage(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Runs the stage and returns the text to print."""
-    if arguments.run is not None and arguments.stage in STAGES:
-        return _run_stage_of_run(arguments.stage, arguments.run, settings)
-    return _run_preparation(arguments, settings)
-
-
 def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Runs a stage that prepares what runs start from."""
+    """Runs a stage that prepares what runs start from, and returns the text to print."""
     from stages import task_baseline, tiny
 
+    params = load_params(settings.root)
     if arguments.stage == "data":
         prepare_data(arguments.task, arguments.variant, arguments.source, settings)
         return f"data: {arguments.task} {arguments.variant}"
     if arguments.stage == "corpus":
-        tiny.corpus(arguments.task, load_params(settings.root), settings)
+        tiny.corpus(arguments.task, params, settings)
         return f"corpus: the pretraining text of {arguments.task}"
     if arguments.stage == "model":
         return f"model: {PretrainedStore(settings).make_again(CATALOGUE[arguments.model])}"
     if arguments.stage == "tiny":
         sys.stderr.write("tiny: pretraining the base model takes about two minutes\n")
-        built = tiny.tiny(load_params(settings.root), settings)
+        built = tiny.tiny(params, settings)
         return f"tiny: {built.parameters:,} parameters, loss {built.final_loss:.2f}, {built.seconds:.0f} s"
-    params = load_params(settings.root)
     if arguments.stage == "graders":
         return f"graders: {task_baseline.graders(params, settings)}"
     metrics = task_baseline.task_baseline(arguments.task, arguments.variant, params, settings)
     return f"baseline: {arguments.task} {metrics.score:.1f} [{metrics.ci_low:.1f}, {metrics.ci_high:.1f}]"
 
 
-def _run_stage_of_run(stage: str, run_id: str, settings: Settings) -> str:
+def _run_stage_of_run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Runs a stage of one run and returns its record as JSON."""
     from stages import baseline, execute, grade, report, setup, validity
 
@@ -94,9 +88,9 @@ def _run_stage_of_run(stage: str, run_id: str, settings: Settings) -> str:
         "validity": validity.validity,
         "report": report.report,
     }
-    run = RunDir(settings.runs / run_id)
-    with owned(run), allocated_gpus(run, settings) if stage in ON_GPUS else nullcontext():
-        return run_stages[stage](run, settings).model_dump_json(indent=2)
+    run = RunDir(settings.runs / arguments.run)
+    with owned(run), allocated_gpus(run, settings) if arguments.stage in ON_GPUS else nullcontext():
+        return run_stages[arguments.stage](run, settings).model_dump_json(indent=2)
 
 
 if __name__ == "__main__":

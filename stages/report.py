@@ -24,7 +24,9 @@ def report(run: RunDir, settings: Settings) -> ReportRecord:
     """
     started = time.monotonic()
     _show(run, settings)
-    if (record := _unless_closed(run)) is None:
+    # The record of a closed run must stay as it is.
+    record = run.read("report", ReportRecord) if run.ledger.events(RunClosed) else None
+    if record is None:
         record = run.write("report", ReportRecord(seconds=time.monotonic() - started, path=run.report))
     close_run(run)
     return record
@@ -38,8 +40,3 @@ def _show(run: RunDir, settings: Settings) -> None:
             raise
         except Exception as error:  # noqa: BLE001 - the run ends without it, and `a2rl report` tries again
             log_failure(pipeline_log(run), show.__name__, error)
-
-
-def _unless_closed(run: RunDir) -> ReportRecord | None:
-    """Returns the record of a run that is closed, which must stay as it is."""
-    return run.read("report", ReportRecord) if run.ledger.events(RunClosed) else None

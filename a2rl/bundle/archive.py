@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
@@ -159,20 +159,20 @@ def _write_archive(target: Path, index: Index, members: dict[str, Path]) -> None
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
             content = (index.model_dump_json(indent=1) + "\n").encode()
-            _add_member(archive, INDEX, len(content), lambda: io.BytesIO(content))
+            _add_member(archive, INDEX, len(content), io.BytesIO(content))
             for name, member in index.files.items():
-                _add_member(archive, name, member.bytes, members[name].open, "rb")
+                with members[name].open("rb") as opened:
+                    _add_member(archive, name, member.bytes, opened)
         making.replace(target)
     except OSError as error:
         making.unlink(missing_ok=True)
         raise machine_failure(f"write the bundle {target}", error) from error
 
 
-def _add_member(archive: tarfile.TarFile, name: str, size: int, opener: Callable[..., IO[bytes]], *mode: str) -> None:
+def _add_member(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = size, 0o644
-    with opener(*mode) as content:
-        archive.addfile(entry, content)
+    archive.addfile(entry, content)
 
 
 BLOCK = 1 << 20

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -31,6 +31,7 @@ SHARED = (
 """What an unpacked run takes from the reader's own checkout."""
 SOUND, UNSOUND, NOT_DONE, FLAGGED, VOID, DIFFERENT = 0, 1, 2, 3, 4, 5
 """The exit codes of `a2rl audit`; NOT_DONE is that of every command that could not do what was asked."""
+T = TypeVar("T")
 RESULT, BASE_MODEL = "the checkpoint that counts", "the base model"
 
 
@@ -76,17 +77,22 @@ def audit(run: RunDir, trust: Trust, tracker: Tracker | None, absent: Absent = N
         absent: What is known not to be here.
     """
     checks = tuple(verify_run(run, tracker, trust, absent))
+    # Without the list of files, nobody can say what is missing.
+    lacks_list = _if_readable(lambda: read_manifest(run) is None, False)
     return Audit(
-        run_id=run.id, checks=checks, validity=_validity(run), left_out=(*sorted(absent.files), *_no_list(run))
+        run_id=run.id,
+        checks=checks,
+        validity=_if_readable(lambda: read_validity(run), None),
+        left_out=(*sorted(absent.files), *([MANIFEST] if lacks_list else [])),
     )
 
 
-def _no_list(run: RunDir) -> tuple[str, ...]:
-    """Names the list of files if the run has none: nobody can say what is missing."""
+def _if_readable(read: Callable[[], T], otherwise: T) -> T:
+    """Returns what can be read of a run; if it cannot be read, a check says why."""
     try:
-        return () if read_manifest(run) else (MANIFEST,)
+        return read()
     except A2rlError:
-        return ()  # the check of the files says why
+        return otherwise
 
 
 def graded_anew(
@@ -113,7 +119,8 @@ def graded_anew(
     }
     regrades: list[Regrade] = []
     problems: dict[str, str] = {}
-    for what, grade in again.items() if _has_result(run) else ():
+    record = _if_readable(lambda: run.read("grade", GradeRecord), None)
+    for what, grade in again.items() if record and record.final else ():
         try:
             _require_base_model(run, absent)
             regrades.append(grade())
@@ -122,14 +129,6 @@ def graded_anew(
         except A2rlError as error:
             problems[what] = str(error)
     return found.model_copy(update={"regrades": tuple(regrades), "not_regraded": problems})
-
-
-def _has_result(run: RunDir) -> bool:
-    try:
-        record = run.read("grade", GradeRecord)
-    except A2rlError:
-        return False  # the check of the records says why
-    return record is not None and record.final is not None
 
 
 def _require_base_model(run: RunDir, absent: Absent) -> None:
@@ -142,13 +141,6 @@ def _require_base_model(run: RunDir, absent: Absent) -> None:
         raise UsageError(f"the base model {run.spec.model} is not on this machine{how_to_get(run.spec.model)}")
     if absent.base_model and model_digest(base) != run.need("setup", SetupRecord).model_digest:
         raise UsageError(f"what is called {run.spec.model} here is another model")
-
-
-def _validity(run: RunDir) -> Validity | None:
-    try:
-        return read_validity(run)
-    except A2rlError:
-        return None  # the check of the records says why
 
 
 class OpenBundle(NamedTuple):

@@ -3,9 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from math import prod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -17,12 +15,12 @@ from a2rl.agent_systems.installation import Installation
 from a2rl.cli.console import err, out, print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, Source
 from a2rl.cli.progress import byte_bar
-from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError, unknown_name
+from a2rl.core.errors import A2rlError, UsageError, unknown_name
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import TINY
-from a2rl.models.checkpoint import tensors_of
+from a2rl.models.checkpoint import parameters_in
 from a2rl.models.pretrained import CATALOGUE
-from a2rl.models.pretrained_store import OnProgress, PretrainedStore
+from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, own_task_ids, task_ids
 
 agents_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -170,17 +168,10 @@ def fetch(names: Iterable[str], settings: Settings) -> None:
     for model in (CATALOGUE[name] for name in wanted if name in CATALOGUE):
         if store.state(model) != "ready":
             store.require_licence(model)
-            with _progress(model.name, model.download_bytes) as on_progress:
+            if not err.is_terminal:  # where there is no bar, one line says what takes so long
+                say_aside(f"downloading {model.name} ({_size(model.download_bytes)}), once")
+            with byte_bar(f"downloading {model.name}") as on_progress:
                 store.get(model, on_progress)
-
-
-@contextmanager
-def _progress(name: str, total: int) -> Iterator[OnProgress]:
-    """Shows a bar on a terminal; elsewhere, one line says what takes so long."""
-    if not err.is_terminal:
-        say_aside(f"downloading {name} ({_size(total)}), once")
-    with byte_bar(f"downloading {name}") as on_progress:
-        yield on_progress
 
 
 def list_models(settings: Settings) -> list[ListedModel]:
@@ -188,7 +179,7 @@ def list_models(settings: Settings) -> list[ListedModel]:
     store = PretrainedStore(settings)
     tiny = settings.models / TINY
     state = "ready" if (tiny / "config.json").is_file() else "missing"
-    found = [ListedModel(TINY, state, _parameters(tiny), _bytes(tiny), 0, "MIT", "for the mini variants")]
+    found = [ListedModel(TINY, state, parameters_in(tiny), _bytes(tiny), 0, "MIT", "for the mini variants")]
     for model in CATALOGUE.values():
         found.append(
             ListedModel(
@@ -204,18 +195,10 @@ def list_models(settings: Settings) -> list[ListedModel]:
     named = {TINY, *CATALOGUE}
     others = (path.parent for path in sorted(settings.models.glob("*/config.json")))
     return found + [
-        ListedModel(f"models/{folder.name}", "ready", _parameters(folder), _bytes(folder), 0, "-", "a folder")
+        ListedModel(f"models/{folder.name}", "ready", parameters_in(folder), _bytes(folder), 0, "-", "a folder")
         for folder in others
         if folder.name not in named and not folder.name.startswith(".")
     ]
-
-
-def _parameters(folder: Path) -> int | None:
-
-    try:
-        return sum(prod(tensor.shape) for tensor in tensors_of(folder).values()) or None
-    except (InvalidSubmissionError, OSError):
-        return None
 
 
 def _bytes(folder: Path) -> int | None:

@@ -43,8 +43,8 @@ class Diagnosis(NamedTuple):
 def examine(settings: Settings) -> list[Diagnosis]:
     """Checks everything that a run may need. This takes a second or two."""
     return [
-        _python(),
-        _git(),
+        Diagnosis("python", True, False, sys.version.split()[0]),
+        _program("git", False, "install git: runs keep the agent's code in it"),
         _network(settings),
         _disk(settings),
         _gpu(settings),
@@ -53,7 +53,11 @@ def examine(settings: Settings) -> list[Diagnosis]:
         _agent_python(settings),
         *_sandbox(settings),
         _code_answers(),
-        _npm(),
+        _program(
+            "npm",
+            True,
+            "install Node.js 20 or newer: several agent systems are npm packages (`a2rl agents` lists them)",
+        ),
     ]
 
 
@@ -72,8 +76,9 @@ def examine_run(given: Mapping[str, Any], settings: Settings) -> list[Diagnosis]
     ]
 
 
-def _python() -> Diagnosis:
-    return Diagnosis("python", True, False, sys.version.split()[0])
+def _program(name: str, optional: bool, mend: str) -> Diagnosis:
+    found = shutil.which(name)
+    return Diagnosis(name, bool(found), optional, found or "not found", "" if found else mend)
 
 
 def _network(settings: Settings) -> Diagnosis:
@@ -94,12 +99,6 @@ def _network(settings: Settings) -> Diagnosis:
     except UsageError as error:
         return Diagnosis("network", False, False, "; ".join(ways), str(error))
     return Diagnosis("network", True, False, "; ".join([*ways, *([f"certificates: {trusted}"] if trusted else [])]))
-
-
-def _git() -> Diagnosis:
-    found = shutil.which("git")
-    mend = "" if found else "install git: runs keep the agent's code in it"
-    return Diagnosis("git", bool(found), False, found or "not found", mend)
 
 
 def _disk(settings: Settings) -> Diagnosis:
@@ -207,9 +206,3 @@ def _code_answers() -> Diagnosis:
             return Diagnosis("code answers", True, True, str(pool.layers))
     except InfrastructureError as error:
         return Diagnosis("code answers", False, True, str(error), "only humaneval needs it")
-
-
-def _npm() -> Diagnosis:
-    found = shutil.which("npm")
-    mend = "install Node.js 20 or newer: several agent systems are npm packages (`a2rl agents` lists them)"
-    return Diagnosis("npm", bool(found), True, found or "not found", "" if found else mend)

@@ -9,9 +9,8 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +20,7 @@ from rich.text import Text
 from a2rl.cli.console import err
 from a2rl.cli.progress import GradingProgress
 from a2rl.cli.results import sandbox_warning
-from a2rl.cli.watching import LiveTable, Watcher, belongs_to
+from a2rl.cli.watching import Watcher, belongs_to, table_below
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
 from a2rl.core.event_log import PeriodicThread
 from a2rl.core.printable import printable
@@ -52,19 +51,14 @@ MAX_SHOWN = 400
 
 
 class Follower:
-    """Prints what happens in some runs while a flow works on them in this process."""
+    """Prints what happens in some runs from now on, while a flow works on them in this process."""
 
-    def __init__(self, runs: Path, console: Console, only: set[str] | None = None) -> None:
-        self._runs = runs
-        self._console = console
-        self._known = {run.id for run in RunDir.all(runs)} - (only or set())
+    def __init__(self, runs: Sequence[RunDir], console: Console) -> None:
+        self._runs, self._console = runs, console
         self._seen: dict[str, int] = {}
-        self._digests: dict[tuple[str, str], list[int]] = {}
-        for run in (RunDir(runs / run_id) for run_id in only or ()):
-            entries = run.ledger.entries()
-            self._seen[run.id] = len(entries)
-            for entry in entries:
-                self._remember(run, entry.event)
+        self._numbers: dict[tuple[str, str], list[str]] = {}
+        for run in runs:
+            self._new_events(run)
         self._progress = GradingProgress()
         self._thread = PeriodicThread("following the runs", self._look, lambda: POLL_INTERVAL_S)
 
@@ -79,28 +73,19 @@ class Follower:
         self._look()
 
     def _look(self) -> None:
-        for run in RunDir.all(self._runs):
-            if run.id not in self._known:
-                try:
-                    self._look_at(run)
-                except A2rlError:
-                    continue  # the process that works on the run reports it
+        for run in self._runs:
+            with suppress(A2rlError):  # the process that works on the run reports it
+                self._look_at(run)
 
     def _look_at(self, run: RunDir) -> None:
-        if run.id not in self._seen:
-            spec = run.spec
-            self._line(
-                run,
-                Text(f"budget {format_duration(spec.budget_s)}, {spec.mode}, {spec.protocol}, seed {spec.seed}", "dim"),
-            )
-            self._seen[run.id] = 0
-        for entry in run.ledger.entries(after=self._seen[run.id]):
-            self._seen[run.id] = entry.seq
-            self._remember(run, entry.event)
-            if text := self._describe(run, entry.event):
+        for event in self._new_events(run):
+            if text := self._describe(run, event):
                 self._line(run, text)
-        names = {run.checkpoint(digest).name: f"submission {', '.join(map(str, numbers))}"
-                 for (run_id, digest), numbers in self._digests.items() if run_id == run.id}  # fmt: skip
+        names = {
+            run.checkpoint(digest).name: f"submission {', '.join(numbers)}"
+            for (run_id, digest), numbers in self._numbers.items()
+            if run_id == run.id
+        }
         for line in self._progress.lines(run, names):
             self._line(run, Text(line, "dim"))
 
@@ -108,10 +93,15 @@ class Follower:
         clock = time.strftime("%H:%M:%S")
         self._console.print(Text.assemble((f"{clock} ", "dim"), (f"{run.id}  ", "cyan"), text), soft_wrap=True)
 
-    def _remember(self, run: RunDir, event: Event) -> None:
-        """Notes the number of a submission; what comes later names only its checkpoint."""
-        if isinstance(event, SubmissionAccepted):
-            self._digests.setdefault((run.id, event.weights_digest), []).append(event.submission_id)
+    def _new_events(self, run: RunDir) -> list[Event]:
+        """Returns what has happened since the last call, and notes the numbers of submissions: what comes later names
+        only their checkpoint."""
+        entries = run.ledger.entries(after=self._seen.get(run.id, 0))
+        for entry in entries:
+            self._seen[run.id] = entry.seq
+            if isinstance(event := entry.event, SubmissionAccepted):
+                self._numbers.setdefault((run.id, event.weights_digest), []).append(str(event.submission_id))
+        return [entry.event for entry in entries]
 
     def _describe(self, run: RunDir, event: Event) -> Text | None:  # noqa: PLR0911 - one line for each kind of event
         if isinstance(event, BaselineKnown):
@@ -138,20 +128,20 @@ class Follower:
             after, path = format_duration(event.elapsed_s), event.model_path.removeprefix(f"{run.workspace}/")
             return Text(f"submission {event.submission_id} after {after}: {_shortened(path)}", "dim")
         if isinstance(event, Graded):
-            numbers = self._numbers(run, event.weights_digest)
+            numbers = self._numbers_of(run, event.weights_digest)
             gain = "" if event.improvement is None else f", {event.improvement:+.1f} points"
             return Text.assemble(f"submission {numbers} scores ", (f"{event.result}{gain}", "bold"))
         if isinstance(event, GradingFailed):
-            numbers = self._numbers(run, event.weights_digest)
+            numbers = self._numbers_of(run, event.weights_digest)
             return Text(f"submission {numbers} has no grade yet: {_shortened(event.reason)}", "yellow")
         if isinstance(event, SubmissionRefused):
             more = "submission refused" if event.count == 1 else f"{event.count} submissions refused, the last one"
             return Text(f"{more}: {_shortened(event.reason)}", "yellow")
         return None
 
-    def _numbers(self, run: RunDir, digest: str) -> str:
+    def _numbers_of(self, run: RunDir, digest: str) -> str:
         """Returns the numbers of the submissions of a checkpoint."""
-        return ", ".join(str(number) for number in self._digests.get((run.id, digest), [])) or "?"
+        return ", ".join(self._numbers.get((run.id, digest), [])) or "?"
 
 
 def _shortened(text: str) -> str:
@@ -164,14 +154,17 @@ END_TIMEOUT_S = 5
 DATABASE_BYTES = 20_000_000
 
 
-def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings) -> None:
-    """Runs the flow `a2rl` and prints what happens in its runs.
+def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> None:
+    """Runs the flow `a2rl` for these runs and prints what happens in them.
+
+    Args:
+        parameters: Further parameters of the flow.
 
     Raises:
         A2rlError: The flow has failed.
         InterruptedByUserError: The user stopped it.
     """
-    has_own_server = bool(settings.environ.get("PREFECT_API_URL"))
+    has_own_server, ids = bool(settings.environ.get("PREFECT_API_URL")), [run.id for run in runs]
     server = nullcontext(_already_there) if has_own_server else embedded_server(settings)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -180,13 +173,11 @@ def run_flow(parameters: dict[str, Any], run_ids: list[str], settings: Settings)
 
             wait_until_ready()
             status.stop()
-            watcher = Watcher(settings.runs, belongs_to(run_ids))
-            with Follower(settings.runs, err, set(run_ids)), LiveTable(watcher.look, err):
-                a2rl(**parameters)
+            watcher = Watcher(settings.runs, belongs_to(ids))
+            with Follower(runs, err), table_below(watcher.look, err):
+                a2rl(run_ids=ids, **parameters)
     except (KeyboardInterrupt, InterruptedByUserError) as error:
-        raise InterruptedByUserError(
-            f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(run_ids)}"
-        ) from error
+        raise InterruptedByUserError(f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(ids)}") from error
 
 
 @contextmanager

@@ -7,16 +7,17 @@ from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ConfigDict
 
 from a2rl.agent_systems.definition import find_agent
 from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import err, print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, RunId, RunIds, Submission, with_replaced_settings, with_settings
 from a2rl.cli.progress import progress_bar
+from a2rl.cli.stored_runs import find_run
 from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
 from a2rl.core.errors import A2rlError
+from a2rl.core.files import FrozenModel
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.run.directory import RunDir
@@ -26,10 +27,8 @@ from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
 
 
-class RepeatedSubmission(BaseModel):
+class RepeatedSubmission(FrozenModel):
     """One submission in both runs; what the other run has no submission for is empty."""
-
-    model_config = ConfigDict(frozen=True)
 
     number: int
     weights: str
@@ -43,10 +42,8 @@ class RepeatedSubmission(BaseModel):
         return self.weights == self.weights_again and self.score == self.score_again
 
 
-class Repetition(BaseModel):
+class Repetition(FrozenModel):
     """A run and its repetition."""
-
-    model_config = ConfigDict(frozen=True)
 
     run_id: str
     again: str
@@ -76,11 +73,8 @@ def repetition(run: RunDir, again: RunDir) -> Repetition:
 
 def _submissions(run: RunDir) -> list[tuple[str, float | None]]:
     grades = run.ledger.grades()
-    accepted = run.ledger.events(SubmissionAccepted)
-    return [
-        (each.weights_digest, grade.result.score if (grade := grades.get(each.weights_digest)) else None)
-        for each in accepted
-    ]
+    digests = [each.weights_digest for each in run.ledger.events(SubmissionAccepted)]
+    return [(digest, grades[digest].result.score if digest in grades else None) for digest in digests]
 
 
 def _changed(run: RunDir, again: RunDir) -> tuple[str, ...]:
@@ -106,12 +100,9 @@ def run(*, as_json: Json = False, **given: Any) -> None:
     settings = Settings.load()
     suite = single_run(given)
     [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)
-    _warn([spec], settings)
-    _check([spec], settings)
-    fetch([spec.model], settings)
-    created = create_run(spec, settings)
+    [created] = _create([spec], settings)
     with showing(lambda: show_run(created, as_json)):
-        run_flow({"run_ids": [created.id]}, [created.id], settings)
+        run_flow([created], settings)
 
 
 @with_replaced_settings
@@ -155,14 +146,10 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
     from a2rl.cli.results import list_runs, run_object, show_list
 
     say_aside(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}")
-    _warn(specs, settings)
-    _check(specs, settings)
-    fetch([spec.model for spec in specs], settings)
-    created = [create_run(spec, settings) for spec in specs]
-    ids = [each.id for each in created]
+    created = _create(specs, settings)
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
         try:
-            run_flow({"suite": specs[0].suite, "run_ids": ids, "concurrency": concurrency}, ids, settings)
+            run_flow(created, settings, suite=specs[0].suite, concurrency=concurrency)
         finally:
             show_list(list_runs(created))
             _report_on_launch(created, settings)
@@ -199,7 +186,7 @@ def resume(
         for each in runs:
             locks.enter_context(reserved(each, settings))
         _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
-        run_flow({"run_ids": [each.id for each in runs]}, [each.id for each in runs], settings)
+        run_flow(runs, settings)
 
 
 def _report_on_launch(runs: Sequence[RunDir], settings: Settings) -> None:
@@ -212,6 +199,14 @@ def _report_on_launch(runs: Sequence[RunDir], settings: Settings) -> None:
         say_aside(f"the report over all runs could not be written: {error}", style="yellow")
     else:
         say(f"report over all runs: {page}")
+
+
+def _create(specs: Sequence[RunSpec], settings: Settings) -> list[RunDir]:
+    """Creates runs that can start, and gets their base models."""
+    _warn(specs, settings)
+    _check(specs, settings)
+    fetch([spec.model for spec in specs], settings)
+    return [create_run(spec, settings) for spec in specs]
 
 
 def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
@@ -249,7 +244,7 @@ def regrade(
 
     Examples: `a2rl regrade gsm8k-scripted-20260412-093015-a1b2 2`, `a2rl regrade gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.results import find_run, show_regrade
+    from a2rl.cli.results import show_regrade
     from a2rl.grading.regrade import regrade as grade_again
 
     settings = Settings.load()
@@ -270,29 +265,23 @@ def rerun(run_id: RunId, as_json: Json = False) -> None:
     Example: `a2rl rerun gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.results import find_run, show_run
+    from a2rl.cli.results import show_run
     from a2rl.config.plan import plan_again
-    from a2rl.execution.preflight import require_ready
 
     settings = Settings.load()
     first = find_run(run_id, settings)
     require_made_here([first], settings)
-    spec = plan_again(first.spec, settings)
-    fetch([spec.model], settings)
-    require_ready([spec], settings)
-    again = create_run(spec, settings)
+    [again] = _create([plan_again(first.spec, settings)], settings)
 
     def show() -> None:
         show_run(again, as_json=False)
         _show_repetition(first, again, as_json)
 
     with showing(show):
-        run_flow({"run_ids": [again.id]}, [again.id], settings)
+        run_flow([again], settings)
 
 
 def _show_repetition(first: RunDir, again: RunDir, as_json: bool) -> None:
-    from a2rl.cli.launching import repetition
-
     found = repetition(first, again)
     if found.is_same:
         what = f"the same weights and scores in all {len(found.submissions)} submissions as {found.run_id}"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 import a2rl
 from a2rl.cli.console import print_json, say
-from a2rl.cli.options import Json, with_optional_settings, with_replaced_settings
+from a2rl.cli.options import Json, with_replaced_settings, with_settings
 from a2rl.core.errors import UsageError
 from a2rl.core.files import machine_failure
 from a2rl.core.settings import MADE_BY, Settings
@@ -54,7 +54,7 @@ def redteam(context: typer.Context) -> None:
     raise typer.Exit(done.returncode)
 
 
-@with_optional_settings
+@with_settings
 def doctor(*, as_json: Json = False, **given: Any) -> None:
     """Check what this machine has for benchmark runs, and say how to get what is missing.
 

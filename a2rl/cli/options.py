@@ -43,11 +43,6 @@ def with_replaced_settings(command: Command) -> Command:
     return _with_options(command, [_replacement(setting) for setting in SUITE_SETTINGS])
 
 
-def with_optional_settings(command: Command) -> Command:
-    """Replaces `**given` in a command's signature by one option for each setting of a run. Without it, it is None."""
-    return _with_options(command, [_optional(setting) for setting in SETTINGS])
-
-
 def _with_options(command: Command, options: list[inspect.Parameter]) -> Command:
     """Adds options to the signature of a command, which Typer reads.
 
@@ -69,22 +64,20 @@ def _single(setting: Setting) -> inspect.Parameter:
     if setting.is_duration and default is not None:
         default = format_duration(default)
     shown = "" if default is None or isinstance(default, BaseModel) else f" [default: {default}]"
-    return _keyword(setting.key, _input_type(setting) | None, _option(setting, shown), None)
-
-
-def _optional(setting: Setting) -> inspect.Parameter:
-    return _keyword(setting.key, _input_type(setting) | None, _option(setting), None)
+    return _keyword(setting.key, _input_type(setting), _option(setting, shown))
 
 
 def _replacement(setting: Setting) -> inspect.Parameter:
     kind: Any = _input_type(setting)
     if setting.is_axis and not setting.is_switch:
         kind = list[kind]
-    return _keyword(setting.suite_key, kind | None, _option(setting), None)
+    return _keyword(setting.suite_key, kind, _option(setting))
 
 
-def _keyword(name: str, kind: Any, option: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, option], default=default)
+def _keyword(name: str, kind: Any, option: Any) -> inspect.Parameter:
+    """Returns a parameter that is None unless the option is given."""
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
 
 
 def _option(setting: Setting, more: str = "") -> Any:

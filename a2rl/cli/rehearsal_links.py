@@ -324,10 +324,10 @@ def run(rehearsals: Sequence[Rehearsal]) -> None:
     created = [
         (here, create_run(_short_run(here, env), settings), way) for here in rehearsals for way, env in ways.items()
     ]
-    ids = [ours.id for _, ours, _ in created]
-    with rehearsals[0].link("runs, under Prefect", RUN_S * len(ids)) as found:
-        run_flow({"run_ids": ids, "concurrency": 1}, ids, settings)
-        found(", ".join(ids))
+    runs = [ours for _, ours, _ in created]
+    with rehearsals[0].link("runs, under Prefect", RUN_S * len(runs)) as found:
+        run_flow(runs, settings, concurrency=1)
+        found(", ".join(ours.id for ours in runs))
     for here, ours, way in created:
         for method in ("SFT", "GRPO"):
             with here.link(f"training and grade: {method}{way}") as found:

@@ -2,15 +2,13 @@
 table of `a2rl runs`."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.text import Text
 
 from a2rl.cli.console import out, print_json, print_table, say
-from a2rl.core.errors import A2rlError, UsageError, unknown_name
+from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.printable import printable, printable_json
-from a2rl.core.settings import Settings
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.figures import remarks_on, run_metrics
@@ -78,21 +76,6 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "labels": labels_object(run),
         "report": str(run.report) if run.report.exists() else None,
     }
-
-
-def find_run(run_id: str, settings: Settings) -> RunDir:
-    """Returns a run, given its id or the path of its directory.
-
-    Raises:
-        UsageError: There is no such run.
-        IntegrityError: Its directory has links, pipes or devices.
-    """
-    name = Path(run_id).name
-    if not (settings.runs / name / "spec.json").is_file():
-        raise unknown_name("run", name, [each.id for each in RunDir.all(settings.runs)][-10:])
-    found = RunDir(settings.runs / name)
-    found.check_plain()
-    return found
 
 
 def state_of(run: RunDir) -> str:

@@ -4,11 +4,11 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
-from a2rl.config.params import Params, load_params
+from a2rl.config.params import load_params
 from a2rl.config.preset import parsed, resolved
 from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl, write_jsonl
@@ -27,7 +27,7 @@ from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
 from a2rl.task_api.catalog import find_task, load_grader, load_task
-from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Task, Variant
+from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
 from a2rl.task_api.data import about, ensure_data, hidden_digest
 
 
@@ -84,25 +84,14 @@ class GradeRequest:
     task: str
     model: str
     variant: str
-    source: Path | None
-    split: str
-    limit: int | None
-    backend: str | None
-    generation: str
-    dtype: str | None
-    options: Options
-    judge: str | None
-
-    def engine(self, params: Params, folder: Path) -> EngineChoice:
-        """Returns how the model in a folder is computed.
-
-        Raises:
-            UsageError: There is no such back end or type of numbers.
-        """
-        grading = params.grading
-        backend = grading.backend if self.backend is None else one_of("back end", self.backend, Backend)
-        dtype = grading.dtype if self.dtype is None else one_of("type of numbers", self.dtype, DtypeSetting)
-        return EngineChoice.of(backend, dtype, grading.vllm, folder)
+    source: Path | None = None
+    split: str = "all"
+    limit: int | None = None
+    backend: str | None = None
+    generation: str = ""
+    dtype: str | None = None
+    options: Options = field(default_factory=dict)
+    judge: str | None = None
 
 
 def grade_checkpoint(
@@ -120,28 +109,50 @@ def grade_checkpoint(
         InvalidSubmissionError: Some weights are missing or not finite.
         InfrastructureError: Grading failed.
     """
-    task, params = load_task(find_task(request.task, settings.root), settings.root), load_params(settings.root)
-    request = replace(request, task=task.id, variant=task.nearest(known_variant(request.variant)))
-    folder = resolve_model(request.model, settings)
-    engine = request.engine(params, folder)
     if outputs is not None and (outputs.is_dir() or not os.access(outputs.parent, os.W_OK)):
         raise UsageError(f"--outputs {outputs} cannot be written: give a file in a folder that you may write to")
     with tempfile.TemporaryDirectory() as scratch:
-        job = _job(settings, request, task, params, engine, Path(scratch), folder)
-        data = ensure_data(task.id, job.variant, request.source, settings)
-        check_prompts(job, request.model, folder, job.hidden, settings.root)
-        require_finite_weights(folder)
-        if engine.backend == "vllm":
-            require_complete(folder, settings)
-        for_one = engine.vllm.tensor_parallel_size if engine.vllm else 1
+        job = _job(settings, request, Path(scratch))
+        data = ensure_data(job.task, job.variant, request.source, settings)
+        check_prompts(job, request.model, job.model, job.hidden, settings.root)
+        require_finite_weights(job.model)
+        if job.backend == "vllm":
+            require_complete(job.model, settings)
+        for_one = job.vllm.tensor_parallel_size if job.vllm else 1
         with held_device(request.model, settings, for_one) as device:
-            score = grade_now(planned_for(device, job, folder), settings, on_progress, [device]).score
+            score = grade_now(planned_for(device, job, job.model), settings, on_progress, [device]).score
         problem = _write_outputs(job.result, outputs) if outputs is not None else ""
-    items = len(load_grader(request.task).item_ids(data / "hidden"))
-    computed = {"computed in": engine.dtype} if engine.dtype else {}
+    items = len(load_grader(job.task).item_ids(job.hidden))
+    computed = {"computed in": job.dtype} if job.dtype else {}
     depends_on = {**job.options, "answers": job.generation.in_words(), **computed, **about(data)}
     depends_on["data digest"] = hidden_digest(data)[:16]
     return CheckpointScore(score, depends_on, sample_in_words(request.limit, items), problem)
+
+
+def _job(settings: Settings, request: GradeRequest, scratch: Path) -> GradeJob:
+    """Returns the job, once all that is asked for is known to exist."""
+    params = load_params(settings.root)
+    task, grading = load_task(find_task(request.task, settings.root), settings.root), params.grading
+    variant, folder = task.nearest(known_variant(request.variant)), resolve_model(request.model, settings)
+    backend = one_of("back end", request.backend or grading.backend, Backend)
+    dtype = one_of("type of numbers", request.dtype or grading.dtype, DtypeSetting)
+    return GradeJob(
+        root=settings.root,
+        task=task.id,
+        variant=variant,
+        hidden=settings.data(task.id, variant) / "hidden",
+        model=folder,
+        split=one_of("split", request.split, Split),
+        split_seed=grading.split_seed,
+        limit=request.limit,
+        **dict(EngineChoice.of(backend, dtype, grading.vllm, folder)),
+        exact=grading.exact,
+        generation=resolved(parsed(request.generation), task.id, variant, request.model, grading.generation),
+        options=task.choose({**grading.options.get(task.id, {}), **request.options}),
+        judge=params.judge_for(task, variant, request.judge),
+        result=scratch / "grade.json",
+        log=scratch / "grader.log",
+    )
 
 
 def _write_outputs(result: Path, target: Path) -> str:
@@ -155,39 +166,6 @@ def _write_outputs(result: Path, target: Path) -> str:
     except (OSError, A2rlError) as error:
         return f"the outputs could not be written to {target}: {error}"
     return ""
-
-
-def _job(
-    settings: Settings,
-    request: GradeRequest,
-    task: Task,
-    params: Params,
-    engine: EngineChoice,
-    scratch: Path,
-    folder: Path,
-) -> GradeJob:
-    variant = known_variant(request.variant)
-    return GradeJob(
-        root=settings.root,
-        task=request.task,
-        variant=variant,
-        hidden=settings.data(request.task, variant) / "hidden",
-        model=folder,
-        split=one_of("split", request.split, Split),
-        split_seed=params.grading.split_seed,
-        limit=request.limit,
-        backend=engine.backend,
-        dtype=engine.dtype,
-        vllm=engine.vllm,
-        exact=params.grading.exact,
-        generation=resolved(
-            parsed(request.generation), request.task, variant, request.model, params.grading.generation
-        ),
-        options=task.choose({**params.grading.options.get(request.task, {}), **request.options}),
-        judge=params.judge_for(task, variant, request.judge),
-        result=scratch / "grade.json",
-        log=scratch / "grader.log",
-    )
 
 
 def score_file(

@@ -15,6 +15,7 @@ from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import print_error, print_json, say
 from a2rl.cli.options import Json, RunId, Source, Submission, Task, Variant
 from a2rl.cli.progress import progress_bar
+from a2rl.cli.stored_runs import PublicKey, find_run
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UsageError
 from a2rl.core.files import write_atomically
 from a2rl.core.settings import Settings
@@ -40,7 +41,6 @@ def bundle(
     Example: `a2rl bundle gsm8k-scripted-20260412-093015-a1b2 --with-weights`
     """
     from a2rl.bundle.archive import SUFFIX, pack
-    from a2rl.cli.results import find_run
 
     settings = Settings.load()
     found = find_run(run_id, settings)
@@ -56,9 +56,7 @@ def bundle(
 def audit(
     run: Annotated[str, typer.Argument(help="Run id, or a bundle.")],
     regrade: Annotated[bool, typer.Option(help="Grade the kept checkpoint anew, and compare item by item.")] = False,
-    public_key: Annotated[
-        list[Path] | None, typer.Option(help="Public key of the signer that must have signed the ledger.")
-    ] = None,
+    public_key: PublicKey = None,
     published: Annotated[
         Path | None, typer.Option(help="File with published heads, one JSON object in each line.")
     ] = None,
@@ -148,8 +146,8 @@ def _audit(
     from a2rl.bundle.audit import audit as audited
     from a2rl.bundle.audit import graded_anew
     from a2rl.bundle.confined import audit_bundle
-    from a2rl.cli.results import find_run
     from a2rl.results.mlflow.tracking import Tracker
+    from a2rl.results.verify import read_published
 
     if Path(name).is_file():
         # The key of this checkout has signed nothing of the runs of others.
@@ -157,14 +155,10 @@ def _audit(
     if name.endswith((".gz", ".tar")):
         raise UsageError(f"there is no file {name}: give a bundle or the id of a run")
     run = find_run(name, settings)
-    found = audited(run, _with_published(trust, published, run.id), Tracker(settings))
+    if published is not None:
+        trust = trust._replace(published=read_published(published, run.id))
+    found = audited(run, trust, Tracker(settings))
     return graded_anew(found, run, settings, on_progress=on_progress) if regrade else found
-
-
-def _with_published(trust: "Trust", published: Path | None, run_id: str) -> "Trust":
-    from a2rl.results.verify import read_published
-
-    return trust if published is None else trust._replace(published=read_published(published, run_id))
 
 
 def _show(found: "Audit") -> None:
@@ -196,7 +190,6 @@ def inspect_log(
 
     Example: `a2rl export inspect gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.results import find_run
     from a2rl.export.inspect_log import inspect_log_name, write_inspect_log
 
     settings = Settings.load()
@@ -260,8 +253,7 @@ def grade_for_harbor(
         except InvalidSubmissionError as error:
             print_error(str(error))
         else:
-            request = GradeRequest(task, str(model), variant, None, "all", None, None, "", None, {}, None)
-            score = grade_checkpoint(settings, request, ignore_progress).score
+            score = grade_checkpoint(settings, GradeRequest(task, str(model), variant), ignore_progress).score
             if score.score is None:
                 raise InfrastructureError(f"there is no score: {score.reason}")
             rewards = {"reward": score.score / 100, "valid": 1.0}

@@ -10,7 +10,7 @@ import typer
 from a2rl.cli.console import out, print_json, print_table, say
 from a2rl.cli.options import Json, RunId, RunIds, Submission
 from a2rl.config.params import load_params
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
@@ -29,12 +29,27 @@ PublicKey = Annotated[
 ]
 
 
+def find_run(run_id: str, settings: Settings) -> RunDir:
+    """Returns a run, given its id or the path of its directory.
+
+    Raises:
+        UsageError: There is no such run.
+        IntegrityError: Its directory has links, pipes or devices.
+    """
+    name = Path(run_id).name
+    if not (settings.runs / name / "spec.json").is_file():
+        raise unknown_name("run", name, [each.id for each in RunDir.all(settings.runs)][-10:])
+    found = RunDir(settings.runs / name)
+    found.check_plain()
+    return found
+
+
 def verify(run_id: str, public_key: PublicKey = None, as_json: Json = False) -> None:
     """Check that a run is what it claims to be: its ledger, signatures, files, scores, records and MLflow entries.
 
     Example: `a2rl verify gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.results import find_run, show_checks
+    from a2rl.cli.results import show_checks
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
@@ -82,7 +97,7 @@ def runs(
 
     Examples: `a2rl runs --task gsm8k --sort gain --reverse`, `a2rl runs gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cli.results import find_run, list_runs, run_object, show_list, show_run
+    from a2rl.cli.results import list_runs, run_object, show_list, show_run
 
     if run_id is not None:
         shown = find_run(run_id, Settings.load())
@@ -128,7 +143,6 @@ def _report_on_suites(names: list[str]) -> None:
 
 def _report_on_run(run_id: str) -> None:
     from a2rl.anchor.follower import ANCHOR_NOTE, Anchor, catch_up
-    from a2rl.cli.results import find_run
     from a2rl.results.mirror import MLFLOW_NOTE
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.report.page import draw_report
@@ -210,8 +224,6 @@ def label(
 
     Example: `a2rl label gsm8k-scripted-20260412-093015-a1b2 --judge gpt-4.1`
     """
-    from a2rl.cli.results import find_run
-
     settings = Settings.load()
     records: dict[str, LabelsRecord] = {}
     for name in dict.fromkeys(run_id):
@@ -278,7 +290,6 @@ def outputs(
 
     Examples: `a2rl outputs gsm8k-scripted-20260412-093015-a1b2 --item 17`, `a2rl outputs RUN 2 --json > outputs.json`
     """
-    from a2rl.cli.results import find_run
     from a2rl.results.outputs import outputs_of
 
     run = find_run(run_id, Settings.load())
@@ -299,20 +310,15 @@ def _list_outputs(found: "list[GradedOutput]") -> None:
     rows = [
         (
             each.item or "-", each.verdict or "-", "-" if each.value is None else f"{each.value:g}",
-            str(len(each.turns)), str(each.tokens), _beginning_of(each),
+            str(len(each.turns)), str(each.tokens),
+            printable(each.turns[0].answer[:BEGINNING]) if each.turns else "-",
         )
         for each in found[:SHOWN_OUTPUTS]
     ]  # fmt: skip
     print_table(("item", "verdict", "value", "turns", "tokens", "answer"), rows, right=("value", "turns", "tokens"))
 
 
-def _beginning_of(output: "GradedOutput") -> str:
-
-    return printable(output.turns[0].answer[:BEGINNING]) if output.turns else "-"
-
-
 def _show_output(output: "GradedOutput") -> None:
-
     sample = f", answer {output.sample + 1}" if output.sample else ""
     out.print(f"item {output.item}{sample}: {output.verdict}, {output.tokens} tokens", style="bold", markup=False)
     for turn in output.turns:

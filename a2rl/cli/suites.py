@@ -11,6 +11,7 @@ import typer
 
 from a2rl.cli.console import print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, RunId
+from a2rl.cli.stored_runs import find_run
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.budget import format_duration
@@ -29,15 +30,19 @@ EVERY_S = 30.0
 SuiteName = Annotated[str | None, typer.Argument(help="A suite or a launch; all runs unless given.")]
 
 
+def _cluster() -> "Cluster":
+    from a2rl.cluster.holding import Cluster
+
+    return Cluster.needed(Settings.load())
+
+
 @app.command()
 def status(suite: SuiteName = None, as_json: Json = False) -> None:
     """Show how many runs are done, running, waiting or stuck, and what they have used.
 
     Example: `a2rl suite status paper-main`
     """
-    from a2rl.cluster.holding import Cluster
-
-    _show(Cluster.needed(Settings.load()), suite, as_json)
+    _show(_cluster(), suite, as_json)
 
 
 @app.command()
@@ -50,9 +55,7 @@ def watch(
 
     Example: `a2rl suite watch paper-main`
     """
-    from a2rl.cluster.holding import Cluster
-
-    cluster = Cluster.needed(Settings.load())
+    cluster = _cluster()
     while True:
         try:
             _reconcile(cluster, suite)
@@ -69,9 +72,7 @@ def reconcile(suite: SuiteName = None) -> None:
 
     Example: `a2rl suite reconcile`
     """
-    from a2rl.cluster.holding import Cluster
-
-    _reconcile(Cluster.needed(Settings.load()), suite)
+    _reconcile(_cluster(), suite)
 
 
 @app.command()
@@ -80,10 +81,9 @@ def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -
 
     Example: `a2rl suite cancel smoke-20260412-093015-a1b2`
     """
-    from a2rl.cluster.holding import Cluster
     from flows.submission import cancel as cancel_suite
 
-    ended = cancel_suite(Cluster.needed(Settings.load()), suite)
+    ended = cancel_suite(_cluster(), suite)
     say(f"runs cancelled: {len(ended)}")
 
 
@@ -93,9 +93,7 @@ def reopen(run_id: RunId) -> None:
 
     Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2`
     """
-    from a2rl.cluster.holding import Cluster
-
-    Cluster.needed(Settings.load()).claims.reopen(run_id)
+    _cluster().claims.reopen(run_id)
 
 
 @app.command()
@@ -107,12 +105,11 @@ def worker(
 
     Example: `CUDA_VISIBLE_DEVICES=0 a2rl suite worker a2rl`
     """
-    from a2rl.cluster.holding import Cluster
     from a2rl.cluster.status import waiting_specs
     from a2rl.execution.preflight import require_ready
 
     settings = Settings.load()
-    require_ready(waiting_specs(Cluster.needed(settings), pool), settings)
+    require_ready(waiting_specs(_cluster(), pool), settings)
     prefect = str(settings.python_bin / "prefect")
     command = [prefect, "worker", "start", "--pool", pool, "--type", "process", "--limit", "1"]
     if once:
@@ -154,7 +151,6 @@ def find_or_fetch(run_id: str, settings: Settings) -> RunDir:
     Raises:
         UsageError: There is no such run, or another machine works on it.
     """
-    from a2rl.cli.results import find_run
     from a2rl.cluster.claims import taken
     from a2rl.cluster.copies import read_spec
     from a2rl.cluster.holding import Cluster

@@ -5,8 +5,8 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -18,7 +18,6 @@ from rich.text import Text
 from a2rl.cli.console import out, print_json
 from a2rl.cli.options import Json
 from a2rl.core.errors import A2rlError, UsageError
-from a2rl.core.event_log import PeriodicThread
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
 from a2rl.run.budget import format_duration
@@ -171,12 +170,8 @@ class Watcher:
 
 
 def belongs_to(names: Collection[str]) -> Callable[[RunDir], bool]:
-    """Returns a function that says whether a run has one of these names as its id, suite or launch; all if none."""
-
-    def is_meant(run: RunDir) -> bool:
-        return not names or bool({run.id, run.spec.suite, run.spec.launch} & set(names))
-
-    return is_meant
+    """Returns a function that says whether a run has one of these names as its id, suite or launch."""
+    return lambda run: any(name in names for name in (run.id, run.spec.suite, run.spec.launch))
 
 
 def _order(run: LiveRun) -> int:
@@ -206,10 +201,8 @@ def watch(
 
     Example: `a2rl watch smoke`
     """
-    from a2rl.cli.watching import Watcher, belongs_to
-
-    is_meant = belongs_to(names or ())
-    watcher = Watcher(Settings.load().runs, lambda run: is_meant(run) and (bool(names) or not _has_result(run)))
+    is_meant = belongs_to(names) if names else lambda run: not run.record_path("grade").exists()
+    watcher = Watcher(Settings.load().runs, is_meant)
     found = watcher.look()
     if not found:
         raise UsageError(
@@ -223,10 +216,6 @@ def watch(
         _follow(watcher.look, out, every)
 
 
-def _has_result(run: Any) -> bool:
-    return bool(run.record_path("grade").exists())
-
-
 def _follow(look: Callable[[], list[LiveRun]], console: Console, every: float) -> None:
     found = look()
     with Live(live_table(found, console.height), console=console, auto_refresh=False) as live:
@@ -236,33 +225,18 @@ def _follow(look: Callable[[], list[LiveRun]], console: Console, every: float) -
             live.update(live_table(found, console.height), refresh=True)
 
 
-class LiveTable:
+def table_below(look: Callable[[], list[LiveRun]], console: Console) -> AbstractContextManager[object]:
     """Shows runs at the bottom of a terminal while other lines are printed above; does nothing without a terminal.
 
     Args:
         look: Returns the runs.
     """
-
-    def __init__(self, look: Callable[[], list[LiveRun]], console: Console) -> None:
-        self._look, self._console = look, console
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._thread = PeriodicThread("showing the runs", self._show, lambda: EVERY_S)
-
-    def __enter__(self) -> "LiveTable":
-        if self._console.is_terminal:
-            self._live.start()
-            self._thread.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._thread.__exit__(kind, error, trace)
-            self._live.stop()
-
-    def _show(self) -> None:
-        self._live.update(live_table(self._look(), self._console.height), refresh=True)
+    if not console.is_terminal:
+        return nullcontext()
+    return Live(
+        get_renderable=lambda: live_table(look(), console.height), console=console, transient=True,
+        refresh_per_second=1 / EVERY_S,
+    )  # fmt: skip
 
 
 def live_table(runs: Sequence[LiveRun], height: int | None = None) -> RenderableType:

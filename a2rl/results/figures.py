@@ -152,6 +152,18 @@ def _is_judged(item: ItemResult | None) -> bool:
     return item is not None and item.verdict != "errored"
 
 
+def result_items(run: RunDir, entries: Sequence[Entry], number: int | None) -> Path | None:
+    """Returns the file with the items that decide the result of a run; None if it has no result.
+
+    Args:
+        number: The submission that counts.
+    """
+    for event in events_of(entries, SubmissionAccepted):
+        if event.submission_id == number:
+            return run.items(event.weights_digest, run.spec.final_split)
+    return None
+
+
 def contributions_of(run: RunDir, items: Sequence[ItemResult]) -> Sequence[float] | None:
     """Returns what each item adds to the task's score."""
     grader = load_grader(run.spec.task)

@@ -133,16 +133,16 @@ class MlflowStore:
         return self._client
 
     def _connect(self) -> "MlflowClient":
-        with quiet_mlflow():
-            from mlflow.tracking import MlflowClient
+        _quieten()
+        from mlflow.tracking import MlflowClient
 
-            if not self._is_local:
-                return MlflowClient(tracking_uri=self.uri)
-            lock, meanwhile = self._settings.mlruns / ".mlflow.lock", "another process makes MLflow's database"
-            with file_lock(lock, meanwhile, CREATE_TIMEOUT_S, heeds_stop=False):
-                client = MlflowClient(tracking_uri=self.uri)
-                client.search_experiments(max_results=1)  # creates the database on first use
-                return client
+        if not self._is_local:
+            return MlflowClient(tracking_uri=self.uri)
+        lock, meanwhile = self._settings.mlruns / ".mlflow.lock", "another process makes MLflow's database"
+        with file_lock(lock, meanwhile, CREATE_TIMEOUT_S, heeds_stop=False):
+            client = MlflowClient(tracking_uri=self.uri)
+            client.search_experiments(max_results=1)  # creates the database on first use
+            return client
 
     @property
     def uri(self) -> str:
@@ -285,15 +285,13 @@ def _without_password(text: str) -> str:
     return re.sub(r"//[^/@\s]*@", "//", text)
 
 
-@contextmanager
-def quiet_mlflow() -> Iterator[None]:
+def _quieten() -> None:
     """Sets short timeouts and silences MLflow and alembic, which log every migration of a new database."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     for name in ("mlflow", "alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # we report a server that is down ourselves
-    yield
 
 
 def results_url(server: str, experiment: str) -> str:

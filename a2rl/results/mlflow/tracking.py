@@ -113,8 +113,8 @@ class Tracker:
             parent = self.store.find(RUN_ID_TAG, run.id, run.spec.suite)
             if parent is None:
                 return {}
-            children = self.store.children(run.spec.suite, parent.info.run_id)
-            return {name: _mirrored(each) for name, each in {"result": parent, **children}.items()}
+            found = {"result": parent, **self.store.children(run.spec.suite, parent.info.run_id)}
+            return {name: Mirrored(each.data.metrics, each.data.tags, each.data.params) for name, each in found.items()}
 
     def results_page(self, run: RunDir) -> str:
         """Returns the URL of all runs of its suite; empty if this tracker has not mirrored it. No request."""
@@ -290,10 +290,6 @@ def _require_unchanged(run: RunDir) -> None:
     manifest = read_manifest(run)
     if manifest is not None and (changed := changed_files(run, manifest, RECORDS)):
         raise IntegrityError(f"{changed[0]}, so nothing was changed in MLflow; `a2rl verify {run.id}` says more")
-
-
-def _mirrored(found: Any) -> Mirrored:
-    return Mirrored(dict(found.data.metrics), dict(found.data.tags), dict(found.data.params))
 
 
 def _child(found: Any) -> _Child:

@@ -108,9 +108,8 @@ def need_baseline(run: RunDir, entries: Sequence[Entry]) -> TaskScore:
     Raises:
         UsageError: The run has no baseline yet.
     """
-    for entry in entries:
-        if isinstance(entry.event, BaselineKnown):
-            return entry.event.public
+    if known := events_of(entries, BaselineKnown):
+        return known[0].public
     raise UsageError(
         f"run {run.id} has no baseline yet, so there is nothing to report: `a2rl resume {run.id}` continues it"
     )

@@ -19,7 +19,7 @@ from a2rl.recording.trajectory import COLUMNS, read_summary
 from a2rl.results.comparability import comparability
 from a2rl.results.report.data import RunReport, gather, need_baseline, story, verdict_in_words
 from a2rl.results.report.tables import (
-    draw,
+    Chart,
     examples_of,
     judge_figures,
     kinds,
@@ -117,7 +117,7 @@ def _results(run: RunDir, entries: list[Entry], report: RunReport) -> dict[str, 
         "verdict": verdict_in_words(grade),
         "validity": read_validity(run),
         "selection": selection_note(run) if grade and grade.final else "",
-        "chart": draw(report.submissions, baseline.score, baseline.ci, run.clock.elapsed_s()),
+        "chart": Chart(report.submissions, baseline.score, baseline.ci, run.clock.elapsed_s()),
         "submissions": report.submissions,
         "adapters": {each.submission_id: each.adapter for each in accepted},
         "kinds": kinds(grade) if grade else [],

@@ -5,20 +5,20 @@ base model and of the result. The chart of scores is laid out in SVG units; the 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
+from a2rl.results.figures import result_items
 from a2rl.results.report.data import Submitted
+from a2rl.results.table import NOTHING, points
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Usage
 from a2rl.scoring.means import Interval
-from a2rl.scoring.score import Group, ItemResult
+from a2rl.scoring.score import ItemResult
 
 UNSEEN = "Its requests to the LLM could not be measured: the token counts are those that the agent system reports."
 WORTH_A_REMARK = 1.05
@@ -39,7 +39,7 @@ def kinds(grade: GradeRecord) -> list[Compared]:
     """Returns the scores for each kind of item, if the task has kinds."""
     after = grade.final.groups if grade.final else {}
     return [
-        Compared(f"{name} ({group.total})", _percent(group), _percent(after.get(name)))
+        Compared(f"{name} ({group.total})", points(group.score), points(after[name].score if name in after else None))
         for name, group in grade.baseline.groups.items()
     ]
 
@@ -47,15 +47,10 @@ def kinds(grade: GradeRecord) -> list[Compared]:
 def measures(grade: GradeRecord) -> list[Compared]:
     """Returns the other figures of the task."""
     before, after = grade.baseline.measures, grade.final.measures if grade.final else {}
-    return [Compared(name, *(_mean(each.get(name)) for each in (before, after))) for name in {**before, **after}]
-
-
-def _mean(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _percent(group: Group | None) -> str:
-    return "-" if group is None or group.score is None else f"{group.score:.1f}"
+    return [
+        Compared(name, *(f"{each[name]:.2f}" if name in each else NOTHING for each in (before, after)))
+        for name in {**before, **after}
+    ]
 
 
 def judge_figures(grade: GradeRecord | None) -> list[tuple[str, str]]:
@@ -190,13 +185,10 @@ class Example(NamedTuple):
 
 def examples_of(run: RunDir, entries: Sequence[Entry], counts: int | None) -> list[Example]:
     """Returns no examples if the run has no result, or if its items were deleted."""
-    for event in (entry.event for entry in entries):
-        if isinstance(event, SubmissionAccepted) and event.submission_id == counts:
-            paths = (run.baseline_items, run.items(event.weights_digest, run.spec.final_split))
-            if all(path.is_file() for path in paths):
-                baseline, result = (read_model(path, GradeResult).items for path in paths)
-                return choose(baseline, result)
-    return []
+    path = result_items(run, entries, counts)
+    if path is None or not path.is_file() or not run.baseline_items.is_file():
+        return []
+    return choose(read_model(run.baseline_items, GradeResult).items, read_model(path, GradeResult).items)
 
 
 def choose(baseline: Sequence[ItemResult], result: Sequence[ItemResult]) -> list[Example]:
@@ -225,8 +217,8 @@ def _cut(item: ItemResult) -> str:
 
 
 WIDTH, HEIGHT = 920, 368
-LEFT, RIGHT, TOP, BOTTOM = 52, 24, 16, 52
-_Scale = Callable[[float], float]
+LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 24, 16, HEIGHT - 52
+"""The edges of the plot within the chart."""
 TICK_STEPS_S = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 
 
@@ -256,91 +248,62 @@ class Band(NamedTuple):
     height: float
 
 
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """Everything to draw."""
-
-    marks: list[Mark]
-    best: str
-    """Points of the line that shows the best score so far."""
-    baseline: Band | None
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    end_s: float
-    """The time at the right end."""
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
-
-    def x(self, seconds: float) -> float:
-        """Returns the position of a time."""
-        return round(self.left + (self.right - self.left) * min(1.0, seconds / self.end_s), 1)
-
-
-def draw(submissions: Sequence[Submitted], baseline: float | None, baseline_ci: Interval | None, end_s: float) -> Chart:
-    """Lays out a chart of scores over time.
+    """The layout of a chart of scores over time.
 
     Args:
         submissions: The submissions in order; those without a score are left out.
         end_s: The end of the time axis, in seconds since the agent's start.
     """
-    points = [(each, each.score) for each in submissions if each.score is not None]
-    end_s = max([end_s, 1.0, *(each.elapsed_s for each, _ in points)])
-    highs = [each.ci.high if each.ci else score for each, score in points] + [baseline or 0.0]
-    top_score = min(100.0, 10 * math.ceil(max(highs) / 10 + 0.5))
 
-    def x(seconds: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * seconds / end_s, 1)
+    width, height, left, right, top, bottom = WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM
 
-    def y(score: float) -> float:
-        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * score / top_score, 1)
+    def __init__(
+        self, submissions: Sequence[Submitted], baseline: float | None, baseline_ci: Interval | None, end_s: float
+    ) -> None:
+        scored = [(each, each.score) for each in submissions if each.score is not None]
+        self._end_s = max([end_s, 1.0, *(each.elapsed_s for each, _ in scored)])
+        highs = [each.ci.high if each.ci else score for each, score in scored] + [baseline or 0.0]
+        self._top_score = min(100.0, 10 * math.ceil(max(highs) / 10 + 0.5))
+        self.marks = [self._mark(each, score) for each, score in scored]
+        self.best = self._best_line(scored, baseline or 0.0)
+        self.baseline = None if baseline is None else self._band(baseline, baseline_ci or Interval(baseline, baseline))
 
-    def mark(each: Submitted, score: float) -> Mark:
+    def x(self, seconds: float) -> float:
+        """Returns the position of a time."""
+        return round(LEFT + (RIGHT - LEFT) * min(1.0, seconds / self._end_s), 1)
+
+    def y(self, score: float) -> float:
+        """Returns the position of a score."""
+        return round(BOTTOM - (BOTTOM - TOP) * score / self._top_score, 1)
+
+    @property
+    def x_ticks(self) -> list[Tick]:
+        """The labels of the time axis."""
+        step = next((step for step in TICK_STEPS_S if self._end_s / step <= 9), TICK_STEPS_S[-1])
+        return [Tick(self.x(at), format_duration(at)) for at in range(0, int(self._end_s) + 1, step)]
+
+    @property
+    def y_ticks(self) -> list[Tick]:
+        """The lines of the grid, with the labels of their scores."""
+        step = 20 if self._top_score > 50 else 10 if self._top_score > 20 else 5
+        return [Tick(self.y(score), str(score)) for score in range(0, int(self._top_score) + 1, step)]
+
+    def _mark(self, each: Submitted, score: float) -> Mark:
         low, high = each.ci or (score, score)
         interval = f" [{low:.1f}, {high:.1f}]" if each.ci else ""
         label = f"#{each.number}: {score:.1f}{interval} after {format_duration(each.elapsed_s)}"
-        return Mark(x(each.elapsed_s), y(score), y(low), y(high), label, each.is_result)
+        return Mark(self.x(each.elapsed_s), self.y(score), self.y(low), self.y(high), label, each.is_result)
 
-    band = None
-    if baseline is not None:
-        low, high = baseline_ci or (baseline, baseline)
-        band = Band(y(baseline), y(high), round(y(low) - y(high), 1))
-    return Chart(
-        marks=[mark(each, score) for each, score in points],
-        best=_best_line(points, baseline, x, y, end_s),
-        baseline=band,
-        x_ticks=_x_ticks(end_s, x),
-        y_ticks=_y_ticks(top_score, y),
-        end_s=end_s,
-    )
+    def _band(self, baseline: float, ci: Interval) -> Band:
+        return Band(self.y(baseline), self.y(ci.high), round(self.y(ci.low) - self.y(ci.high), 1))
 
-
-def _best_line(
-    points: Sequence[tuple[Submitted, float]], baseline: float | None, x: _Scale, y: _Scale, end_s: float
-) -> str:
-    best = baseline or 0.0
-    path = [(x(0), y(best))]
-    for each, score in points:
-        path.append((x(each.elapsed_s), y(best)))
-        best = max(best, score)
-        path.append((x(each.elapsed_s), y(best)))
-    path.append((x(end_s), y(best)))
-    return " ".join(f"{a},{b}" for a, b in path)
-
-
-def _x_ticks(end_s: float, x: _Scale) -> list[Tick]:
-    step = next((step for step in TICK_STEPS_S if end_s / step <= 9), TICK_STEPS_S[-1])
-    return [Tick(x(at), format_duration(at)) for at in range(0, int(end_s) + 1, step)]
-
-
-def _y_ticks(top_score: float, y: _Scale) -> list[Tick]:
-    if top_score > 50:
-        step = 20
-    elif top_score > 20:
-        step = 10
-    else:
-        step = 5
-    return [Tick(y(score), str(score)) for score in range(0, int(top_score) + 1, step)]
+    def _best_line(self, scored: Sequence[tuple[Submitted, float]], best: float) -> str:
+        """Returns the points of the line that shows the best score so far."""
+        path = [(self.x(0), self.y(best))]
+        for each, score in scored:
+            path.append((self.x(each.elapsed_s), self.y(best)))
+            best = max(best, score)
+            path.append((self.x(each.elapsed_s), self.y(best)))
+        path.append((self.x(self._end_s), self.y(best)))
+        return " ".join(f"{a},{b}" for a, b in path)

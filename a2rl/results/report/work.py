@@ -9,7 +9,6 @@ activity: the first of `ACTIVITIES` for which there is evidence. What no record 
 guessed from names.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -218,20 +217,15 @@ def _waiting(entries: Sequence[Entry]) -> Iterator[Span]:
 
 def _idle(run: RunDir) -> Iterator[Span]:
     """Yields the times in which the agent's processes used no processor time worth speaking of."""
-    points = []
-    for row in _rows(run, "telemetry.jsonl"):
+    points, rows = [], list[dict[str, Any]]()
+    with suppress(OSError, ValueError, A2rlError):
+        rows = read_jsonl(run.logs / "telemetry.jsonl")
+    for row in rows:
         with suppress(KeyError, TypeError, ValueError):
             points.append((float(row["elapsed_s"]), float(row["cpu_s"])))
     for (start_s, before), (end_s, after) in pairwise(points):
         if end_s > start_s and 0 <= after - before < IDLE * (end_s - start_s):
             yield Span("idle", start_s, end_s)
-
-
-def _rows(run: RunDir, name: str) -> list[dict[str, Any]]:
-    try:
-        return read_jsonl(run.logs / name)
-    except (OSError, ValueError, A2rlError, json.JSONDecodeError):
-        return []
 
 
 MAX_LINES = 400

@@ -2,7 +2,3 @@
 
 write_suite_report([run.id, ...], settings)   # reports/<name>/index.html, report.json, runs.csv, figures/
 """
-
-from a2rl.results.suite.files import write_suite_report
-
-__all__ = ["write_suite_report"]

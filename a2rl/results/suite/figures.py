@@ -51,23 +51,14 @@ class Scale(NamedTuple):
     """The end of the axis; None: that of the last submission."""
 
 
-def _over_time(run: RunSummary, each: Try) -> float:
-    return min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"]))
-
-
-def _over_submissions(run: RunSummary, each: Try) -> float:
-    return float(each.number)
-
-
-def _over_tokens(run: RunSummary, each: Try) -> float | None:
-    return None if each.tokens is None else each.tokens / 1e6
-
-
 SCALES = (
-    Scale("time", "charged time, share of the budget", _over_time, end=100.0),
-    Scale("submissions", "submissions", _over_submissions),
     Scale(
-        "tokens", "charged tokens, millions", _over_tokens,
+        "time", "charged time, share of the budget",
+        lambda run, each: min(100.0, 100 * each.elapsed_s / float(run.settings["budget_s"])), end=100.0,
+    ),
+    Scale("submissions", "submissions", lambda _, each: float(each.number)),
+    Scale(
+        "tokens", "charged tokens, millions", lambda _, each: None if each.tokens is None else each.tokens / 1e6,
         " Tokens are those of the agent's requests that the relay measured; runs without them are left out.",
     ),
 )  # fmt: skip
@@ -169,17 +160,19 @@ def draw_figures(board: Board, tasks: Mapping[str, Task]) -> Iterator[Figure]:
 
 def _forest(board: Board, style: Style) -> Figure:
     """Draws every mean gain with its interval, by task."""
-    bars = []
-    rows: list[Row] = []
-    for task in board.tasks:
-        for cell in [cell for cell in board.cells if cell.task == task]:
-            bars.append(Bar(task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci))
-            rows.append(
-                {"task": task, "stack": cell.stack, "runs": len(cell.runs), "gain": cell.gain, "low": cell.ci.low,
-                 "high": cell.ci.high}
-            )  # fmt: skip
+    cells = _by_task(board)
+    bars = [Bar(cell.task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci) for cell in cells]
+    rows: list[Row] = [
+        {"task": cell.task, "stack": cell.stack, "runs": len(cell.runs), "gain": cell.gain, "low": cell.ci.low,
+         "high": cell.ci.high}
+        for cell in cells
+    ]  # fmt: skip
     caption = "Mean gain with its 95% interval over runs and items; in brackets, the number of runs."
     return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption, rows)
+
+
+def _by_task(board: Board) -> list[Cell]:
+    return sorted(board.cells, key=lambda cell: board.tasks.index(cell.task))
 
 
 def _heatmap(board: Board) -> Figure:
@@ -226,11 +219,11 @@ def _structures(board: Board, tasks: Sequence[Task]) -> Iterator[Bar]:
         for task in tasks:
             groups.setdefault(task.structure[dimension], []).append(task.id)
         for value, members in groups.items() if len(groups) > 1 else ():
-            for standing in board.standings:
-                if all(task in standing.cells for task in members):
-                    mean, ci = mean_over([standing.cells[task] for task in members])
-                    group = f"{dimension}: {value} ({', '.join(members)})"
-                    yield Bar(group, standing.stack, standing.stack, mean, *ci)
+            for stack in (each.stack for each in board.standings):
+                cells = [board.by_place[stack, task] for task in members if (stack, task) in board.by_place]
+                if len(cells) == len(members):
+                    mean, ci = mean_over(cells)
+                    yield Bar(f"{dimension}: {value} ({', '.join(members)})", stack, stack, mean, *ci)
 
 
 def _by_structure(bars: Sequence[Bar], style: Style) -> Figure:
@@ -272,20 +265,20 @@ def draw_costs(board: Board, style: Style) -> Iterator[Figure]:
         ("gpu-hour", "GPU-hour", lambda run: run.gpu_hours, hour),
     )
     for name, unit, cost, note in costs:
-        if bars := [bar for task in board.tasks for cell in board.cells if (bar := _bar(cell, task, cost)) is not None]:
+        if bars := [bar for cell in _by_task(board) if (bar := _bar(cell, cost)) is not None]:
             yield _per_cost(bars, style, name, unit, note)
     if any(len(points) > 1 for points in _by_size(board).values()):
         yield _scaling(board, style)
 
 
-def _bar(cell: Cell, task: str, cost: Cost) -> Bar | None:
-    """Returns the mean gain divided by the mean cost; None for another task, or without the cost of every run."""
+def _bar(cell: Cell, cost: Cost) -> Bar | None:
+    """Returns the mean gain divided by the mean cost; None without the cost of every run."""
     total = sum_known(cost(run) for run in cell.runs)
-    if cell.task != task or not total:
+    if not total:
         return None
     each = total / len(cell.runs)
     label = f"{cell.stack} ({each:.3g})"
-    return Bar(task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
+    return Bar(cell.task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
 
 
 def _per_cost(bars: list[Bar], style: Style, name: str, unit: str, note: str) -> Figure:

@@ -19,7 +19,7 @@ from a2rl.results.figures import RunMetrics
 from a2rl.results.suite import tables
 from a2rl.results.suite.drawing import Figure
 from a2rl.results.suite.figures import draw_figures
-from a2rl.results.suite.leaderboard import MARKS, Board, boards
+from a2rl.results.suite.leaderboard import MARKS, Board, Reversal, Standing, boards
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
@@ -55,42 +55,14 @@ class CellRow(FrozenModel):
     is_reversed: bool
 
 
-class ReversalRow(FrozenModel):
-    """Two stacks whose order on one task is not that on another, in report.json."""
-
-    variant: str
-    stack: str
-    other: str
-    better_on: str
-    """The task on which `stack` is better."""
-    worse_on: str
-
-
-class StandingRow(FrozenModel):
-    """One stack over all tasks, in report.json."""
-
-    variant: str
-    stack: str
-    runs: int
-    without_result: int
-    mean_gain: float
-    ci: Interval
-    iqm: float
-    agent_hours: float
-    tokens: int | None
-    cost_usd: float | None
-    points_per_hour: float | None
-    points_per_dollar: float | None
-
-
 class SuiteReport(FrozenModel):
     """`report.json`: everything that the page shows. Its JSON schema is in docs/suite-report.schema.json."""
 
     schema_version: Literal[1] = 1
     name: str
-    standings: tuple[StandingRow, ...]
+    standings: tuple[Standing, ...]
     cells: tuple[CellRow, ...]
-    reversals: tuple[ReversalRow, ...]
+    reversals: tuple[Reversal, ...]
     unfinished: tuple[str, ...]
     unreadable: dict[str, str]
     """Run id -> why the run is not in the report."""
@@ -107,7 +79,7 @@ def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
     known = sorted((here | {run.id: run for run in fetch_suites(names, settings)}).values(), key=lambda run: run.id)
     found: dict[str, RunDir] = {}
     for name in names:
-        of_name = [run for run in known if run.id == name or name in _groups_of(run)]
+        of_name = [run for run in known if run.id == name or name in (run.spec.suite, run.spec.launch)]
         if not of_name and (submitted := submitted_runs(name, settings)):
             raise UsageError(
                 f"no machine has begun a run of {name!r} ({submitted} submitted): see `a2rl suite status {name}`"
@@ -121,11 +93,6 @@ def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
 def report_name(names: Sequence[str]) -> str:
     """Returns the name of the folder for a report over these suites, launches or runs."""
     return re.sub(r"[^\w.-]", "_", "-and-".join(dict.fromkeys(names)))[:MAX_NAME]
-
-
-def _groups_of(run: RunDir) -> tuple[str, str]:
-    spec = run.spec
-    return spec.suite, spec.launch
 
 
 def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) -> Path:
@@ -167,7 +134,8 @@ def write_site(
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)
     write_model(folder / "report.json", report_of(name, shown, found.unreadable))
-    _write_csv(folder / "runs.csv", COLUMNS, [_run_row(run, stack) for run, stack in _with_stacks(shown)])
+    rows = (_run_row(run, cell.stack) for board in shown for cell in board.cells for run in cell.runs)
+    _write_csv(folder / "runs.csv", COLUMNS, rows)
     page = load_template("a2rl.results.suite").render(
         name=name, boards=shown, figures=figures, marks=MARKS, feed=feed, links=links, tables=tables,
         left_out=tables.left_out(found.unreadable), drawn_at=time.strftime("%Y-%m-%d %H:%M"),
@@ -178,15 +146,6 @@ def write_site(
 
 def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> SuiteReport:
     """Returns the report's data."""
-    standings = [
-        StandingRow(
-            variant=board.variant, stack=each.stack, runs=each.runs, without_result=each.without_result,
-            mean_gain=each.mean, ci=each.ci, iqm=each.iqm, agent_hours=each.agent_s / 3600, tokens=each.tokens,
-            cost_usd=each.cost_usd, points_per_hour=each.points_per_hour, points_per_dollar=each.points_per_dollar,
-        )
-        for board in shown
-        for each in board.standings
-    ]  # fmt: skip
     cells = [
         CellRow(
             variant=board.variant, stack=cell.stack, task=cell.task, runs=tuple(run.run_id for run in cell.runs),
@@ -197,16 +156,14 @@ def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> 
         for board in shown
         for cell in board.cells
     ]  # fmt: skip
-    unfinished = tuple(run.run_id for board in shown for run in board.unfinished)
-    crossed = (ReversalRow(variant=board.variant, **each._asdict()) for board in shown for each in board.reversals)
     return SuiteReport(
-        name=name, standings=tuple(standings), cells=tuple(cells), reversals=tuple(crossed), unfinished=unfinished,
+        name=name,
+        standings=tuple(each for board in shown for each in board.standings),
+        cells=tuple(cells),
+        reversals=tuple(each for board in shown for each in board.reversals),
+        unfinished=tuple(run.run_id for board in shown for run in board.unfinished),
         unreadable=unreadable,
-    )  # fmt: skip
-
-
-def _with_stacks(shown: Sequence[Board]) -> list[tuple[RunSummary, str]]:
-    return [(run, cell.stack) for board in shown for cell in board.cells for run in cell.runs]
+    )
 
 
 def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:

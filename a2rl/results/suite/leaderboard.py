@@ -6,7 +6,7 @@ compared on the tasks that both have runs of.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -69,53 +69,38 @@ class Cell(NamedTuple):
         return [each for each in found if each is not None]
 
 
-class Standing(NamedTuple):
+class Standing(FrozenModel):
     """One stack over all its tasks."""
 
+    variant: str
     stack: str
-    cells: dict[str, Cell]
-    mean: float
+    runs: int
+    without_result: int
+    """The number of runs that ended without a result."""
+    mean_gain: float
     """Mean over tasks of the mean gains."""
     ci: Interval
     iqm: float
     """Interquartile mean of the same."""
-    cost_usd: float | None
-    """Of all runs; None if that of one of them is unknown, since that of the others is less."""
+    agent_hours: float
     tokens: int | None
-    """The same of the tokens."""
-    agent_s: float
-
-    @property
-    def runs(self) -> int:
-        """The number of runs."""
-        return sum(len(cell.runs) for cell in self.cells.values())
-
-    @property
-    def without_result(self) -> int:
-        """The number of runs that ended without a result."""
-        return sum(run.final is None for cell in self.cells.values() for run in cell.runs)
-
-    @property
-    def points_per_hour(self) -> float | None:
-        """Points gained per hour of the agents' time, over all runs."""
-        return self._gain_per(self.agent_s / 3600)
-
-    @property
-    def points_per_dollar(self) -> float | None:
-        """Points gained per dollar that the driver cost, over all runs; None if it is unknown or free."""
-        return self._gain_per(self.cost_usd)
-
-    def _gain_per(self, cost: float | None) -> float | None:
-        return sum(run.gain for cell in self.cells.values() for run in cell.runs) / cost if cost else None
+    """Of all runs; None if that of one of them is unknown, since that of the others is less."""
+    cost_usd: float | None
+    """The same of what the driver cost."""
+    points_per_hour: float | None
+    """Points gained per hour of the agents' time, over all runs."""
+    points_per_dollar: float | None
+    """Points gained per dollar that the driver cost, over all runs; None if it is unknown or free."""
 
 
-class Reversal(NamedTuple):
+class Reversal(FrozenModel):
     """Two stacks whose order on one task is not that on another."""
 
+    variant: str
     stack: str
     other: str
     better_on: str
-    """The task on which the first one is better."""
+    """The task on which `stack` is better."""
     worse_on: str
 
     def __str__(self) -> str:
@@ -129,13 +114,16 @@ class Board(NamedTuple):
     tasks: tuple[str, ...]
     standings: tuple[Standing, ...]
     """The best first. Stacks with more tasks come first, because means over different tasks cannot be compared."""
+    by_place: dict[tuple[str, str], Cell]
+    """The cells by stack and task."""
     unfinished: tuple[RunSummary, ...]
     reversals: tuple[Reversal, ...]
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, by stack and task."""
-        return [each.cells[task] for each in self.standings for task in self.tasks if task in each.cells]
+        """All cells, in the order of stacks and tasks."""
+        places = product((each.stack for each in self.standings), self.tasks)
+        return [self.by_place[place] for place in places if place in self.by_place]
 
 
 def boards(runs: Sequence[RunSummary]) -> list[Board]:
@@ -152,13 +140,20 @@ def _board(variant: str, runs: Sequence[RunSummary]) -> Board:
         if run.is_finished:
             groups.setdefault((names[run.run_id], run.task), []).append(run)
     unmarked = [_cell(stack, task, members) for (stack, task), members in groups.items()]
-    reversals = tuple(_reversals(unmarked))
-    cells = _marked(unmarked, reversals)
-    stacks = dict.fromkeys(cell.stack for cell in cells)
-    standings = [_standing(stack, [cell for cell in cells if cell.stack == stack]) for stack in stacks]
-    standings.sort(key=lambda each: (-len(each.cells), -each.mean))
-    tasks = tuple(dict.fromkeys(run.task for run in runs if run.is_finished))
-    return Board(variant, tasks, tuple(standings), tuple(run for run in runs if not run.is_finished), reversals)
+    reversals = tuple(_reversals(variant, unmarked))
+    of_stack: dict[str, list[Cell]] = {}
+    for cell in _marked(unmarked, reversals):
+        of_stack.setdefault(cell.stack, []).append(cell)
+    standings = [_standing(variant, stack, cells) for stack, cells in of_stack.items()]
+    standings.sort(key=lambda each: (-len(of_stack[each.stack]), -each.mean_gain))
+    return Board(
+        variant,
+        tasks=tuple(dict.fromkeys(task for _, task in groups)),
+        standings=tuple(standings),
+        by_place={(cell.stack, cell.task): cell for cells in of_stack.values() for cell in cells},
+        unfinished=tuple(run for run in runs if not run.is_finished),
+        reversals=reversals,
+    )
 
 
 def stack_names(runs: Sequence[RunSummary]) -> dict[str, str]:
@@ -205,7 +200,7 @@ def _interval_over_runs(gains: Sequence[float]) -> Interval:
     return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 
 
-def _reversals(cells: Sequence[Cell]) -> Iterator[Reversal]:
+def _reversals(variant: str, cells: Sequence[Cell]) -> Iterator[Reversal]:
     """Yields the pairs of stacks that differ in opposite directions on two tasks, with Holm's correction for all."""
     of_stack: dict[str, dict[str, Cell]] = {}
     for cell in cells:
@@ -219,7 +214,8 @@ def _reversals(cells: Sequence[Cell]) -> Iterator[Reversal]:
     for pair, of_pair in compared.items():
         sure = {task: each.points for task, each in of_pair.items() if corrected[*pair, task] < SIGNIFICANT}
         ahead, behind = [task for task in sure if sure[task] > 0], [task for task in sure if sure[task] < 0]
-        yield from (Reversal(*pair, better, worse) for better in ahead for worse in behind)
+        for better, worse in product(ahead, behind):
+            yield Reversal(variant=variant, stack=pair[0], other=pair[1], better_on=better, worse_on=worse)
 
 
 def _marked(cells: Sequence[Cell], reversals: Sequence[Reversal]) -> list[Cell]:
@@ -232,10 +228,7 @@ def _marked(cells: Sequence[Cell], reversals: Sequence[Reversal]) -> list[Cell]:
         if rest and all(_is_better(other, rest[-1], len(rest)) for other in (first, *rest[:-1])):
             worst.add((rest[-1].stack, task))
     crossed = {
-        (stack, task)
-        for each in reversals
-        for stack in (each.stack, each.other)
-        for task in (each.better_on, each.worse_on)
+        place for each in reversals for place in product((each.stack, each.other), (each.better_on, each.worse_on))
     }
     return [
         cell._replace(is_best=place in best, is_worst=place in worst, is_reversed=place in crossed)
@@ -267,19 +260,24 @@ def mean_over(cells: Sequence[Cell]) -> tuple[float, Interval]:
     return mean, Interval(mean - low, mean + high)
 
 
-def _standing(stack: str, cells: Sequence[Cell]) -> Standing:
+def _standing(variant: str, stack: str, cells: Sequence[Cell]) -> Standing:
     mean, ci = mean_over(cells)
     runs = [run for cell in cells for run in cell.runs]
-    tokens = sum_known(run.tokens for run in runs)
+    gain, hours = sum(run.gain for run in runs), sum(run.agent_s for run in runs) / 3600
+    tokens, cost_usd = sum_known(run.tokens for run in runs), sum_known(run.cost_usd for run in runs)
     return Standing(
+        variant=variant,
         stack=stack,
-        cells={cell.task: cell for cell in cells},
-        mean=mean,
+        runs=len(runs),
+        without_result=sum(run.final is None for run in runs),
+        mean_gain=mean,
         ci=ci,
         iqm=interquartile_mean([cell.gain for cell in cells]),
-        cost_usd=sum_known(run.cost_usd for run in runs),
+        agent_hours=hours,
         tokens=None if tokens is None else int(tokens),
-        agent_s=sum(run.agent_s for run in runs),
+        cost_usd=cost_usd,
+        points_per_hour=gain / hours if hours else None,
+        points_per_dollar=gain / cost_usd if cost_usd else None,
     )
 
 
@@ -335,12 +333,9 @@ def _stack(name: str, known: Sequence[str]) -> str:
 
 def differences(board: Board, one: str, other: str) -> list[StackComparison]:
     """Returns the differences between two stacks on the tasks of a board that both have runs of, on the same items."""
-    by_name: dict[str, Standing] = {each.stack: each for each in board.standings}
-    if one not in by_name or other not in by_name:
-        return []
     rows = []
     for task in board.tasks:
-        left, right = by_name[one].cells.get(task), by_name[other].cells.get(task)
+        left, right = board.by_place.get((one, task)), board.by_place.get((other, task))
         if left is None or right is None or (found := compare_cells(left, right)) is None:
             continue
         rows.append(

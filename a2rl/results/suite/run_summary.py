@@ -12,7 +12,7 @@ from a2rl.grading.job import GradeResult
 from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import TokensSpent
 from a2rl.models.checkpoint import parameters_in, parameters_in_name
-from a2rl.results.figures import RunMetrics, contributions_of, run_metrics
+from a2rl.results.figures import RunMetrics, contributions_of, result_items, run_metrics
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.gpu_share import allocation_of
@@ -21,7 +21,6 @@ from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
-from a2rl.scoring.score import ItemResult
 from a2rl.validity.record import Word, counted_gain, read_validity
 
 STATE_FILES = (
@@ -180,7 +179,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         cross_fitted=graded.cross_fitted if graded and counts else None,
         baseline=graded.baseline.score if graded else None,
         final=graded.final.score if graded and graded.final else None,
-        public_baseline=_public_baseline(entries),
+        public_baseline=next((event.public.score for event in events_of(entries, BaselineKnown)), None),
         submissions=executed.submissions if executed else len(events_of(entries, SubmissionAccepted)),
         refused=executed.refused if executed else 0,
         agent_s=executed.elapsed_s if executed else 0.0,
@@ -201,11 +200,6 @@ def _reported_tokens(usage: Usage | None) -> int | None:
     if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
         return None
     return usage.prompt_tokens + usage.completion_tokens
-
-
-def _public_baseline(entries: Sequence[Entry]) -> float | None:
-    known = [event.public.score for event in events_of(entries, BaselineKnown)]
-    return known[0] if known else None
 
 
 def _gpu_hours(run: RunDir, executed: ExecuteRecord | None) -> float | None:
@@ -236,31 +230,17 @@ def _tries(run: RunDir, entries: Sequence[Entry]) -> Iterator[Try]:
 
 def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) -> tuple[str, tuple[float, ...]]:
     """Returns the digest of the items that decide, and what each item gained."""
-    if graded is None or not run.baseline_items.exists():
+    path = result_items(run, entries, graded.submission_id) if graded else None
+    if path is None or not run.baseline_items.exists():
         return "", ()
-    before = {item.id: item for item in read_model(run.baseline_items, GradeResult).items}
-    after = _final_items(run, graded, entries)
-    if after is None:
-        return "", ()
+    files = (run.baseline_items, path)
+    before, after = ({item.id: item for item in read_model(each, GradeResult).items} for each in files)
     ids = sorted(after)
     judged = [each for each in ids if each in before and "errored" not in (before[each].verdict, after[each].verdict)]
     values = [contributions_of(run, [items[each] for each in judged]) if judged else None for items in (before, after)]
     if values[0] is None or values[1] is None:
         return "", ()
     gains = dict(zip(judged, (new - old for old, new in zip(values[0], values[1], strict=True)), strict=True))
-    return digest_of([_data_digest(entries), ids]), tuple(round(gains.get(each, 0.0), 6) for each in ids)
-
-
-def _data_digest(entries: Sequence[Entry]) -> str:
-    """Returns the digest of the eval set: items of two draws have the same ids."""
-    return next((event.data_digest for event in events_of(entries, RunOpened)), "")
-
-
-def _final_items(run: RunDir, graded: GradeRecord, entries: Sequence[Entry]) -> dict[str, ItemResult] | None:
-    """Returns the results on the items that decide, by id; None if the run has no result."""
-    for entry in entries:
-        event = entry.event
-        if isinstance(event, SubmissionAccepted) and event.submission_id == graded.submission_id:
-            path = run.items(event.weights_digest, run.spec.final_split)
-            return {item.id: item for item in read_model(path, GradeResult).items}
-    return None
+    # Items of two draws have the same ids, so the digest of the eval set counts, too.
+    data = next((event.data_digest for event in events_of(entries, RunOpened)), "")
+    return digest_of([data, ids]), tuple(round(gains.get(each, 0.0), 6) for each in ids)

@@ -24,8 +24,8 @@ def standings(board: Board) -> Table:
         ("stack", "mean gain", "95% interval", *board.tasks),
         tuple(
             (
-                Cell(each.stack), Cell(points(each.mean, "+")), Cell(interval(each.ci, "+")),
-                *(_gain(each.cells.get(task)) for task in board.tasks),
+                Cell(each.stack), Cell(points(each.mean_gain, "+")), Cell(interval(each.ci, "+")),
+                *(_gain(board.by_place.get((each.stack, task))) for task in board.tasks),
             )
             for each in board.standings
         ),
@@ -49,7 +49,7 @@ def costs(board: Board) -> Table:
         tuple(
             (
                 Cell(each.stack), Cell(str(each.runs)), Cell(str(each.without_result or NOTHING)),
-                Cell(points(each.agent_s / 3600)), Cell(NOTHING if each.tokens is None else f"{each.tokens:,}"),
+                Cell(points(each.agent_hours)), Cell(NOTHING if each.tokens is None else f"{each.tokens:,}"),
                 Cell(dollars(each.cost_usd)), Cell(points(each.points_per_hour)),
                 Cell(NOTHING if each.points_per_dollar is None else f"{each.points_per_dollar:.2f}"),
             )

@@ -84,7 +84,7 @@ def check_records(run: RunDir) -> None:
             len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
         )
     if best and record.final is not None:
-        _check_improvement(run, record)
+        _check_improvement(run, record, best.submission.weights_digest)
 
 
 def _check_execute(run: RunDir) -> None:
@@ -134,11 +134,9 @@ def _known_baseline(run: RunDir) -> TaskScore | None:
     return known[0].private if run.spec.protocol == "strict" else known[0].public
 
 
-def _check_improvement(run: RunDir, record: GradeRecord) -> None:
+def _check_improvement(run: RunDir, record: GradeRecord, weights_digest: str) -> None:
     """Recomputes the improvement, its interval and the verdict from the items."""
-    accepted = {event.submission_id: event.weights_digest for event in run.ledger.events(SubmissionAccepted)}
-    path = run.items(accepted[record.submission_id or 0], run.spec.final_split)
-    final = read_model(path, GradeResult)
+    final = read_model(run.items(weights_digest, run.spec.final_split), GradeResult)
     difference = improvement_of(run, final.items)
     found = (difference.points, *difference.ci) if difference else (None, None, None)
     claimed = (record.improvement, *(record.improvement_ci or (None, None)))

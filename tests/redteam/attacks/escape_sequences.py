@@ -43,8 +43,8 @@ def held(after):
     logs = [path for path in after.run.logs.glob("*") if path.is_file() and "transcript" not in path.name]
     shown = {path.name: path.read_bytes().decode(errors="surrogateescape") for path in [*logs, after.run.report]}
     screen = io.StringIO()
-    follower = Follower(after.run.root.parent, PlainConsole(file=screen, force_terminal=True, color_system=None))
-    follower._known.clear()
+    follower = Follower([after.run], PlainConsole(file=screen, force_terminal=True, color_system=None))
+    follower._seen.clear()
     follower._look()
     shown["the terminal"] = screen.getvalue()
     client = Tracker(settings_of(after)).store.client

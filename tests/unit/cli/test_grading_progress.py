@@ -82,8 +82,7 @@ def test_episodes_side_by_side_are_estimated_by_their_step_limit(run: RunDir) ->
 
 def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
     screen, now = io.StringIO(), [0.0]
-    follower = Follower(run.root.parent, PlainConsole(file=screen, width=200))
-    follower._known.clear()
+    follower = Follower([run], PlainConsole(file=screen, width=200))
     follower._progress = GradingProgress(lambda: now[0])
     accepted = SubmissionAccepted(
         submission_id=1, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None, receipt=1
@@ -103,7 +102,7 @@ def test_a_grade_after_a_resume_belongs_to_an_earlier_submission(run: RunDir) ->
         )
     )
     screen = io.StringIO()
-    follower = Follower(run.root.parent, PlainConsole(file=screen, width=200), {run.id})
+    follower = Follower([run], PlainConsole(file=screen, width=200))
     run.ledger.append(GradingFailed(weights_digest=DIGEST, elapsed_s=2.0, reason="a GPU was lost"))
     follower._look()
     assert "submission 3 has no grade yet: a GPU was lost" in screen.getvalue()

@@ -4,9 +4,10 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.live import Live
 
 from a2rl.cli.console import PlainConsole
-from a2rl.cli.watching import LiveRun, LiveTable, Watcher, belongs_to, live_table, sparkline
+from a2rl.cli.watching import LiveRun, Watcher, belongs_to, live_table, sparkline, table_below
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
@@ -15,6 +16,10 @@ from a2rl.run.failure import mark_refused
 from a2rl.scoring.score import TaskScore
 from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
+
+
+def every_run(_: RunDir) -> bool:
+    return True
 
 
 def score(points: float) -> TaskScore:
@@ -52,7 +57,7 @@ def submit(run: RunDir, number: int, points: float) -> None:
 
 def test_a_run_is_followed_from_waiting_to_its_end(settings: Settings) -> None:
     run = RunDir.create(settings.runs, spec())
-    watcher = Watcher(settings.runs, belongs_to(()))
+    watcher = Watcher(settings.runs, every_run)
     [state] = watcher.look()
     assert (state.phase, state.best, state.submissions) == ("waiting", None, 0)
     run.ledger.append(BaselineKnown(key="k", public=score(10.0), private=score(10.0), items_digest="i"))
@@ -70,7 +75,7 @@ def test_runs_at_work_come_first_and_the_overflow_is_counted(settings: Settings)
     for number in range(1, 6):
         simulate_run(settings, number)
     RunDir.create(settings.runs, spec(run_id="zzz")).ledger.append(AgentStarted(attempt=1, elapsed_s=0))
-    runs = Watcher(settings.runs, belongs_to(())).look()
+    runs = Watcher(settings.runs, every_run).look()
     assert runs[0].spec.run_id == "zzz"
     text = shown(runs, height=10)
     assert "5 of 6 runs have ended; 4 more are not shown" in text
@@ -87,13 +92,13 @@ def test_only_the_runs_that_are_meant_are_shown(settings: Settings) -> None:
 def test_a_refused_and_a_damaged_run_are_shown_as_such(settings: Settings) -> None:
     mark_refused(RunDir.create(settings.runs, spec(run_id="a")), UsageError("no such model"))
     RunDir.create(settings.runs, spec(run_id="b")).ledger.path.write_text("this is no database, but long enough" * 9)
-    runs = Watcher(settings.runs, belongs_to(())).look()
+    runs = Watcher(settings.runs, every_run).look()
     assert {run.spec.run_id: run.phase for run in runs} == {"a": "refused", "b": "damaged"}
 
 
 def test_an_id_cannot_draw_on_the_terminal(settings: Settings) -> None:
     RunDir.create(settings.runs, spec(agent="x")).ledger.append(AgentStarted(attempt=1, elapsed_s=0))
-    [run] = Watcher(settings.runs, belongs_to(())).look()
+    [run] = Watcher(settings.runs, every_run).look()
     hostile = run._replace(spec=run.spec.model_copy(update={"run_id": "a\x1b[2J[red]b"}))
     assert "\x1b" not in shown([hostile])
     assert "[red]" in shown([hostile])
@@ -108,10 +113,11 @@ def test_the_small_chart_scales_the_last_scores_from_low_to_high() -> None:
 
 def test_the_table_fits_the_terminal_and_is_gone_at_the_end(settings: Settings) -> None:
     simulate_run(settings, 1)
-    watcher = Watcher(settings.runs, belongs_to(()))
+    watcher = Watcher(settings.runs, every_run)
     console = PlainConsole(file=io.StringIO(), width=160, height=30, force_terminal=True)
-    with LiveTable(watcher.look, console) as table:
-        table._show()
+    with table_below(watcher.look, console) as live:
+        assert isinstance(live, Live)
+        live.refresh()
         console.print("a line above")
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
@@ -122,7 +128,7 @@ def test_the_table_fits_the_terminal_and_is_gone_at_the_end(settings: Settings) 
 
 def test_without_a_terminal_nothing_is_drawn(settings: Settings) -> None:
     console = PlainConsole(file=io.StringIO(), width=160)
-    with LiveTable(Watcher(settings.runs, belongs_to(())).look, console):
+    with table_below(Watcher(settings.runs, every_run).look, console):
         pass
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cli.results import find_run, list_runs
+from a2rl.cli.results import list_runs
+from a2rl.cli.stored_runs import find_run
 from a2rl.cluster.copies import CopyManifest, ObjectStore, blob_key, entry_key, entry_object
 from a2rl.cluster.restore import fetch_results
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError

@@ -122,8 +122,8 @@ def test_mlflow_shows_it_as_text(run: tuple[RunDir, Settings]) -> None:
 
 def test_the_lines_of_a_run_under_way_show_it_as_text(run: tuple[RunDir, Settings]) -> None:
     screen = io.StringIO()
-    follower = Follower(run[1].runs, PlainConsole(file=screen, force_terminal=True, color_system=None, width=200))
-    follower._known.clear()
+    follower = Follower([run[0]], PlainConsole(file=screen, force_terminal=True, color_system=None, width=200))
+    follower._seen.clear()
     follower._look()
     lines = screen.getvalue()
     assert "submission 1 after" in lines
