@@ -121,7 +121,8 @@ class Judge(AbstractContextManager["Judge"]):
             SpendLimitError: The run's money is used up.
             InfrastructureError: The cache or the account cannot be used.
         """
-        body = self.body(question)
+        messages = [dict(each) for each in question.messages]
+        body = {"model": self._params.model, "messages": messages, **(self._params.decoding or {})}
         key = digest_of({**self._params.identity(), "request": body})
         try:
             with self._cache.answer(key, self._closing.wait) as claim:
@@ -146,20 +147,10 @@ class Judge(AbstractContextManager["Judge"]):
         self._threads.shutdown(cancel_futures=True)
         self._cache.__exit__(None, None, None)
 
-    def body(self, question: Question) -> dict[str, Any]:
-        """Returns the body of a question's request."""
-        decoding = self._params.decoding or {}
-        return {"model": self._params.model, "messages": [dict(each) for each in question.messages], **decoding}
-
     def _answer(self, reply: Mapping[str, Any], question: Question) -> Answer:
         """Returns the verdict and the cost of a reply; raises UnreadableReplyError."""
-        try:
-            verdict = bounded_number(question.read(reply), 0, 1, "the judge's verdict")
-            prompt, completion = _usage(reply)
-        except UnreadableReplyError:
-            raise
-        except ValueError as error:
-            raise UnreadableReplyError(str(error)) from error
+        verdict = bounded_number(question.read(reply), 0, 1, "the judge's verdict")
+        prompt, completion = _usage(reply)
         return Answer(verdict, "", prompt, completion, self._params.price(prompt, completion))
 
     def _attempt(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +240,7 @@ def _refusal(response: httpx.Response, text: str) -> Exception:
 
 def _tokens(body: Mapping[str, Any], reply: Mapping[str, Any], reply_bytes: int) -> tuple[int, int]:
     """Returns the tokens of prompt and completion, estimated by their length if the endpoint does not say."""
-    with suppress(ValueError):
+    with suppress(UnreadableReplyError):
         prompt, completion = _usage(reply)
         if prompt:
             return prompt, completion
@@ -264,7 +255,7 @@ def _most_tokens(body: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _usage(reply: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the tokens of prompt and completion; 0 where a reply does not say. Raises ValueError."""
+    """Returns the tokens of prompt and completion; 0 where a reply does not say. Raises UnreadableReplyError."""
     usage = reply.get("usage")
     prompt, completion = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
     return prompt, completion

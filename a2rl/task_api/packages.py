@@ -87,7 +87,7 @@ class PackageTask:
     package: ClassVar[str]
     """What it is called in messages."""
     work: ClassVar[str]
-    """The class of package_work.py."""
+    """The class of package_process.py."""
     floor: ClassVar[float] = -math.inf
     """Values below this are 0."""
 
@@ -136,7 +136,7 @@ class PackageTask:
             yield "its own answers do not earn 1"
 
     def examined(self) -> dict[str, Any]:
-        """Returns what the package says of the task: see package_work.py.
+        """Returns what the package says of the task: see package_process.py.
 
         Raises:
             TaskDefinitionError: There is no such task.
