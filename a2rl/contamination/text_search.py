@@ -233,7 +233,10 @@ class TextSearch:
         """
         self._index, chance = ItemIndex(items, known), chance_hits(items, known)
         self._given = set(known)
-        self._needed = {way: _needed(way, len(items), chance[way]) for way in WAYS}
+        self._needed = {
+            way: max(FEWEST[way], round(LEAST_SHARE[way] * len(items)), round(ABOVE_CHANCE * chance[way]))
+            for way in WAYS
+        }
 
     def run(self, written: Iterable[Piece], limit_s: float = LIMIT_S) -> Searched:
         """Searches texts.
@@ -244,7 +247,8 @@ class TextSearch:
         best: dict[tuple[Way, str], Place] = {}
         try:
             for piece in _in_time(written, limit_s):
-                for hit in self._hits(piece):
+                text = plain_text(piece.text)
+                for hit in self._index.search(text) if text not in self._given else ():
                     held = best.get((hit.way, hit.item))
                     if held is None or hit.score > held.hit.score:
                         best[hit.way, hit.item] = Place(hit, piece)
@@ -261,10 +265,6 @@ class TextSearch:
             is_complete=is_complete,
         )
 
-    def _hits(self, piece: Piece) -> list[Hit]:
-        text = plain_text(piece.text)
-        return [] if text in self._given else self._index.search(text)
-
 
 def _in_time(written: Iterable[Piece], limit_s: float) -> Iterator[Piece]:
     deadline = time.monotonic() + limit_s
@@ -272,7 +272,3 @@ def _in_time(written: Iterable[Piece], limit_s: float) -> Iterator[Piece]:
         if time.monotonic() > deadline:
             raise TooMuchTextError
         yield piece
-
-
-def _needed(way: Way, items: int, by_chance: int) -> int:
-    return max(FEWEST[way], round(LEAST_SHARE[way] * items), round(ABOVE_CHANCE * by_chance))

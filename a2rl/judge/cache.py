@@ -4,8 +4,9 @@ An answer is stored under the digest of everything that it depends on: annotator
 durable when `store` returns, so a killed process loses none. Whoever needs an answer claims its key first; all others
 wait for the answer instead of paying for it again. A claim is a kernel lock on a file, so it ends with its owner.
 
-    with cache.answer(key, wait=closing.wait) as claim:
-        reply = claim.reply or claim.keep(ask())
+    with cache.claimed(key, wait=time.sleep) as reply:
+        if reply is None:
+            cache.store(key, ask())
 """
 
 import json
@@ -13,9 +14,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from a2rl.core.database import WAIT_FOR_LOCK_S, use_write_ahead_log
 from a2rl.core.errors import InfrastructureError
@@ -23,14 +23,6 @@ from a2rl.core.locks import FileLock
 
 POLL_INTERVAL_S = 0.05
 TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, reply TEXT NOT NULL)"
-
-
-class Claim(NamedTuple):
-    """Either the stored reply of a key, or the exclusive right to ask for it."""
-
-    reply: dict[str, Any] | None
-    keep: Callable[[dict[str, Any]], None]
-    """Stores the reply permanently. Raises InfrastructureError if it cannot be stored."""
 
 
 class AnswerCache(AbstractContextManager["AnswerCache"]):
@@ -53,11 +45,11 @@ class AnswerCache(AbstractContextManager["AnswerCache"]):
             raise InfrastructureError(f"answers cannot be stored in {path}: {error}") from error
 
     @contextmanager
-    def answer(self, key: str, wait: Callable[[float], bool]) -> Iterator[Claim | None]:
-        """Provides the stored reply of a key, or a claim to ask for it, which excludes others within the context.
+    def claimed(self, key: str, wait: Callable[[float], object]) -> Iterator[dict[str, Any] | None]:
+        """Provides the stored reply of a key; None is the exclusive right to ask for it within the context.
 
         Args:
-            wait: Waits for so many seconds; returns True if the caller is closing, and the context then gets None.
+            wait: Waits for so many seconds while another owner asks, or raises an error to wait no longer.
 
         Raises:
             InfrastructureError: The file cannot be read or written.
@@ -65,11 +57,9 @@ class AnswerCache(AbstractContextManager["AnswerCache"]):
         lock, is_claimed = FileLock(self._claims / key), False
         try:
             while (reply := self.find(key)) is None and not (is_claimed := lock.take()):
-                if wait(POLL_INTERVAL_S):
-                    yield None
-                    return
+                wait(POLL_INTERVAL_S)
             # Between the first look-up and the claim, another owner may have stored it.
-            yield Claim(self.find(key) if is_claimed else reply, partial(self.store, key))
+            yield self.find(key) if is_claimed else reply
         finally:
             if is_claimed:
                 with suppress(OSError):
@@ -87,7 +77,7 @@ class AnswerCache(AbstractContextManager["AnswerCache"]):
         return reply if isinstance(reply, dict) else None
 
     def store(self, key: str, reply: dict[str, Any]) -> None:
-        """Stores a reply; of two replies for one key, the first stays."""
+        """Stores a reply permanently; of two replies for one key, the first stays."""
         with self._transaction("kept") as database:
             database.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, json.dumps(reply)))
 

@@ -85,6 +85,8 @@ class Judge(AbstractContextManager["Judge"]):
 
     def __init__(self, config: JudgeConfig) -> None:
         self._config, self._params = config, config.params
+        self.annotator = config.params.annotator
+        """The name of the prompt format, which the task knows."""
         headers = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
         limits = httpx.Limits(max_connections=self._params.concurrency)
         self._url = f"{self._params.base_url.rstrip('/')}/chat/completions"
@@ -93,11 +95,6 @@ class Judge(AbstractContextManager["Judge"]):
         self._account = Account(config.account, config.limit_usd) if config.account else None
         self._closing = threading.Event()
         self._threads = ThreadPoolExecutor(self._params.concurrency)
-
-    @property
-    def annotator(self) -> str:
-        """The name of the prompt format, which the task knows."""
-        return self._params.annotator
 
     def asking(self, failures_allowed: int) -> "Asking":
         """Begins to ask the questions of a grade.
@@ -125,17 +122,15 @@ class Judge(AbstractContextManager["Judge"]):
         body = {"model": self._params.model, "messages": messages, **(self._params.decoding or {})}
         key = digest_of({**self._params.identity(), "request": body})
         try:
-            with self._cache.answer(key, self._closing.wait) as claim:
-                if claim is None:
-                    raise RefusedError("the grading was cancelled")
-                if claim.reply is not None:
-                    return self._answer(claim.reply, question)
+            with self._cache.claimed(key, self._wait) as known:
+                if known is not None:
+                    return self._answer(known, question)
                 params = self._params
                 reply = retry_request(
                     lambda: self._attempt(body), params.attempts, params.backoff_s, self._closing.wait
                 )
                 answer = self._answer(reply, question)
-                claim.keep(reply)
+                self._cache.store(key, reply)
                 return answer
         except (RefusedError, RetryableError, UnreadableReplyError) as failure:
             return Answer(None, str(failure)[:MAX_REASON_CHARS], status=getattr(failure, "status", 0))
@@ -146,6 +141,10 @@ class Judge(AbstractContextManager["Judge"]):
         self._http.close()
         self._threads.shutdown(cancel_futures=True)
         self._cache.__exit__(None, None, None)
+
+    def _wait(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise RefusedError("the grading was cancelled")
 
     def _answer(self, reply: Mapping[str, Any], question: Question) -> Answer:
         """Returns the verdict and the cost of a reply; raises UnreadableReplyError."""
@@ -191,15 +190,12 @@ class Asking:
 
     def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int) -> None:
         self._judge, self._threads, self._failures_allowed = judge, threads, failures_allowed
+        self.annotator = judge.annotator
+        """See `Judge.annotator`."""
         self._failures: list[str] = []
         """The reasons of the questions that failed."""
         self._asked: dict[str, Future[Answer]] = {}
         self._error: BaseException | None = None
-
-    @property
-    def annotator(self) -> str:
-        """See `Judge.annotator`."""
-        return self._judge.annotator
 
     def put(self, item: str, question: Question) -> None:
         """Asks the question about an item.

@@ -58,7 +58,8 @@ def parse(kind: str, arguments: Mapping[str, Any], completion: Any) -> list[Any]
     except UnreadableReplyError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise UnreadableReplyError(f"the judge's reply is not in the form asked for: {_shown(completion)}") from error
+        shown = repr(completion)[:SHOWN] if isinstance(completion, str) else type(completion).__name__
+        raise UnreadableReplyError(f"the judge's reply is not in the form asked for: {shown}") from error
 
 
 def check_parser(kind: str, arguments: Mapping[str, Any]) -> None:
@@ -216,10 +217,6 @@ PARSERS: dict[str, Parser] = {
     "logprob_parser": _logprob,
     "pipeline_meta_parser": _pipeline,
 }
-
-
-def _shown(completion: Any) -> str:
-    return repr(completion)[:SHOWN] if isinstance(completion, str) else type(completion).__name__
 
 
 def bounded_number(value: object, low: float, high: float, what: str) -> float:

@@ -64,10 +64,6 @@ def _parameter(part: str) -> tuple[str, Any]:
         return key, text
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
-
-
 def fill(folder: Path, files: Mapping[str, str], **values: object) -> Path:
     """Makes a folder with files from templates, and returns it."""
     folder.mkdir(parents=True)
@@ -98,7 +94,9 @@ class PackageTask:
 
     def _reward(self, reply: Mapping[str, Any]) -> Reward:
         figures = reply.get("figures", {"value": reply.get("value")})
-        if not isinstance(figures, dict) or not all(map(_is_number, figures.values())):
+        if not isinstance(figures, dict) or not all(
+            isinstance(each, float) and math.isfinite(each) for each in figures.values()
+        ):
             return self.failure(reply)
         if len(figures) != 1:
             return figures or self.failure(reply)

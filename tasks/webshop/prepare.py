@@ -30,15 +30,14 @@ pretraining_text, canonical = mini.pretraining_text, mini.canonical
 
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
     """See `a2rl.task_api.contract.Preparer`."""
-    about = _prepare_mini(visible, hidden) if variant == "mini" else _prepare_full(source, visible, hidden)
+    if variant == "mini":
+        train = mini.generate(MINI_PRODUCTS, MINI_TRAIN, MINI_SEED, "train", visible / "catalogue")
+        _write_goals(train.goals, visible)
+        about = _write_shop(MINI_SEED, f"seed {MINI_SEED}", hidden)
+    else:
+        about = _prepare_full(source, visible, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
     hand_out(visible, HERE / "shop")
-
-
-def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
-    train = mini.generate(MINI_PRODUCTS, MINI_TRAIN, MINI_SEED, "train", visible / "catalogue")
-    _write_goals(train.goals, visible)
-    return _write_shop(MINI_SEED, f"seed {MINI_SEED}", hidden)
 
 
 def draw(seed: str, hidden: Path) -> None:

@@ -205,11 +205,19 @@ def test_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: Path) -> 
         assert len(judge.asked()) == len(set(judge.asked())) == PAIRS
 
 
+class StoppedError(Exception):
+    """The wait is over."""
+
+
+def stop(seconds: float) -> None:
+    raise StoppedError
+
+
 def test_only_a_living_claimant_is_waited_for(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from a2rl.judge.cache import AnswerCache\n"
-        "with AnswerCache(Path(sys.argv[1])) as cache, cache.answer('k', lambda _: True) as claim:\n"
-        "    print(claim.reply, flush=True); time.sleep(600)\n"
+        "with AnswerCache(Path(sys.argv[1])) as cache, cache.claimed('k', time.sleep) as reply:\n"
+        "    print(reply, flush=True); time.sleep(600)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "answers.db")]
     with (
@@ -218,44 +226,43 @@ def test_only_a_living_claimant_is_waited_for(tmp_path: Path) -> None:
     ):
         assert living.stdout is not None
         assert living.stdout.readline() == b"None\n"
-        with cache.answer("k", lambda _: True) as refused:
-            assert refused is None
+        with pytest.raises(StoppedError), cache.claimed("k", stop):
+            pass
         living.kill()
-        with cache.answer("k", threading.Event().wait) as taken:
-            assert taken is not None
-            taken.keep({"answer": 1})
-        with cache.answer("k", threading.Event().wait) as known:
-            assert known is not None
-            assert known.reply == {"answer": 1}
+        with cache.claimed("k", time.sleep) as reply:
+            assert reply is None
+            cache.store("k", {"answer": 1})
+        with cache.claimed("k", stop) as reply:
+            assert reply == {"answer": 1}
 
 
 def test_who_waits_for_a_claim_gets_its_answer(tmp_path: Path) -> None:
-    answered, paid = list[object](), list[int]()
+    paid, answers = list[int](), list[object]()
 
     def ask_once() -> None:
-        with AnswerCache(tmp_path / "answers.db") as cache, cache.answer("k", threading.Event().wait) as claim:
-            assert claim is not None
-            if claim.reply is None:
-                paid.append(1)
-                time.sleep(0.2)
-                claim.keep({"answer": 1})
-            answered.append(claim.reply or {"answer": 1})
+        with AnswerCache(tmp_path / "answers.db") as cache:
+            with cache.claimed("k", time.sleep) as reply:
+                if reply is None:
+                    paid.append(1)
+                    time.sleep(0.2)
+                    cache.store("k", {"answer": 1})
+            answers.append(cache.find("k"))
 
     threads = [threading.Thread(target=ask_once) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(paid), answered) == (1, [{"answer": 1}] * 8)
+    assert (len(paid), answers) == (1, [{"answer": 1}] * 8)
     assert list((tmp_path / "answers.db-claims").iterdir()) == []
 
 
 def test_a_failure_frees_the_question_for_the_next(tmp_path: Path) -> None:
     with AnswerCache(tmp_path / "answers.db") as first, AnswerCache(tmp_path / "answers.db") as second:
-        with pytest.raises(RuntimeError), first.answer("k", threading.Event().wait):
+        with pytest.raises(RuntimeError), first.claimed("k", stop):
             raise RuntimeError
-        with second.answer("k", lambda _: True) as claim:
-            assert claim is not None
+        with second.claimed("k", stop) as reply:
+            assert reply is None
 
 
 def test_an_answer_that_cannot_be_read_back_is_asked_for_again(tmp_path: Path) -> None:
