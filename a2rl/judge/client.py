@@ -132,7 +132,7 @@ class Judge(AbstractContextManager["Judge"]):
                 answer = self._answer(reply, question)
                 self._cache.store(key, reply)
                 return answer
-        except (RefusedError, RetryableError, UnreadableReplyError) as failure:
+        except (RefusedError, RetryableError, ValueError) as failure:  # ValueError: the reply cannot be read
             return Answer(None, str(failure)[:MAX_REASON_CHARS], status=getattr(failure, "status", 0))
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,6 @@ columns were permuted or scaled. No model is loaded and nothing in the checkpoin
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -190,7 +189,7 @@ def _is_copy(from_last: Provenance, from_base: Provenance) -> bool:
     return from_last.kind in COPIES and from_last.delta < NEARER * from_base.delta
 
 
-LIST = "known_models.yaml"
+LIST = Path(__file__).with_name("known_models.yaml")
 
 
 class KnownModels(NamedTuple):
@@ -202,14 +201,9 @@ class KnownModels(NamedTuple):
     """The names of the others. They are not compared."""
 
 
-def known_models(base: str, settings: Settings, listed: Path | None = None) -> KnownModels:
-    """Returns the known models for a base model.
-
-    Args:
-        base: Its name, as a run's settings have it.
-        listed: Another list.
-    """
-    text = (listed or files("a2rl.provenance") / LIST).read_text(encoding="utf-8")
+def known_models(base: str, settings: Settings) -> KnownModels:
+    """Returns the known models for a base model, which is named as a run's settings have it."""
+    text = LIST.read_text(encoding="utf-8")
     names = [row["known"] for row in yaml.safe_load(text) if row["base"] == base.partition("@")[0]]
     folders = {name: _checkpoint(local_folder(name, settings)) for name in names}
     here = {name: folder for name, folder in folders.items() if folder is not None}
