@@ -2,8 +2,7 @@
 
 import time
 
-from a2rl.contamination.check import length_gaming, text_hits
-from a2rl.contamination.fresh_check import log_probability_gap, twins_gap
+from a2rl.contamination.check import length_gaming, log_probability_gap, text_hits, twins_gap
 from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import prune
 from a2rl.provenance.check import provenance, tries

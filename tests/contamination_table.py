@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.contamination.fresh_check import LEAST_GAP, LEVEL
+from a2rl.contamination.check import LEAST_GAP, LEVEL
 from a2rl.contamination.sources import Piece, given_texts, item_texts
 from a2rl.contamination.text_search import TextSearch
 from a2rl.contamination.twins import unpaired_gap

@@ -10,7 +10,7 @@ import select
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +74,7 @@ class Layers(NamedTuple):
 
 
 class CodePool(AbstractContextManager["CodePool"]):
-    """A pool of running testers; close it, or use it as a context."""
+    """A pool of running testers, which end with the context."""
 
     def __init__(self, limits: CellLimits = DEFAULT_LIMITS, most: int = MAX_TESTERS, use_landlock: bool = True) -> None:
         """Starts a tester for each available core, in a few tenths of a second.
@@ -119,31 +119,24 @@ class CodePool(AbstractContextManager["CodePool"]):
         program = CONTROL.format(memory=memory, cpu_s=min(limits.cpu_s / 2, limits.wall_s / 8))
         control = CodeCase(program, "control", "", f"def check(f):\n    assert f() == {memory}\n")
         for _ in range(TRIES_ALONE):
-            outcome, works = (self._test_in_new_tester(each) for each in (case, control))
+            with closing(self._tester()) as tester:
+                outcome = tester.ask(case)
+            with closing(self._tester()) as tester:
+                works = tester.ask(control)
             if outcome.is_sure:
                 return outcome
             if not works.passed:
                 return outcome._replace(why=f"this machine could not test it: {outcome.why}; a control: {works.why}")
         return outcome._replace(is_sure=True)
 
-    def _test_in_new_tester(self, case: CodeCase) -> Outcome:
-        tester = self._tester()
-        try:
-            return tester.ask(case)
-        finally:
-            tester.close()
-
     def _tester(self) -> "_Tester":
         return _Tester(self._limits, self._landlock)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends all testers."""
         self._threads.shutdown()
         while not self._free.empty():
             self._free.get().close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Tester:

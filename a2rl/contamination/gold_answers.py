@@ -45,7 +45,7 @@ class Asked(FrozenModel):
 
 
 class GoldJob(FrozenModel):
-    """What the process of `gold_process` does."""
+    """What the process does."""
 
     models: tuple[Path, ...]
     items: tuple[Asked, ...]
@@ -99,20 +99,16 @@ def measure(
     """
     job, result = GoldJob(models=models, items=(*seen, *fresh)), folder / f"{models[0].name}-gold.json"
     if not result.is_file():
-        _run_process(job, result, device, settings)
+        given, log = result.with_suffix(".job"), result.with_suffix(".log")
+        write_model(given, job)
+        timeout_s = 2 * ModelSize.of(models[1]).timeout_s
+        failure = run_model_process(PROCESS, [str(given), str(result)], log, timeout_s, settings, device)
+        given.unlink()
+        if failure:
+            raise InfrastructureError(failure)
     after, before = read_model(result, GoldResult).values
     gains = [(item.id, new - old) for item, new, old in zip(job.items, after, before, strict=True)]
     return Gains(dict(gains[: len(seen)]), dict(gains[len(seen) :]))
-
-
-def _run_process(job: GoldJob, result: Path, device: str, settings: Settings) -> None:
-    given, timeout_s = result.with_suffix(".job"), 2 * ModelSize.of(job.models[1]).timeout_s
-    write_model(given, job)
-    arguments = [str(given), str(result)]
-    failure = run_model_process(PROCESS, arguments, result.with_suffix(".log"), timeout_s, settings, device)
-    given.unlink()
-    if failure:
-        raise InfrastructureError(failure)
 
 
 MAX_LOGITS = 1 << 26

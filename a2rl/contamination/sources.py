@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.core.files import read_jsonl
-from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
+from a2rl.linux.untrusted_folder import Limits, UntrustedFolder, printable_name
 from a2rl.recording.code_history import run_git
 from a2rl.run.directory import RunDir
 
@@ -171,16 +171,12 @@ def _workspace(folder: Path) -> Iterator[tuple[str, bytes]]:
         return
     with workspace:
         for entry in workspace.walk(limits=LIMITS, skip=SKIPPED):
-            if _is_text(entry):
+            if entry.is_file and not entry.path.lower().endswith(NOT_TEXT):
                 try:
                     content = workspace.read(entry.path, READ_BYTES)
                 except OSError:  # the agent left a file that cannot be read, such as a second name of another one
                     continue
                 yield f"workspace/{printable_name(entry.path)}", content
-
-
-def _is_text(entry: Entry) -> bool:
-    return entry.is_file and not entry.path.lower().endswith(NOT_TEXT)
 
 
 def _code(repository: Path) -> Iterator[tuple[str, bytes]]:

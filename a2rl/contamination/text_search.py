@@ -32,32 +32,17 @@ ORDINARY = frozenset(
 NUMBER_WORDS = frozenset(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"))
 
 
-def words(text: str) -> list[str]:
-    """Returns the words of a text as they are written."""
-    return WORD.findall(text)
-
-
-def plain(found: list[str]) -> list[str]:
-    """Returns words in lower case."""
-    return [word.lower() for word in found]
-
-
-def masked(found: list[str]) -> list[str]:
-    """Returns words in lower case, with numbers and names replaced by what they are."""
-    return [_mask(word) for word in found]
-
-
-def _mask(word: str) -> str:
+def masked(word: str) -> str:
+    """Returns a word in lower case, or what it is if it is a number or a name."""
     if any(letter.isdigit() for letter in word) or word.lower() in NUMBER_WORDS:
         return NUMBER
     return NAME if word[0].isupper() and word.lower() not in ORDINARY else word.lower()
 
 
-def runs(found: list[str], length: int) -> Iterator[int]:
-    """Yields hashes of all runs of `length` words; of the whole text if it is shorter. They hold in this process."""
-    if found:
-        for start in range(max(1, len(found) - length + 1)):
-            yield hash(tuple(found[start : start + length]))
+def runs(found: Sequence[str], length: int) -> set[int]:
+    """Returns hashes of all runs of `length` words; of the whole text if it is shorter. They hold in this process."""
+    starts = range(max(1, len(found) - length + 1)) if found else ()
+    return {hash(tuple(found[start : start + length])) for start in starts}
 
 
 Way = Literal["verbatim", "renumbered", "paraphrased"]
@@ -88,23 +73,11 @@ class Hit(NamedTuple):
     """The share of the item's weight that was found, from 0 to 1."""
 
 
-def _runs(found: Sequence[str]) -> set[int]:
-    return set(runs(plain(list(found)), RUN))
-
-
-def _masked_runs(found: Sequence[str]) -> set[int]:
-    return set(runs(masked(list(found)), MASKED_RUN))
-
-
-def _content(found: Sequence[str]) -> set[int]:
-    """Returns the long words and the numbers: what is left of an item that is told in other words."""
-    return {hash(word) for word in plain(list(found)) if len(word) > 3 or word[0].isdigit()}
-
-
 FEATURES: Mapping[Way, Callable[[Sequence[str]], set[int]]] = {
-    "verbatim": _runs,
-    "renumbered": _masked_runs,
-    "paraphrased": _content,
+    "verbatim": lambda found: runs([word.lower() for word in found], RUN),
+    "renumbered": lambda found: runs([masked(word) for word in found], MASKED_RUN),
+    # The long words and the numbers: what is left of an item that is told in other words.
+    "paraphrased": lambda found: {hash(word) for word in map(str.lower, found) if len(word) > 3 or word[0].isdigit()},
 }
 
 
@@ -164,13 +137,13 @@ class ItemIndex:
             items: The text of each item by id: the question, and the answer where it is a text.
             known: Texts that the agent was given, such as the rows of the training data.
         """
-        found = {item: words(text) for item, text in items.items()}
+        found = {item: WORD.findall(text) for item, text in items.items()}
         listed = list(known)
-        given = [words(text) for text in listed]
+        given = [WORD.findall(text) for text in listed]
         self._lines = {_line(each): item for item, each in found.items() if len(each) > 2}
         for text in listed:
             for line in text.splitlines():
-                self._lines.pop(_line(words(line)), None)
+                self._lines.pop(_line(WORD.findall(line)), None)
         long = {item: each for item, each in found.items() if len(each) >= FEWEST_WORDS}
         self._tables = {way: _Table(way, long, given) for way in WAYS}
 
@@ -189,15 +162,15 @@ class ItemIndex:
 
     def _hits(self, text: str) -> Iterator[Hit]:
         for line in {*text.splitlines(), *QUOTED.findall(text)}:
-            if (item := self._lines.get(_line(words(line)))) is not None:
+            if (item := self._lines.get(_line(WORD.findall(line)))) is not None:
                 yield Hit(item, "verbatim", 1.0)
-        found = words(text)
+        found = WORD.findall(text)
         for table in self._tables.values():
             yield from table.hits(found)
 
 
 def _line(found: Sequence[str]) -> int:
-    return hash(tuple(plain(list(found))))
+    return hash(tuple(word.lower() for word in found))
 
 
 LIMIT_S = 120.0
@@ -260,7 +233,10 @@ class TextSearch:
         """
         self._index, chance = ItemIndex(items, known), chance_hits(items, known)
         self._given = set(known)
-        self._needed = {way: _needed(way, len(items), chance[way]) for way in WAYS}
+        self._needed = {
+            way: max(FEWEST[way], round(LEAST_SHARE[way] * len(items)), round(ABOVE_CHANCE * chance[way]))
+            for way in WAYS
+        }
 
     def run(self, written: Iterable[Piece], limit_s: float = LIMIT_S) -> Searched:
         """Searches texts.
@@ -271,7 +247,8 @@ class TextSearch:
         best: dict[tuple[Way, str], Place] = {}
         try:
             for piece in _in_time(written, limit_s):
-                for hit in self._hits(piece):
+                text = plain_text(piece.text)
+                for hit in self._index.search(text) if text not in self._given else ():
                     held = best.get((hit.way, hit.item))
                     if held is None or hit.score > held.hit.score:
                         best[hit.way, hit.item] = Place(hit, piece)
@@ -288,10 +265,6 @@ class TextSearch:
             is_complete=is_complete,
         )
 
-    def _hits(self, piece: Piece) -> list[Hit]:
-        text = plain_text(piece.text)
-        return [] if text in self._given else self._index.search(text)
-
 
 def _in_time(written: Iterable[Piece], limit_s: float) -> Iterator[Piece]:
     deadline = time.monotonic() + limit_s
@@ -299,7 +272,3 @@ def _in_time(written: Iterable[Piece], limit_s: float) -> Iterator[Piece]:
         if time.monotonic() > deadline:
             raise TooMuchTextError
         yield piece
-
-
-def _needed(way: Way, items: int, by_chance: int) -> int:
-    return max(FEWEST[way], round(LEAST_SHARE[way] * items), round(ABOVE_CHANCE * by_chance))

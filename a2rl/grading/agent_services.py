@@ -30,7 +30,7 @@ from a2rl.judge.params import JudgeConfig
 from a2rl.run.directory import RunDir
 from a2rl.run.inputs import hidden_of
 from a2rl.task_api.catalog import load_services, load_task
-from a2rl.task_api.contract import AgentJudgement, AgentServices, NotForAgentError, SearchResults
+from a2rl.task_api.contract import AgentServices, NotForAgentError, SearchResults
 
 SEARCH, JUDGE = "/search", "/judge"
 USAGES = {
@@ -82,8 +82,7 @@ class CountedServices:
         """Answers POST /search."""
 
         def found() -> dict[str, Any]:
-            answer: SearchResults = self._services.search(query)
-            return {"hits": answer.hits, "blocked": answer.blocked}
+            return self._services.search(query)._asdict()
 
         return await self._answer("agent's search", found, query=query[:SHOWN])
 
@@ -91,8 +90,8 @@ class CountedServices:
         """Answers POST /judge."""
 
         def judged() -> dict[str, Any]:
-            said: AgentJudgement = self._services.judge(question, answer)
-            return {"correct": said.verdict > RIGHT, "verdict": said.verdict}
+            verdict = self._services.judge(question, answer)
+            return {"correct": verdict > RIGHT, "verdict": verdict}
 
         asked = {"question": question[:SHOWN], "answer": answer[:SHOWN]}
         return await self._answer("agent's question", judged, **asked)
@@ -144,7 +143,7 @@ class UnavailableServices:
         """Raises InfrastructureError."""
         raise InfrastructureError(self._reason)
 
-    def judge(self, problem: str, answer: str) -> AgentJudgement:
+    def judge(self, problem: str, answer: str) -> float:
         """Raises InfrastructureError."""
         raise InfrastructureError(self._reason)
 

@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS uses (
     at REAL NOT NULL, kind TEXT NOT NULL, job TEXT NOT NULL,
     prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, dollars REAL NOT NULL
 ) STRICT"""
+INSERT = "INSERT INTO uses VALUES (?, ?, ?, ?, ?, ?)"
 
 
 class SpendLimitError(InfrastructureError):
@@ -70,7 +71,7 @@ class Account:
     def add(self, kind: Kind, job: str, prompt_tokens: int = 0, completion_tokens: int = 0, dollars: float = 0) -> None:
         """Adds one use. Raises InfrastructureError if it cannot be stored."""
         with self._open() as database:
-            _insert(database, kind, job, prompt_tokens, completion_tokens, dollars)
+            database.execute(INSERT, (time.time(), kind, job, prompt_tokens, completion_tokens, dollars))
 
     def take(self, kind: Kind, quota: int) -> bool:
         """Adds one use unless the quota of this kind is used up; says whether it was added."""
@@ -78,7 +79,7 @@ class Account:
             [used] = database.execute("SELECT count(*) FROM uses WHERE kind = ?", (kind,)).fetchone()
             if used >= quota:
                 return False
-            _insert(database, kind, "", 0, 0, 0.0)
+            database.execute(INSERT, (time.time(), kind, "", 0, 0, 0.0))
             return True
 
     def use(self, kind: Kind | None = None) -> Use:
@@ -128,10 +129,3 @@ class Account:
             yield
         except (sqlite3.Error, OSError) as error:
             raise InfrastructureError(f"the account {self._path} cannot be used: {error}; check the disk") from error
-
-
-def _insert(
-    database: sqlite3.Connection, kind: Kind, job: str, prompt_tokens: int, completion_tokens: int, dollars: float
-) -> None:
-    values = (time.time(), kind, job, prompt_tokens, completion_tokens, dollars)
-    database.execute("INSERT INTO uses VALUES (?, ?, ?, ?, ?, ?)", values)

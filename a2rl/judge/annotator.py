@@ -163,7 +163,9 @@ def _read(path: Path) -> Annotator:
     name = path.parent.resolve().name
     try:
         configs = yaml.safe_load(path.read_text(encoding="utf-8"))
-        config = configs[name] if name in configs else _only(path, configs)
+        if name not in configs and len(configs) != 1:
+            raise UsageError(f"{path} has {len(configs)} annotators: a judge is one of them, in a folder of its own")
+        config = configs[name] if name in configs else next(iter(configs.values()))
         template = _template(path.parent, config["prompt_template"])
         arguments = dict(config["completions_kwargs"])
         parser_arguments = config.get("completion_parser_kwargs") or {}
@@ -185,12 +187,6 @@ def _read(path: Path) -> Annotator:
         base_url=(arguments.get("client_kwargs") or {}).get("base_url"),
         is_openai=config.get("fn_completions") == OPENAI_CLIENT,
     )
-
-
-def _only(path: Path, configs: Mapping[str, Any]) -> Any:
-    if len(configs) != 1:
-        raise UsageError(f"{path} has {len(configs)} annotators: a judge is one of them, in a folder of its own")
-    return next(iter(configs.values()))
 
 
 def _template(folder: Path, name: str) -> str:

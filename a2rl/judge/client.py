@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,8 @@ class Judge(AbstractContextManager["Judge"]):
 
     def __init__(self, config: JudgeConfig) -> None:
         self._config, self._params = config, config.params
+        self.annotator = config.params.annotator
+        """The name of the prompt format, which the task knows."""
         headers = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
         limits = httpx.Limits(max_connections=self._params.concurrency)
         self._url = f"{self._params.base_url.rstrip('/')}/chat/completions"
@@ -93,11 +95,6 @@ class Judge(AbstractContextManager["Judge"]):
         self._account = Account(config.account, config.limit_usd) if config.account else None
         self._closing = threading.Event()
         self._threads = ThreadPoolExecutor(self._params.concurrency)
-
-    @property
-    def annotator(self) -> str:
-        """The name of the prompt format, which the task knows."""
-        return self._params.annotator
 
     def asking(self, failures_allowed: int) -> "Asking":
         """Begins to ask the questions of a grade.
@@ -121,64 +118,52 @@ class Judge(AbstractContextManager["Judge"]):
             SpendLimitError: The run's money is used up.
             InfrastructureError: The cache or the account cannot be used.
         """
-        body = self.body(question)
+        messages = [dict(each) for each in question.messages]
+        body = {"model": self._params.model, "messages": messages, **(self._params.decoding or {})}
         key = digest_of({**self._params.identity(), "request": body})
         try:
-            with self._cache.answer(key, self._closing.wait) as claim:
-                if claim is None:
-                    raise RefusedError("the grading was cancelled")
-                if claim.reply is not None:
-                    return self._answer(claim.reply, question)
-                reply = self._fetch(body)
+            with self._cache.claimed(key, self._wait) as known:
+                if known is not None:
+                    return self._answer(known, question)
+                params = self._params
+                reply = retry_request(
+                    lambda: self._attempt(body), params.attempts, params.backoff_s, self._closing.wait
+                )
                 answer = self._answer(reply, question)
-                claim.keep(reply)
+                self._cache.store(key, reply)
                 return answer
-        except (RefusedError, RetryableError, UnreadableReplyError) as failure:
+        except (RefusedError, RetryableError, ValueError) as failure:  # ValueError: the reply cannot be read
             return Answer(None, str(failure)[:MAX_REASON_CHARS], status=getattr(failure, "status", 0))
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Cancels what is not answered yet, and closes the connections and the cache."""
         self._closing.set()
         self._http.close()
         self._threads.shutdown(cancel_futures=True)
         self._cache.__exit__(None, None, None)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def body(self, question: Question) -> dict[str, Any]:
-        """Returns the body of a question's request."""
-        decoding = self._params.decoding or {}
-        return {"model": self._params.model, "messages": [dict(each) for each in question.messages], **decoding}
+    def _wait(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise RefusedError("the grading was cancelled")
 
     def _answer(self, reply: Mapping[str, Any], question: Question) -> Answer:
         """Returns the verdict and the cost of a reply; raises UnreadableReplyError."""
-        try:
-            verdict = bounded_number(question.read(reply), 0, 1, "the judge's verdict")
-            prompt, completion = _usage(reply)
-        except UnreadableReplyError:
-            raise
-        except ValueError as error:
-            raise UnreadableReplyError(str(error)) from error
+        verdict = bounded_number(question.read(reply), 0, 1, "the judge's verdict")
+        prompt, completion = _usage(reply)
         return Answer(verdict, "", prompt, completion, self._params.price(prompt, completion))
 
-    def _fetch(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the reply to a request, after as many attempts as it needs and is allowed."""
-        return retry_request(
-            lambda: self._attempt(body), self._params.attempts, self._params.backoff_s, self._closing.wait
-        )
-
     def _attempt(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the reply to a request that is made once."""
         if self._account is not None:
             self._account.require_money()
         try:
             with self._http.stream("POST", self._url, json=body) as response:
                 text = read_body(response.iter_bytes(), MAX_REPLY_BYTES, self._params.timeout_s)
         except RetryableError:  # the reply is too long, or too slow
-            self._charge_unanswered(body)
+            self._charge(_most_tokens(body))
             raise
         except UNANSWERED as error:
-            self._charge_unanswered(body)
+            self._charge(_most_tokens(body))
             raise RetryableError(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:  # RuntimeError: the client was closed
             raise RetryableError(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
@@ -190,31 +175,14 @@ class Judge(AbstractContextManager["Judge"]):
             raise RetryableError("the judge's reply is not JSON") from error
         if not isinstance(reply, dict):
             raise UnreadableReplyError("the judge's reply is not a JSON object")
-        self._charge(body, reply, len(text))
+        self._charge(_tokens(body, reply, len(text)))  # whether or not the reply can be read
         return reply
 
-    def _charge(self, body: Mapping[str, Any], reply: Mapping[str, Any], reply_bytes: int) -> None:
-        """Adds the price of a reply to the run's account, whether or not the reply can be read."""
-        if self._account is None:
-            return
-        try:
-            prompt, completion = _usage(reply)
-        except ValueError:
-            prompt, completion = 0, 0
-        if not prompt:  # the endpoint does not say
-            prompt, completion = len(json.dumps(body)) // CHARS_PER_TOKEN, reply_bytes // CHARS_PER_TOKEN
-        config = self._config
-        self._account.add(config.purpose, config.job, prompt, completion, self._params.price(prompt, completion))
-
-    def _charge_unanswered(self, body: Mapping[str, Any]) -> None:
-        """Adds the highest price of a request without a whole reply: the provider may charge for it all the same."""
-        if self._account is None:
-            return
-        prompt = len(json.dumps(body))  # a token has at least one character
-        asked_for = [body.get(name) for name in MOST_TOKENS]
-        completion = next((most for most in asked_for if isinstance(most, int)), UNLIMITED_TOKENS)
-        config = self._config
-        self._account.add(config.purpose, config.job, prompt, completion, self._params.price(prompt, completion))
+    def _charge(self, tokens: tuple[int, int]) -> None:
+        """Adds the price of a request to the run's account."""
+        if self._account is not None:
+            config = self._config
+            self._account.add(config.purpose, config.job, *tokens, self._params.price(*tokens))
 
 
 class Asking:
@@ -222,15 +190,12 @@ class Asking:
 
     def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int) -> None:
         self._judge, self._threads, self._failures_allowed = judge, threads, failures_allowed
+        self.annotator = judge.annotator
+        """See `Judge.annotator`."""
         self._failures: list[str] = []
         """The reasons of the questions that failed."""
         self._asked: dict[str, Future[Answer]] = {}
         self._error: BaseException | None = None
-
-    @property
-    def annotator(self) -> str:
-        """See `Judge.annotator`."""
-        return self._judge.annotator
 
     def put(self, item: str, question: Question) -> None:
         """Asks the question about an item.
@@ -269,8 +234,24 @@ def _refusal(response: httpx.Response, text: str) -> Exception:
     return RefusedError(reason, status)
 
 
+def _tokens(body: Mapping[str, Any], reply: Mapping[str, Any], reply_bytes: int) -> tuple[int, int]:
+    """Returns the tokens of prompt and completion, estimated by their length if the endpoint does not say."""
+    with suppress(UnreadableReplyError):
+        prompt, completion = _usage(reply)
+        if prompt:
+            return prompt, completion
+    return len(json.dumps(body)) // CHARS_PER_TOKEN, reply_bytes // CHARS_PER_TOKEN
+
+
+def _most_tokens(body: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the most tokens that a request without a whole reply may have had: the provider may charge for them."""
+    asked_for = [body.get(name) for name in MOST_TOKENS]
+    completion = next((most for most in asked_for if isinstance(most, int)), UNLIMITED_TOKENS)
+    return len(json.dumps(body)), completion  # a token has at least one character
+
+
 def _usage(reply: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the tokens of prompt and completion; 0 where a reply does not say. Raises ValueError."""
+    """Returns the tokens of prompt and completion; 0 where a reply does not say. Raises UnreadableReplyError."""
     usage = reply.get("usage")
     prompt, completion = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
     return prompt, completion

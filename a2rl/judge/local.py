@@ -203,65 +203,37 @@ class ServedModel:
         return {"token": self._tokenizer.decode([token]), "logprob": logprob}
 
 
-class LocalJudge:
-    """A judge's process on a free loopback port; it ends with the context or with this process."""
+@contextmanager
+def _process(module: str, *arguments: str, timeout_s: float = START_TIMEOUT_S) -> Iterator[str]:
+    """Runs a judge's process on a free loopback port within the context, and yields its address.
 
-    def __init__(self, module: str, settings: Settings, *arguments: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        self._module, self._timeout_s = module, timeout_s
-        with socket.create_server((LOOPBACK, 0), backlog=128) as listener:
-            self.base_url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-            descriptor = listener.fileno()
-            self._process = Child.of_module(module, descriptor, *arguments, settings=settings, descriptors=[descriptor])
-
-    @property
-    def pid(self) -> int:
-        """The process id of the judge."""
-        return self._process.pid
-
-    def wait_until_ready(self) -> None:
-        """Waits until the judge answers.
-
-        Raises:
-            InfrastructureError: It does not start.
-        """
-        if not self._process.is_healthy(self.base_url, self._timeout_s):
-            raise InfrastructureError(f"the judge {self._module} does not start: see the lines above it in the log")
-
-    def __enter__(self) -> "LocalJudge":
-        try:
-            self.wait_until_ready()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the judge, whatever it is doing."""
-        self._process.end(END_TIMEOUT_S)
+    Raises:
+        InfrastructureError: It does not start.
+    """
+    with socket.create_server((LOOPBACK, 0), backlog=128) as listener:
+        base_url, descriptor = f"http://{LOOPBACK}:{listener.getsockname()[1]}", listener.fileno()
+        process = Child.of_module(module, descriptor, *arguments, settings=Settings.load(), descriptors=[descriptor])
+    try:
+        if not process.is_healthy(base_url, timeout_s):
+            raise InfrastructureError(f"the judge {module} does not start: see the lines above it in the log")
+        yield base_url
+    finally:
+        process.end(END_TIMEOUT_S)
 
 
 @contextmanager
 def serve_rule_judge(module: str, annotator: str) -> Iterator[JudgeConfig]:
     """Serves a task's own rule-based judge within the context; its answers cost nothing and are not kept."""
-    with LocalJudge(module, Settings.load()) as served, tempfile.TemporaryDirectory() as scratch:
-        params = JudgeParams(
-            annotator=annotator,
-            base_url=served.base_url,
-            api_key_env=None,
-            model="rule",
-        )
+    with _process(module) as base_url, tempfile.TemporaryDirectory() as scratch:
+        params = JudgeParams(annotator=annotator, base_url=base_url, api_key_env=None, model="rule")
         yield JudgeConfig(params, Path(scratch) / "judgements.db")
 
 
 @contextmanager
 def serve_model_judge(config: JudgeConfig, folder: Path) -> Iterator[JudgeConfig]:
     """Serves a local model as a judge within the context."""
-    settings = Settings.load()
-    with LocalJudge(SERVED_MODEL, settings, str(folder), timeout_s=LOAD_TIMEOUT_S) as served:
-        yield replace(config, params=config.params.served_at(served.base_url))
+    with _process(SERVED_MODEL, str(folder), timeout_s=LOAD_TIMEOUT_S) as base_url:
+        yield replace(config, params=config.params.model_copy(update={"base_url": base_url}))
 
 
 @contextmanager

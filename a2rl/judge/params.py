@@ -98,10 +98,6 @@ class JudgeParams(StrictModel):
             filled |= {"api_key_env": None, "concurrency": 1, "timeout_s": SERVED_TIMEOUT_S}
         return self.model_copy(update=filled)
 
-    def served_at(self, base_url: str) -> "JudgeParams":
-        """Returns the judge with the address at which this machine serves its model."""
-        return self.model_copy(update={"base_url": base_url})
-
     def _endpoint(self, annotator: Annotator | None) -> str:
         if "base_url" in self.model_fields_set or self.serve or annotator is None:
             return self.base_url

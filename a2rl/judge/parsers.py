@@ -58,7 +58,8 @@ def parse(kind: str, arguments: Mapping[str, Any], completion: Any) -> list[Any]
     except UnreadableReplyError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise UnreadableReplyError(f"the judge's reply is not in the form asked for: {_shown(completion)}") from error
+        shown = repr(completion)[:SHOWN] if isinstance(completion, str) else type(completion).__name__
+        raise UnreadableReplyError(f"the judge's reply is not in the form asked for: {shown}") from error
 
 
 def check_parser(kind: str, arguments: Mapping[str, Any]) -> None:
@@ -105,10 +106,7 @@ def first_share(values: Sequence[Any]) -> float:
     [value] = values
     if isinstance(value, int | float) and value == TIE and not isinstance(value, bool):
         return 0.5
-    try:
-        return 2 - bounded_number(value, 1, 2, "the judge's preference")
-    except ValueError as error:
-        raise UnreadableReplyError(str(error)) from error
+    return 2 - bounded_number(value, 1, 2, "the judge's preference")
 
 
 def _regex(completion: str, outputs_to_match: Mapping[Any, str]) -> list[Any]:
@@ -184,13 +182,10 @@ def _logprob(
     if not said:
         names = " nor ".join(dict.fromkeys((numerator_token, *denominator_tokens)))
         raise UnreadableReplyError(f"the judge's answer token is neither {names}")
-    try:
-        known = {
-            token: bounded_number(each, MIN_LOGPROB, MAX_LOGPROB, f"the log probability of {token}")
-            for token, each in said.items()
-        }
-    except ValueError as error:
-        raise UnreadableReplyError(str(error)) from error
+    known = {
+        token: bounded_number(each, MIN_LOGPROB, MAX_LOGPROB, f"the log probability of {token}")
+        for token, each in said.items()
+    }
     highest = max(known.values())
     weights = {token: math.exp(logprob - highest) for token, logprob in known.items()}
     own = weights.get(numerator_token, 0.0)
@@ -224,17 +219,13 @@ PARSERS: dict[str, Parser] = {
 }
 
 
-def _shown(completion: Any) -> str:
-    return repr(completion)[:SHOWN] if isinstance(completion, str) else type(completion).__name__
-
-
 def bounded_number(value: object, low: float, high: float, what: str) -> float:
     """Returns the value if it is a number from `low` to `high`; NaN, infinity, booleans and text are not.
 
     Raises:
-        ValueError: The value is not such a number; the message shows it.
+        UnreadableReplyError: The value is not such a number; the message shows it.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         shown = repr(value)[:DIGITS] if not isinstance(value, int) or abs(value) < 10**DIGITS else "a huge number"
-        raise ValueError(f"{what} is {shown}, not a number from {low:g} to {high:g}")
+        raise UnreadableReplyError(f"{what} is {shown}, not a number from {low:g} to {high:g}")
     return float(value)

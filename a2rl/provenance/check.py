@@ -8,9 +8,9 @@ read, unless rows are not where they should be; then some tensors are read as a 
 columns were permuted or scaled. No model is loaded and nothing in the checkpoint is executed.
 """
 
+import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -48,10 +48,8 @@ from a2rl.validity.record import Evidence, Finding, Level
 PROBES = 12
 """The number of tensors in which rearrangements are looked for first; if none has one, the others are not searched."""
 
-NOTHING_KNOWN: Mapping[str, Path] = MappingProxyType({})
 
-
-def compare(checkpoint: Path, base: Path, digest: str, known: Mapping[str, Path] = NOTHING_KNOWN) -> Provenance:
+def compare(checkpoint: Path, base: Path, digest: str, known: Mapping[str, Path] = MappingProxyType({})) -> Provenance:
     """Says where a checkpoint comes from.
 
     Args:
@@ -172,10 +170,9 @@ def count_tries(folders: Mapping[str, Path], base: Path, *, better: Collection[s
     deadline = time.monotonic() + LIMIT_S
     of_base: list[str] = []
     groups: list[list[str]] = []
-    chosen = _spread(list(folders), MOST)
-    for place, digest in enumerate(chosen):
+    for digest in list(folders)[:: max(1, math.ceil(len(folders) / MOST))]:
         if time.monotonic() > deadline:
-            return Tries(tuple(of_base), _frozen(groups), len(folders) - place)
+            break
         trained = compare(folders[digest], base, digest)
         if trained.kind in COPIES and not (trained.is_noise and digest in better):
             of_base.append(digest)
@@ -183,7 +180,8 @@ def count_tries(folders: Mapping[str, Path], base: Path, *, better: Collection[s
             groups[-1].append(digest)
         else:
             groups.append([digest])
-    return Tries(tuple(of_base), _frozen(groups), len(folders) - len(chosen))
+    compared = len(of_base) + sum(map(len, groups))
+    return Tries(tuple(of_base), tuple(map(tuple, groups)), len(folders) - compared)
 
 
 def _is_copy(from_last: Provenance, from_base: Provenance) -> bool:
@@ -191,16 +189,7 @@ def _is_copy(from_last: Provenance, from_base: Provenance) -> bool:
     return from_last.kind in COPIES and from_last.delta < NEARER * from_base.delta
 
 
-def _spread(digests: list[str], most: int) -> list[str]:
-    step = max(1, -(-len(digests) // most))
-    return digests[::step]
-
-
-def _frozen(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(group) for group in groups)
-
-
-LIST = "known_models.yaml"
+LIST = Path(__file__).with_name("known_models.yaml")
 
 
 class KnownModels(NamedTuple):
@@ -212,14 +201,9 @@ class KnownModels(NamedTuple):
     """The names of the others. They are not compared."""
 
 
-def known_models(base: str, settings: Settings, listed: Path | None = None) -> KnownModels:
-    """Returns the known models for a base model.
-
-    Args:
-        base: Its name, as a run's settings have it.
-        listed: Another list.
-    """
-    text = (listed or files("a2rl.provenance") / LIST).read_text(encoding="utf-8")
+def known_models(base: str, settings: Settings) -> KnownModels:
+    """Returns the known models for a base model, which is named as a run's settings have it."""
+    text = LIST.read_text(encoding="utf-8")
     names = [row["known"] for row in yaml.safe_load(text) if row["base"] == base.partition("@")[0]]
     folders = {name: _checkpoint(local_folder(name, settings)) for name in names}
     here = {name: folder for name, folder in folders.items() if folder is not None}
@@ -280,11 +264,8 @@ def provenance(evidence: RunEvidence) -> Iterator[Finding]:
     if found.is_noise and evidence.grade.verdict == "improved":
         kind, says = Kind.DESCENDANT, TRAINED_ALL_THE_SAME
     name = f"provenance-{kind.replace(' ', '-')}"
-    yield Finding.of(name, LEVELS[kind], f"{says} {_sentence(found.why)}", *_seen(found, known, digest))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    text = f"{says} {found.why[:1].upper()}{found.why[1:]}."
+    yield Finding.of(name, LEVELS[kind], text, *_seen(found, known, digest))
 
 
 def _seen(found: Provenance, known: KnownModels, digest: str) -> Iterator[Evidence]:

@@ -190,15 +190,12 @@ def _own(matrices: Sequence[Trace], noisy: float) -> tuple[Kind, str]:
     if not moved:
         return Kind.DESCENDANT, "only vectors differ from the base model, such as norms"
     if all(trace.scaled_delta < SAME for trace in moved):
-        return Kind.NEAR_COPY, f"the base model with rows or columns {_arrangements(matrices)}, and no other change"
+        found = {trace.arrangement for trace in matrices} & {Arrangement.COLUMNS, Arrangement.ROWS}
+        how = "rearranged" if found else "scaled"
+        return Kind.NEAR_COPY, f"the base model with rows or columns {how}, and no other change"
     if noisy >= NOISY:
         return Kind.NEAR_COPY, f"the difference from the base model is noise in {noisy:.0%} of the matrices that differ"
     return Kind.DESCENDANT, "every matrix has the base model's rows"
-
-
-def _arrangements(matrices: Sequence[Trace]) -> str:
-    found = {trace.arrangement for trace in matrices} & {Arrangement.COLUMNS, Arrangement.ROWS}
-    return "rearranged" if found else "scaled"
 
 
 def _known(relatives: Relatives) -> tuple[Kind, str] | None:

@@ -22,23 +22,22 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson_interval(share: float, items: float, level: float = 0.95) -> Interval:
+def wilson_interval(share: float, items: float) -> Interval:
     """Returns Wilson's score interval of a share (1927, JASA 22: 209-212), in points.
 
     Args:
         share: The observed share, 0 to 1.
         items: The number of items, which need not be whole.
     """
-    z2 = normal_quantile((1 - level) / 2) ** 2
+    z2 = normal_quantile((1 - 0.95) / 2) ** 2
     middle = (share + z2 / (2 * items)) / (1 + z2 / items)
     reach = sqrt(z2 * (max(0.0, share * (1 - share)) / items + z2 / (4 * items * items))) / (1 + z2 / items)
     return Interval(100 * max(0.0, middle - reach), 100 * min(1.0, middle + reach))
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """Returns the interval of 100 times the mean of at least one value from 0 to 1."""
-    mean = sum(values) / len(values)
-    return wilson_interval(mean, effective_items(values), level)
+    return wilson_interval(sum(values) / len(values), effective_items(values))
 
 
 def effective_items(values: Sequence[float]) -> float:

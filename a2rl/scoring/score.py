@@ -141,7 +141,10 @@ def summarise(
         errored=count["errored"],
         seconds=round(seconds, 3),
         tokens=sum(item.tokens for item in items),
-        groups={name: _group([item for item in items if item.group == name]) for name in _group_names(items)},
+        groups={
+            name: _group([item for item in items if item.group == name])
+            for name in sorted({item.group for item in items} - {""})
+        },
         measures=_mean_measures([item.measures for item in judged]) | dict(found.measures),
     )
 
@@ -155,10 +158,6 @@ def _whatever_they_were(
     if judged is None or len(known) < len(ends):
         return None
     return Interval(min(end.low for end in known), max(end.high for end in known))
-
-
-def _group_names(items: Sequence[ItemResult]) -> list[str]:
-    return sorted({item.group for item in items if item.group})
 
 
 def _group(items: Sequence[ItemResult]) -> Group:
@@ -194,14 +193,12 @@ def _mean(samples: Sequence[ItemResult]) -> ItemResult:
     if errored:
         return errored[0].model_copy(update={"tokens": tokens})
     value = min(1.0, sum(sample.value for sample in samples) / count)
-    names = {name for sample in samples for name in sample.measures}
-    found = {name: [sample.measures[name] for sample in samples if name in sample.measures] for name in sorted(names)}
     return first.model_copy(
         update={
             "verdict": _verdict(samples, value),
             "value": value,
             "tokens": tokens,
-            "measures": {name: sum(values) / len(values) for name, values in found.items()},
+            "measures": dict(sorted(_mean_measures([sample.measures for sample in samples]).items())),
         }
     )
 

@@ -42,7 +42,8 @@ def mean_gain(table: Table) -> Improvement:
     mean = float(gains.mean())
     if len(gains) == 1:
         return Improvement(100 * mean, difference_interval(list(table[0]), LEVEL))
-    items = max(_items_component(gains), _noise(gains))
+    # The error from the choice of items is never less than if one item had changed.
+    items = max(_squared_error(gains.mean(axis=0)), float(gains.shape[1]) ** -2, _noise(gains))
     reach = sqrt(_quantile(gains.shape[1] - 1) ** 2 * items + _quantile(len(gains) - 1) ** 2 * _runs_component(gains))
     return Improvement(100 * mean, Interval(100 * max(-1.0, mean - reach), 100 * min(1.0, mean + reach)))
 
@@ -54,12 +55,6 @@ def _as_array(table: Table) -> "Array":
         raise ValueError("the table needs at least one run and one item, and as many items in each run")
     gains: Array = np.array(table, dtype=float)
     return gains
-
-
-def _items_component(gains: "Array") -> float:
-    """Returns the squared standard error from the choice of items; never less than if one item had changed."""
-    items = gains.shape[1]
-    return max(_squared_error(gains.mean(axis=0)), float(items) ** -2)
 
 
 def _runs_component(gains: "Array") -> float:

@@ -211,13 +211,6 @@ class SearchResults(NamedTuple):
     """Number of results that are left out."""
 
 
-class AgentJudgement(NamedTuple):
-    """What the judge says to an agent."""
-
-    verdict: float
-    """1: right, 0: wrong."""
-
-
 class AgentServices(Protocol):
     """What a task lets an agent ask while it trains. Thread-safe."""
 
@@ -229,8 +222,8 @@ class AgentServices(Protocol):
             InfrastructureError: The search failed.
         """
 
-    def judge(self, problem: str, answer: str) -> AgentJudgement:
-        """Judges an answer to a training question as the grader would.
+    def judge(self, problem: str, answer: str) -> float:
+        """Judges an answer to a training question as the grader would; returns 1 for a right one, else 0.
 
         Raises:
             NotForAgentError: It is no training question.

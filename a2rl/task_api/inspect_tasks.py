@@ -15,6 +15,7 @@ data, because its code reads it again when it grades. The items are public: anyb
 import json
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,10 +53,11 @@ class Evaluation(PackageTask):
         """
         if source:
             _pack(source, folders, hidden / ARCHIVE)
+        task = replace(self, archive=hidden / ARCHIVE)
         try:
-            [made] = self.ask([{"make": True}], hidden / ARCHIVE)
-            rows: list[Row] = self.needed(made, "rows")
-            form = self._form(rows[:: len(rows) // EXAMINED + 1], hidden / ARCHIVE)
+            [made] = task.ask([{"make": True}])
+            rows: list[Row] = task.needed(made, "rows")
+            form = task._form(rows[:: len(rows) // EXAMINED + 1])
         except TaskDefinitionError as error:
             raise UsageError(f"{self.name} cannot be used: {error}") from error
         rows = [{**row, "answer": form.format(row["answer"])} for row in rows]
@@ -69,16 +71,16 @@ class Evaluation(PackageTask):
 
     def scored(self, answered: Sequence[tuple[Row, str]], hidden: Path) -> list[Reward]:
         """Returns what answers earn."""
-        return self.rewards(answered, hidden / ARCHIVE)
+        return replace(self, archive=hidden / ARCHIVE).rewards(answered)
 
-    def _form(self, rows: Sequence[Row], archive: Path) -> str:
+    def _form(self, rows: Sequence[Row]) -> str:
         """Returns how a perfect model writes its answers, if the scorers are fit for grading."""
         if len({row["question"] for row in rows}) < 2:
             raise TaskDefinitionError("it has fewer than two different items")
         written = [[form.format(row["answer"]) for row in rows] for form in FORMS]
-        for form, answers, mean in zip(FORMS, written, self.means(rows, written, archive), strict=True):
+        for form, answers, mean in zip(FORMS, written, self.means(rows, written), strict=True):
             if mean == 1:
-                if problems := list(self.unfit(rows, answers, archive)):
+                if problems := list(self.unfit(rows, answers)):
                     raise TaskDefinitionError(f"it is not fit for grading: {'; '.join(problems)}")
                 return form
         raise TaskDefinitionError("its own answers do not earn 1, however they are written")

@@ -64,10 +64,6 @@ def _parameter(part: str) -> tuple[str, Any]:
         return key, text
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
-
-
 def fill(folder: Path, files: Mapping[str, str], **values: object) -> Path:
     """Makes a folder with files from templates, and returns it."""
     folder.mkdir(parents=True)
@@ -82,34 +78,38 @@ class PackageTask:
 
     name: str
     parameters: Mapping[str, Any]
+    archive: Path | None = None
+    """A tar archive that is unpacked into `data` of the folder that the package's process may read."""
     package: ClassVar[str]
     """What it is called in messages."""
     work: ClassVar[str]
-    """The class of package_work.py."""
+    """The class of package_process.py."""
     floor: ClassVar[float] = -math.inf
     """Values below this are 0."""
 
-    def rewards(self, answered: Sequence[tuple[Row, str]], archive: Path | None = None) -> list[Reward]:
-        """Returns what each answer to a row earns, or why the scorer failed; for the archive, see `ask`."""
-        replies = self.ask([{"score": answer, "entry": row["entry"]} for row, answer in answered], archive)
+    def rewards(self, answered: Sequence[tuple[Row, str]]) -> list[Reward]:
+        """Returns what each answer to a row earns, or why the scorer failed."""
+        replies = self.ask([{"score": answer, "entry": row["entry"]} for row, answer in answered])
         return [self._reward(reply) for reply in replies]
 
     def _reward(self, reply: Mapping[str, Any]) -> Reward:
         figures = reply.get("figures", {"value": reply.get("value")})
-        if not isinstance(figures, dict) or not all(map(_is_number, figures.values())):
+        if not isinstance(figures, dict) or not all(
+            isinstance(each, float) and math.isfinite(each) for each in figures.values()
+        ):
             return self.failure(reply)
         if len(figures) != 1:
             return figures or self.failure(reply)
         [value] = figures.values()
         return value if value >= self.floor else 0.0
 
-    def means(self, rows: Sequence[Row], answers: Sequence[Sequence[str]], archive: Path | None = None) -> list[float]:
+    def means(self, rows: Sequence[Row], answers: Sequence[Sequence[str]]) -> list[float]:
         """Returns the mean value of each of several lists of answers to the same rows.
 
         Raises:
             TaskDefinitionError: The scorer failed.
         """
-        rewards = self.rewards([(row, each) for some in answers for row, each in zip(rows, some, strict=True)], archive)
+        rewards = self.rewards([(row, each) for some in answers for row, each in zip(rows, some, strict=True)])
         values = []
         for reward in rewards:
             if isinstance(reward, Exception):
@@ -117,7 +117,7 @@ class PackageTask:
             values.append(value_of(reward))
         return [sum(values[start : start + len(rows)]) / len(rows) for start in range(0, len(values), len(rows))]
 
-    def unfit(self, rows: Sequence[Row], answers: Sequence[str], archive: Path | None = None) -> Iterator[str]:
+    def unfit(self, rows: Sequence[Row], answers: Sequence[str]) -> Iterator[str]:
         """Yields why the scorer is not fit for grading, judged by some rows and the right answers to them."""
         wrong = {
             "an empty answer": ([""] * len(rows), 0.0),
@@ -126,7 +126,7 @@ class PackageTask:
             "the answer 1": (["1"] * len(rows), MOST_FOR_OTHERS),
             "another item's answer": ([*answers[1:], answers[0]], MOST_FOR_OTHERS),
         }
-        *means, right = self.means(rows, [*(texts for texts, _ in wrong.values()), answers], archive)
+        *means, right = self.means(rows, [*(texts for texts, _ in wrong.values()), answers])
         for mean, (what, (_, most)) in zip(means, wrong.items(), strict=True):
             if mean > most:
                 yield f"{what} earns {mean:.2f}"
@@ -134,7 +134,7 @@ class PackageTask:
             yield "its own answers do not earn 1"
 
     def examined(self) -> dict[str, Any]:
-        """Returns what the package says of the task: see package_work.py.
+        """Returns what the package says of the task: see package_process.py.
 
         Raises:
             TaskDefinitionError: There is no such task.
@@ -157,12 +157,8 @@ class PackageTask:
         """Returns the error that a reply tells of."""
         return TaskDefinitionError(f"{self.package}'s {self.name}: {reply.get('problem', 'an answer of another kind')}")
 
-    def ask(self, requests: Sequence[Mapping[str, Any]], archive: Path | None = None) -> list[dict[str, Any]]:
-        """Has the package's process answer requests.
-
-        Args:
-            requests: See package_process.py.
-            archive: A tar archive that is unpacked into `data` of the folder that the process may read.
+    def ask(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Has the package's process answer requests; see package_process.py.
 
         Raises:
             UsageError: The environment of the packages is not there.
@@ -175,8 +171,8 @@ class PackageTask:
         command = [str(python), "-s", "-P", "-c", START, root, self.work, self.name, json.dumps(dict(self.parameters))]
         try:
             with tempfile.TemporaryDirectory() as home:
-                if archive and archive.is_file():
-                    with tarfile.open(archive) as tar:
+                if self.archive and self.archive.is_file():
+                    with tarfile.open(self.archive) as tar:
                         tar.extractall(Path(home, DATA), filter="data")
                 done = subprocess.run(
                     tied_to_parent(command),

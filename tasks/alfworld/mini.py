@@ -16,7 +16,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
@@ -55,23 +54,15 @@ SOLVED_SHARE = 0.5
 """Share of the transcripts that the expert plays."""
 MIN_RANDOM_STEPS, MAX_RANDOM_STEPS = 4, 10
 INVALID_SHARE = 0.02
+MIN_RECEPTACLES, MAX_RECEPTACLES = 3, 4
+MAX_DISTRACTORS = 2
+"""Maximum number of things that the task does not need."""
 FULL_RECEPTACLE = 3
 """Maximum number of things in a receptacle, to keep lists short."""
 
 _NUMBER = re.compile(r"_bar_\d+|(?<=[a-z]) \d+\b")
 _OPENABLE = frozenset(kind.lower() for kind in OPENABLE)
 
-
-@dataclass(frozen=True)
-class Size:
-    """The size of a household: minimum and maximum of each."""
-
-    receptacles: tuple[int, int] = (3, 4)
-    distractors: tuple[int, int] = (0, 2)
-    """Things that the task does not need."""
-
-
-MINI = Size()
 
 _RANDOM_WEIGHTS = {
     **{"open": 50.0, "clean": 12.0, "heat": 12.0, "cool": 12.0, "use": 8.0, "go": 5.0, "take": 3.0, "move": 2.0},
@@ -100,14 +91,12 @@ def canonical(text: str) -> str:
     return _NUMBER.sub("", text)
 
 
-def generate(
-    count: int, seed: int | str, split: Split, size: Size = MINI, but: Collection[Household] = ()
-) -> Iterator[Household]:
+def generate(count: int, seed: int | str, split: Split, but: Collection[Household] = ()) -> Iterator[Household]:
     """Yields `count` different households of one split, with the task types in turn, none of which is in `but`."""
     rng = random.Random(f"alfworld-mini/{split}/{seed}")
     seen = set(but)
     for kind in islice(cycle(KINDS), count):
-        while (household := _draw(rng, kind, split, size)) is None or household in seen:
+        while (household := _draw(rng, kind, split)) is None or household in seen:
             pass
         seen.add(household)
         yield household
@@ -155,7 +144,7 @@ def pretraining_text(
     """
     rng = random.Random(f"alfworld-mini/pretraining/{seed}")
     for kind in rng.choices(KINDS, k=documents):
-        while (household := _draw(rng, kind, "train", MINI)) is None:
+        while (household := _draw(rng, kind, "train")) is None:
             pass
         play = Play(Game.parse(game(household), Path(GAME)))
         if rng.random() < notes_share:
@@ -222,7 +211,7 @@ def _makes_sense(kind: Kind, room: Room, pair: Pair) -> bool:
     return True
 
 
-def _draw(rng: random.Random, kind: Kind, split: Split, size: Size) -> Household | None:
+def _draw(rng: random.Random, kind: Kind, split: Split) -> Household | None:
     """Draws a household; returns None where the parts do not fit together, and the caller draws again."""
     room_name, pair = rng.choice(_asks(kind, split))
     room = ROOMS[room_name]
@@ -231,13 +220,13 @@ def _draw(rng: random.Random, kind: Kind, split: Split, size: Size) -> Household
     if None in wanted:
         return None
     needed = [home for home in wanted if home] + [pair.place, *([APPLIANCES[VERBS[kind]]] if kind in VERBS else [])]
-    receptacles = _furnish(rng, room, needed, rng.randint(*size.receptacles))
+    receptacles = _furnish(rng, room, needed, rng.randint(MIN_RECEPTACLES, MAX_RECEPTACLES))
     inside = _Contents(rng, receptacles)
     for home in wanted:
         inside.put(pair.thing, home)
     if looking:
         inside.put(LAMP, pair.place)
-    for thing in rng.sample(room.things * 2, k=rng.randint(*size.distractors)):
+    for thing in rng.sample(room.things * 2, k=rng.randint(0, MAX_DISTRACTORS)):
         inside.put(thing, _home(rng, pair, thing, receptacles, looking))
     things = inside.sorted()
     walkthrough = _solve(kind, pair, receptacles, things)

@@ -41,7 +41,9 @@ DIGESTS = {
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
     """See `a2rl.task_api.contract.Preparer`."""
     if variant == "mini":
-        about = _prepare_mini(visible, hidden)
+        for number, household in enumerate(mini.generate(MINI_TRAIN, MINI_SEED, "train")):
+            mini.write(household, visible / "train" / f"{household.kind}-{number:03d}")
+        about = _write_games(_public_edition(), hidden)
         prompts: dict[str, Examples] = {"repaired": {}, "faithful": {}}
     else:
         about = _prepare_full(source, visible, hidden)
@@ -50,12 +52,6 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
     _write_prompts(prompts, hidden)
     (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
     hand_out(visible, HERE / "alfred")
-
-
-def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
-    for number, household in enumerate(mini.generate(MINI_TRAIN, MINI_SEED, "train")):
-        mini.write(household, visible / "train" / f"{household.kind}-{number:03d}")
-    return _write_games(_public_edition(), hidden)
 
 
 def draw(seed: str, hidden: Path) -> None:

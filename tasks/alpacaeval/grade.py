@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 ANSWER_SHOWN = 500
 OWN_JUDGE = OwnJudge("tasks.alpacaeval.annotator", RULE_ANNOTATOR)
 LENGTH = "length, characters"
-NO_CALIBRATION = f"the data has no {CALIBRATION}, which the length-controlled win rate needs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,15 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
     both ends shifted by as much. The package's standard error is that of the predictions, which vanishes if all
     instructions are equally difficult.
     """
-    known = {item.id: item for item in items_of(hidden)}
-    annotations = [_annotation(known[item.id], item) for item in items]
+    annotations = _annotations(items, hidden)
     plain = package.win_rate(annotations)
     measures = {
         "win rate": plain["win_rate"],
         "win rate, standard error": plain["standard_error"],
         f"{DOLLARS} in all": sum(item.measures.get(DOLLARS, 0.0) for item in items),
     }
-    if not (hidden / CALIBRATION).is_file():
-        return Headline(None, None, NO_CALIBRATION, measures)
     try:
-        controlled = package.length_control(annotations, hidden / CALIBRATION).rate
+        controlled = _length_control(annotations, hidden).rate
     except NotComputableError as error:
         return Headline(None, None, str(error), measures)
     interval = _shifted(mean_interval([item.value for item in items]), plain["win_rate"], controlled, len(items))
@@ -172,11 +168,14 @@ def _controlled(items: Sequence[ItemResult], hidden: Path) -> "tuple[LengthContr
     """Returns the package's fit, and the data to repeat it. Raises NotComputableError."""
     from tasks.alpacaeval.length_control import annotated
 
+    annotations = _annotations(items, hidden)
+    return _length_control(annotations, hidden), annotated(annotations, hidden / CALIBRATION)
+
+
+def _length_control(annotations: Sequence[Mapping[str, Any]], hidden: Path) -> LengthControl:
     if not (hidden / CALIBRATION).is_file():
-        raise NotComputableError(NO_CALIBRATION)
-    known = {item.id: item for item in items_of(hidden)}
-    annotations = [_annotation(known[item.id], item) for item in items]
-    return package.length_control(annotations, hidden / CALIBRATION), annotated(annotations, hidden / CALIBRATION)
+        raise NotComputableError(f"the data has no {CALIBRATION}, which the length-controlled win rate needs")
+    return package.length_control(annotations, hidden / CALIBRATION)
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
@@ -236,17 +235,20 @@ def _result(item: Item, completion: Completion | None, answer: Answer | None) ->
     )
 
 
-def _annotation(item: Item, result: ItemResult) -> dict[str, Any]:
-    """Returns a result in the package's format. Only lengths of outputs count, so the model's is a placeholder."""
-    return {
-        "index": int(item.id),
-        "instruction": item.instruction,
-        "output_1": item.reference,
-        "output_2": " " * int(result.measures.get(LENGTH, len(item.reference))),  # unknown: as long as the reference's
-        "generator_1": "reference",
-        "generator_2": "model",
-        "preference": 1 + result.value,
-    }
+def _annotations(results: Sequence[ItemResult], hidden: Path) -> list[dict[str, Any]]:
+    """Returns results in the package's format. Only lengths of outputs count, so the model's are placeholders."""
+    return [
+        {
+            "index": int(item.id),
+            "instruction": item.instruction,
+            "output_1": item.reference,
+            "output_2": " " * int(result.measures.get(LENGTH, len(item.reference))),  # unknown: like the reference's
+            "generator_1": "reference",
+            "generator_2": "model",
+            "preference": 1 + result.value,
+        }
+        for item, result in zip(_selected(hidden, [each.id for each in results]), results, strict=True)
+    ]
 
 
 def _shifted(plain: Interval, win_rate: float, controlled: float, items: int) -> Interval:

@@ -28,20 +28,14 @@ class NotComputableError(ValueError):
     """The statistics cannot be computed from these annotations; the text says why."""
 
 
-def folder() -> Path:
-    """Returns the folder of the package. Raises InfrastructureError if it is not installed."""
-    spec = importlib.util.find_spec(NAME)
-    if spec is None or spec.origin is None:
-        raise InfrastructureError(
-            "the package alpaca-eval is not installed: `pip install --no-deps -r requirements.lock` installs it"
-        )
-    return Path(spec.origin).parent
-
-
 def module(name: str) -> ModuleType:
     """Imports a module of the package, such as `metrics.glm_winrate`."""
     with _alone():
-        if NAME not in sys.modules and (spec := importlib.util.find_spec(NAME)) is not None:
+        if NAME not in sys.modules:
+            if (spec := importlib.util.find_spec(NAME)) is None:
+                raise InfrastructureError(
+                    "the package alpaca-eval is not installed: `pip install --no-deps -r requirements.lock` installs it"
+                )
             sys.modules[NAME] = importlib.util.module_from_spec(spec)  # empty, so that __init__.py is not run
         return importlib.import_module(f"{NAME}.{name}")
 

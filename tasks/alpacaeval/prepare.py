@@ -176,12 +176,11 @@ def _training_rows(source: Path | None) -> list[dict[str, str]] | None:
     else:
         rows = read_json(path)
     found = [_training_row(row["instruction"], row.get("input", ""), row["output"]) for row in rows[:TRAIN_ROWS]]
-    return [row | _as_question(row) for row in found]
-
-
-def _as_question(row: dict[str, str]) -> dict[str, str]:
-    """Returns a row under the reference's further names, so that an agent written for it finds what it looks for."""
-    return {"question": "\n\n".join(filter(None, (row["instruction"], row["input"]))), "answer": row["output"]}
+    # The reference's further names, so that an agent written for it finds what it looks for.
+    return [
+        row | {"question": "\n\n".join(filter(None, (row["instruction"], row["input"]))), "answer": row["output"]}
+        for row in found
+    ]
 
 
 def _in_mirror(source: Path, names: Sequence[str]) -> Path | None:

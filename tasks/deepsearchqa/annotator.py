@@ -70,7 +70,7 @@ def question(annotator: str, answered: Answered) -> Question:
     """
     if annotator != ANNOTATOR:
         raise UsageError(f"unknown annotator {annotator!r}: the judge of deepsearchqa has its own, {ANNOTATOR}")
-    fields = dict(zip(("type", "gold", "answer"), map(_escaped, answered), strict=True))
+    fields = dict(zip(("type", "gold", "answer"), (_TAG.sub("&lt;", text) for text in answered), strict=True))
     messages = [
         {"role": "system", "content": "You grade answers, strictly."},
         {"role": "user", "content": _PROMPT.format(**fields)},
@@ -98,10 +98,6 @@ def asked_about(prompt: str) -> Answered:
     if [name for name, _ in found] != ["type", "gold", "answer"]:
         raise ValueError("the prompt has no type, gold answer and answer")
     return Answered(*(text for _, text in found))
-
-
-def _escaped(text: str) -> str:
-    return _TAG.sub("&lt;", text)
 
 
 def judge(chat: list[ChatMessage]) -> dict[str, float]:

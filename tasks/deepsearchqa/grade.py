@@ -37,11 +37,7 @@ SEARCH_FAILED = "The search failed."
 FAILURES_ALLOWED = 1
 """Maximum number of failed searches in an item that is graded."""
 ANSWER_SHOWN = 500
-
-
-def check_services(options: Options, settings: Settings, ask: bool) -> str:
-    """Tries the search engine: see `a2rl.task_api.contract.ServiceGrader`."""
-    return check_search(options, settings, ask)
+check_services = check_search
 
 
 @dataclass(slots=True)

@@ -40,14 +40,10 @@ FILE_DIGEST = TASK.source.sha256[FILE]
 def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) -> None:
     """See `a2rl.task_api.contract.Preparer`."""
     if variant == "mini":
-        instructions = ""  # a small model has little context, and learns the format from examples
-        about = _prepare_mini(visible, hidden)
+        _write_world("train", MINI_SEED, MINI_TRAIN, visible)
+        draw(str(MINI_SEED), hidden)
     else:
-        instructions = INSTRUCTIONS
-        about = _prepare_full(source, visible, hidden)
-    for folder in (visible, hidden):
-        (folder / "prompt.txt").write_text(instructions, encoding="utf-8")
-    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+        _prepare_full(source, visible, hidden)
     copy_tools(visible)
 
 
@@ -56,38 +52,32 @@ def copy_tools(visible: Path) -> None:
     hand_out(visible, HERE / "research", HERE / "workspace" / "rollout.py", HERE / "workspace" / "services.py")
 
 
-def _prepare_mini(visible: Path, hidden: Path) -> dict[str, str]:
-    _write_world("train", MINI_SEED, MINI_TRAIN, visible / "pages", visible / "train.jsonl")
-    return _write_hidden_world(MINI_SEED, hidden)
-
-
 def draw(seed: str, hidden: Path) -> None:
     """See `a2rl.task_api.contract.DrawingPreparer`. A new world has the same names and other facts."""
-    about = _write_hidden_world(seed, hidden)
-    (hidden / "prompt.txt").write_text("", encoding="utf-8")
-    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    _write_world("eval", seed, TASK.variant("mini").eval_items, hidden)
+    (hidden / "about.json").write_text(json.dumps({"questions": "generated, with the pages"}), encoding="utf-8")
 
 
-def _write_hidden_world(seed: int | str, hidden: Path) -> dict[str, str]:
-    _write_world("eval", seed, TASK.variant("mini").eval_items, hidden / "pages", hidden / "eval.jsonl")
-    return {"questions": "generated, with the pages"}
-
-
-def _write_world(split: Split, seed: int | str, questions: int, pages: Path, path: Path) -> None:
-    world = World(split, seed)
+def _write_world(split: Split, seed: int | str, questions: int, folder: Path) -> None:
+    world, pages = World(split, seed), folder / "pages"
     pages.mkdir()
     write_jsonl(pages / "pages.jsonl", (page._asdict() for page in world.pages()))
-    _write(path, list(mini.generate(questions, world, Index(world.pages()), f"{split}/{seed}")))
+    _write(folder / f"{split}.jsonl", list(mini.generate(questions, world, Index(world.pages()), f"{split}/{seed}")))
+    # A small model has little context, and learns the format from examples.
+    (folder / "prompt.txt").write_text("", encoding="utf-8")
 
 
-def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str, str]:
+def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> None:
     train, test = split_of(read_published(source))
     _write(visible / "train.jsonl", train)
     _write(hidden / "eval.jsonl", test)
-    if source is None or not (source / "pages").is_dir():
-        return {"pages": "none: grade with --search serpapi or searxng"}
-    shutil.copytree(source / "pages", hidden / "pages")
-    return {"pages": "the mirror's"}
+    about = {"pages": "none: grade with --search serpapi or searxng"}
+    if source is not None and (source / "pages").is_dir():
+        shutil.copytree(source / "pages", hidden / "pages")
+        about = {"pages": "the mirror's"}
+    (hidden / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    for folder in (visible, hidden):
+        (folder / "prompt.txt").write_text(INSTRUCTIONS, encoding="utf-8")
 
 
 def split_of(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:

@@ -57,8 +57,6 @@ _WORD = re.compile(r"\w+")
 
 Ask = Callable[[str], Future[Sequence[Hit]]]
 """Starts a search; the exception of its future is SearchError."""
-Search = Callable[[str], Sequence[Hit]]
-"""Returns the results, best first. Raises SearchError."""
 
 
 class SearchError(Exception):
@@ -211,7 +209,14 @@ def open_search(hidden: Path, options: Options, settings: Settings, failures_all
     """
     engine = options["search"]
     if engine == "pages":
-        yield _immediate(_pages(hidden))
+        index = _index_of(hidden)
+
+        def found_at_once(query: str) -> Future[Sequence[Hit]]:
+            found = Future[Sequence[Hit]]()
+            found.set_result(index.search(query, SHOWN))
+            return found
+
+        yield found_at_once
         return
     with ExitStack() as stack:
         store = stack.enter_context(AnswerCache(settings.searches))
@@ -221,17 +226,11 @@ def open_search(hidden: Path, options: Options, settings: Settings, failures_all
         live = stack.enter_context(
             WebSearch(_engine(engine, settings), replace(RETRIES, failures_allowed=failures_allowed))
         )
-        search = Recording(engine, store, live)
-        yield lambda query: threads.submit(search, query)
+        yield lambda query: threads.submit(_recorded, query, engine, store, live)
 
 
 def check_search(options: Options, settings: Settings, ask: bool) -> str:
-    """Tries the engine that the options name and returns its name; empty if they need none.
-
-    Raises:
-        UsageError: Its key or URL is not set.
-        InfrastructureError: It does not answer.
-    """
+    """Tries the search engine: see `check_services` of `a2rl.task_api.contract.ServiceGrader`."""
     if options["search"] == "pages":
         return ""
     engine = _engine(options["search"], settings)
@@ -244,36 +243,19 @@ def check_search(options: Options, settings: Settings, ask: bool) -> str:
     return engine.name
 
 
-class Recording:
-    """Answers of an engine by query: recorded ones, and new ones of `live`."""
-
-    def __init__(self, engine: str, store: AnswerCache, live: Search) -> None:
-        self._engine, self._store, self._live = engine, store, live
-
-    def __call__(self, query: str) -> Sequence[Hit]:
-        """Returns the recorded results, or asks the engine and records them."""
-        asked = {"engine": self._engine, "query": query}
-        key = digest_of(asked)
-        if (found := self._store.find(key)) is not None:
-            return [Hit(**hit) for hit in found["hits"]]
-        hits = self._live(query)
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._store.store(key, {**asked, "at": at, "hits": [hit._asdict() for hit in hits]})
-        return self(query)  # whichever answer was stored first, if another thread asked the same
+def _recorded(query: str, engine: str, store: AnswerCache, live: WebSearch) -> Sequence[Hit]:
+    """Returns the recorded results of a query, or asks the engine and records them."""
+    asked = {"engine": engine, "query": query}
+    key = digest_of(asked)
+    if (found := store.find(key)) is None:
+        hits = [hit._asdict() for hit in live(query)]
+        new: dict[str, Any] = {**asked, "at": datetime.now(UTC).isoformat(timespec="seconds"), "hits": hits}
+        store.store(key, new)
+        found = store.find(key) or new  # whichever answer was stored first, if another thread asked the same
+    return [Hit(**hit) for hit in found["hits"]]
 
 
-def _immediate(search: Search) -> Ask:
-    """Wraps a fast search, which needs no thread."""
-
-    def ask(query: str) -> Future[Sequence[Hit]]:
-        found = Future[Sequence[Hit]]()
-        found.set_result(search(query))
-        return found
-
-    return ask
-
-
-def _pages(hidden: Path) -> Search:
+def _index_of(hidden: Path) -> Index:
     try:
         index = Index(read_pages(hidden / "pages"))
     except ValueError as error:
@@ -283,7 +265,7 @@ def _pages(hidden: Path) -> Search:
             "the data has no pages to search: grade with --search serpapi or --search searxng, or prepare it from a "
             "mirror with a folder pages/"
         )
-    return lambda query: index.search(query, SHOWN)
+    return index
 
 
 def _engine(name: str, settings: Settings) -> Engine:

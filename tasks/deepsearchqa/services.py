@@ -18,7 +18,7 @@ from a2rl.core.settings import Settings
 from a2rl.judge.client import Judge
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.task_api.contract import AgentJudgement, NotForAgentError, Options, SearchResults, Variant
+from a2rl.task_api.contract import NotForAgentError, Options, SearchResults, Variant
 from tasks.deepsearchqa.annotator import Answered, question
 from tasks.deepsearchqa.research import Hit, compare, read_questions
 from tasks.deepsearchqa.search import QUOTED_WORDS, SHOWN, Ask, Quotes, SearchError, is_leak, open_search
@@ -55,21 +55,21 @@ class Services:
         shown = [{name: text[:LONGEST_TEXT] for name, text in hit._asdict().items()} for hit in clean[:SHOWN]]
         return SearchResults(shown, blocked=len(hits) - len(clean))
 
-    def judge(self, problem: str, answer: str) -> AgentJudgement:
+    def judge(self, problem: str, answer: str) -> float:
         """See `a2rl.task_api.contract.AgentServices`."""
         asked = self._train.get(_words(problem))
         if asked is None:
             of_eval_set = self._eval.occur_in(problem)
             raise NotForAgentError(OF_EVAL_SET if of_eval_set else "this is no question of data/train.jsonl")
         if not answer.strip():
-            return AgentJudgement(0.0)
+            return 0.0
         if self._judge is None:
-            return AgentJudgement(float(compare(answer, asked.answer, asked.answer_type).exact))
+            return float(compare(answer, asked.answer, asked.answer_type).exact)
         given = question(self._judge.annotator, Answered(asked.answer_type, asked.answer, answer))
         judged = self._judge.ask_one(given)
         if judged.verdict is None:
             raise InfrastructureError(f"the judgement failed: {judged.reason}")
-        return AgentJudgement(judged.verdict)
+        return judged.verdict
 
 
 @contextmanager

@@ -9,7 +9,7 @@ With the option `prompts: faithful`, examples, end of an answer and its number a
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from a2rl.core.files import read_jsonl
 from a2rl.sampling import Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Limits, Options
-from a2rl.task_api.rows import Row, RowsGrader
+from a2rl.task_api.rows import RowsGrader
 from tasks.gsm8k import prompts
 from tasks.gsm8k.final_number import QUESTION, final_number
 from tasks.gsm8k.prompts import prompt, shots_that_fit
@@ -102,16 +102,11 @@ def is_right_by_reference(text: str, gold: str) -> bool:
     return bool(numbers) and abs(float(numbers[-1]) - expected) < TOLERANCE
 
 
-def _rewards(answered: Sequence[tuple[Row, str]]) -> list[float]:
-    return [float(is_right(text, row["answer"])) for row, text in answered]
+def _grader_by(rule: Callable[[str, str], bool]) -> RowsGrader:
+    return RowsGrader(prompts, lambda pairs: [float(rule(text, row["answer"])) for row, text in pairs], ANSWER_SHOWN)
 
 
-def _rewards_by_reference(answered: Sequence[tuple[Row, str]]) -> list[float]:
-    return [float(is_right_by_reference(text, row["answer"])) for row, text in answered]
-
-
-_grader = RowsGrader(prompts, _rewards, ANSWER_SHOWN)
-_reference_grader = RowsGrader(prompts, _rewards_by_reference, ANSWER_SHOWN)
+_grader, _reference_grader = _grader_by(is_right), _grader_by(is_right_by_reference)
 item_ids, score_outputs, gold_outputs = _grader.item_ids, _grader.score_outputs, _grader.gold_outputs
 
 

@@ -13,8 +13,9 @@ are written like GSM8K's (Cobbe et al. 2021, arXiv 2110.14168), without the `<<.
 import hashlib
 import random
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from operator import add, floordiv, mul, sub
 from typing import Literal
 
 Operator = Literal["+", "-", "*", "/"]
@@ -46,6 +47,8 @@ _THINGS = ("apples", "shells", "stamps", "coins", "cards", "pens", "books", "egg
 _ENDINGS = ("The result is {}.", "Result: {}", "#### {}")
 _QUIZ_OPENINGS = ("", "Quiz: ", "Riddle: ", "Puzzle: ", "For today: ", "Exercise: ")
 _QUIZ_CUES = (" Answer:", "\nAnswer:", "\nSay it quickly\nAnswer:", "\nNow think\nAnswer:", "\nYour turn now\nAnswer:")
+
+_OPERATIONS: dict[Operator, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "/": floordiv}
 
 # A sentence of the story, and the words for it in a worked solution.
 _Phrase = tuple[str, str]
@@ -93,15 +96,7 @@ class Step:
     @property
     def result(self) -> int:
         """The right-hand side of the equation."""
-        match self.operator:
-            case "+":
-                return self.left + self.right
-            case "-":
-                return self.left - self.right
-            case "*":
-                return self.left * self.right
-            case "/":
-                return self.left // self.right
+        return _OPERATIONS[self.operator](self.left, self.right)
 
     @property
     def equation(self) -> str:

@@ -8,14 +8,18 @@ calculated again, and the results must be as the original's: positive, and whole
 import ast
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from operator import add, mul, sub, truediv
 from pathlib import Path
 
 from a2rl.core.files import read_jsonl, write_jsonl
 
 CALCULATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
 NUMBER = re.compile(r"(?<![\w.,/])\d+(?:\.\d+)?(?![\w/]|[.,]\d|%|th|st|nd|rd)")
+OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv,
+}  # fmt: skip
 LARGEST = 1000
 TRIES = 40
 KEPT = frozenset(
@@ -120,17 +124,8 @@ def _value(node: ast.expr, numbers: Mapping[Fraction, Fraction], told: set[Fract
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         number = Fraction(str(node.value))
         return number if number in KEPT or number in told - numbers.keys() else numbers[number]
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left, numbers, told), _value(node.right, numbers, told)
-        match node.op:
-            case ast.Add():
-                return left + right
-            case ast.Sub():
-                return left - right
-            case ast.Mult():
-                return left * right
-            case ast.Div():
-                return left / right
+    if isinstance(node, ast.BinOp) and (operation := OPERATIONS.get(type(node.op))):
+        return operation(_value(node.left, numbers, told), _value(node.right, numbers, told))
     raise ValueError("no calculation")
 
 

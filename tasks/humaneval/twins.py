@@ -21,9 +21,8 @@ def write_twins(hidden: Path, seed: str, target: Path) -> list[str]:
         if twin is not None:
             twins[row["task_id"]] = twin
     write_jsonl(target / "eval.jsonl", twins.values())
-    for name in ("training.jsonl",):
-        if (hidden / name).is_file():
-            write_jsonl(target / name, read_jsonl(hidden / name))
+    if (hidden / "training.jsonl").is_file():
+        write_jsonl(target / "training.jsonl", read_jsonl(hidden / "training.jsonl"))
     return list(twins)
 
 

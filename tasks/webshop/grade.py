@@ -39,14 +39,6 @@ class _EvalSet(NamedTuple):
     form: Form
 
 
-class _Asking(NamedTuple):
-    """How the model is asked for an action."""
-
-    chat: bool
-    faithful: bool
-    """Whether in the reference's wording."""
-
-
 def item_ids(hidden: Path) -> list[str]:
     """See `a2rl.task_api.contract.Grader`. An item is a goal."""
     return list(_goals(hidden))
@@ -57,8 +49,8 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     eval_set = _open(hidden)
     room = sampler.room_after("") - limits.max_new_tokens
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
-    asking = _Asking(sampler.has_chat_template, options.get("prompts") == "faithful")
-    visits = [_visit(eval_set, eval_set.goals[each], limits, room, asking) for each in ids]
+    chat, faithful = sampler.has_chat_template, options.get("prompts") == "faithful"
+    visits = [_visit(eval_set, eval_set.goals[each], limits, room, chat, faithful) for each in ids]
     return sampler.converse(visits, params)
 
 
@@ -95,13 +87,15 @@ def _open(hidden: Path) -> _EvalSet:
     return _EvalSet(Shop(hidden / "catalogue"), _goals(hidden), form)
 
 
-def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, ask: _Asking) -> Conversation[ItemResult]:
-    """Plays a visit, from the search page to the purchase."""
+def _visit(
+    eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, chat: bool, faithful: bool
+) -> Conversation[ItemResult]:
+    """Plays a visit, from the search page to the purchase; a faithful one has the reference's wording."""
     tokens = 0
     try:
-        visit = Visit(eval_set.shop, goal, eval_set.form, ask.faithful)
+        visit = Visit(eval_set.shop, goal, eval_set.form, faithful)
         while not visit.done and len(visit.actions) < limits.max_steps:
-            completion = yield as_prompt(asked(visit, ask.chat, REFERENCE_SYSTEM if ask.faithful else SYSTEM))
+            completion = yield as_prompt(asked(visit, chat, REFERENCE_SYSTEM if faithful else SYSTEM))
             if completion.prompt_tokens >= room:
                 return _result(goal, visit, tokens, "truncated")
             visit.write(completion.text)

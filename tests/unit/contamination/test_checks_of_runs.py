@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from a2rl.contamination import sources
-from a2rl.contamination.check import length_gaming, text_hits
-from a2rl.contamination.fresh_check import twins_gap
+from a2rl.contamination.check import length_gaming, text_hits, twins_gap
 from a2rl.core.files import read_model, write_model
 from a2rl.grading.job import GradeResult
 from a2rl.models.base_model import model_digest

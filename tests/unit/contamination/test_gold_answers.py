@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from a2rl.contamination.fresh_check import log_probability_gap
+from a2rl.contamination.check import log_probability_gap
 from a2rl.contamination.gold_answers import Asked, asked_items, measure
 from a2rl.contamination.twins import Twins, gap_between, shared_items
 from a2rl.core.files import read_jsonl, write_jsonl, write_model

@@ -17,7 +17,6 @@ from a2rl.core.errors import UsageError
 from a2rl.core.processes import child_environment
 from a2rl.core.retries import retry_after_s
 from a2rl.core.settings import Settings
-from a2rl.judge import cache as cache_module
 from a2rl.judge.cache import AnswerCache
 from a2rl.judge.client import Answer, Judge, Question
 from a2rl.judge.params import JudgeConfig, JudgeParams
@@ -26,6 +25,8 @@ from a2rl.llm.keys import grader_keys
 from tests.fake_judge import FakeJudge, fake_judge
 
 PAIRS = 405
+ROOT = Path(__file__).resolve().parents[3]
+PATHS = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
@@ -204,34 +205,64 @@ def test_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: Path) -> 
         assert len(judge.asked()) == len(set(judge.asked())) == PAIRS
 
 
-def test_only_a_living_claimant_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "LEASE_S", 2.0)
-    monkeypatch.setattr(cache_module, "RENEW_INTERVAL_S", 0.1)
-    waited = threading.Event()
-    with AnswerCache(tmp_path / "answers.db") as living, AnswerCache(tmp_path / "answers.db") as asker:
-        with living.answer("k", waited.wait) as claim:
-            assert claim is not None
-            assert claim.reply is None
-            deadline = time.monotonic() + 3
-            with asker.answer("k", lambda _: time.monotonic() > deadline) as refused:
-                assert refused is None  # renewed for longer than a lease, so it is still held
-            living._closed.set()  # as if its process had died: nobody renews the claim
-            living._renewal.join()
-            with asker.answer("k", waited.wait) as taken:
-                assert taken is not None
-                taken.keep({"answer": 1})
-            claim.keep({"answer": 2})
-        with asker.answer("k", waited.wait) as known:
-            assert known is not None
-            assert known.reply == {"answer": 1}
+class StoppedError(Exception):
+    """The wait is over."""
+
+
+def stop(seconds: float) -> None:
+    raise StoppedError
+
+
+def test_only_a_living_claimant_is_waited_for(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from a2rl.judge.cache import AnswerCache\n"
+        "with AnswerCache(Path(sys.argv[1])) as cache, cache.claimed('k', time.sleep) as reply:\n"
+        "    print(reply, flush=True); time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "answers.db")]
+    with (
+        AnswerCache(tmp_path / "answers.db") as cache,
+        subprocess.Popen(command, cwd=ROOT, env=PATHS, stdout=subprocess.PIPE) as living,
+    ):
+        assert living.stdout is not None
+        assert living.stdout.readline() == b"None\n"
+        with pytest.raises(StoppedError), cache.claimed("k", stop):
+            pass
+        living.kill()
+        with cache.claimed("k", time.sleep) as reply:
+            assert reply is None
+            cache.store("k", {"answer": 1})
+        with cache.claimed("k", stop) as reply:
+            assert reply == {"answer": 1}
+
+
+def test_who_waits_for_a_claim_gets_its_answer(tmp_path: Path) -> None:
+    paid, answers = list[int](), list[object]()
+
+    def ask_once() -> None:
+        with AnswerCache(tmp_path / "answers.db") as cache:
+            with cache.claimed("k", time.sleep) as reply:
+                if reply is None:
+                    paid.append(1)
+                    time.sleep(0.2)
+                    cache.store("k", {"answer": 1})
+            answers.append(cache.find("k"))
+
+    threads = [threading.Thread(target=ask_once) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(paid), answers) == (1, [{"answer": 1}] * 8)
+    assert list((tmp_path / "answers.db-claims").iterdir()) == []
 
 
 def test_a_failure_frees_the_question_for_the_next(tmp_path: Path) -> None:
     with AnswerCache(tmp_path / "answers.db") as first, AnswerCache(tmp_path / "answers.db") as second:
-        with pytest.raises(RuntimeError), first.answer("k", threading.Event().wait):
+        with pytest.raises(RuntimeError), first.claimed("k", stop):
             raise RuntimeError
-        with second.answer("k", lambda _: True) as claim:
-            assert claim is not None
+        with second.claimed("k", stop) as reply:
+            assert reply is None
 
 
 def test_an_answer_that_cannot_be_read_back_is_asked_for_again(tmp_path: Path) -> None:
@@ -272,11 +303,8 @@ def client_process(judge: FakeJudge, cache: Path) -> "subprocess.Popen[bytes]":
         "from tests.unit.judge.test_judge import PAIRS, ask\n"
         "ask(JudgeParams.model_validate_json(sys.argv[1]), Path(sys.argv[2]), PAIRS, 'pair', 16)\n"
     )
-    root = Path(__file__).resolve().parents[3]
     params = judge.params(attempts=2).model_dump_json()
-    return subprocess.Popen(
-        [sys.executable, "-c", script, params, str(cache)], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
-    )
+    return subprocess.Popen([sys.executable, "-c", script, params, str(cache)], cwd=ROOT, env=PATHS)
 
 
 def kept(cache: Path) -> int:

@@ -63,7 +63,7 @@ def test_only_settings_reads_the_environment(repository: Path) -> None:
         "a2rl/cli/flow_runner.py",
         "a2rl/recording/tracer.py",
         "a2rl/sampling/vllm_worker.py",
-        "a2rl/task_api/package_work.py",
+        "a2rl/task_api/package_process.py",
         "tasks/deepsearchqa/workspace/services.py",
     }
     for path in sources(repository):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from a2rl.models.checkpoint import weights_digest
+from a2rl.provenance import check
 from a2rl.provenance.check import compare, count_tries, known_models
 from a2rl.provenance.kinds import Kind, Provenance
 from a2rl.provenance.trace import Arrangement, draw, roughness, share_kept
@@ -201,10 +202,13 @@ def test_noise_like_checkpoints_that_are_better_are_tries(origin: Origin, base: 
     assert tries.groups == (("0", "1"), ("2",))
 
 
-def test_the_list_of_known_models_can_be_extended(origin: Origin, tmp_path: Path) -> None:
+def test_the_list_of_known_models_can_be_extended(
+    origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed = tmp_path / "list.yaml"
     listed.write_text(f"- {{base: tiny, known: {origin.base}}}\n- {{base: tiny, known: nobody/has-this}}\n")
-    found = known_models("tiny", checkout(tmp_path), listed)
+    monkeypatch.setattr(check, "LIST", listed)
+    found = known_models("tiny", checkout(tmp_path))
     assert list(found.here.values()) == [origin.base]
     assert found.elsewhere == ("nobody/has-this",)
 

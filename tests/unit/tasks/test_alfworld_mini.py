@@ -14,7 +14,7 @@ from tasks.alfworld.alfred.expert import Expert, kind_of, play_out
 from tasks.alfworld.alfred.problem import KINDS
 from tasks.alfworld.alfred.transcript import opening, transcript, turn
 from tasks.alfworld.household import APPLIANCES, NEVER_A_TARGET, ROOMS, THINGS, Household
-from tasks.alfworld.mini import Size, eval_pairs, generate, pretraining_text, write
+from tasks.alfworld.mini import eval_pairs, generate, pretraining_text, write
 from tasks.alfworld.release import GAME
 from tests.alfworld.stock import StockPlay
 
@@ -113,12 +113,11 @@ def test_households_do_not_repeat(train: list[Household]) -> None:
     assert len(set(train)) == len(train)
 
 
-def test_a_household_is_as_large_as_asked_for() -> None:
-    for size in (Size(), Size(receptacles=(12, 16), distractors=(10, 15))):
-        for household in generate(60, 5, "train", size):
-            assert size.receptacles[0] <= len(household.receptacles) <= size.receptacles[1]
-            assert len(household.things) <= 3 + size.distractors[1]
-            assert max(Counter(index for _, index in household.things).values()) <= mini.FULL_RECEPTACLE
+def test_a_household_is_small() -> None:
+    for household in generate(60, 5, "train"):
+        assert mini.MIN_RECEPTACLES <= len(household.receptacles) <= mini.MAX_RECEPTACLES
+        assert len(household.things) <= 3 + mini.MAX_DISTRACTORS
+        assert max(Counter(index for _, index in household.things).values()) <= mini.FULL_RECEPTACLE
 
 
 def test_nothing_is_where_it_cannot_be(train: list[Household]) -> None:

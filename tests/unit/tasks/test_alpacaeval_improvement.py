@@ -96,8 +96,7 @@ def test_the_same_answers_are_no_improvement(hundred: Judged) -> None:
 
 def test_the_refits_give_the_packages_rate_and_bootstrap_spread(hundred: Judged) -> None:
     items = hundred.results(np.random.default_rng(5), -0.5, 200)
-    known = {each.id: each for each in grader.items_of(hundred.hidden)}
-    rows = [grader._annotation(known[each.id], each) for each in items]
+    rows = grader._annotations(items, hundred.hidden)
     rate, strength = package.length_control(rows, hundred.hidden / CALIBRATION)
     data = annotated(rows, hundred.hidden / CALIBRATION)
     own, _ = rates(data, np.ones((1, 100)), strength)

@@ -28,8 +28,8 @@ def test_the_mini_services_are_those_in_the_agents_files(data: Path, settings: S
     index = Index(read_pages(visible / "pages"))
     with open_services("mini", visible, hidden, TASK.choose({"search": "serpapi"}), settings, None) as services:
         for question in train:
-            assert services.judge(question.problem, question.answer).verdict == 1.0
-            assert services.judge(question.problem, "somewhere else").verdict == 0.0
+            assert services.judge(question.problem, question.answer) == 1.0
+            assert services.judge(question.problem, "somewhere else") == 0.0
             query = question.problem.removeprefix("What is the ").removesuffix("?")
             found = services.search(query)
             expected = [hit._asdict() for hit in index.search(query, 3)]
