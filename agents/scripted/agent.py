@@ -51,20 +51,24 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 datasets.disable_progress_bars()
 
+OWN, GIVEN = "SFT on own answers", "SFT"
+"""The stages of imitation: what the model itself answers well, and what the data gives."""
+SHORTEST_S = 5
+"""No stage is shorter."""
 SHORT_S = 300
 """With less time than this, SFT gets most of it, and nothing is measured on held-out items."""
 TWO_ROUNDS_S = 600
 """With at least this much time left for GRPO, a second round starts from the best checkpoint."""
 HELD_OUT = 64
 """Training items that neither SFT nor GRPO sees, at most."""
-MEASURING_SHARE = 0.03
+MEASURING_SHARE = 0.05
 """Share of the time in which a checkpoint is measured on them."""
 WORTH_IMITATING = 0.1
-"""From this share of right answers on, the model's own right answers are imitated instead of the data's: they need no
-new style. In half an hour of two cores, 600 worked solutions of gsm8k took Qwen2.5-Coder-0.5B from 1 of 32 held-out
-items to 0 of 24, while it solved 20% of all."""
+"""From this share of right answers on, the model's own right answers are imitated before the data's: they need no new
+style. In half an hour of two cores, 600 worked solutions of gsm8k took Qwen2.5-Coder-0.5B from 1 of 32 held-out items
+to 0 of 24, while it solved 20% of all. Short answers of the data, on the other hand, may teach more than its own."""
 FEWEST_OWN = 32
-"""With fewer of its own right answers than this, the data's are imitated after all."""
+"""With fewer of its own right answers than this, they are not imitated."""
 GENTLER = 8
 """The rate for imitating the model's own answers is so many times smaller: it already solves some items, which it can
 lose. At the full rate, 23 steps took Qwen2.5-Coder-0.5B from 4 to 1 of 8 held-out items of humaneval."""
@@ -122,7 +126,7 @@ class Plan:
         """Trains, submits after each stage, and ends before the deadline."""
         if self.loaded and self.measures and self.progress.held_out is None:
             self.progress.held_out = self.measure(self.loaded, "the base model")
-        if self.mode != "rl-only" and "SFT" not in self.progress.done:
+        if self.mode != "rl-only":
             self.imitate()
         if self.mode != "sft-only" and self.route.can_play:
             self.reinforce()
@@ -141,26 +145,36 @@ class Plan:
     # Imitation.
 
     def imitate(self) -> None:
-        """Fine-tunes the model on the data's answers, or on its own right ones."""
-        trained = self.best_model()
-        seconds = self.sft_share() * (self.remaining_s() - self.reserve_s)
-        begun = time.monotonic()
-        own = self.own_answers(trained, seconds / 2)
-        rows = own or self.given_answers(trained, seconds / 20)
-        seconds -= time.monotonic() - begun
+        """Fine-tunes the model on its own right answers, then on the data's; only what is not worse is gone on from."""
+        until = time.monotonic() + self.sft_share() * (self.remaining_s() - self.reserve_s)
+        if OWN not in self.progress.done:
+            trained = self.best_model()
+            own = self.own_answers(trained, (until - time.monotonic()) / 3)
+            self.fine_tune(trained, own, OWN, (until - time.monotonic()) / 2, slower=GENTLER)
+        if GIVEN not in self.progress.done:
+            trained = self.best_model()
+            given = self.given_answers(trained, (until - time.monotonic()) / 20)
+            self.fine_tune(trained, given, GIVEN, until - time.monotonic())
+
+    def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float, slower: float = 1) -> None:
+        """Imitates texts, at a rate that may be slower than usual; does nothing if there are none, or no time."""
+        if agreed(not rows or seconds < SHORTEST_S):
+            self.loaded = trained
+            return
         mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
         size = max(4, min(32, round(1100 * min(2, CORES) / mean))) if self.small else 32 if ON_GPU else 8
-        rate = 3e-3 if self.small else self.rate(trained) / (GENTLER if own else 1)
+        rate = 3e-3 if self.small else self.rate(trained) / slower
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
-        log(f"SFT on {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
+        log(f"{stage}: {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
+        name = stage.lower().replace(" ", "-")
         optimizer = MuonAndAdam(trained.model, rate) if self.small else adam(trained.model, rate)
         settings = {
-            "output_dir": str(self.output / "trainer" / "sft"),
+            "output_dir": str(self.output / "trainer" / name),
             "per_device_train_batch_size": size,
             "seed": self.seed,
         }
-        sft(trained, optimizer, TrainUntil("sft", seconds, self.steps, most), settings, rows)
-        self.conclude(trained, "sft", "SFT")
+        sft(trained, optimizer, TrainUntil(name, seconds, self.steps, most), settings, rows)
+        self.conclude(trained, name, stage)
 
     def sft_share(self) -> float:
         """Returns SFT's share of the time left: in a short time imitation gets further than reinforcement learning."""
@@ -194,7 +208,7 @@ class Plan:
             return []
         rows, asked = self.player.right_answers(trained, self.names, time.monotonic() + seconds, WORTH_IMITATING)
         worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
-        chosen = "it imitates its own right answers" if worth else "it imitates the data's answers"
+        chosen = "it imitates them first" if worth else "too few to imitate"
         log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")
         return rows if worth else []
 
@@ -206,7 +220,7 @@ class Plan:
         slower = 1.0
         for number in range(1, rounds + 1):
             seconds = (self.remaining_s() - self.reserve_s) / (rounds + 1 - number)
-            if seconds < 5:
+            if seconds < SHORTEST_S:
                 break
             if not self.reinforce_once(f"grpo-{len(self.progress.done)}", seconds, slower):
                 slower /= 2
