@@ -222,11 +222,12 @@ class Decision(NamedTuple):
     why: str = ""
 
 
-def decide(row: RunRow, state: FlowState | None) -> Decision:
+def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> Decision:
     """Decides about a run.
 
     Args:
         state: The state of its flow run; None if there is none.
+        most: How often a run is taken before it is given up.
     """
     if row.done or row.live:
         return Decision("wait")
@@ -236,7 +237,7 @@ def decide(row: RunRow, state: FlowState | None) -> Decision:
         return Decision("close", "cancelled")
     if _is_resting(row, state) or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
-    if row.epoch >= MOST_ATTEMPTS:
+    if row.epoch >= most:
         return Decision("close", f"failed: given up after {row.epoch} attempts: {row.outcome or why}")
     return Decision("again", why)
 
@@ -261,7 +262,7 @@ def _why_it_is_over(row: RunRow, state: FlowState | None) -> str:
     return ""
 
 
-def reconcile(cluster: Cluster, suite: str | None = None) -> dict[str, Decision]:
+def reconcile(cluster: Cluster, suite: str | None = None, most: int = MOST_ATTEMPTS) -> dict[str, Decision]:
     """Looks at all open runs once, and starts again or closes those that nobody works on.
 
     Returns:
@@ -272,7 +273,7 @@ def reconcile(cluster: Cluster, suite: str | None = None) -> dict[str, Decision]
     with prefect_client() as client:
         states = _states(client, {row.flow_run for row in rows if row.flow_run})
         for row in rows:
-            decision = decide(row, states.get(row.flow_run))
+            decision = decide(row, states.get(row.flow_run), most)
             if decision.act != "wait" and _act(client, cluster, row, decision):
                 acted[row.run_id] = decision
     return acted
