@@ -84,10 +84,10 @@ class Progress:
 
     best: str = ""
     """The checkpoint to go on from."""
-    score: float = -1.0
-    """Its score."""
+    gain: float = 0.0
+    """By how many points the grader scores it higher than the base model."""
     held_out: float | None = None
-    """Its share on held-out items."""
+    """Its share of held-out items, where these are measured."""
     done: list[str] = field(default_factory=list)
     """The stages that are over."""
 
@@ -131,7 +131,7 @@ class Plan:
         if self.mode != "sft-only" and self.route.can_play:
             self.reinforce()
         best = self.progress
-        log(f"done: best {Path(best.best).name} with {best.score}, {self.remaining_s():.0f} s left")
+        log(f"done: best {Path(best.best).name} with a gain of {best.gain:.1f}, {self.remaining_s():.0f} s left")
 
     def remaining_s(self) -> float:
         """Returns the seconds until the deadline, the same in all processes."""
@@ -253,20 +253,24 @@ class Plan:
         return mean
 
     def conclude(self, trained: Trained, name: str, stage: str) -> bool:
-        """Saves and submits a checkpoint unless it is worse on held-out items; returns whether it is the new best."""
-        held_out = self.measure(trained, name) if self.measures else None
+        """Saves and submits a checkpoint unless it is clearly worse on held-out items.
+
+        Returns:
+            Whether it is the new best, by what the grader says and what was measured here together.
+        """
         checkpoint, best = self.output / name, self.progress
-        worse = held_out is not None and best.held_out is not None and held_out < best.held_out
-        if worse:
+        held_out = self.measure(trained, name) if self.measures else None
+        change = 0.0 if held_out is None or best.held_out is None else held_out - best.held_out
+        gain = None
+        if change < -0.5 / max(1, len(self.held_out)) ** 0.5:  # the standard error of a share, at most
             log(f"{name} is worse on held-out items than {Path(best.best).name} ({best.held_out:.3f}): not submitted")
-        score = None
-        if not worse and in_first_process():
+        elif in_first_process():
             save(trained, checkpoint)
-            score = self.grader.submit(checkpoint, stage, parent=Path(best.best).name)
-        score = agreed(score)
-        better = score is not None and (held_out is not None or score > best.score)
+            gain = self.grader.submit(checkpoint, stage, parent=Path(best.best).name)
+        gain = agreed(gain)
+        better = gain is not None and (gain - best.gain) / 100 + change > 0
         if better:
-            best.best, best.score, best.held_out = str(checkpoint), score, held_out
+            best.best, best.gain, best.held_out = str(checkpoint), gain, held_out
         best.done.append(stage)
         if in_first_process():
             self.file.write_text(json.dumps(asdict(best)))

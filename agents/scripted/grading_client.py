@@ -32,7 +32,8 @@ class Grader:
             note: Anything else.
 
         Returns:
-            The score, or None where the submission was refused or could not be scored.
+            By how many points the score is higher than the base model's; None where the submission was refused or could
+            not be scored.
         """
         claims = {"method": method, "parent": parent, "note": note}
         request = {"model_path": str(checkpoint), **{name: text for name, text in claims.items() if text}}
@@ -42,9 +43,9 @@ class Grader:
             log(f"{checkpoint.name}: refused ({reply.status_code}): {error_detail(reply)}")
             return None
         answer = reply.json()
-        score: float | None = answer["score"]
-        log(f"{checkpoint.name}: score {score} (baseline {answer['baseline_score']}, best {answer['best']['score']})")
-        return score
+        score, baseline = answer["score"], answer["baseline_score"]
+        log(f"{checkpoint.name}: score {score} (baseline {baseline}, best {answer['best']['score']})")
+        return None if score is None else float(score) - float(baseline or 0)
 
 
 def error_detail(reply: requests.Response) -> str:

@@ -66,11 +66,11 @@ class Player:
         """
         rewards: list[float] = []
         begun = time.monotonic()
-        size = min(len(names), max(FEWEST_MEASURED, int((until - begun) / SLOW_S)))
+        size = int(min(len(names), max(FEWEST_MEASURED, (until - begun) / SLOW_S)))
         while size > 0:
             rewards += [each.reward for each in self.play(trained, names[len(rewards) : len(rewards) + size], 0.0)]
             per_episode = (time.monotonic() - begun) / len(rewards)
-            size = min(len(names) - len(rewards), int((until - time.monotonic()) / per_episode))
+            size = int(min(len(names) - len(rewards), (until - time.monotonic()) / per_episode))
         return sum(rewards) / len(rewards), len(rewards)
 
     def right_answers(

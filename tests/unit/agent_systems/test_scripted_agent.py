@@ -234,6 +234,39 @@ def measured(questions, seconds):
 assert measured(3, 0) == (1, 3, [3])
 assert measured(9, 0) == (1, 8, [8])  # at least eight
 assert measured(40, 30)[:2] == (0.5, 40)
+assert measured(9, float("inf")) == (1, 9, [9])
+print("all is well")
+"""
+CHECKPOINTS = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import agent
+
+def conclude(share, gain, best):
+    # A checkpoint with this share of held-out items and this gain, against the best so far.
+    plan = object.__new__(agent.Plan)
+    submitted = []
+    def submit(checkpoint, stage, parent):
+        submitted.append(checkpoint.name)
+        return gain
+    plan.output, plan.file, plan.grader = Path(), Path("progress.json"), SimpleNamespace(submit=submit)
+    plan.progress, plan.measures, plan.held_out = agent.Progress(*best), share is not None, ["an item"] * 64
+    plan.measure = lambda trained, name: share
+    is_better = plan.conclude(None, "new", "SFT")
+    assert plan.progress.done == ["SFT"] and (plan.progress.best == "new") == is_better
+    return submitted, is_better
+
+agent.save = lambda trained, checkpoint: None
+base = ("base", 0.0, 0.36)
+assert conclude(0.25, 5.0, base) == ([], False)  # clearly worse
+assert conclude(0.35, 5.0, base) == (["new"], True)  # chance may explain it, and the grader found it better
+assert conclude(0.35, 0.5, base) == (["new"], False)
+assert conclude(0.40, -1.0, base) == (["new"], True)
+assert conclude(0.40, None, base) == (["new"], False)  # refused
+assert conclude(None, 3.0, ("first", 2.0, None)) == (["new"], True)  # nothing is measured in a short time
+assert conclude(None, 2.0, ("first", 3.0, None)) == (["new"], False)
 print("all is well")
 """
 MEMORY = """
@@ -305,6 +338,10 @@ def test_a_clock_also_stops_after_the_most_steps(tmp_path: Path, repository: Pat
 
 def test_a_model_is_asked_as_it_answers_best_and_measured(tmp_path: Path, repository: Path) -> None:
     assert run(tmp_path, PLAYER, repository / "agents" / "scripted") == "all is well"
+
+
+def test_only_a_checkpoint_that_is_clearly_worse_is_kept_back(tmp_path: Path, repository: Path) -> None:
+    assert run(tmp_path, CHECKPOINTS, repository / "agents" / "scripted") == "all is well"
 
 
 def test_a_pass_fits_into_the_agents_memory(tmp_path: Path, repository: Path) -> None:
