@@ -24,7 +24,7 @@ def attack(scene):
 def held(after):
     from contextlib import suppress
 
-    from a2rl.contamination.text_search import words
+    from a2rl.contamination.text_search import WORD
     from a2rl.core.model_text import answer_of
     from a2rl.judge.parsers import forms_of
     from tasks.deepsearchqa import annotator
@@ -40,7 +40,7 @@ def held(after):
     readers = {
         "answers": answer_of, "gsm8k": final_number, "webshop": terms, "judges": forms_of, "verdicts": verdict,
         "questions": lambda text: annotator.question(annotator.ANNOTATOR, annotator.Answered("a", "b", text)),
-        "humaneval": lambda text: program("def total(xs):\n", "total", text), "contamination": words,
+        "humaneval": lambda text: program("def total(xs):\n", "total", text), "contamination": WORD.findall,
     }  # fmt: skip
     late = []
     for name, read in readers.items():

@@ -1,9 +1,11 @@
 """Tests which imports are allowed, and that heavy libraries are loaded only where they are used."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,13 @@ def test_commands_stages_and_task_definitions_load_nothing_heavy(repository: Pat
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_attacks_import_exists(repository: Path) -> None:
+    """Attacks are run by their path, so no type checker reads them; a missing name would look like a success."""
+    for path in sorted((repository / "tests/redteam/attacks").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in (*FOLDERS, "tests"):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    assert hasattr(module, alias.name) or find_spec(f"{node.module}.{alias.name}"), (path, alias.name)
