@@ -57,15 +57,15 @@ def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
     """Runs a stage that prepares what runs start from, and returns the text to print."""
     from stages import task_baseline, tiny
 
-    params = load_params(settings.root)
     if arguments.stage == "data":
         prepare_data(arguments.task, arguments.variant, arguments.source, settings)
         return f"data: {arguments.task} {arguments.variant}"
+    if arguments.stage == "model":
+        return f"model: {PretrainedStore(settings).make_again(CATALOGUE[arguments.model])}"
+    params = load_params(settings.root)
     if arguments.stage == "corpus":
         tiny.corpus(arguments.task, params, settings)
         return f"corpus: the pretraining text of {arguments.task}"
-    if arguments.stage == "model":
-        return f"model: {PretrainedStore(settings).make_again(CATALOGUE[arguments.model])}"
     if arguments.stage == "tiny":
         sys.stderr.write("tiny: pretraining the base model takes about two minutes\n")
         built = tiny.tiny(params, settings)

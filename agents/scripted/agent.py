@@ -66,7 +66,7 @@ MEASURING_SHARE = 0.05
 WORTH_IMITATING = 0.1
 """From this share of right answers on, the model's own right answers are imitated before the data's: they need no new
 style. In half an hour of two cores, 600 worked solutions of gsm8k took Qwen2.5-Coder-0.5B from 1 of 32 held-out items
-to 0 of 24, while it solved 20% of all. Short answers of the data, on the other hand, may teach more than its own."""
+to 0 of 24, while it solved 20% of all."""
 FEWEST_OWN = 32
 """With fewer of its own right answers than this, they are not imitated."""
 GENTLER = 8
@@ -248,7 +248,7 @@ class Plan:
     def measure(self, trained: Trained, what: str) -> float:
         """Returns the mean reward of greedy answers to held-out items."""
         until = time.monotonic() + MEASURING_SHARE * self.total_s
-        mean, count = self.player.measure(trained, self.held_out, until)
+        mean, count = agreed(self.player.measure(trained, self.held_out, until))
         log(f"{what}: {mean:.3f} on {count} held-out items")
         return mean
 
