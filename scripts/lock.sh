@@ -29,8 +29,8 @@ lock_a2rl() {
     pip install --no-deps alfworld==0.4.2 alpaca-eval==0.6.6
     {
         echo '# Exact versions of everything, tested together on Python 3.11. `make lock` writes this file.'
-        echo '# torch: where pip has a CPU build of this version at hand it takes that one, else the CUDA build, whose libraries'
-        echo '# `make setup` adds.'
+        echo '# torch: without a GPU, `make setup` takes the CPU build where it can be had, else the CUDA build, whose libraries it'
+        echo '# adds.'
         "$scratch/venv/bin/python" -m pip freeze --all |
             grep -vi '^a2rl\|^#\|^pip=\|^uv=\|^wheel=\|^async-timeout=\|^nvidia-[^m]\|^cuda-\|^triton=' |
             sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/'

@@ -22,6 +22,11 @@ if [ -n "$uv" ]; then
     export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$(pip_setting index-url)} UV_INDEX=${UV_INDEX:-$(pip_setting extra-index-url)}
     export UV_FIND_LINKS=${UV_FIND_LINKS:-${links// /,}} UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
     for variable in UV_DEFAULT_INDEX UV_INDEX UV_FIND_LINKS; do [ -n "${!variable}" ] || unset $variable; done
+    # Without a GPU, the CPU build of torch does, which is a tenth as large. uv knows its index, which may be out of reach.
+    if [ -z "${UV_TORCH_BACKEND:-}" ] && [ "${A2RL_BUILD:-cpu}" = cpu ] && ! nvidia-smi --list-gpus >/dev/null 2>&1; then
+        ! UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=10 "$uv" pip install --quiet --dry-run --reinstall --no-deps \
+            --python "$env/bin/python" --torch-backend cpu torch 2>/dev/null || export UV_TORCH_BACKEND=cpu
+    fi
     "$uv" pip install --quiet --python "$env/bin/python" "$@" && exit
     echo "setup: uv failed; pip tries it"
 fi

@@ -19,6 +19,13 @@ case "$*" in
 esac
 """
 """A fake of uv, which installs empty modules."""
+UV_THAT_TELLS = """#!/bin/sh
+case "$*" in
+*--dry-run*) test -e index-of-cpu-builds ;;
+*) echo "torch for ${UV_TORCH_BACKEND:-any}" ;;
+esac
+"""
+"""It says what it would install. Whether the index of CPU builds can be reached depends on a file."""
 UV_THAT_FAILS = """#!/bin/sh
 site=$(echo .venv-*/lib/python*/site-packages)
 echo 'from pathlib import Path; Path(__file__).with_name("vllm.py").touch()' >$site/pip.py
@@ -133,3 +140,24 @@ def test_where_uv_fails_pip_installs(machine: Path) -> None:
     write_program(machine, "uv", UV_THAT_FAILS)
     assert "uv failed; pip tries it" in set_up(machine, "vllm")
     assert list(machine.glob(".venv-vllm/lib/python*/site-packages/vllm.py"))
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+@pytest.mark.parametrize("gpu", [True, False])
+def test_without_a_gpu_the_small_build_of_torch_is_installed(machine: Path, reachable: bool, gpu: bool) -> None:
+    write_program(machine, "uv", UV_THAT_TELLS)
+    if reachable:
+        (machine / "index-of-cpu-builds").touch()
+    if gpu:
+        write_program(machine, "nvidia-smi", "#!/bin/sh\n")
+    path = f"{machine / 'bin'}:/usr/bin:/bin"
+    command = [machine / "scripts/setup_packages.sh", Path(sys.prefix), "torch"]
+    for given, expected in (
+        (dict[str, str](), "cpu" if reachable and not gpu else "any"),
+        ({"UV_TORCH_BACKEND": "cu130"}, "cu130"),
+        ({"A2RL_BUILD": "cuda"}, "any"),
+    ):
+        done = subprocess.run(
+            command, cwd=machine, env={"PATH": path} | given, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"torch for {expected}\n"
