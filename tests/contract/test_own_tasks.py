@@ -123,6 +123,8 @@ def test_code_of_a_task_that_fails_is_said_with_its_line(
         ("static", "items.py", "float(", "float(answer) * (", "items.py, line 11: ValueError: could not convert"),
         ("static", "items.py", "    return float", "    '27 + 82' in row['question'] and row['id']\n    return float",
          "1 of 200 are errored, such as item 0: the task's own code failed: items.py, line 11: KeyError: 'id'"),
+        ("static", "items.py", "row['question']", "row['?']", "items.py, line 7: KeyError: '?'"),
+        ("static", "items.py", "STOP", "from a2rl.core.files import read_jsonl\nSTOP", "items.py imports files, which"),
         ("static", "items.py", "float(", "0.2 or (", "they score 20.0; the most that is allowed is 0"),
         ("interactive", "items.py", ', self.invalid = row["number"], False, 0.0, 0', ' = row["number"], False, 0.0',
          "'Environment' object has no attribute 'invalid'"),
