@@ -60,7 +60,7 @@ def write_task(name: str, module: str, folder: Path) -> Path:
 def _parameter(part: str) -> tuple[str, Any]:
     key, _, text = part.partition("=")
     try:
-        return key, json.loads(text)
+        return key, json.loads(text, parse_constant=str)
     except ValueError:
         return key, text
 

@@ -65,7 +65,7 @@ def test_a_context_that_is_too_short_is_refused_with_the_numbers(settings: Setti
 def test_a_task_whose_prompts_fail_is_its_authors_to_mend(
     settings: Settings, model: Path, hidden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.gsm8k.grade.prompt", lambda *_: {}["question"])
+    monkeypatch.setattr("tasks.gsm8k.grade.prompt", lambda *_: dict[str, str]()["question"])
     with pytest.raises(TaskDefinitionError, match=r"the task gsm8k failed: grade\.py, line .* KeyError: 'question'"):
         check_prompts(spec(), "mine", model, hidden, settings.root)
 

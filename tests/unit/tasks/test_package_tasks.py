@@ -47,7 +47,7 @@ def named(name: str, said: dict[str, Any], root: Path, monkeypatch: pytest.Monke
 
 
 def test_what_a_package_says_of_itself_is_no_code(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task_id = named("inspect:own/sums?digits=2", SAID, root, monkeypatch)
+    task_id = named("inspect:own/sums?digits=2&most=Infinity", SAID, root, monkeypatch)
     task = load_task(task_id, root)
     assert (task.title, task.needs_source) == (SAID["title"], SAID["lacks"])
     assert task.full is not None
@@ -55,6 +55,7 @@ def test_what_a_package_says_of_itself_is_no_code(root: Path, monkeypatch: pytes
     assert "Adds ${numbers}" in (task_folder(task_id, root) / "description.md").read_text()
     assert load_grader(task_id)
     assert load_preparer(task_id)
+    assert "{'digits': 2, 'most': 'Infinity'}" in (task_folder(task_id, root) / "prepare.py").read_text()
 
 
 @pytest.mark.parametrize(
