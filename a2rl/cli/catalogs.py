@@ -271,7 +271,7 @@ def new(
 
 @tasks_app.command()
 def check(
-    task: Annotated[str, typer.Argument(help="The folder of a task, or the id of one.")],
+    task: Annotated[str, typer.Argument(help="A task as `--task` takes it: a folder, an id, or `PACKAGE:NAME`.")],
     variant: Annotated[str | None, typer.Option(help="mini or full; unless given, what the task has.")] = None,
     source: Source = None,
 ) -> None:
