@@ -18,8 +18,8 @@ WEIGHTS_DIGEST = "2fb76a4744c52ab9de535a0abf11c122c50f89dd16d18cc3e9325ab91b85ea
 FREE = Licence("mit", "MIT License", "https://example.org/mit")
 
 
-def write_gguf(path: Path, seed: int = 0) -> Path:
-    """Writes a Llama model of one layer whose matrices are in Q4_1, and a byte-level tokenizer."""
+def write_gguf(path: Path, seed: int = 0, without: str = "") -> Path:
+    """Writes a Llama model of one layer whose matrices are in Q4_1, and a byte-level tokenizer; may leave out one."""
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType
     from gguf.quants import quantize
 
@@ -57,6 +57,7 @@ def write_gguf(path: Path, seed: int = 0) -> Path:
         "blk.0.ffn_up": (INNER, HIDDEN),
         "blk.0.ffn_down": (HIDDEN, INNER),
     }
+    shapes.pop(without, None)
     for name, shape in shapes.items():
         matrix = rng.normal(0, 0.1, shape).astype(np.float32)
         kind = GGMLQuantizationType.Q4_1

@@ -16,6 +16,7 @@ from a2rl.cli.console import err, out, print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, Source
 from a2rl.cli.progress import byte_bar
 from a2rl.core.errors import A2rlError, UsageError, unknown_name
+from a2rl.core.files import machine_failure
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import TINY
 from a2rl.models.checkpoint import parameters_in
@@ -257,9 +258,12 @@ def new(
     if folder.exists():
         raise UsageError(f"{folder} exists: give another name, or remove it")
     source = SKELETONS / ("interactive" if interactive else "static")
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__*"))
-    definition = folder / "task.py"
-    definition.write_text(definition.read_text(encoding="utf-8").replace("NAME", folder.resolve().name))
+    try:
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__*"))
+        definition = folder / "task.py"
+        definition.write_text(definition.read_text(encoding="utf-8").replace("NAME", folder.resolve().name))
+    except OSError as error:
+        raise machine_failure(f"write {folder}", error) from error
     say(f"{folder} has a whole task. Change it, and see whether it keeps its contract:")
     say(f"  a2rl tasks check {folder}")
     say(f"  a2rl run --task {folder} --agent scripted --budget 2m")
@@ -267,7 +271,7 @@ def new(
 
 @tasks_app.command()
 def check(
-    task: Annotated[str, typer.Argument(help="The folder of a task, or the id of one.")],
+    task: Annotated[str, typer.Argument(help="A task as `--task` takes it: a folder, an id, or `PACKAGE:NAME`.")],
     variant: Annotated[str | None, typer.Option(help="mini or full; unless given, what the task has.")] = None,
     source: Source = None,
 ) -> None:

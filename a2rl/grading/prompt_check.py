@@ -10,14 +10,14 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from a2rl.core.errors import A2rlError, InvalidSubmissionError, UsageError
+from a2rl.core.errors import A2rlError, InvalidSubmissionError, TaskDefinitionError, UsageError
 from a2rl.grading.job import GradeJob, selected_ids
 from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import NO_KWARGS, Conversation, Prompt, Sampler, SamplingParams, T, engine_params
 from a2rl.sampling.grade_time import Work
 from a2rl.task_api.catalog import load_grader, load_task
-from a2rl.task_api.contract import EPISODES, JudgedGrader, Limits
+from a2rl.task_api.contract import EPISODES, JudgedGrader, Limits, code_of_task
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -27,7 +27,7 @@ OBSERVATION = 40
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 
 
-class _PromptsKnownError(Exception):
+class _PromptsKnownError(A2rlError):
     """The prompts have been seen; nothing is generated."""
 
 
@@ -103,6 +103,7 @@ def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path
 
     Raises:
         UsageError: Its context is too short, or its tokenizer lacks a chat template that is needed.
+        TaskDefinitionError: The task's own code failed.
     """
     task, limits = load_task(spec.task, root), limits_of(spec, root)
     answer = limits.max_new_tokens
@@ -223,9 +224,12 @@ def _asked(
         chosen = selected_ids(spec.task, hidden, "all", spec.split_seed) if ids is None else ids
         grader: Any = load_grader(spec.task)
         unused = [None] if isinstance(grader, JudgedGrader) else []  # nothing is answered, so that no judge is asked
-        grader.grade(sampler, hidden, chosen, limits, spec.options, *unused)
+        with code_of_task(spec.task):
+            grader.grade(sampler, hidden, chosen, limits, spec.options, *unused)
     except _PromptsKnownError:
         return sampler
+    except TaskDefinitionError:
+        raise
     except (A2rlError, OSError):  # of the data, which has checks of its own
         return None
     return None

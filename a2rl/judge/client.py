@@ -172,6 +172,7 @@ class Judge(AbstractContextManager["Judge"]):
         try:
             reply = json.loads(text)
         except (ValueError, RecursionError) as error:
+            self._charge(_most_tokens(body))
             raise RetryableError("the judge's reply is not JSON") from error
         if not isinstance(reply, dict):
             raise UnreadableReplyError("the judge's reply is not a JSON object")

@@ -14,27 +14,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from a2rl.models.caps import MAX_JSON_VALUES
+
+SAID = ("split.count", "general.architecture", "tokenizer.ggml.model")
+
 
 def unsuitable(gguf: Path) -> str:
     """Returns why transformers cannot make a checkpoint of a GGUF file, from what the file says of itself."""
     from gguf import GGUFReader
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
+    class Reader(GGUFReader):
+        """Believes no length: an array of more values than the file has would fill the memory."""
+
+        values = 0
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+            found = super()._get(offset, dtype, count, override_order)
+            self.values += 1
+            if len(found) < count or self.values > MAX_JSON_VALUES:
+                raise ValueError("it has fewer values than it says, or too many")
+            return found
+
     try:
-        fields = GGUFReader(gguf).fields
-    except (ValueError, IndexError, KeyError, OSError) as error:
+        fields = Reader(gguf).fields
+        parts, architecture, tokenizer = (fields[each].contents() if each in fields else None for each in SAID)
+    except (ValueError, IndexError, KeyError, OSError, RecursionError) as error:
         return f"it is damaged, or no GGUF file ({error})"
-
-    def said(name: str) -> Any:
-        return fields[name].contents() if name in fields else None
-
-    if (parts := said("split.count")) and parts > 1:
+    if isinstance(parts, int) and parts > 1:
         return f"it is one of {parts} parts: join them with `llama-gguf-split --merge FIRST_PART JOINED.gguf`"
-    architecture = said("general.architecture")
     if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
         known = ", ".join(sorted(set(GGUF_SUPPORTED_ARCHITECTURES) - {"general", "tokenizer"}))
         return f"transformers cannot read the architecture {architecture} from GGUF, only {known}"
-    if said("tokenizer.ggml.model") is None:
+    if tokenizer is None:
         return "it has no tokenizer: get a file of the whole model"
     return ""
 
@@ -52,7 +64,11 @@ def convert(gguf: Path, folder: Path) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    read, loading = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32, output_loading_info=True
+    )
+    if missing := sorted(loading["missing_keys"]):  # they would be random
+        sys.exit(f"it lacks weights, such as {missing[0]}: get a file of the whole model")
     model = AutoModelForCausalLM.from_config(_plain(read.config), dtype=torch.bfloat16)
     model.load_state_dict(read.state_dict())
     model.generation_config = read.generation_config

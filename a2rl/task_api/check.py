@@ -1,21 +1,24 @@
 """Checks a task's folder against its contract: what `a2rl tasks check` says, and what the tests hold for every task."""
 
 import ast
+import importlib.util
 import json
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a2rl.core.files import folder_digest, read_jsonl
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T
 from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins
 from a2rl.task_api.contract import (
     EPISODES,
     CanonicalPreparer,
     DrawingPreparer,
+    JudgedGrader,
     KindsGrader,
     Variant,
     code_of_task,
@@ -175,9 +178,38 @@ def _steps(check: TaskCheck) -> str:
     return f"item {long[0]} needs {turns[long[0]]}, and `max_steps` is {most}" if long else ""
 
 
-def _low(answers: Callable[[TaskCheck], Mapping[str, str]], most: float) -> Callable[[TaskCheck], str]:
+class _Silent(Sampler):
+    """A model that answers nothing."""
+
+    has_chat_template = False
+
+    def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
+        return 1 << 20
+
+    def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
+        return [self._end(each) for each in conversations]
+
+    def _end(self, conversation: Conversation[T]) -> T:
+        try:
+            next(conversation)
+            while True:
+                conversation.send(Completion("", "stop", 0, 0))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def _unanswered(check: TaskCheck) -> list[ItemResult]:
+    grader: Any = check.grader
+    if isinstance(grader, JudgedGrader):
+        return check.results(dict.fromkeys(check.ids, ""))
+    limits = check.task.variant(check.variant).limits
+    return list(grader.grade(_Silent(), check.hidden, check.ids, limits, check.task.choose({})))
+
+
+def _low(graded: Callable[[TaskCheck], list[ItemResult]], most: float) -> Callable[[TaskCheck], str]:
     def check_score(check: TaskCheck) -> str:
-        results = check.results(answers(check))
+        results = graded(check)
         if errored := [each for each in results if each.verdict == "errored"]:
             return f"{len(errored)} of {len(results)} are errored, such as item {errored[0].id}: {errored[0].reason}"
         score = summarise(results).score or 0.0
@@ -186,9 +218,9 @@ def _low(answers: Callable[[TaskCheck], Mapping[str, str]], most: float) -> Call
     return check_score
 
 
-def _shifted(check: TaskCheck) -> dict[str, str]:
+def _shifted(check: TaskCheck) -> list[ItemResult]:
     answers = [check.gold[each] for each in check.ids]
-    return dict(zip(check.ids, [*answers[1:], *answers[:1]], strict=True))
+    return check.results(dict(zip(check.ids, [*answers[1:], *answers[:1]], strict=True)))
 
 
 def _missing(check: TaskCheck) -> str:
@@ -219,10 +251,18 @@ def _alone(check: TaskCheck) -> str:
     for path in sorted(check.visible.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(name.partition(".")[0] in OURS for name in names):
-                return f"{path.name} imports a2rl, which agents do not have"
+            lacking = [name for name in names if name.partition(".")[0] in OURS]
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                lacking += [node.module] if _is_lacking(node.module.partition(".")[0], check.visible) else []
+            if lacking:
+                return f"{path.name} imports {lacking[0]}, which agents do not have"
     return ""
+
+
+def _is_lacking(module: str, visible: Path) -> bool:
+    """Whether agents cannot import this. Of a module of ours, `hand_out` has left only the last part of its name."""
+    there = (visible / module).is_dir() or (visible / f"{module}.py").is_file()
+    return module in OURS or not (there or importlib.util.find_spec(module))
 
 
 def _drawn(check: TaskCheck) -> str:
@@ -252,8 +292,10 @@ CHECKS: dict[str, Callable[[TaskCheck], str]] = {
     "preparing twice gives the same files": _alike,
     "the right answers score 100": _gold,
     "the right answers take no more turns than task.py allows": _steps,
-    "empty answers score 0": _low(lambda check: dict.fromkeys(check.ids, ""), 0.0),
-    "a wrong word scores next to nothing": _low(lambda check: dict.fromkeys(check.ids, NO_IDEA), MOST_FOR_A_WORD),
+    "empty answers score 0": _low(_unanswered, 0.0),
+    "a wrong word scores next to nothing": _low(
+        lambda check: check.results(dict.fromkeys(check.ids, NO_IDEA)), MOST_FOR_A_WORD
+    ),
     f"the answers of other items score at most {MOST_BY_CHANCE:g}": _low(_shifted, MOST_BY_CHANCE),
     "answers that are missing are errored, and leave no score": _missing,
     "grading twice gives the same results": _repeated,

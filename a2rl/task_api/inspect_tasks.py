@@ -87,9 +87,14 @@ class Evaluation(PackageTask):
 
 
 def _pack(source: Path, folders: Sequence[str], archive: Path) -> None:
-    """Keeps what is in these folders, in an archive that is the same for the same files."""
+    """Keeps what is in these folders, in an archive that is the same for the same files.
 
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    Hidden files are left out: `hf download` notes in some of them when it was run.
+    """
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if Path(member.name).name.startswith("."):
+            return None
         member.uid = member.gid = member.mtime = 0
         member.uname, member.gname, member.mode = "", "", 0o755 if member.isdir() else 0o644
         return member

@@ -184,6 +184,7 @@ class Inspect:
         os.environ.update(INSPECT_EVALS_CACHE_DIR=str(self.folder), HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
         time.sleep = _refuse_to_wait
         random.Random = _SeededRandom  # type: ignore[assignment, misc]
+        random.seed(0)
         importlib.import_module("numpy").random.seed(0)
         self._read_copies()
         models: Any = importlib.import_module("inspect_ai.model._model")

@@ -24,12 +24,13 @@ import a2rl
 from a2rl.core.errors import InfrastructureError, TaskDefinitionError, UsageError, last_words
 from a2rl.core.processes import tied_to_parent
 from a2rl.core.settings import Settings
-from a2rl.task_api.package_process import DATA, START
+from a2rl.task_api.package_process import DATA, SECONDS, START
 from a2rl.task_api.rows import Reward, Row, value_of
 
 EXAMINED = 60
 """Items that are looked at before a task grades."""
 TIMEOUT_S = 900.0
+"""How long the package's process may take, besides the processor time of the answers that it scores."""
 MOST_FOR_WORD, MOST_FOR_OTHERS = 0.05, 0.6
 """Mean values that a wrong word, and a constant or another item's answer, may reach."""
 EVALUATES = frozenset({"eval", "exec", "compile", "parse_expr", "sympify", "S", "__import__"})
@@ -59,7 +60,7 @@ def write_task(name: str, module: str, folder: Path) -> Path:
 def _parameter(part: str) -> tuple[str, Any]:
     key, _, text = part.partition("=")
     try:
-        return key, json.loads(text)
+        return key, json.loads(text, parse_constant=str)
     except ValueError:
         return key, text
 
@@ -162,7 +163,7 @@ class PackageTask:
 
         Raises:
             UsageError: The environment of the packages is not there.
-            InfrastructureError: The process gave no answer.
+            InfrastructureError: The process gave no answer, or ended early.
         """
         python = Settings.load().tasks_python
         if not python.is_file():
@@ -180,13 +181,12 @@ class PackageTask:
                     env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "HOME": home, "TMPDIR": home},
                     capture_output=True,
                     text=True,
-                    timeout=TIMEOUT_S,
+                    timeout=TIMEOUT_S + SECONDS["score"] * len(requests),
                     check=False,
                 )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InfrastructureError(f"{self.package}'s {self.name} gave no answer: {error}") from error
-        replies = [json.loads(line) for line in done.stdout.splitlines()]
-        if len(replies) != len(requests):
+        if done.stdout.count("\n") != len(requests):
             last = last_words(done.stderr)[:500]
             raise InfrastructureError(f"the process of {self.package}'s {self.name} ended early: {last}")
-        return replies
+        return [json.loads(line) for line in done.stdout.splitlines()]

@@ -35,6 +35,7 @@ AGIEVAL = "https://raw.githubusercontent.com/ruixiangcui/AGIEval/84ab72d94318290
 
 OWN = """
 import hashlib
+import random
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.scorer import Score, accuracy, match, model_graded_qa, scorer
@@ -50,6 +51,13 @@ def made(**more):
 def gpqa_diamond():  # the package's own, with the digest of our rows
     gpqa.GPQA_DIAMOND_DATASET_SHA256 = hashlib.sha256(gpqa.GPQA_DIAMOND_CACHE_PATH.read_bytes()).hexdigest()
     return gpqa.gpqa_diamond()
+
+@task
+def unseeded():
+    task = made()
+    samples = [*task.dataset]
+    random.shuffle(samples)
+    return made(dataset=samples)
 
 @task
 def two_turns():
@@ -298,6 +306,11 @@ def test_what_cannot_be_graded_here_is_refused_with_the_reason(name: str, settin
 def test_what_an_evaluation_needs_is_said_at_once(name: str, why: str, settings: Settings) -> None:
     with pytest.raises(UsageError, match=why):
         find_task(f"inspect:inspect_evals/{name}", settings.root)
+
+
+def test_an_evaluation_without_a_seed_has_one_order(settings: Settings) -> None:
+    one, other = (Evaluation("own_evals/unseeded", {}).ask([{"make": True}]) for _ in range(2))
+    assert one == other
 
 
 def test_hostile_scorers_of_inspect_fail_alone(settings: Settings) -> None:

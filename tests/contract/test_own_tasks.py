@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import tasks
+from a2rl.cli.catalogs import new
 from a2rl.config.plan import cells_of
 from a2rl.config.suite import Suite
-from a2rl.core.errors import TaskDefinitionError, UsageError
+from a2rl.core.errors import InfrastructureError, TaskDefinitionError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.dependencies import code_of
 from a2rl.sampling import Prompt
@@ -51,6 +52,11 @@ def test_a_new_task_is_short_and_keeps_its_contract(root: Path, tmp_path: Path, 
     check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
     assert [each for each in check.run() if each.problem] == []
     assert "ms an answer" in check.costs()
+
+
+def test_a_task_that_cannot_be_written_is_said() -> None:
+    with pytest.raises(InfrastructureError, match="cannot write /proc/sums"):
+        new(Path("/proc/sums"))
 
 
 def test_an_edited_task_is_another_task(root: Path, tmp_path: Path) -> None:
@@ -123,6 +129,8 @@ def test_code_of_a_task_that_fails_is_said_with_its_line(
         ("static", "items.py", "float(", "float(answer) * (", "items.py, line 11: ValueError: could not convert"),
         ("static", "items.py", "    return float", "    '27 + 82' in row['question'] and row['id']\n    return float",
          "1 of 200 are errored, such as item 0: the task's own code failed: items.py, line 11: KeyError: 'id'"),
+        ("static", "items.py", "row['question']", "row['?']", "items.py, line 7: KeyError: '?'"),
+        ("static", "items.py", "STOP", "from a2rl.core.files import read_jsonl\nSTOP", "items.py imports files, which"),
         ("static", "items.py", "float(", "0.2 or (", "they score 20.0; the most that is allowed is 0"),
         ("interactive", "items.py", ', self.invalid = row["number"], False, 0.0, 0', ' = row["number"], False, 0.0',
          "'Environment' object has no attribute 'invalid'"),

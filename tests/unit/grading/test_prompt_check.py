@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import TaskDefinitionError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import examine_runs
 from a2rl.grading.prompt_check import check_prompts, context_of, has_chat_template, most_work
@@ -60,6 +60,14 @@ def test_a_context_that_is_too_short_is_refused_with_the_numbers(settings: Setti
         check_prompts(spec(), "mine", short, hidden, settings.root)
     fewer = spec(generation=Generation(max_new_tokens=95))
     assert check_prompts(fewer, "mine", short, hidden, settings.root) == f"{needed - 1} of {needed - 1} tokens"
+
+
+def test_a_task_whose_prompts_fail_is_its_authors_to_mend(
+    settings: Settings, model: Path, hidden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.gsm8k.grade.prompt", lambda *_: dict[str, str]()["question"])
+    with pytest.raises(TaskDefinitionError, match=r"the task gsm8k failed: grade\.py, line .* KeyError: 'question'"):
+        check_prompts(spec(), "mine", model, hidden, settings.root)
 
 
 def test_the_most_work_of_a_grade_counts_what_prompts_share_once(settings: Settings, model: Path, hidden: Path) -> None:

@@ -55,8 +55,11 @@ def test_an_answer_without_a_price_is_counted_by_its_length(judge: FakeJudge, tm
     assert 0 < use.dollars < 0.1
 
 
-def test_a_request_without_a_reply_costs_its_highest_price(judge: FakeJudge, tmp_path: Path) -> None:
-    params = judge.params("slow", timeout_s=0.02, attempts=3, decoding={"max_tokens": 7})
+@pytest.mark.parametrize(("mood", "timeout_s"), [("slow", 0.02), ("garbled", 10.0)])
+def test_a_request_without_a_whole_reply_costs_its_highest_price(
+    judge: FakeJudge, tmp_path: Path, mood: str, timeout_s: float
+) -> None:
+    params = judge.params(mood, timeout_s=timeout_s, attempts=3, decoding={"max_tokens": 7})
     with Judge(JudgeConfig(params, tmp_path / "answers.db", account=tmp_path / "account.db")) as client:
         [answer] = client.ask(questions(1), 10**6)
     assert answer.verdict is None

@@ -1,5 +1,6 @@
 """Tests that a GGUF file, or a folder that holds one, is a base model like any other."""
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from a2rl.models.gguf_conversion import unsuitable
 from a2rl.models.gguf_files import gguf_file
 from tests.run_maker import checkout
 from tests.small_gguf import WEIGHTS_DIGEST, write_gguf
+
+ENDLESS = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"x" + struct.pack("<IIQ", 9, 0, 1 << 60)
+"""A file that says that it has an array of very many bytes."""
 
 
 def empty_gguf(path: Path, architecture: str = "llama", parts: int = 0, tokenizer: str = "gpt2") -> Path:
@@ -56,8 +60,9 @@ def test_a_gguf_file_is_converted_once(settings: Settings, tmp_path: Path) -> No
         (lambda path: empty_gguf(path, tokenizer=""), "has no tokenizer"),
         (lambda path: path.write_bytes(b"GGUF" + bytes(100)), "damaged, or no GGUF file"),
         (lambda path: path.write_bytes(b"PK"), "damaged, or no GGUF file"),
+        (lambda path: path.write_bytes(ENDLESS), "fewer values than it says"),
     ],
-    ids=["architecture", "parts", "no tokenizer", "damaged", "another format"],
+    ids=["architecture", "parts", "no tokenizer", "damaged", "another format", "endless array"],
 )
 def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, write: Callable[[Path], object], reason: str) -> None:
     write(tmp_path / "model.gguf")
@@ -70,6 +75,12 @@ def test_the_reason_reaches_the_user(settings: Settings, tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"model\.gguf cannot be used as a base model: .*starfish"):
         resolve_model(str(file), settings)
     assert not [path for path in (settings.models / "gguf").iterdir() if path.is_dir()]
+
+
+def test_a_file_that_lacks_weights_is_refused(settings: Settings, tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "small.gguf", without="blk.0.attn_q")
+    with pytest.raises(UsageError, match=r"lacks weights, such as model\.layers\.0\.self_attn\.q_proj"):
+        resolve_model(str(file), settings)
 
 
 def test_of_several_files_one_has_to_be_named(tmp_path: Path) -> None:

@@ -33,6 +33,13 @@ def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
+def test_a_link_that_shows_the_name_of_a_file_leads_to_it(page: Path) -> None:
+    shown = r"\[`(?:[\w./-]*/)?([\w-]+\.(?:md|py|toml|yaml))`\]\(([^)#\s]+)\)"
+    for name, link in re.findall(shown, page.read_text(encoding="utf-8")):
+        assert Path(link).name == name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 def test_every_table_has_a_head_and_rows_of_one_width(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import tasks
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.handout.rows import asked
+from a2rl.task_api import inspect_tasks, packages
 from a2rl.task_api.catalog import find_task, load_grader, load_preparer, load_task, task_folder
 
 SAID = {
@@ -30,19 +31,23 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
+def fake_python(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("A2RL_TASKS_PYTHON", str(python))
+
+
 def named(name: str, said: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Names a task whose package says this."""
     root.mkdir()
     (root / "said.json").write_text(json.dumps(said) + "\n")
-    python = root / "python"
-    python.write_text(f"#!/bin/sh\ncat {root}/said.json\n")
-    python.chmod(0o755)
-    monkeypatch.setenv("A2RL_TASKS_PYTHON", str(python))
+    fake_python(root, f"cat {root}/said.json", monkeypatch)
     return find_task(name, root)
 
 
 def test_what_a_package_says_of_itself_is_no_code(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task_id = named("inspect:own/sums?digits=2", SAID, root, monkeypatch)
+    task_id = named("inspect:own/sums?digits=2&most=Infinity", SAID, root, monkeypatch)
     task = load_task(task_id, root)
     assert (task.title, task.needs_source) == (SAID["title"], SAID["lacks"])
     assert task.full is not None
@@ -50,6 +55,7 @@ def test_what_a_package_says_of_itself_is_no_code(root: Path, monkeypatch: pytes
     assert "Adds ${numbers}" in (task_folder(task_id, root) / "description.md").read_text()
     assert load_grader(task_id)
     assert load_preparer(task_id)
+    assert "{'digits': 2, 'most': 'Infinity'}" in (task_folder(task_id, root) / "prepare.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,30 @@ def test_an_evaluation_that_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=why):
         named("inspect:own/sums", {**SAID, **said}, root, monkeypatch)
+
+
+def test_a_process_that_is_killed_amid_a_reply_has_ended_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_python(tmp_path, """printf '{"value": 1.0}\\n{"val'""", monkeypatch)
+    with pytest.raises(InfrastructureError, match="ended early"):
+        inspect_tasks.Evaluation("own/sums", {}).rewards([({"entry": {}}, "1")] * 2)
+
+
+def test_many_answers_may_take_longer_than_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "TIMEOUT_S", 0.1)
+    fake_python(tmp_path, """while read -r line; do sleep 0.1; echo '{"value": 1.0}'; done""", monkeypatch)
+    assert inspect_tasks.Evaluation("own/sums", {}).rewards([({"entry": {}}, "1")] * 5) == [1.0] * 5
+
+
+def test_data_that_was_downloaded_at_another_time_is_the_same(tmp_path: Path) -> None:
+    archives = []
+    for when in ("1", "2"):
+        source = tmp_path / when
+        (source / "own/sums/.cache/huggingface").mkdir(parents=True)
+        (source / "own/sums/.cache/huggingface/test.csv.metadata").write_text(when)
+        (source / "own/sums/test.csv").write_text("1,2")
+        inspect_tasks._pack(source, ["own/sums"], tmp_path / f"{when}.tar")
+        archives.append((tmp_path / f"{when}.tar").read_bytes())
+    assert archives[0] == archives[1]
 
 
 def test_a_chat_becomes_a_text_for_models_without_a_template() -> None:
